@@ -1,7 +1,4 @@
-"""Checking rule packs: their examples, rules that can never win, patterns that take too long.
-
-Also drafting rules for the kernels that no rule knows.
-"""
+"""Checking rule packs, and drafting rules for the kernels that no rule knows."""
 
 from __future__ import annotations
 
@@ -45,13 +42,10 @@ class Finding:
 
 
 def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
-    """Check packs that take part together, in order of precedence.
+    """Check packs that take part together, in order of precedence; a selectable one for itself.
 
-    Every example must be found by its rule and end up in the rule's category; no not-example may be
-    found; some example of every rule must be won by that rule, and no earlier rule may find
-    whatever it finds; no pattern may take long on a text made to slow it down. Packs of kind `op`
-    are checked apart from the others, and a selectable pack for itself, as nothing else is asked
-    before it. Raises RuleError where a pattern is not a regular expression.
+    Examples must be found by their rule and end up in its category, no not-example be found; each
+    rule must be able to win; no pattern may take long on a text made to slow it down.
     """
     findings: list[Finding] = []
     for group in _groups(packs):
@@ -82,11 +76,7 @@ def _groups(packs: Sequence[BoundPack]) -> Iterator[list[BoundPack]]:
 
 
 def _hidden(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:
-    """For each rule an earlier one that finds every name it finds; None where none is known.
-
-    Known are the same pattern, one that takes any name, and plain words of which one is in every
-    name that the later pattern finds.
-    """
+    """For each rule an earlier one that is known to find every name it finds; else None."""
     earlier: list[tuple[BoundRule, list[str]]] = []
     for bound in rules:
         rule = bound.rule
@@ -171,10 +161,7 @@ def _not_found(bound: BoundRule, example: Example) -> str | None:
 
 
 def _slowest(bound: BoundRule) -> float | None:
-    """The longest search, in seconds, when it is too long.
-
-    Names above `LONG_NAME` characters are searched under a time limit, so shorter ones matter.
-    """
+    """The longest search of a name within `LONG_NAME`, in seconds, when it is too long."""
     import regex
 
     pattern = regex.compile(bound.rule.pattern)
@@ -229,10 +216,7 @@ class Unknown:
 
 
 def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
-    """Group kernels by the stem of their names, the longest GPU time first.
-
-    Of each kernel there are the name, the launching operation and the GPU time in ms.
-    """
+    """Group kernels (name, operation, ms) by the stem of their names, the longest first."""
     groups: dict[str, Unknown] = {}
     for name, cpu_op, time_ms in kernels:
         stem = stem_of(name)
@@ -285,11 +269,7 @@ def toml_pack(pack: RulePack) -> str:
 
 
 def stem_of(name: str) -> str:
-    """The part of a kernel's name that its variants have in common.
-
-    The function's name without return type, template and call arguments, cut before the first
-    number when enough remains. It always occurs in the name.
-    """
+    """What variants of a kernel's name share: the function, cut before its first number."""
     plain = _SUFFIXES.sub("", name)
     function = _mangled_function(plain) if plain.startswith("_Z") else _function(plain)
     number = _NUMBERED.search(function)

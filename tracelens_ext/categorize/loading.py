@@ -1,8 +1,4 @@
-"""Rule packs from TOML: read, validate, and say exactly what is wrong where.
-
-Every error names the file, the number of the rule, the field, and what was expected; an unknown
-key comes with the nearest known one.
-"""
+"""Rule packs from TOML: every error names the file, the rule, the field, and what was expected."""
 
 from __future__ import annotations
 
@@ -59,7 +55,6 @@ def parse_pack(
     """Make a rule pack of `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
 
     Error messages call the document `source`; `name` is the pack's when the document gives none.
-    Raises RuleError where the document breaks the format.
     """
     check = _Checker(source or f"pack {name!r}", check_patterns)
     check.known_keys(document, _TOP_KEYS, "")
@@ -95,11 +90,7 @@ def read_document(
     wrong: type[Exception],
     words: tuple[str, str, str],
 ) -> Any:  # noqa: ANN401
-    """The document in a text file, or a `RuleError` that says why there is none.
-
-    `parse` raises `wrong` where the text is not of the format. `words` are the format, what the
-    document is, and what path to give.
-    """
+    """The document in a text file; RuleError where `parse` raises `wrong`, or it is no file."""
     form, what, expected = words
     try:
         return parse(Path(source).read_text(encoding="utf-8"))
@@ -265,9 +256,6 @@ _WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(
 
 
 def own_name_pattern(pattern: str, unless: str | None) -> str:
-    """A pattern for whole names that finds what a pattern finds in the own name.
-
-    Names in whose own name `unless` occurs are passed over.
-    """
+    """A pattern for whole names that finds it in the own name, unless that has `unless`."""
     passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
     return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"

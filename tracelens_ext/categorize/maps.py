@@ -39,11 +39,7 @@ _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
 
 
 def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
-    """A rule pack of a substring map: part of a kernel name (case does not matter) → category.
-
-    The first key in the map's order that a name contains wins. Raises RuleError where a key or
-    category is no text, or one key contains another.
-    """
+    """A rule pack of a substring map: part of a kernel name (case does not matter) → category."""
     if len(class_map) > _MOST_KEYS:
         raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
     for pair in class_map.items():
@@ -77,9 +73,7 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
     """One selectable rule pack a model of `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
 
-    `source` is what error messages call it; without `check_patterns` they are compiled when the
-    model is chosen. Raises RuleError for another shape, or a pattern that is not a regular
-    expression.
+    `source` is what errors call it; without `check_patterns` those are compiled when asked.
     """
     return [
         _whole_pack(f"{engine}:{model}", patterns, source, check_patterns=check_patterns)
@@ -118,9 +112,7 @@ def load_maps(
 ) -> list[RulePack]:
     """Read every `*.json` engine/model map in a folder, or one such file; see `engine_packs`.
 
-    If given, `passed_over` gets a line for each file in a folder that is no such map: there may be
-    any JSON in a folder. Raises RuleError where there is no such folder, or a file is not such a
-    map.
+    `passed_over` gets a line for each file in a folder that is no such map; None: that is raised.
     """
     folder = Path(place)
     if folder.is_file():
@@ -139,11 +131,7 @@ def load_maps(
 
 
 def user_map_files() -> list[Path]:
-    """The `*.json` maps in the user's configuration folder, by name.
-
-    The list is empty if the folder is absent or cannot be read, as in a container that runs as
-    another user.
-    """
+    """The `*.json` maps in the user's configuration folder, by name; none if unreadable."""
     try:
         return sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
     except (OSError, RuntimeError):
@@ -179,11 +167,7 @@ def read_json(path: str | os.PathLike[str]) -> object:
 
 
 def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of a JSON document that has these members, each key once.
-
-    Raises:
-        KeyError: a key occurs twice, so that one of its values would be lost.
-    """
+    """The object of a JSON document; KeyError where a key, so a value, occurs twice."""
     members = dict(pairs)
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -285,9 +269,7 @@ def user_maps(
 ) -> list[Offered[RulePack]]:
     """The engine/model maps of the user: the configuration folder's, then those of `places`.
 
-    An invalid one in the configuration folder is a problem of the registry; `passed_over` gets a
-    line for each file in the other folders that is no such map. Raises RuleError where a place does
-    not exist, or is a file that is no such map.
+    What is wrong is a problem of the registry, a line of `passed_over` (in folders), or raised.
     """
     packs = []
     for path in user_map_files():

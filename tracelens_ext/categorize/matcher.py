@@ -1,9 +1,7 @@
 """Asking rules about names: the first rule that matches wins.
 
-A name is searched with the patterns that `prefilter` says can match it, in the order of
-precedence, but rules about the launching operation alone are asked once an operation. Patterns from
-users and their plugins run under a time limit. A stage is some
-neighbouring packs, or a function of a plugin.
+Patterns from users and their plugins run under a time limit. A stage is some neighbouring packs, or
+a function of a plugin.
 """
 
 from __future__ import annotations
@@ -43,10 +41,7 @@ class TimedPattern:
         self._searches = 0
 
     def search(self, text: str, *, limit_all: bool = True) -> bool:
-        """Whether the expression occurs in a text; TimeoutError where that takes too long.
-
-        With `limit_all` all searches together have a limit too, which grows with their number.
-        """
+        """Whether it occurs in a text in time, with `limit_all` in time for all searches."""
         started = time.perf_counter()
         found = self._pattern.search(text, timeout=_SEARCH_SECONDS) is not None
         self._searches += 1
@@ -96,9 +91,7 @@ class BoundRule:
     def finds(self, name: str) -> bool:
         """Whether the pattern occurs in the name.
 
-        Raises:
-            RuleTimeoutError: the pattern takes too long (never for vetted patterns, which then
-                count as not found: such a name is made to hang programs).
+        RuleTimeoutError where it takes too long; a vetted one is then not in so hostile a name.
         """
         return self._occurs("pattern", name)
 
@@ -156,11 +149,7 @@ class Matcher:
         self.rules = tuple(rules)
 
     def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
-        """The winning rule's verdict for each kernel; None where no rule matches.
-
-        Raises:
-            RuleError: a pattern takes too long, or is not a regular expression.
-        """
+        """The winning rule's verdict for each kernel, or None; RuleError where a rule fails."""
         winners = (self.winner(name, cpu_op) for name, cpu_op in kernels)
         return [None if winner is None else winner.verdict for winner in winners]
 
@@ -189,11 +178,7 @@ class PythonStage:
     priority: int = 0  #: among plugins
 
     def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
-        """The function's verdict for each kernel; None where it has no opinion.
-
-        Raises:
-            UsageError: the answer has the wrong length or is not made of texts.
-        """
+        """The function's verdict for each kernel, or None; UsageError for a wrong answer."""
         table = pd.DataFrame(
             {
                 "kernel_name": pd.Series([name for name, _ in kernels], dtype="object"),
@@ -272,10 +257,7 @@ Stage = Matcher | PythonStage
 
 
 def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
-    """Join neighbouring rule packs of one kind, so that names are indexed once for all of them.
-
-    Sources come in order of precedence; functions are asked about kernels only.
-    """
+    """Join neighbouring packs of one kind; functions are asked about kernels only."""
     stages: list[Stage] = []
     rules: list[BoundRule] = []
     for source in sources:

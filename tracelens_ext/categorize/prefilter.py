@@ -57,10 +57,9 @@ def fold(name: str) -> str:
 
 
 def requirements(pattern: str) -> list[Requirement]:
-    """What every name that a pattern of `regex`, compiled without flags, matches contains.
+    """Sets of texts: a name that matches a pattern of `regex` has one of each set, both folded.
 
-    Sets of texts: a name that matches contains at least one text of each set, both folded. The most
-    telling come first; none at all when the pattern cannot be judged safely.
+    The most telling come first; none when the pattern cannot be judged safely.
     """
     if not pattern.isascii():  # upper and lower case are not one letter for one everywhere
         return []
@@ -77,10 +76,7 @@ def _rank(texts: Requirement) -> tuple[int, int]:
 
 
 def _read(tokens: Iterator[re.Match[str]], depth: int) -> tuple[list[Requirement], str]:
-    """Read a group up to its closing bracket, or a whole pattern.
-
-    What the group requires, and the kind of the token that closes it.
-    """
+    """What a group (or the pattern) requires, read to its end, and the kind of the token there."""
     if depth > _MOST_NESTED:
         raise _UnknownSyntaxError
     branches: list[list[Requirement]] = []

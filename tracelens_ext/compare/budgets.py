@@ -1,13 +1,8 @@
 """Budgets: how much a trace may be slower than its baseline, such as `GEMM > +5%`.
 
-A budget names a row of the timeline, a category or a finding (`findings` for all of them), and the
-change at which it is crossed. All arithmetic is exact: a change of precisely the limit does not
-cross it.
-
-A percentage is of the baseline's time; for findings it is of the wall time: `dataloader > 2%` is
-crossed when the data loader costs 12.1 % of it and cost 10 % before. A finding of less than 1 % is
-none, so in percent of itself the smallest change might be one from nothing to something. And what
-is a part of the wall time can be compared between traces of different lengths.
+All arithmetic is exact: a change of precisely the limit does not cross it. A percentage is of the
+baseline's time; of findings it is of the wall time, which can be compared between traces of
+different lengths: `dataloader > 2%` is crossed by 12.1 % where 10 % were before.
 """
 
 from __future__ import annotations
@@ -22,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.categorize import CATEGORIES
 from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -52,7 +48,8 @@ class Budget:
     unit: Literal["%", "ms", "mad"]
 
     def __str__(self) -> str:
-        return f"{self.name} {'>' if self.above else '<'} {_decimal(self.limit)} {self.unit}"
+        limit = Decimal(self.limit.numerator) / self.limit.denominator  # it has few decimals
+        return f"{self.name} {'>' if self.above else '<'} {limit.normalize():+f} {self.unit}"
 
     def crossed_by(
         self,
@@ -62,11 +59,7 @@ class Budget:
         shares: bool = False,
         deviation: Fraction = Fraction(1),
     ) -> bool:
-        """Whether a change crosses the limit.
-
-        `before`: the baseline's time, ms; 0 where it has none. `after`: the other trace's time, ms.
-        `deviation`: the median absolute one, ms.
-        """
+        """Whether a change crosses the limit; times and `deviation` are ms, 0 for none."""
         change: Fraction | float = after - before
         if self.unit == "%" and not shares and change:
             # From nothing to something is more than any percentage.
@@ -121,13 +114,10 @@ def parse_budget(text: str) -> Budget:
 def check_budgets(
     budgets: Sequence[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
 ) -> list[Outcome]:
-    """Hold every trace but the baseline against the budgets.
+    """Hold every trace but the baseline against the budgets, a row of several devices by device.
 
-    A timeline row of several devices is checked device by device. A category that a trace lacks
-    counts 0, and so does a finding.
-
-    `finding_ids`: the findings that can be, whether a trace has them or not. Gives an outcome for
-    each budget, trace and device, budgets in the order given.
+    A category or finding that a trace lacks counts 0. `finding_ids`: those that can be. Gives an
+    outcome for each budget, trace and device, budgets in the order given.
     """
     if any(budget.unit == "mad" for budget in budgets) and not comparison.history:
         raise UsageError("a budget in mad needs a history; give --baseline FOLDER")
@@ -165,7 +155,9 @@ def _outcomes(
     budget: Budget, name: str, comparison: Comparison, aligned: Aligned, rows: Sequence[int]
 ) -> list[Outcome]:
     """The outcomes on some rows of a table; on times of 0 when there is no row."""
-    times = {_of_device(aligned, row): aligned.ns[row].tolist() for row in rows}
+    devices = aligned.keys.get("device", pd.Series(NONE, range(len(aligned.ns)))).tolist()
+    wheres = ("" if devices[row] == NONE else f" of device {devices[row]}" for row in rows)
+    times = dict(zip(wheres, aligned.ns[list(rows)].tolist(), strict=True))
     per_ms = [Fraction(_NS_PER_MS * divisor) for divisor in comparison.divisors]
     outcomes = []
     for where, ns in (times or {"": [0] * len(per_ms)}).items():
@@ -212,27 +204,15 @@ def _finding_outcomes(budget: Budget, name: str, comparison: Comparison) -> list
     return outcomes
 
 
-def _of_device(aligned: Aligned, row: int) -> str:
-    """Which device a row of the timeline is of, where there are several."""
-    if "device" not in aligned.keys or aligned.keys["device"][row] == NONE:
-        return ""
-    return f" of device {aligned.keys['device'][row]}"
-
-
 def _rows_by_name(aligned: Aligned, column: str) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(aligned.keys[column].tolist()):
-        rows.setdefault(name, []).append(row)
-    return rows
+    return {str(k): v.tolist() for k, v in aligned.keys.groupby(column, sort=False).indices.items()}
 
 
 def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str:
     """The name as the tables spell it; upper and lower case are the same where that is clear."""
     if name in known:
         return name
-    of_folded: dict[str, str] = {}
-    for candidate in known:
-        of_folded.setdefault(candidate.casefold(), candidate)
+    of_folded = {candidate.casefold(): candidate for candidate in reversed(known)}
     if name.casefold() in of_folded:
         return of_folded[name.casefold()]
     near = difflib.get_close_matches(name.casefold(), of_folded, n=_NEAREST, cutoff=0.4)
@@ -240,9 +220,3 @@ def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str
     raise UsageError(
         f"no timeline row, category or finding is called {name!r}; the nearest: {hint}"
     )
-
-
-def _decimal(limit: Fraction) -> str:
-    """A limit as it was written, with its sign; it has few decimals."""
-    value = Decimal(limit.numerator) / limit.denominator
-    return f"{value.normalize():+f}"

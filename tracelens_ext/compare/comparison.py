@@ -1,8 +1,6 @@
 """Several traces or reports side by side: where the time of each went, and what changed most.
 
-First each trace is measured (`measure`), or the report of one (`compare.finished`), then the
-measurements are compared (`compare`). The first is the baseline, and is called A; the others are
-B, C …
+Measurements are compared, of traces or of reports. The first is the baseline, called A.
 """
 
 from __future__ import annotations
@@ -115,12 +113,10 @@ class Comparison:
         if pairs and min(len(pair.ns) for pair in pairs) >= _LEAST_PLACES:
             return [work_and_speed(pair, 1) for pair in pairs]
         if pairs:  # without operations names of kernels tell more
-            kernels = [each.tables["kernels"] for each in totals]
-            table: Aligned | None = _aligned(kernels, KEYS["kernels"])
+            held = [_aligned([each.tables["kernels"] for each in totals], KEYS["kernels"])]
         else:
-            held = (self.aligned[name] for name in _MOST_TELLING if name in self.aligned)
-            table = next(held, None)
-        return [work_and_speed(table, at) if table else (None, None) for at in others]
+            held = [self.aligned[name] for name in _MOST_TELLING if name in self.aligned]
+        return [work_and_speed(held[0], at) if held else (None, None) for at in others]
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
@@ -156,9 +152,8 @@ class Comparison:
     def aligned(self) -> dict[TableName, Aligned]:
         """Each table with the times of all traces, before any division.
 
-        Where every trace has one device, those are compared whatever their numbers. A table that
-        some report does not hold is compared as TraceLens's sheets have it (`REFERENCE_KEYS`), and
-        is left out if one of them does not hold that either.
+        What some report does not hold is compared as TraceLens's sheets have it
+        (`REFERENCE_KEYS`), and left out if one does not hold that either.
         """
         spelled = next((m.spelled for m in self.measurements if m.spelled), None)
         aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
@@ -248,10 +243,9 @@ def _table(
     name: str, aligned: Aligned, letters: Sequence[str], divisors: Sequence[float]
 ) -> pd.DataFrame:
     times, calls = aligned.ns / (NS_PER_MS * np.array(divisors)), aligned.calls / divisors
-    named = {str(key): aligned.keys[key].to_numpy() for key in aligned.keys}
+    columns: dict[str, object] = {str(k): aligned.keys[k].to_numpy() for k in aligned.keys}
     if name == "timeline" and (aligned.keys["device"] == NONE).all():
-        del named["device"]
-    columns: dict[str, object] = {**named}
+        del columns["device"]
     columns[f"{letters[0]}_time_ms"] = times[:, 0]
     for at, (letter, prefix) in enumerate(prefixes(letters).items(), start=1):
         difference = times[:, at] - times[:, 0]
@@ -327,11 +321,10 @@ def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
     columns = list(keys)
     group = rows.groupby(columns, sort=False, dropna=False).ngroup().to_numpy()
     distinct = rows.drop_duplicates(columns)[columns].reset_index(drop=True)
-    ns, count, calls = np.zeros((3, len(distinct), len(parts)), dtype=np.int64)
-    np.add.at(ns, (group, of_trace), rows["ns"].to_numpy())
-    np.add.at(count, (group, of_trace), rows["count"].to_numpy())
-    np.add.at(calls, (group, of_trace), rows["calls"].to_numpy())
-    return Aligned(distinct, ns, count, calls)
+    found = np.zeros((3, len(distinct), len(parts)), dtype=np.int64)
+    for cells, what in zip(found, ("ns", "count", "calls"), strict=True):
+        np.add.at(cells, (group, of_trace), rows[what].to_numpy())
+    return Aligned(distinct, *found)
 
 
 def _spelled(

@@ -1,8 +1,4 @@
-"""Finished reports as measurements: what a comparison needs, out of tables instead of a trace.
-
-The reports are ours (workbooks, JSON, folders of CSV or Parquet files) and TraceLens's. Which
-sheets and columns are read, `_SHEETS` says.
-"""
+"""Finished reports, ours and TraceLens's, as measurements; the traces or reports of a history."""
 
 from __future__ import annotations
 
@@ -50,11 +46,6 @@ class _Sheet:
     share: str = ""
     reference: bool = False  #: whether it holds what `REFERENCE_KEYS` describes
 
-    @property
-    def columns(self) -> set[str]:
-        """The plain names of all columns to read."""
-        return {*self.keys, *self.times, self.count, self.share} - {""}
-
 
 _TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, {"time ms": NS_PER_MS})
 _OF_KERNELS = {
@@ -64,7 +55,7 @@ _OF_KERNELS = {
     "kind": "kind",
 }
 _TOTAL = {"total time ms": NS_PER_MS}
-_DIRECT = {"total direct kernel time ms": NS_PER_MS}
+_DIRECT, _OP = {"total direct kernel time ms": NS_PER_MS}, "op category"
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
     _Sheet("kernels_by_category", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
@@ -78,14 +69,7 @@ _SHEETS = (
         reference=True,
     ),
     _Sheet("ops_summary", {"name": "launcher"}, _DIRECT, "count", "percentage", reference=True),
-    _Sheet(
-        "ops_summary_by_category",
-        {"op category": "op category"},
-        _DIRECT,
-        "count",
-        "percentage",
-        reference=True,
-    ),
+    _Sheet("ops_summary_by_category", {_OP: _OP}, _DIRECT, "count", "percentage", reference=True),
 )
 _FINDINGS = "findings"
 #: Columns of that sheet: the id, and the two of a `Saving`.
@@ -157,7 +141,7 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         UsageError: a package is missing.
     """
     sheets = (_TIMELINE, *_SHEETS)
-    wanted = {sheet.name: sheet.columns for sheet in sheets}
+    wanted = {s.name: {*s.keys, *s.times, s.count, s.share} - {""} for s in sheets}
     read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}}, max_bytes)
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         raise TraceFormatError(
@@ -191,20 +175,15 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
 def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
     if table is None:
         return None
-    earlier = {old: new for old, new in _BEFORE.items() if new not in table}
-    table = table.rename(columns=earlier)
+    table = table.rename(columns={old: new for old, new in _BEFORE.items() if new not in table})
     if not set(_SAVINGS) <= set(table):
         return None
-    names, *numbers = _SAVINGS
-    columns = [_numbers(path, _FINDINGS, table, column).tolist() for column in numbers]
-    return dict(zip(_texts(table[names]), zip(*columns, strict=True), strict=True))
+    ms, shares = (_numbers(path, _FINDINGS, table, name).tolist() for name in _SAVINGS[1:])
+    return dict(zip(_texts(table[_SAVINGS[0]]), zip(ms, shares, strict=True), strict=True))
 
 
 def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:
-    """The measurement of a trace, with what TraceLens's sheets would hold of it.
-
-    So it can be compared with a report that holds no more.
-    """
+    """The measurement of a trace, with what TraceLens's sheets would hold, as some reports do."""
     from tracelens_ext.kernels.kernels import reference_kernel_summary
 
     tables = {"kernel_summary": reference_kernel_summary(analyzer.work, 0)}
@@ -265,10 +244,8 @@ def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
     """A table as a measurement has it: its keys, `ns`, `count`."""
     time = next((name for name in sheet.times if name in table), next(iter(sheet.times)))
     keys = {key: _texts(table[name]) for name, key in sheet.keys.items() if name in table}
-    counts = np.zeros(len(table), dtype=np.int64)
-    if sheet.count:
-        counts = _whole(path, sheet.name, table, sheet.count, 1)
     ns = _whole(path, sheet.name, table, time, sheet.times[time])
+    counts = _whole(path, sheet.name, table, sheet.count, 1) if sheet.count else 0
     return pd.DataFrame({**keys, "ns": ns, "count": counts})
 
 
@@ -278,9 +255,8 @@ def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
         raise TraceFormatError(
             path, f"the sheet {_TIMELINE.name} has no row total_time", "write the report again"
         )
-    device = np.full(len(rows), NONE)
-    if "device" in rows:
-        device = _whole(path, _TIMELINE.name, table, "device", 1)
+    known = "device" in rows
+    device = _whole(path, _TIMELINE.name, table, "device", 1) if known else NONE
     return rows.assign(device=device, calls=0)
 
 
@@ -323,10 +299,9 @@ def _whole(path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: f
 
 
 def _spelled(name: str) -> str:
-    """A name as reports spell it: as it comes back out of a workbook, which spells it least well.
+    """A name as it comes back out of a workbook, which spells names least well.
 
-    What a cell cannot hold is replaced or cut, a carriage return is a line feed, and openpyxl takes
-    `x005F_` for an escape.
+    What a cell cannot hold is replaced or cut, and openpyxl takes `x005F_` for an escape.
     """
     text = cell_text(name)[0].replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("x005F_", "")

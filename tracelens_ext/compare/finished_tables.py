@@ -1,8 +1,6 @@
 """Tables of finished reports read back: of a workbook, JSON, a folder of CSV or Parquet files.
 
-A report may come from anybody. A workbook is looked through before openpyxl sees it: how much it
-unpacks to, how many elements it has and how deep they nest, and that it declares no entities
-(a document type, which no workbook has).
+A report may come from anybody, so a workbook is looked through before openpyxl sees it.
 """
 
 from __future__ import annotations
@@ -66,11 +64,7 @@ def plain_name(column: object) -> str:
 
 
 def is_workbook(path: Path, sheets: Collection[str] = ()) -> bool:
-    """Whether a file is a workbook.
-
-    `sheets`: sheets of which it must have one; empty if any workbook will do, even one that is
-    damaged, or is one by its name alone.
-    """
+    """Whether a file is a workbook, even a damaged one; with `sheets`: which has one of them."""
     if not sheets and path.suffix.lower() == ".xlsx":
         return True
     try:
@@ -104,10 +98,7 @@ def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
 def read_tables(
     path: Path, wanted: Mapping[str, Collection[str]], max_bytes: int | None = None
 ) -> Tables:
-    """The tables of a report, as far as they are there.
-
-    `wanted`: names of sheets → the columns to read, by their plain names.
-    """
+    """The tables of a report that are there; `wanted`: sheet → plain names of its columns."""
     most = max_bytes or _MOST_BYTES
     try:
         if path.is_dir():

@@ -1,7 +1,4 @@
-"""What a comparison knows of a trace or of a report, and how a trace is measured for it.
-
-That is small tables, after which the trace itself can be let go.
-"""
+"""What a comparison knows of a trace or of a report, and how a trace is measured for it."""
 
 from __future__ import annotations
 
@@ -50,8 +47,6 @@ REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
 }
 #: Timeline rows that hold the idle time between iterations.
 _OF_THE_SPAN = ("idle_time", "total_time")
-
-
 #: The program whose reports are read besides ours.
 TRACELENS = "TraceLens"
 
@@ -204,12 +199,9 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
     """What to add to the idle time of a device, so that each iteration has one gap after it.
 
     Where the recording skips iterations, the hole is nobody's idle time: it is taken away. The gap
-    after the last iteration of a run is not in the trace: it is taken to be average. Without it
-    three iterations would have two gaps, four three, and the average would depend on how many
-    were recorded.
+    after the last iteration of a run is not in the trace: it is taken to be average.
 
-    `iteration`: of each GPU event, (e,). `start`: of each, ns, (e,). `end`: of each, ns, (e,).
-    `run`: of each iteration, (k,).
+    `iteration`, `start`, `end`: of each GPU event, (e,), ns. `run`: of each iteration, (k,).
     """
     first, last = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
     order = np.argsort(first, kind="stable")
@@ -223,10 +215,7 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
 
 
 def _within_runs(run: Int64Array) -> BoolArray:
-    """Whether the steps from each iteration to the next, by time, lie within some run, (k - 1,).
-
-    (Two processes may take turns on one device: then their runs interleave.)
-    """
+    """Whether the steps from each iteration to the next, by time, lie within some run, (k - 1,)."""
     places = np.arange(len(run))
     begins, ends = np.full(run.max(initial=0) + 1, len(run)), np.full(run.max(initial=0) + 1, -1)
     np.minimum.at(begins, run, places)

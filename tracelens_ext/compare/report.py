@@ -130,8 +130,7 @@ _FULL = 0.5  # change, of the longer time, that has the full colour
 def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     """Nodes with the times of both traces, parents before children; small ones as `other`.
 
-    Columns as the call tree's (`gpu_time_ns` of both together, which is its width), `A_time_ms`,
-    `B_time_ms`, `difference_ms`, and `colour` and `hover` for the page.
+    Columns as the call tree's, `A_time_ms`, `B_time_ms`, `difference_ms`, `colour` and `hover`.
     """
     a, b = letters
     times = places[[f"{a}_time_ms", f"{b}_time_ms"]].fillna(0.0)
@@ -215,16 +214,12 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         UsageError: that is not known.
     """
     letters = comparison.letters
-    charts = [
-        Chart(
-            title=f"Change of GPU time by category, {letter} against {letters[0]}",
-            sheet="categories",
-            label_column=str(categories.columns[0]),
-            value_column=f"{prefix}difference_ms",
-        )
-        for letter, prefix in prefixes(letters).items()
-        if (categories := comparison.tables.get("categories")) is not None
-    ]
+    charts = []
+    if (categories := comparison.tables.get("categories")) is not None:
+        label = str(categories.columns[0])
+        for letter, prefix in prefixes(letters).items():
+            title = f"Change of GPU time by category, {letter} against {letters[0]}"
+            charts.append(Chart(title, "categories", label, f"{prefix}difference_ms"))
     findings = compare_findings(comparison)
     lost = [m.lost for m in comparison.measurements if m.lost is not None and len(m.lost)]
     table, told = None, []
@@ -242,16 +237,12 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         trees["call_tree"] = place_tree(own, letters[:2])
         title = f"GPU time of {letters[0]} and {letters[1]} by place"
         charts.append(Chart(title, "call_tree", "label", "gpu_time_ns", "call_tree", on="page"))
-    verdicts = comparison.verdicts
-    columns = {
-        "trace": letters[1:],
-        "verdict": [each.text for each in verdicts],
-        "work_ratio": [each.work_ratio for each in verdicts],
-        "speed_ratio": [each.speed_ratio for each in verdicts],
-    }
+    said = [(each.text, each.work_ratio, each.speed_ratio) for each in comparison.verdicts]
+    verdict = pd.DataFrame(said, columns=["verdict", "work_ratio", "speed_ratio"])
+    verdict.insert(0, "trace", letters[1:])
     return Report(
         title=TITLE,
-        sheets={"verdict": pd.DataFrame(columns)}
+        sheets={"verdict": verdict}
         | ({} if findings is None else {"findings": findings})
         | comparison.tables
         | ({} if table is None else {"roofline": table}),
@@ -261,7 +252,7 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         charts=charts,
         page_sheets=trees,
         units={"verdict": {}},
-        answers=[Answer("Verdict", "verdict", list(columns))],
+        answers=[Answer("Verdict", "verdict", list(verdict))],
         members=comparison.members,
     )
 

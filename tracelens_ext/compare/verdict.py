@@ -63,10 +63,7 @@ def prefixes(letters: Sequence[str]) -> dict[str, str]:
 def shares_of_change(
     times_ms: Sequence[Float64Array], calls: Sequence[Float64Array], prefix: str
 ) -> dict[str, Float64Array]:
-    """What of each difference is the number of calls, in whole ns, and what their speed.
-
-    What is on one side alone is all number of calls.
-    """
+    """What of each difference is the number of calls (whole ns), and what their speed."""
     both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
     per_call = np.divide(times_ms[0], calls[0], out=np.zeros(len(both)), where=both)
     amount = np.round((calls[1] - calls[0]) * per_call, _NS)
@@ -76,10 +73,7 @@ def shares_of_change(
 
 
 def work_and_speed(rows: Aligned, at: int) -> tuple[float | None, float | None]:
-    """The ratios of whole traces by the calls of what both have.
-
-    The median ratio of calls, weighted by A's time; B's time by that of as many calls of A.
-    """
+    """Median ratio of calls, weighted by A's time; B's time by that of as many calls of A."""
     pair = [0, at]
     both = ((rows.ns[:, pair] > 0) & (rows.calls[:, pair] > 0)).all(axis=1)
     if not both.any():

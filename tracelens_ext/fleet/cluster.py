@@ -1,9 +1,7 @@
 """Jobs on Dask workers: of this process, of this machine, or of a cluster.
 
-Dask runs a job again on its own when a worker is lost in a regular way. A worker that dies (killed
-by a signal, out of memory) is another matter: the job that it was doing may be the reason. So at
-most as many jobs are handed out as there are threads; each death counts against the one job that
-the worker was doing, and a job that outlives its attempts is given up, not the others with it.
+A worker that dies may die of its job. So no more jobs are handed out than there are threads; each
+death counts against the one job that the worker was doing, which is given up after its attempts.
 """
 
 from __future__ import annotations
@@ -116,10 +114,7 @@ def run_jobs(
     *,
     in_order: bool,
 ) -> Iterator[tuple[TraceJob, Outcome, int]]:
-    """Yield each job when it is over, how it went, and how often it was tried.
-
-    `in_order`: no more are handed out than there are threads.
-    """
+    """Yield each job when over, how it went, and its attempts; `in_order`: one job a thread."""
     if not jobs:
         return
     waiting = deque((job, 1) for job in jobs)

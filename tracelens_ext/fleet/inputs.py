@@ -84,9 +84,7 @@ def base_name(url: str) -> str:
 def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFound]]:
     """The traces that arguments name, each once, sorted by name with numbers in their order.
 
-    A folder stands for the traces directly in it, a pattern for the files that match it; both
-    without what this program wrote itself. One file by its name need not exist: that it does not
-    is found when it is to be read.
+    A folder stands for the traces directly in it. Whether a file exists is found by its reader.
     """
     found: dict[str, FleetInput] = {}
     problems: list[NotFound] = []
@@ -199,10 +197,7 @@ _MOST_RANKS = 10**7
 
 
 def rank_of(metadata: Mapping[str, object], url: str, place: int) -> tuple[int, str]:
-    """The rank of a trace, and how it is known: `metadata`, `name` (of the file) or `order`.
-
-    `place` is its place among all traces by name, from 0.
-    """
+    """The rank of a trace (`place`: among all by name, from 0), and how it is known."""
     said = _whole(distributed_info(metadata).get("rank"))
     if said is not None:
         return said, METADATA

@@ -279,10 +279,7 @@ _TEXTS = (
 def trace_tables(
     analyzer: TreePerfAnalyzer, name: str, rank: int, place: int
 ) -> dict[str, pd.DataFrame]:
-    """The tables of a trace by their names in `TABLES`, with `trace`, `rank`, `device` first.
-
-    The GPU of a row is missing in tables that add up several, unless the trace has one.
-    """
+    """The tables of a trace by their names in `TABLES`, with `trace`, `rank`, `device` first."""
     work = analyzer.work
     timeline = gpu_timeline(work)
     if "device" not in timeline:

@@ -1,12 +1,9 @@
 """The folder of a fleet's results, on any file system: what is in it, and what is done.
 
-    .tracelens-ext-manifest.json   what is this program's
-    .done/STEM.json                one a trace, written when all its parts are
-    timeline/STEM.parquet …        one part a trace and table
-    ranks.parquet …                the reductions
-
-A part counts only when the marker of its trace is there. So a worker may die at any moment: what
-it left is not counted, and is written over.
+.tracelens-ext-manifest.json   what is this program's
+.done/STEM.json                one a trace, written when all its parts are
+timeline/STEM.parquet …        one part a trace and table; counts only with that marker
+ranks.parquet …                the reductions
 """
 
 from __future__ import annotations
@@ -65,11 +62,7 @@ class ResultStore:
     # Bytes.
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a whole file or nothing.
-
-        On this machine it is renamed into its place; elsewhere it is put in one piece, which
-        object stores do wholly or not at all.
-        """
+        """Write a whole file or nothing: renamed into place here, put in one piece elsewhere."""
         if self.is_local:
             from tracelens_ext.report.atomic import written_beside
 

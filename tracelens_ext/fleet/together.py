@@ -120,11 +120,10 @@ TOP = 5
 def spread(
     parts: Iterable[pd.DataFrame], keys: Sequence[str], value: str, *, per_device: bool = True
 ) -> pd.DataFrame:
-    """How a time (ms) differs between ranks, the longest mean first.
+    """How a time (ms) differs between ranks, the longest mean first; of equal ranks the lowest.
 
-    Of each rank and key three numbers are held, and each distinct key once. Parts have `part` (a
-    number for each trace), `rank`, `keys` and `value`, and `device` where each GPU of a rank counts
-    by itself. Of equal ranks the lowest is named; ranks that lack a key do not count.
+    Parts have `part` (a number for each trace), `rank`, `keys` and `value`, and `device` where each
+    GPU of a rank counts by itself. Ranks that lack a key do not count.
     """
     names, times = _coded(parts, list(keys), value, per_device=per_device)
     shortest = times.sort_values(["ms", "rank"], kind="stable")

@@ -1,9 +1,8 @@
 """What PyTorch's annotations say of the kernels, copies and fills of CUDA graphs.
 
-They are keys of a dict that the program gave while the graph was captured: in the arguments of the
-GPU events, or in a side file. `module_fqn` is a path of modules (`layers.0.attention`), which
-torchtitan writes; without it `name` is a range around the kernel. PyTorch's
-`torch/cuda/_annotate_cuda_graph_trace.py` and `torch/profiler/_cupti/monitor_trace.py` write them.
+Keys of a dict given while the graph was captured: in the arguments of GPU events, or a side file.
+`module_fqn` is a path of modules, as torchtitan writes; without it `name` is a range. Written by
+PyTorch's `cuda/_annotate_cuda_graph_trace.py` and `profiler/_cupti/monitor_trace.py`.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ class Annotations:
 
 
 def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annotations | None:
-    """What is said of GPU events: by themselves, other replays of their node, or the side file.
-
-    None if nothing is said. Raises TraceFormatError when the side file that was chosen is none.
-    """
+    """What is said of GPU events: by themselves, other replays of their node, or a side file."""
     has_own = any(name in trace.args for name in _ARGUMENTS)
     sides = _side_files(trace, reading) if "graph node id" in trace.args else []
     if not (has_own or sides):

@@ -1,12 +1,8 @@
 """Which captured graph each graph launch replays, and which captured launch each of its events.
 
-The annotation around a launch tells how many tokens its step computes; engines pad them to the next
-batch size that they captured. Among the captures of that size, and among all where nothing tells,
-the sequence of kernel names decides. Where several fit that are not the same, none is taken.
-
-Sequences are aligned by their longest common subsequence. The table of lengths of all pairs of
-prefixes (Wagner and Fischer, "The string-to-string correction problem", 1974) is filled row by row,
-each in a few numpy passes; a bit a cell is kept of it.
+The annotation around a launch tells the tokens of its step, which engines pad to the next captured
+batch size. Among captures of that size the kernel names decide, aligned by their longest common
+subsequence (Wagner and Fischer, "The string-to-string correction problem", 1974), row by row.
 """
 
 from __future__ import annotations
@@ -150,10 +146,7 @@ class _Content(NamedTuple):
 def padded_sizes(
     tokens: int, captured: Iterable[tuple[int | None, str]]
 ) -> set[tuple[int | None, str]]:
-    """The batch sizes, with their modes, that so many tokens may be padded to: one a mode at most.
-
-    `captured` are batch sizes (None for one that is not known) and modes.
-    """
+    """The batch sizes and modes, one a mode at most, that so many tokens may be padded to."""
     found: dict[str, int] = {}
     for size, mode in captured:
         if size is not None and tokens <= size < found.get(mode, size + 1):
@@ -269,8 +262,7 @@ class GraphMatcher:
     def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
         """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.
 
-        The one at its place, where a step launches all of a capture in order; else the one after
-        that of the launch before, if all of them hold the same operations.
+        The one at its place, where a step launches all in order; else the one after the last.
         """
         pieces = len(self._graphs[capture])
         if count % pieces == 0 and place % pieces in graphs:
@@ -281,10 +273,7 @@ class GraphMatcher:
         return capture, (later or graphs)[0]
 
     def _find_fit(self, sequence: _Sequence, capture: int) -> tuple[tuple[int, int], list[int]]:
-        """How well a capture fits a launch, and the graphs of it that fit so.
-
-        Events that match are better, less of the graph's next.
-        """
+        """How well a capture fits a launch (events, less of the graph), and its graphs that do."""
         best, graphs = (0, 0), list[int]()
         of_content: dict[_Content, list[int]] = {}
         for graph, content in enumerate(self._graphs[capture]):

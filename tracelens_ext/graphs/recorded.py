@@ -131,10 +131,7 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
 
 
 def _by_size(capture: Capture) -> list[Capture]:
-    """The captures of each size, if the shapes show several, of the same operations.
-
-    A profile without annotations may hold graphs of many sizes.
-    """
+    """The captures of each size, if the shapes show several of the same operations."""
     if capture.batch_size is not None:
         return [capture]
     graphs: dict[int | None, list[CapturedGraph]] = {}
@@ -146,10 +143,7 @@ def _by_size(capture: Capture) -> list[Capture]:
 
 
 def _find_segments(tree: CallTree) -> _Segments:
-    """From the end of each call that begins a capture to the next call on its thread that ends one.
-
-    An annotation without such calls is a segment itself.
-    """
+    """From each call that begins a capture to the next on its thread that ends one; annotations."""
     trace = tree.trace
     begins, ends = trace.names_matching(_BEGIN.match), trace.names_matching(_END.match)
     calls = trace.rows_of(*LAUNCH_KINDS)
@@ -174,11 +168,7 @@ def _find_segments(tree: CallTree) -> _Segments:
 
 
 def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int64Array]:
-    """The launches that made nodes, and the segment of each, in order of start.
-
-    They started nothing themselves. Other threads of the process may make nodes too, as PyTorch's
-    backward thread does.
-    """
+    """The launches that made nodes (of any thread, as PyTorch's backward has its own), by start."""
     trace = tree.trace
     makes_node = trace.names_matching(lambda name: any(p.search(name) for p in _NODES.values()))
     calls = trace.rows_of(*LAUNCH_KINDS)
@@ -196,10 +186,7 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
 
 
 def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArray) -> Int64Array:
-    """The latest segment at the place of each event that covers it, `NONE` without one.
-
-    The place of a thread is the thread itself, or its process.
-    """
+    """The latest segment at the place (thread or process) of each event that covers it."""
     if not len(segments.start):
         return np.full(len(rows), NONE, dtype=np.int64)
     of_segment = place[segments.thread]
@@ -214,8 +201,7 @@ def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArr
 def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     """The kernels that captured launches start where the same operations run outside of graphs.
 
-    Engines run what they capture before, to warm up. The same are launches at the same place among
-    as many of an operation of the same name and shapes; if all of them start the same kernel.
+    The same are launches at the same place of calls of one name, shapes and number of launches.
     """
     trace = tree.trace
     events = np.flatnonzero(tree.linked & ~tree.by_graph)

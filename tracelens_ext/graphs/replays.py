@@ -1,7 +1,4 @@
-"""What the graph launches of a trace replay: found in its captures, and put into its call tree.
-
-Captures may be in other files, as engines leave them beside their traces.
-"""
+"""What the graph launches of a trace replay, of captures here or in other files; the call tree."""
 
 from __future__ import annotations
 
@@ -52,9 +49,8 @@ def find_replays(
 ) -> GraphReplays | None:
     """Find what the graph launches of a trace replay: in its own captures, and those of `source`.
 
-    That is the trace of further captures, or a folder of such traces. None if there is no graph
-    launch, or neither a capture to look in nor an annotation. Raises TraceError where `source`
-    holds no capture, or cannot be read.
+    None if there is no graph launch, or nothing to look in. Raises TraceError where `source` (a
+    trace, or a folder of traces) holds no capture, or cannot be read.
     """
     trace = tree.trace
     own = holds_captures(trace)
@@ -92,10 +88,7 @@ def with_replays(
     matches: Sequence[Match | None],
     captures: Sequence[Capture],
 ) -> CallTree:
-    """Add what was around the captured launches, once for each graph launch that replays them.
-
-    If the tree has no Python frames, none are added but modules.
-    """
+    """Add what was around the captured launches, once for each graph launch that replays them."""
     added = _Added(tree.trace, python_frames=tree.add_python_func)
     same: dict[tuple[int, int, bytes], list[int]] = {}
     for number, match in enumerate(matches):
@@ -129,11 +122,7 @@ class _Added:
     def add(
         self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
     ) -> None:
-        """Add a graph, once for each of n launches that replay the same nodes of it.
-
-        `node` is the one that each of m events replays, `NONE` for none; `events` are the GPU
-        events, (n, m).
-        """
+        """Add a graph for n launches whose `events`, (n, m), replay the same nodes of it, (m,)."""
         needed = np.zeros(len(graph.names), dtype=bool)
         at = np.unique(graph.launches[node[node != NONE]])
         while len(at):
@@ -229,12 +218,10 @@ def read_captures(
     known: str = "",
     reading: ReadingOptions = AS_USUAL,
 ) -> list[Capture]:
-    """The captures in a trace, or in all traces in a folder and below it.
+    """The captures in a trace, or in all traces in a folder and below it, but for that of `known`.
 
-    JSON files of a folder that are no traces are passed over, and so is `known`, a trace whose
-    captures are known already. Where the details list captures under other batch sizes than
-    `tokens` are padded to, they are not read; None is for all. Raises TraceError where there is no
-    other capture, or a file cannot be read.
+    Files that the details list under other batch sizes than `tokens` (None: all) are not read.
+    Raises TraceError where there is no other capture, or a file cannot be read.
     """
     path = Path(source)
     is_folder = path.is_dir()

@@ -42,11 +42,9 @@ _SEPARATOR = " > "
 
 
 def _graph_launches(work: GpuWork) -> pd.DataFrame:
-    """A row a launch site: same launch call, same path of CPU ops, same sequence of GPU events.
+    """A row a launch site: same launch call, same path of CPU ops, same names stream by stream.
 
-    The sequence is that of the names, in order of start within a stream. Longest busy time first.
-    A launch that started nothing counts too (a trace may end before its work does), as long as
-    another of the same name shows that the call launches graphs.
+    Longest busy time first. A launch that started nothing counts too, if another of its name did.
     """
     trace, tree = work.trace, work.tree
     events = np.flatnonzero(tree.by_graph)
@@ -95,10 +93,7 @@ def _sequences(work: GpuWork, events: Int64Array, launch: Int64Array, launches: 
 
 
 def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
-    """The CPU ops around each position, outermost first: code of the path, and the texts.
-
-    The last text is empty: the path of a position that no CPU op encloses.
-    """
+    """The CPU ops around each position, outermost first: code of the path, texts (last: none)."""
     parent = tree.parent_position
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
     around = nearest_above(parent, positions, is_op)
@@ -136,11 +131,7 @@ def _category_shares(
 
 
 def _graph_operations(work: GpuWork) -> pd.DataFrame:
-    """GPU events of graph launches by the innermost CPU op around the captured launch.
-
-    Longest total first. Events that no captured launch corresponds to, or without a CPU op around
-    it, are in no row.
-    """
+    """GPU events of graph launches by the innermost CPU op around the captured launch."""
     trace = work.trace
     events = np.flatnonzero(work.tree.has_captured_op)
     op = work.tree.cpu_op_of_gpu[events]

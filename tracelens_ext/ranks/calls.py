@@ -150,10 +150,9 @@ _TRUSTED = 0.5  #: the share of its calls that a `Seq` must pair, and count one 
 
 
 def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
-    """Rows of `rank_calls` of a group, each rank's in the order of launch, to be numbered.
+    """Rows of `rank_calls` of a group to be numbered, each rank's in the order of launch.
 
-    Adds `kind`, `like` and `sizes` (a number for each kind and type, and with the sizes), `src`,
-    `dst` (of a pair, else -1), `no` (of the call, -1 where it is not known) and `matched_by`.
+    Adds `kind`, `like`, `sizes`, `src`, `dst` (of a pair, else -1), `no` and `matched_by`.
     """
     name = rows["Collective name"]
     p2p, even = name.isin(P2P), ~name.str.lower().str.replace("_", "").str.contains("alltoall")
@@ -175,9 +174,8 @@ def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
 def match_group(rows: pd.DataFrame) -> None:
     """Number the calls of a process group, in place.
 
-    By `Seq` where that pairs like with like; else by order within an iteration; where a rank counts
-    fewer or other calls there, calls of equal signature whose ends differ by the usual offset of
-    the two ranks' clocks (a shifted pairing is off by hundreds of µs).
+    By `Seq` where that pairs like with like; else by order within an iteration; where ranks differ
+    there, calls of equal signature whose ends differ by the usual offset of the two clocks.
     """
     first = 0
     pairable = (rows["kind"] != PAIR) | (rows["dst"] >= 0)

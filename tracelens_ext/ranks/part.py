@@ -41,10 +41,7 @@ _CUT = "..."
 
 
 def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]:
-    """The tables `rank_calls`, `rank_iterations` and `overlap` of a trace.
-
-    Every device of a trace that does not tell its rank, as Nsight's, is a rank.
-    """
+    """`rank_calls`, `rank_iterations`, `overlap`; devices are ranks where no rank is told."""
     devices = sorted({*work.trace.device.tolist()}) or [NONE]
     single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
     frames = [
