@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -85,14 +85,9 @@ def engine_packs(document: object, source: str, *, check_patterns: bool = True) 
 def _whole_pack(name: str, patterns: object, source: str, *, check_patterns: bool) -> RulePack:
     """The pack of one model. It answers for every name: no other pack is asked after it."""
     entries = _object(patterns, source, f"{name}: ")
-    pack = parse_pack(
-        {
-            "pack": {"name": name, "selectable": True},
-            "rule": [{"category": c, "pattern": p} for p, c in entries.items()],
-        },
-        source=f"{source}: {name}",
-        check_patterns=check_patterns,
-    )
+    rules = [{"category": category, "pattern": pattern} for pattern, category in entries.items()]
+    document = {"pack": {"name": name, "selectable": True}, "rule": rules}
+    pack = parse_pack(document, source=f"{source}: {name}", check_patterns=check_patterns)
     if any(rule.takes_any_name for rule in pack.rules):
         return pack
     rest = Rule(NO_PATTERN, _ANYTHING, name=f"{name} {NO_PATTERN}", number=len(pack.rules) + 1)
@@ -153,16 +148,12 @@ def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> 
 
 def read_json(path: str | os.PathLike[str]) -> object:
     """Decode a JSON file."""
-    source = os.fspath(path)
+    source, words = os.fspath(path), ("JSON", "map", f"a JSON map: {_EXPECTED}")
     with suppress(OSError):
         if Path(source).stat().st_size > _LARGEST:
             raise RuleError(f"{source}: is too large for a map; {_EXPECTED}")
-    document: object = read_document(
-        source,
-        lambda text: json.loads(text, object_pairs_hook=without_repetition),
-        json.JSONDecodeError,
-        ("JSON", "map", f"a JSON map: {_EXPECTED}"),
-    )
+    parse = partial(json.loads, object_pairs_hook=without_repetition)
+    document: object = read_document(source, parse, json.JSONDecodeError, words)
     return document
 
 
@@ -257,9 +248,8 @@ def choose(
     if callable(choice):
         called = getattr(choice, "__name__", type(choice).__name__)
         return [PythonStage(called, choice, own_risk=True)]
-    raise UsageError(
-        f"categorizer: expected a name, a map or a function, got {type(choice).__name__}"
-    )
+    got = type(choice).__name__
+    raise UsageError(f"categorizer: expected a name, a map or a function, got {got}")
 
 
 def user_maps(
@@ -276,16 +266,14 @@ def user_maps(
         with registry.guard("configuration folder"):
             packs += load_map_file(path)
     for each in places:
-        own = isinstance(each, RulePack)
-        packs += [each] if own else load_maps(each, passed_over=passed_over)
+        packs += [each] if isinstance(each, RulePack) else load_maps(each, passed_over=passed_over)
     return [Offered(pack, _USER) for pack in packs]
 
 
 def python_stage(hook: Hook) -> PythonStage:
     """A plugin's Python categoriser as a stage."""
-    return PythonStage(
-        hook.plugin.name, lambda table: hook.call(table=table), priority=hook.options.priority
-    )
+    own = {"priority": hook.options.priority}
+    return PythonStage(hook.plugin.name, lambda table: hook.call(table=table), **own)
 
 
 def _chosen(offered: Offered[RulePack]) -> BoundPack:
@@ -308,9 +296,8 @@ def _by_name(
     passed_over: Sequence[str],
 ) -> list[Source]:
     """The packs and functions of a plugin, or a single pack."""
-    hooks: list[Source] = [
-        python_stage(hook) for hook in python_hooks(registry) if hook.plugin.name == name
-    ]
+    functions = python_hooks(registry)
+    hooks: list[Source] = [python_stage(each) for each in functions if each.plugin.name == name]
     of_plugin = [o for o in offered if o.plugin.name == name]
     packs = [_chosen(o) for o in of_plugin if not o.item.selectable]
     packs.sort(key=lambda source: (-source.priority, source.name))
@@ -327,7 +314,7 @@ def _by_name(
         raise UsageError(f"categorizer {name!r} failed: {failed.removeprefix(f'{name}: ')}")
     from difflib import get_close_matches
 
-    known = sorted({*selectable, *(h.plugin.name for h in python_hooks(registry))})
+    known = sorted({*selectable, *(each.plugin.name for each in functions)})
     near = get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     raise UsageError(

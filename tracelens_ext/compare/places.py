@@ -335,7 +335,9 @@ def _table(rows: Rows) -> Aligned:
                     times[name] += own_ns
                     numbers[name] += own_count
             ns[row, side], count[row, side] = times.total(), numbers.total()
-            order = sorted(times, key=lambda name, times=times: (-times[name], name))
+            order = [
+                name for name, _ in sorted(times.items(), key=lambda each: (-each[1], each[0]))
+            ]
             told = [f"{name} × {numbers[name]}" for name in order[:_MOST_KERNELS]]
             told += [f"{len(order) - _MOST_KERNELS} more"] * (len(order) > _MOST_KERNELS)
             kernels[side].append("; ".join(told))

@@ -50,11 +50,8 @@ def require_fleet_extra() -> None:
 
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
     """As many processes as this one may use cores, and as memory has room for such traces."""
-    sizes = [
-        text_bytes(source.size, compressed=source.url.endswith(".gz"))
-        for source in sources
-        if source.size is not None
-    ]
+    known = [(s.size, s.url.endswith(".gz")) for s in sources if s.size is not None]
+    sizes = [text_bytes(size, compressed=compressed) for size, compressed in known]
     return min(cores(), traces_at_once(max(sizes, default=0)))
 
 
@@ -154,15 +151,14 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
 
     if future.status in ("cancelled", "lost"):
         raise ClusterError(_GONE)
-    error = future.exception() if future.status == "error" else None
-    if error is None:
+    if future.status != "error":
         result: Outcome = future.result()
         return result
-    died = isinstance(error, KilledWorker)
+    error = future.exception()
     what = f"failed ({type(error).__name__}: {reason(error)})"
-    what = "process died (out of memory, or killed)" if died else what
-    message = f"{job.source.name}: the worker {what}"
-    return Outcome(stage="worker", message=message)
+    if isinstance(error, KilledWorker):
+        what = "process died (out of memory, or killed)"
+    return Outcome(stage="worker", message=f"{job.source.name}: the worker {what}")
 
 
 class _Threads:
@@ -201,22 +197,18 @@ def _check_versions(client: Any, scheduler: str) -> None:  # noqa: ANN401
     except (OSError, TimeoutError):
         raise ClusterError(_GONE) from None
     for worker, answer in found.items():
-        if isinstance(answer, str) and answer == __version__:
-            continue
-        has = f"has version {answer}" if isinstance(answer, str) else "lacks it"
-        raise ClusterError(
-            f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has};"
-            " install the same version there, with the extra fleet"
-        )
+        if answer != __version__:
+            has = f"has version {answer}" if isinstance(answer, str) else "lacks it"
+            raise ClusterError(
+                f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has};"
+                " install the same version there, with the extra fleet"
+            )
 
 
 def _version() -> str:
-    import distributed  # noqa: F401
-    import fsspec  # noqa: F401
-    import pyarrow  # noqa: F401
-
     from tracelens_ext import __version__
 
+    require_fleet_extra()
     return __version__
 
 

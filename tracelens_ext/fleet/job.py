@@ -138,52 +138,40 @@ class Outcome:
 
 
 class _StageError(Exception):
-    """Something went wrong at a stage."""
-
-    def __init__(self, stage: str, error: Exception, *, final: bool) -> None:
-        super().__init__(_one_line(error))
-        self.stage, self.final = stage, final
+    """Something went wrong at a stage; holds the `Outcome`."""
 
 
 def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
     """Do a job."""
-    if attempt > 1 and job.source.is_remote:
-        time.sleep(job.options.pause_s * 2 ** (attempt - 2))
-    started = time.perf_counter()
-    try:
-        with _on_this_machine(job.source) as path:
-            analyzer = _analyzer(job, path)
-            with _stage("analyse"):
-                about, tables = _results(job, analyzer)
-        with _stage("write"):
-            job.store.unmark(job.source.stem)
-            for name, frame in tables.items():
-                job.store.put_table(f"{name}/{job.source.stem}", frame)
-            about["seconds"] = round(time.perf_counter() - started, 3)
-            job.store.mark(job.source.stem, about)
-    except _StageError as error:
-        return Outcome(stage=error.stage, message=str(error), final=error.final)
-    return Outcome(about, problems=tuple(analyzer.problems))
-
-
-def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
+    source, options = job.source, job.options
+    if attempt > 1 and source.is_remote:
+        time.sleep(options.pause_s * 2 ** (attempt - 2))
+    started = time.perf_counter()
     try:
-        return TreePerfAnalyzer(
-            path,
-            use_kernel_name_categories=True,
-            include_unlinked_kernels=job.options.unlinked_kernels,
-            cache=job.options.cache and not job.source.is_remote,
-            reading=job.options.reading,
-            **job.options.rules,
-        )
-    except TraceError as error:
-        cut_off = isinstance(error, TraceCutOffError) and job.source.is_remote  # in the transfer
-        shown = TraceError(job.source.name, error.problem, error.remedy)
-        raise _StageError("read", shown, final=not cut_off) from None
-    except Exception as error:  # one trace's trouble, whatever it is, must not stop the others
-        raise _StageError("read", error, final=isinstance(error, TracelensError)) from error
+        with _on_this_machine(source) as path:
+            with _stage("read", source):
+                analyzer = TreePerfAnalyzer(
+                    path,
+                    use_kernel_name_categories=True,
+                    include_unlinked_kernels=options.unlinked_kernels,
+                    cache=options.cache and not source.is_remote,
+                    reading=options.reading,
+                    **options.rules,
+                )
+            with _stage("analyse", source):
+                about, tables = _results(job, analyzer)
+        with _stage("write", source):
+            job.store.unmark(source.stem)
+            for name, frame in tables.items():
+                job.store.put_table(f"{name}/{source.stem}", frame)
+            about["seconds"] = round(time.perf_counter() - started, 3)
+            job.store.mark(source.stem, about)
+    except _StageError as error:
+        failed: Outcome = error.args[0]
+        return failed
+    return Outcome(about, problems=tuple(analyzer.problems))
 
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -214,13 +202,23 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any],
 
 
 @contextmanager
-def _stage(name: str) -> Iterator[None]:
-    """Say of whatever goes wrong at which stage it did."""
+def _stage(name: str, source: FleetInput) -> Iterator[None]:
+    """Say of whatever goes wrong at which stage it did, and whether it would go wrong again."""
     try:
         yield
     except Exception as error:  # one trace's trouble, whatever it is, must not stop the others
-        wrong = isinstance(error, TracelensError) and not isinstance(error, OutputError)
-        raise _StageError(name, error, final=wrong) from error
+        final = isinstance(error, TracelensError) and not isinstance(error, OutputError)
+        said = _one_line(error)
+        if name == "open":
+            # fsspec says of any web server that does not answer that it has no such file.
+            web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
+            final |= isinstance(error, FileNotFoundError | PermissionError) and not web
+            said = _one_line(error.__cause__) if isinstance(error.__cause__, OSError) else said
+            said = str(TraceError(source.name, f"cannot be opened ({said})", "check the URL"))
+        elif name == "read" and isinstance(error, TraceError):
+            final = not (isinstance(error, TraceCutOffError) and source.is_remote)  # on its way
+            said = _one_line(TraceError(source.name, error.problem, error.remedy))
+        raise _StageError(Outcome(stage=name, message=said, final=final)) from error
 
 
 @contextmanager
@@ -238,18 +236,10 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
         prefix="tracelens-ext-", dir=place, ignore_cleanup_errors=True
     ) as folder:
         copy = Path(folder) / (base_name(source.url) or "trace.json")
-        try:
+        with _stage("open", source):
             files, path = file_system(source.url)
             with files.open(path, "rb") as far, copy.open("wb") as near:
                 shutil.copyfileobj(far, near, _COPY_BYTES)
-        except Exception as error:
-            # fsspec says of any web server that does not answer that it has no such file.
-            web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
-            lasting = FileNotFoundError | PermissionError | TracelensError
-            never = isinstance(error, lasting) and not web
-            reason = _one_line(error.__cause__ if isinstance(error.__cause__, OSError) else error)
-            shown = TraceError(source.name, f"cannot be opened ({reason})", "check the URL")
-            raise _StageError("open", shown, final=never) from error
         yield copy
 
 
@@ -304,14 +294,9 @@ def categories(work: GpuWork) -> pd.DataFrame:
     groups = group_durations([device, found.code], work.duration)
     _, number = number_groups([device])
     whole = sums(number, work.duration, int(number.max(initial=-1)) + 1)[number[groups.first]]
-    return pd.DataFrame(
-        {
-            "device": groups.keys[0],
-            "kernel_category": texts(groups.keys[1], found.labels),
-            **groups.figures("count", "total_time_ms"),
-            "% of GPU time": percent(groups.total, whole),
-        }
-    )
+    columns = {"device": groups.keys[0], "kernel_category": texts(groups.keys[1], found.labels)}
+    columns |= groups.figures("count", "total_time_ms")
+    return pd.DataFrame({**columns, "% of GPU time": percent(groups.total, whole)})
 
 
 def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataFrame:

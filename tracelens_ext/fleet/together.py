@@ -57,25 +57,15 @@ def reductions(
     tables: dict[str, pd.DataFrame] = {}
     for name, (folder, keys, value, per_device) in _SPREADS.items():
         columns = ["rank", *(["device"] if per_device else []), *keys, value]
-        tables[name] = spread(
-            _parts(store, done, folder, columns), keys, value, per_device=per_device
-        )
+        parts = _parts(store, done, folder, columns)
+        tables[name] = spread(parts, keys, value, per_device=per_device)
     columns = ["trace", "rank", "device", "type", "time ms"]
     tables["ranks"] = _ranks(_parts(store, done, "timeline", columns))
-    notes = _alone(tables["finding_spread"], len(done))
+    found = tables["finding_spread"]
+    alone = found[found["ranks"] == 1][["max_rank", "finding", "max_ms"]].itertuples(index=False)
+    told = [f"rank {rank} has {finding} ({ms_text(ms)})" for rank, finding, ms in alone]
+    notes = [f"What no other rank has: {'; '.join(told)}."] if told and len(done) > 1 else []
     return {name: tables[name] for name in REDUCTIONS}, notes
-
-
-def _alone(spreads: pd.DataFrame, traces: int) -> list[str]:
-    """Say which findings a single rank has, of several."""
-    alone = spreads[spreads["ranks"] == 1] if traces > 1 else spreads[:0]
-    told = [
-        f"rank {rank} has {finding} ({ms_text(ms)})"
-        for finding, rank, ms in zip(
-            alone["finding"], alone["max_rank"], alone["max_ms"], strict=True
-        )
-    ]
-    return [f"What no other rank has: {'; '.join(told)}."] if told else []
 
 
 def _parts(
@@ -196,11 +186,8 @@ def ranks_together(
     sets = {each for about in abouts.values() for each in about["sets"]}
     ranks = sum(len(about["ranks"]) for about in abouts.values())
     sizes = [about["world_size"] for about in done.values() if about["world_size"]]
-    options = {
-        "world": max(sizes, default=None),
-        "failed": failed,
-        "ranks_per_node": ranks_per_node,
-    }
+    world = max(sizes, default=None)
+    options = {"world": world, "failed": failed, "ranks_per_node": ranks_per_node}
     links = _reports(store, done)
     work = [(store, key, stems[key], len(sets) < 2, ranks) for key in sorted(stems)]
     if client is not None:
@@ -231,8 +218,8 @@ def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[
     for rank, beside in sorted(pages):
         # Of several traces with one name, it is not known whose page lies there.
         unique = beside[names.count(beside[0].name) > 1 :]
-        for page in [path for path in unique if path.is_file()][:1]:
-            address = quote(os.path.relpath(page, out).replace(os.sep, "/"))
+        if there := [path for path in unique if path.is_file()]:
+            address = quote(os.path.relpath(there[0], out).replace(os.sep, "/"))
             links.append((f"Report of rank {rank}", address))
     return links
 
@@ -256,16 +243,13 @@ def _all(
     options: Mapping[str, Any],
     links: Sequence[tuple[str, str]],
 ) -> dict[str, pd.DataFrame]:
-    parts: dict[str, list[pd.DataFrame]] = {"rank_iterations": [], "overlap": []}
-    for name, frames in parts.items():
-        frames += [store.get_table(f"{name}/{stem}").to_pandas() for stem in abouts]
-    joined = {
-        name: pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
-        for name, frames in parts.items()
-    }
-    tables = {"overlap": joined["overlap"]}
+    joined = {}
+    for name in ("rank_iterations", "overlap"):
+        frames = [store.get_table(f"{name}/{stem}").to_pandas() for stem in abouts]
+        joined[name] = pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
+    iterations, tables = joined.pop("rank_iterations"), joined
     if groups:
-        tables |= job_tables(groups, joined["rank_iterations"], list(abouts.values()), **options)
+        tables |= job_tables(groups, iterations, list(abouts.values()), **options)
     for name, frame in tables.items():
         store.put_table(name, frame)
     if "verdicts" in tables and store.is_local and all(map(find_spec, ("jinja2", "plotly"))):
@@ -344,17 +328,12 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
         "xgap": 1,
         "ygap": 1 if len(rows) <= 128 else 0,
     }
-    whole = {
-        "autorange": "reversed",
-        "tickformat": "d",
-        "title": {"text": "rank"},
-        "showgrid": False,
-    }
+    down = {"autorange": "reversed", "tickformat": "d", "title": {"text": "rank"}}
     words = [f"rank {rank} {duration_text(ms)}" for rank, ms in longest.items()]
     layout = {
         "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
         "xaxis": {"type": "category", "title": {"text": "iteration"}, "showgrid": False},
-        "yaxis": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
+        "yaxis": {**down, "showgrid": False} | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
     summary = f"The longest: {', '.join(words)}"
     spec = spec_of([trace("heatmap", **cells_drawn)], layout)
@@ -387,17 +366,11 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     best = table.groupby(table["span"].fillna(""))["best_gb_s"].max()
     where = {"node": "Best in a node", "across": "Best across nodes"}
     words = [f"{where.get(str(span), 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1}
+    across["line"] = {"color": "#8b93a1", "width": 1.5, "dash": "dot"}
+    label = {"textposition": "start", "font": {"size": 11}}
     lines = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": rate,
-            "y1": rate,
-            "line": {"color": "#8b93a1", "width": 1.5, "dash": "dot"},
-            "label": {"text": text, "textposition": "start", "font": {"size": 11}},
-        }
+        across | {"y0": rate, "y1": rate, "label": {"text": text, **label}}
         for text, rate in zip(words, best.tolist(), strict=True)
     ]
     summary = "; ".join(words)

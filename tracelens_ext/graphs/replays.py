@@ -147,8 +147,8 @@ class _Added:
         parent = index[above[places]]
         parent = np.where(parent == ROOT, ROOT, parent + begin).ravel()
         codes = [self._names.setdefault(graph.names[i], len(self._names)) for i in places.tolist()]
-        name, kind = (np.tile(each, len(launches)) for each in (codes, graph.kind[places]))
-        self._parts.append((name, kind, parent, np.repeat(launches, len(places))))
+        columns = [np.tile(each, len(launches)) for each in (codes, graph.kind[places])]
+        self._parts.append((*columns, parent, np.repeat(launches, len(places))))
         replayed = np.flatnonzero(node != NONE)
         captured = index[graph.launches[node[replayed]]]
         self._launch_of_gpu[events[:, replayed]] = len(self._trace) + begin + captured
