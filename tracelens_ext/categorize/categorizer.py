@@ -127,16 +127,11 @@ class KernelCategorizer:
         unasked = [o for o in unasked if o.item.name not in without_packs]
         rest = [o for o in unasked if id(o.item) not in taken]
         third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
-        third += [
-            python_stage(hook)
-            for hook in python_hooks(registry)
-            if not hook.options.selectable and hook.plugin.name not in taken
-        ]
+        hooks = [hook for hook in python_hooks(registry) if not hook.options.selectable]
+        third += [python_stage(hook) for hook in hooks if hook.plugin.name not in taken]
         own = [BoundPack(o.item, "builtin", limited=False) for o in rest if o.plugin.own]
-        return cls(
-            [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)],
-            registry.problems,
-        )
+        ordered = [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)]
+        return cls(ordered, registry.problems)
 
     def categorize(
         self, names: Collection[str], cpu_ops: Collection[str | None] | None = None
@@ -153,9 +148,7 @@ class KernelCategorizer:
             raise UsageError(f"expected as many cpu_ops as names ({len(names)}), got {len(ops)}")
         known_ops = (op if isinstance(op, str) else None for op in ops)
         verdicts = self._decide(list(zip(names, known_ops, strict=True)))
-        return Decisions(
-            *([getattr(verdict, key) for verdict in verdicts] for key in Verdict._fields)
-        )
+        return Decisions(*([getattr(v, key) for v in verdicts] for key in Verdict._fields))
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
         """A category for each CPU operation by the packs of kind `op`; `other` without a rule."""
@@ -172,9 +165,8 @@ class KernelCategorizer:
     @property
     def is_builtin(self) -> bool:
         """Whether it asks the built-in packs and nothing else."""
-        return self is builtin_categorizer() or self.packs == builtin_categorizer().packs == list(
-            self._sources
-        )
+        builtin = builtin_categorizer()
+        return self is builtin or self.packs == builtin.packs == self._sources
 
     @property
     def packs(self) -> list[BoundPack]:

@@ -125,14 +125,6 @@ def load_maps(
     return packs
 
 
-def user_map_files() -> list[Path]:
-    """The `*.json` maps in the user's configuration folder, by name; none if unreadable."""
-    try:
-        return sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
-    except (OSError, RuntimeError):
-        return []
-
-
 def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:
     """Make one rule pack from a substring map, or from an engine/model map of a single model."""
     if not any(isinstance(value, Mapping) for value in mapping.values()):
@@ -261,8 +253,10 @@ def user_maps(
 
     What is wrong is a problem of the registry, a line of `passed_over` (in folders), or raised.
     """
-    packs = []
-    for path in user_map_files():
+    packs, files = [], list[Path]()
+    with suppress(OSError, RuntimeError):  # absent, or another user's, as in a container
+        files = sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
+    for path in files:
         with registry.guard("configuration folder"):
             packs += load_map_file(path)
     for each in places:
@@ -272,8 +266,8 @@ def user_maps(
 
 def python_stage(hook: Hook) -> PythonStage:
     """A plugin's Python categoriser as a stage."""
-    own = {"priority": hook.options.priority}
-    return PythonStage(hook.plugin.name, lambda table: hook.call(table=table), **own)
+    priority = hook.options.priority
+    return PythonStage(hook.plugin.name, lambda table: hook.call(table=table), priority=priority)
 
 
 def _chosen(offered: Offered[RulePack]) -> BoundPack:

@@ -339,7 +339,7 @@ class PythonStage:
             )
         return verdicts
 
-    def _verdict(self, category: object) -> Verdict | None:
+    def _verdict(self, category: Any) -> Verdict | None:  # noqa: ANN401
         if isinstance(category, str) and category:
             known = category != UNCATEGORIZED
             return Verdict(encodable(category), rule=self.name, pack=self.name, known=known)

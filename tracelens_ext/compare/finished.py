@@ -39,37 +39,38 @@ class _Sheet:
 
     name: str  #: of the sheet
     keys: Mapping[str, str]  #: columns that name the rows → what a measurement calls them
-    #: columns of which the first that is there holds the time → ns in its unit.
-    times: Mapping[str, float]
+    time: str  #: the column of times
+    ns: float = NS_PER_MS  #: in their unit
     count: str = ""  #: the column of counts; empty for none
     #: the column of percentages, which add up to 100 if the sheet is whole; empty for none.
     share: str = ""
     reference: bool = False  #: whether it holds what `REFERENCE_KEYS` describes
 
 
-_TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, {"time ms": NS_PER_MS})
+_TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
 _OF_KERNELS = {
     "cpu op": "cpu_op",
     "kernel category": "kernel_category",
     "kernel name": "kernel_name",
     "kind": "kind",
 }
-_TOTAL = {"total time ms": NS_PER_MS}
-_DIRECT, _OP = {"total direct kernel time ms": NS_PER_MS}, "op category"
+_OF_OPS = ("total direct kernel time ms", NS_PER_MS, "count", "percentage", True)
+_OF_ALL = (_OF_KERNELS, "total time ms", NS_PER_MS, "count", "of gpu time")
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
-    _Sheet("kernels_by_category", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
-    _Sheet("kernel_categories", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
+    _Sheet("kernels_by_category", *_OF_ALL),
+    _Sheet("kernel_categories", *_OF_ALL),
     _Sheet(
         "kernel_summary",
         {"kernel name": "kernel_name"},
-        {plain_name("Kernel duration (µs)_sum"): NS_PER_US},
+        plain_name("Kernel duration (µs)_sum"),
+        NS_PER_US,
         plain_name("Kernel duration (µs)_count"),
         "percent of kernels time",
         reference=True,
     ),
-    _Sheet("ops_summary", {"name": "launcher"}, _DIRECT, "count", "percentage", reference=True),
-    _Sheet("ops_summary_by_category", {_OP: _OP}, _DIRECT, "count", "percentage", reference=True),
+    _Sheet("ops_summary", {"name": "launcher"}, *_OF_OPS),
+    _Sheet("ops_summary_by_category", {"op category": "op category"}, *_OF_OPS),
 )
 _FINDINGS = "findings"
 #: Columns of that sheet: the id, and the two of a `Saving`.
@@ -82,6 +83,7 @@ _LEAST = 3  # traces of a history
 #: A start before 2001 is none of the calendar: the clock counts since the machine's start.
 _FIRST_START = 10**18
 _MOST_NS = 2.0**62
+_AGAIN = "write the report again"
 
 
 def is_report(path: Path) -> bool:
@@ -97,11 +99,9 @@ def is_report(path: Path) -> bool:
 def reports_among(paths: Sequence[Path]) -> list[Path]:
     """Those of some files and folders that are reports of a trace, and no comparison."""
     sheets = [_TIMELINE.name]
-    return [
-        p
-        for p in paths
-        if (is_report(p) if p.is_dir() else is_workbook(p, sheets) or is_json_report(p, sheets))
-    ]
+    files = {p for p in paths if not p.is_dir()}
+    found = {p for p in files if is_workbook(p, sheets) or is_json_report(p, sheets)}
+    return [p for p in paths if (p in found if p in files else is_report(p))]
 
 
 def history_in(folder: Path, last: int, without: Path) -> list[Path]:
@@ -110,9 +110,8 @@ def history_in(folder: Path, last: int, without: Path) -> list[Path]:
     found = traces or reports_among(sorted(folder.iterdir()))
     found = [path for path in found if path.resolve() != without.resolve()]
     if len(found) < _LEAST:
-        raise TracelensError(
-            f"{folder}: holds {len(found)} traces or reports besides; a history needs {_LEAST}"
-        )
+        holds = f"holds {len(found)} traces or reports besides; a history needs {_LEAST}"
+        raise TracelensError(f"{folder}: {holds}")
     if len(found) > last:
         found.sort(key=lambda path: (_start(path), path.stat().st_mtime_ns, path))
     return found[-last:]
@@ -141,18 +140,17 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         UsageError: a package is missing.
     """
     sheets = (_TIMELINE, *_SHEETS)
-    wanted = {s.name: {*s.keys, *s.times, s.count, s.share} - {""} for s in sheets}
+    wanted = {s.name: {*s.keys, s.time, s.count, s.share} - {""} for s in sheets}
     read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}}, max_bytes)
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
-        raise TraceFormatError(
-            path, "was made by a newer tracelens-ext", "update this one, or name the trace"
-        )
+        remedy = "update this one, or name the trace"
+        raise TraceFormatError(path, "was made by a newer tracelens-ext", remedy)
     if _TIMELINE.name not in read.tables:
-        raise TraceFormatError(
-            path, f"holds no sheet {_TIMELINE.name}", "name a report of GPU work, or its trace"
-        )
+        remedy = "name a report of GPU work, or its trace"
+        raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
     tables, reference, notes = _found(path, read.tables)
-    counted = next((tables[name] for name in _MOST_TO_LEAST if name in tables), None)
+    told = (tables[name] for name in ("kernels", "operations", "categories") if name in tables)
+    counted = next(told, None)
     return Measurement(
         path=str(path),
         devices="not in the report",
@@ -173,8 +171,7 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
 
 
 def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
-    if table is None:
-        return None
+    table = pd.DataFrame() if table is None else table
     table = table.rename(columns={old: new for old, new in _BEFORE.items() if new not in table})
     if not set(_SAVINGS) <= set(table):
         return None
@@ -197,9 +194,6 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
     return replace(measured, total=replace(measured.total, reference=reference))
 
 
-_MOST_TO_LEAST: tuple[TableName, ...] = ("kernels", "operations", "categories")
-
-
 def _found(
     path: Path, tables: Mapping[str, pd.DataFrame]
 ) -> tuple[dict[TableName, pd.DataFrame], dict[TableName, pd.DataFrame], list[str]]:
@@ -209,22 +203,20 @@ def _found(
     notes: list[str] = []
     for sheet in _SHEETS:
         table = tables.get(sheet.name)
-        if table is None or not len(table) or not set(sheet.times) & set(table):
+        if table is None or not len(table) or sheet.time not in table:
             continue
         rows = _rows(path, sheet, table)
         shares = _numbers(path, sheet.name, table, sheet.share) if sheet.share in table else None
         if shares is not None and rows["ns"].any() and abs(shares.sum() - 100) > _ABOUT:
-            notes.append(
-                f"the sheet {sheet.name} holds {shares.sum():.1f} % of the time and is left out"
-            )
-            continue
-        if sheet.reference:
+            holds = f"holds {shares.sum():.1f} % of the time and is left out"
+            notes.append(f"the sheet {sheet.name} {holds}")
+        elif sheet.reference:
             _add(reference, rows, REFERENCE_KEYS)
-            continue
-        _add(own, rows, KEYS)
-        if "kind" in rows:
-            kernels = rows[rows["kind"] == "kernel"]
-            _add(reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
+        else:
+            _add(own, rows, KEYS)
+            if "kind" in rows:
+                kernels = rows[rows["kind"] == "kernel"]
+                _add(reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
     return own, reference, notes
 
 
@@ -242,9 +234,8 @@ def _add(
 
 def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
     """A table as a measurement has it: its keys, `ns`, `count`."""
-    time = next((name for name in sheet.times if name in table), next(iter(sheet.times)))
     keys = {key: _texts(table[name]) for name, key in sheet.keys.items() if name in table}
-    ns = _whole(path, sheet.name, table, time, sheet.times[time])
+    ns = _whole(path, sheet.name, table, sheet.time, sheet.ns)
     counts = _whole(path, sheet.name, table, sheet.count, 1) if sheet.count else 0
     return pd.DataFrame({**keys, "ns": ns, "count": counts})
 
@@ -252,9 +243,7 @@ def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
 def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     rows = _rows(path, _TIMELINE, table)
     if "type" not in rows or "total_time" not in set(rows["type"]):
-        raise TraceFormatError(
-            path, f"the sheet {_TIMELINE.name} has no row total_time", "write the report again"
-        )
+        raise TraceFormatError(path, f"the sheet {_TIMELINE.name} has no row total_time", _AGAIN)
     known = "device" in rows
     device = _whole(path, _TIMELINE.name, table, "device", 1) if known else NONE
     return rows.assign(device=device, calls=0)
@@ -270,9 +259,7 @@ def _numbers(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """A column of numbers, none of which is missing or below 0."""
     if column not in table:
-        raise TraceFormatError(
-            path, f"the sheet {sheet} has no column {column!r}", "write the report again"
-        )
+        raise TraceFormatError(path, f"the sheet {sheet} has no column {column!r}", _AGAIN)
     # Of a date, say, nothing is made.
     plain = [value if isinstance(value, int | float | str) else None for value in table[column]]
     numbers = pd.to_numeric(pd.Series(plain, dtype=object), errors="coerce")
@@ -280,11 +267,8 @@ def _numbers(
     if len(wrong := np.flatnonzero(~((values >= 0) & np.isfinite(values)))):
         at = int(wrong[0])
         said = one_line(repr(plain[at]))[:40]
-        raise TraceFormatError(
-            path,
-            f"row {at + 2} of the sheet {sheet} has {said} in the column {column!r}",
-            "expected a number; write the report again",
-        )
+        problem = f"row {at + 2} of the sheet {sheet} has {said} in the column {column!r}"
+        raise TraceFormatError(path, problem, f"expected a number; {_AGAIN}")
     return values
 
 
@@ -292,9 +276,7 @@ def _whole(path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: f
     """A column in a smaller unit, as whole numbers: exact where a time was of whole ns."""
     values = np.rint(_numbers(path, sheet, table, column) * per_unit)
     if values.sum() >= _MOST_NS:
-        raise TraceFormatError(
-            path, f"the sheet {sheet} has absurd numbers in {column!r}", "write the report again"
-        )
+        raise TraceFormatError(path, f"the sheet {sheet} has absurd numbers in {column!r}", _AGAIN)
     return values.astype(np.int64)
 
 

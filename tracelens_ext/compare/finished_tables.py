@@ -231,9 +231,8 @@ class _Limits:
                 raise _too_large(self._path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
 
     def _doctype(self, *_: object) -> None:
-        raise TraceFormatError(
-            self._path, "declares XML entities, as no workbook does", "do not trust it"
-        )
+        problem = "declares XML entities, as no workbook does"
+        raise TraceFormatError(self._path, problem, "do not trust it")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
@@ -243,13 +242,11 @@ class _Limits:
             self._others += 1
             self._attributes += sum(map(len, attributes.values()))
         if self._attributes > _MOST_ATTRIBUTES:
-            raise _too_large(
-                self._path, f"{size_text(_MOST_ATTRIBUTES)} of attributes", _OTHER_FORM
-            )
+            what = f"{size_text(_MOST_ATTRIBUTES)} of attributes"
+            raise _too_large(self._path, what, _OTHER_FORM)
         if self._depth > _DEEPEST:
-            raise TraceFormatError(
-                self._path, f"nests XML over {_DEEPEST} deep, as no workbook does", "name another"
-            )
+            problem = f"nests XML over {_DEEPEST} deep, as no workbook does"
+            raise TraceFormatError(self._path, problem, "name another")
         if self._cells > _MOST_CELLS or self._others > _MOST_OTHERS:
             what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
             raise _too_large(self._path, what, _OTHER_FORM)
@@ -275,8 +272,8 @@ def _read_json(path: Path, wanted: Mapping[str, Collection[str]], most_bytes: in
             rows = msgspec.json.decode(sheets[name], type=rows_type)
             if len(rows) > _MOST_ROWS:
                 raise _too_large(path, f"{_MOST_ROWS:,} rows in {name}")
-            places = _places(rows[0] if rows else (), wanted[name])
             header = list(rows[0] if rows else ())
+            places = _places(header, wanted[name])
             values = [tuple(row.get(header[p]) for p in places.values()) for row in rows]
             tables[name] = pd.DataFrame(values, columns=list(places), dtype=object)
         version = document.get(TABLES_VERSION_KEY)
@@ -289,9 +286,8 @@ def _read_json(path: Path, wanted: Mapping[str, Collection[str]], most_bytes: in
 def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]], most_bytes: int) -> Tables:
     files = table_files(folder, wanted)
     if len({path.suffix for path in files}) > 1:
-        raise TraceFormatError(
-            folder, "holds CSV and Parquet tables, maybe of two reports", "name a folder with one"
-        )
+        problem = "holds CSV and Parquet tables, maybe of two reports"
+        raise TraceFormatError(folder, problem, "name a folder with one")
     tables = {}
     for path in files:
         if path.stat().st_size > most_bytes:

@@ -62,14 +62,10 @@ _LOST_KEYS = ["op_name", "shapes"]
 def time_lost(roofline: Roofline) -> pd.DataFrame:
     """`time_lost_ms` and `roofline_ms` by operation and shapes (with types), where known."""
     known = [row for row in roofline.rows if row.lost_ns is not None]
-    frame = pd.DataFrame(
-        {
-            "op_name": [row.operation.name for row in known],
-            "shapes": [shape_text(row) for row in known],
-            "time_lost_ms": [(row.lost_ns or 0.0) / NS_PER_MS for row in known],
-            "roofline_ms": [(row.roofline_ns or 0.0) / NS_PER_MS for row in known],
-        }
-    )
+    names = [(row.operation.name, shape_text(row)) for row in known]
+    frame = pd.DataFrame(names, columns=_LOST_KEYS)
+    frame["time_lost_ms"] = [(row.lost_ns or 0.0) / NS_PER_MS for row in known]
+    frame["roofline_ms"] = [(row.roofline_ns or 0.0) / NS_PER_MS for row in known]
     sums: pd.DataFrame = frame.groupby(_LOST_KEYS, sort=False).sum()
     return sums
 
@@ -276,18 +272,17 @@ def history_table(comparison: Comparison) -> pd.DataFrame:
     if comparison.savings is not None:
         ids, cells = comparison.savings
         parts.append(("findings", ids, np.nan_to_num(cells[..., 0])))
-    frames, surprise = [], []
-    for table, figures, times in parts:
-        median = np.median(times[:, :-1], axis=1)
-        mad = np.median(np.abs(times[:, :-1] - median[:, None]), axis=1)
-        change = times[:, -1] - median
-        mads = np.divide(change, mad, out=np.full(len(mad), np.nan), where=mad > 0)
-        surprise.append(np.where(mad > 0, np.abs(mads), np.where(change == 0, 0.0, np.inf)))
-        columns = {"median_ms": median, "mad_ms": mad, "time_ms": times[:, -1]}
-        columns |= {"difference_ms": change, "difference_mads": mads}
-        frames.append(pd.DataFrame({"table": table, "figure": figures, **columns}))
-    frame = pd.concat(frames, ignore_index=True)
-    order = np.lexsort((-frame["difference_ms"].abs(), -np.concatenate(surprise)))
+    named = [(table, figure) for table, figures, _ in parts for figure in figures]
+    times = np.concatenate([part for *_, part in parts])
+    median = np.median(times[:, :-1], axis=1)
+    mad = np.median(np.abs(times[:, :-1] - median[:, None]), axis=1)
+    change = times[:, -1] - median
+    mads = np.divide(change, mad, out=np.full(len(mad), np.nan), where=mad > 0)
+    frame = pd.DataFrame(named, columns=["table", "figure"])
+    frame = frame.assign(median_ms=median, mad_ms=mad, time_ms=times[:, -1])
+    frame = frame.assign(difference_ms=change, difference_mads=mads)
+    surprise = np.where(mad > 0, np.abs(mads), np.where(change == 0, 0.0, np.inf))
+    order = np.lexsort((-np.abs(change), -surprise))
     return frame.iloc[order].reset_index(drop=True)
 
 

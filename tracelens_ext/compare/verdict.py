@@ -97,11 +97,9 @@ def verdict(
         said.append(f"{b} did the work of {a}" if same else f"{b} did {work:.2f} of {a}'s work")
     if speed is not None:
         change = 100 * (speed - 1)
-        same = abs(change) < _SAME_SPEED
         more = f"{abs(change):.1f} % {'more' if change > 0 else 'less'}"
-        said.append(
-            " at the same speed" if same else f", and took {more} GPU time for the same work"
-        )
+        other = f", and took {more} GPU time for the same work"
+        said.append(" at the same speed" if abs(change) < _SAME_SPEED else other)
     changed = next(column for column in rows if str(column).endswith("difference_ms"))
     largest = rows[rows[changed].abs() > 0].head(_NAMED)
     named = [f"{_name(row)} {row[changed]:+,.3f} ms" for row in largest.to_dict("records")]
@@ -149,7 +147,13 @@ def facts_of(comparison: Comparison) -> list[tuple[str, object]]:
 def notes_of(comparison: Comparison) -> list[str]:
     """How total time changed; then how the comparison was made, a sentence each."""
     named, basis = comparison.named, comparison.basis
-    notes = _total_changes(comparison)
+    before, *totals = _total_times(comparison)
+    notes = [
+        f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
+        f" {before:,.3f} to {total:,.3f} ms, {total - before:+,.3f} ms"
+        f"{f' ({100 * (total - before) / before:+.1f} %)' if before else ''}."
+        for letter, total in zip(comparison.letters[1:], totals, strict=True)
+    ]
     without = [letter for letter, measured in named if not measured.iterations]
     reports = [letter for letter, measured in named if measured.report]
     if basis == "iteration":
@@ -239,16 +243,6 @@ def _total_times(comparison: Comparison) -> list[float]:
     kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
     totals = comparison.times_ms("timeline")[kinds == "total_time"]
     return [float(total) for total in totals.max(axis=0, initial=0.0)]
-
-
-def _total_changes(comparison: Comparison) -> list[str]:
-    before, *totals = _total_times(comparison)
-    return [
-        f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
-        f" {before:,.3f} to {total:,.3f} ms, {total - before:+,.3f} ms"
-        f"{f' ({100 * (total - before) / before:+.1f} %)' if before else ''}."
-        for letter, total in zip(comparison.letters[1:], totals, strict=True)
-    ]
 
 
 def _outside_notes(comparison: Comparison) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,16 +119,14 @@ def reason(error: BaseException) -> str:
 def _local(argument: str) -> list[FleetInput]:
     path = Path(argument)
     found = traces_matching(argument) if is_pattern(argument) else [path]
-    return [_of_file(each) for each in (traces_in(path) if path.is_dir() else found)]
-
-
-def _of_file(path: Path) -> FleetInput:
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return FleetInput(str(path), str(path.absolute()))
-    identity = {"size": str(status.st_size), "version": str(status.st_mtime_ns)}
-    return FleetInput(str(path), str(path.absolute()), identity)
+    traces = []
+    for each in traces_in(path) if path.is_dir() else found:
+        identity = None
+        with suppress(OSError, ValueError):
+            status = each.stat()
+            identity = {"size": str(status.st_size), "version": str(status.st_mtime_ns)}
+        traces.append(FleetInput(str(each), str(each.absolute()), identity))
+    return traces
 
 
 def _remote(argument: str) -> list[FleetInput]:

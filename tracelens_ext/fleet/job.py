@@ -30,6 +30,7 @@ from tracelens_ext.fleet.inputs import (
     rank_of,
     world_size_of,
 )
+from tracelens_ext.fleet.store import DONE
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import communication_about, rank_tables
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
@@ -163,7 +164,7 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
             with _stage("analyse", source):
                 about, tables = _results(job, analyzer)
         with _stage("write", source):
-            job.store.unmark(source.stem)
+            job.store.remove(f"{DONE}/{source.stem}.json")  # its parts no longer count
             for name, frame in tables.items():
                 job.store.put_table(f"{name}/{source.stem}", frame)
             about["seconds"] = round(time.perf_counter() - started, 3)

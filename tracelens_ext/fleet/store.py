@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_DONE = ".done"
+DONE = ".done"
 
 
 @dataclass(frozen=True)
@@ -162,23 +162,19 @@ class ResultStore:
         except (OSError, ArrowException) as error:
             raise OutputError(
                 f"{self.shown(name)}.parquet: cannot be read ({error});"
-                f" remove {self.shown(_DONE)} and run again"
+                f" remove {self.shown(DONE)} and run again"
             ) from error
 
     # Markers.
 
     def mark(self, stem: str, about: Mapping[str, object]) -> None:
         """Note that all parts of a trace are written."""
-        self.put(f"{_DONE}/{stem}.json", json.dumps(about, indent=1).encode())
-
-    def unmark(self, stem: str) -> None:
-        """Note that the parts of a trace no longer count."""
-        self.remove(f"{_DONE}/{stem}.json")
+        self.put(f"{DONE}/{stem}.json", json.dumps(about, indent=1).encode())
 
     def marks(self) -> dict[str, dict[str, Any]]:
         """What is done: stem → what was noted; a marker that makes no sense is left out."""
-        stems = [name.removesuffix(".json") for name in self.names(_DONE) if name.endswith(".json")]
-        paths = {stem: self.path_of(f"{_DONE}/{stem}.json") for stem in stems}
+        stems = [name.removesuffix(".json") for name in self.names(DONE) if name.endswith(".json")]
+        paths = {stem: self.path_of(f"{DONE}/{stem}.json") for stem in stems}
         # File systems far away are asked for all at once.
         found = self._place[0].cat([*paths.values()], on_error="return") if paths else {}
         if not isinstance(found, dict):

@@ -287,21 +287,16 @@ def write_page(
         "overlap": tables["overlap"],
     }
     charts = [_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else []
-    facts = _facts(tables["verdicts"])
-    report = Report("The ranks of a job", sheets, facts=facts, charts=charts)
-    figures = [*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])]
-    write_html(path, report, figures=figures, links=links)
-
-
-def _facts(verdicts: pd.DataFrame) -> list[tuple[str, str]]:
-    """The verdicts in words, the first ones; the table has all."""
-    first = verdicts.head(_MOST_VERDICTS)
+    first = tables["verdicts"].head(_MOST_VERDICTS)  # in words; the table has all
     columns = (first[name].tolist() for name in ("verdict", "rank", "evidence"))
-    said = [
+    facts: list[tuple[str, object]] = [
         ("Verdict", f"{verdict}{'' if pd.isna(rank) else f', rank {rank:.0f}'}: {evidence}")
         for verdict, rank, evidence in zip(*columns, strict=True)
     ]
-    return said or [("Verdict", "none: no rank and no link stands out")]
+    facts = facts or [("Verdict", "none: no rank and no link stands out")]
+    report = Report("The ranks of a job", sheets, facts=facts, charts=charts)
+    figures = [*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])]
+    write_html(path, report, figures=figures, links=links)
 
 
 def _heat_map(waits: pd.DataFrame) -> list[Figure]:

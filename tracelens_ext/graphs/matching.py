@@ -176,10 +176,9 @@ class GraphMatcher:
 
     def matches(self) -> list[Match | None]:
         """A match a launch; None where no capture fits, or several that are not the same."""
-        found: list[Match | None] = []
-        for step in self._launches.by_step():
-            found += self._of_step(step)
-        return found
+        bounds = np.flatnonzero(np.diff(self._launches.step)) + 1
+        steps = np.split(np.arange(len(self._launches.rows)), bounds)
+        return [match for step in steps if len(step) for match in self._of_step(step.tolist())]
 
     def _numbered(self, nodes: Iterable[str]) -> Int32Array:
         numbers = self._numbers

@@ -323,11 +323,6 @@ class GraphLaunches:
     annotation: list[str]  #: the name of that step; empty outside
     tokens: Int64Array  #: how many it computes, `NONE` outside, (n,)
 
-    def by_step(self) -> list[list[int]]:
-        """The launches of each step."""
-        bounds = np.flatnonzero(np.diff(self.step)) + 1
-        return [part.tolist() for part in np.split(np.arange(len(self.rows)), bounds) if len(part)]
-
 
 def find_graph_launches(tree: CallTree) -> GraphLaunches:
     """The graph launches of a trace."""

@@ -12,8 +12,6 @@ from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from tracelens_ext.trace import Int64Array
@@ -33,7 +31,10 @@ class GroupCalls(NamedTuple):
 def group_calls(rows: pd.DataFrame) -> GroupCalls:
     """The calls of a named process group, from the rows of `rank_calls` of all its ranks."""
     text, size = rows["Process Group Ranks"].iloc[0], rows["Group size"].iloc[0]
-    members = _members(text, size, rows["rank"].unique().tolist())
+    present = sorted(rows["rank"].unique().tolist())
+    members = present if size == len(present) else None  # not known
+    if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
+        members = sorted({int(r) for r in re.findall(r"\d{1,9}", text)})
     rows = prepared(rows, members)
     matched = rows[rows["recorded"]].reset_index(drop=True)
     match_group(matched)
@@ -55,13 +56,6 @@ def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCa
         matched["no"] = np.where(alike, number, -1)
     members, none = sorted(rows["rank"].unique().tolist()), matched[:0].assign(members="")
     return GroupCalls(*_described(matched, members, len(members)), none)
-
-
-def _members(text: str, size: float, present: Sequence[int]) -> list[int] | None:
-    """The ranks of a group; None where they are not known."""
-    if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
-        return sorted({int(r) for r in re.findall(r"\d{1,9}", text)})
-    return sorted(present) if size == len(present) else None
 
 
 def _described(
