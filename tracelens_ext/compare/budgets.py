@@ -205,7 +205,7 @@ def _finding_outcomes(budget: Budget, name: str, comparison: Comparison) -> list
 
 
 def _rows_by_name(aligned: Aligned, column: str) -> dict[str, list[int]]:
-    return {str(k): v.tolist() for k, v in aligned.keys.groupby(column, sort=False).indices.items()}
+    return {str(k): list(v) for k, v in aligned.keys.groupby(column, sort=False).indices.items()}
 
 
 def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str:

@@ -248,7 +248,7 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         charts=charts,
         page_sheets=trees,
         units={"verdict": {}},
-        answers=[Answer("Verdict", "verdict", list(verdict))],
+        answers=[Answer("Verdict", "verdict", list(map(str, verdict)))],
         members=comparison.members,
     )
 

@@ -169,7 +169,7 @@ def _finish(
 ) -> FleetResult:
     """Write the list of traces, that of failures, and the reductions."""
     fresh = {stem: each.about for stem, (each, _) in outcomes.items()}
-    abouts = {job.source.stem: (marks | fresh)[job.source.stem] for job in jobs}
+    abouts = {job.source.stem: {**marks, **fresh}[job.source.stem] for job in jobs}
     done = {stem: about for stem, about in abouts.items() if about is not None}
     broken = [job for job in jobs if job.source.stem not in done]
     named = [rank_in_name(job.source.url) for job in broken]
