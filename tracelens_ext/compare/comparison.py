@@ -256,18 +256,14 @@ def _table(
             f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
         }
         if name not in _WITHOUT_CALLS:
-            columns |= shares_of_change(
-                (times[:, 0], times[:, at]), (calls[:, 0], calls[:, at]), prefix
-            )
+            columns |= shares_of_change(times[:, [0, at]].T, calls[:, [0, at]].T, prefix)
     for at, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):
         for what, number in (("count", aligned.count), ("calls", aligned.calls)):
             if name not in _WITHOUT_CALLS or (name, what) == ("phases", "count"):
                 own = number[:, at]
                 columns[f"{letter}_{what}"] = own if divisor == 1 else own / divisor
         if name == "phases":
-            columns[f"{letter}_ms_per_step"] = _quotient(
-                times[:, at], aligned.count[:, at].astype(np.float64)
-            )
+            columns[f"{letter}_ms_per_step"] = _quotient(times[:, at], 1.0 * aligned.count[:, at])
     if name == "places":
         lacking = [aligned.count[:, 1] == 0, aligned.count[:, 0] == 0]
         columns["only_in"] = np.select(lacking, list(letters), "")
@@ -333,13 +329,11 @@ def _spelled(
     """A table as reports have it, if one is compared: spelling, and GPU events for calls."""
     if spelled is None:
         return part
-    return part.assign(
-        calls=part["count"], **{key: [spelled(name) for name in part[key]] for key in keys}
-    )
+    names = {key: [spelled(name) for name in part[key]] for key in keys}
+    return part.assign(calls=part["count"], **names)
 
 
 def _quotient(part: Float64Array, whole: Float64Array) -> Float64Array:
     """`part / whole`, NaN where that is 0."""
-    result = np.full(part.shape, np.nan)
-    np.divide(part, whole, out=result, where=whole != 0)
+    result: Float64Array = part / np.where(whole == 0, np.nan, whole)
     return result

@@ -176,14 +176,11 @@ def _timeline(
 def _iteration_figures(
     work: GpuWork, iterations: Iterations, micro_idle_thresh_us: float | None
 ) -> Figures:
-    iteration = np.where(
-        np.append(iterations.whole, False)[iterations.of_gpu],  # the last is that of NONE, -1
-        iterations.of_gpu,
-        NONE,
-    )
-    figures = _figures(work, micro_idle_thresh_us, iteration != NONE)
+    iteration = iterations.of_gpu
+    chosen = np.append(iterations.whole, False)[iteration]  # the last is that of NONE, -1
+    figures = _figures(work, micro_idle_thresh_us, chosen)
     timeline = figures.tables["timeline"]
-    counted = np.flatnonzero((iteration != NONE) & work.counted)
+    counted = np.flatnonzero(chosen & work.counted)
     for device in timeline["device"].unique().tolist():
         those = counted[work.trace.device[counted] == device]
         gaps = _gaps(iteration[those], work.start[those], work.end[those], iterations.run)
@@ -217,14 +214,8 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
 def _within_runs(run: Int64Array) -> BoolArray:
     """Whether the steps from each iteration to the next, by time, lie within some run, (k - 1,)."""
     places = np.arange(len(run))
-    begins, ends = np.full(run.max(initial=0) + 1, len(run)), np.full(run.max(initial=0) + 1, -1)
-    np.minimum.at(begins, run, places)
-    np.maximum.at(ends, run, places)
-    present = ends >= 0
-    opened = np.zeros(len(run) + 1, dtype=np.int64)
-    np.add.at(opened, begins[present], 1)
-    np.add.at(opened, ends[present], -1)
-    within: BoolArray = np.cumsum(opened)[: max(len(run) - 1, 0)] > 0
+    last = maxima(run, places, int(run.max(initial=-1)) + 1)
+    within: BoolArray = np.maximum.accumulate(last[run])[:-1] > places[:-1]
     return within
 
 

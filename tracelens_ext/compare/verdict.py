@@ -61,7 +61,7 @@ def prefixes(letters: Sequence[str]) -> dict[str, str]:
 
 
 def shares_of_change(
-    times_ms: Sequence[Float64Array], calls: Sequence[Float64Array], prefix: str
+    times_ms: Float64Array, calls: Float64Array, prefix: str
 ) -> dict[str, Float64Array]:
     """What of each difference is the number of calls (whole ns), and what their speed."""
     both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
