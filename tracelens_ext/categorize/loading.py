@@ -13,7 +13,8 @@ from tracelens_ext.categorize.rules import MOST_RULES, Example, PackKind, Rule, 
 from tracelens_ext.errors import RuleError
 
 _TOP_KEYS: Final = ("pack", "rule")
-_PACK_KEYS: Final = ("name", "category", "priority", "selectable", "kind", "usual_for")
+_OF_ALL_RULES: Final = ("category", "library")  # that name none themselves
+_PACK_KEYS: Final = ("name", *_OF_ALL_RULES, "priority", "selectable", "kind", "usual_for")
 _RULE_KEYS: Final = (
     "category",
     "pattern",
@@ -72,10 +73,10 @@ def parse_pack(
     kind = check.text(head, "kind", "[pack]: ") or "kernel"
     if kind not in ("kernel", "op"):
         check.fail("[pack]: kind", f"expected 'kernel' or 'op', got {kind!r}")
-    category = check.text(head, "category", "[pack]: ") or ""
+    known = {key: check.text(head, key, "[pack]: ") for key in _OF_ALL_RULES if key in head}
     return RulePack(
         name=check.text(head, "name", "[pack]: ") or name,
-        rules=tuple(_rule(check, table, at, kind, category) for at, table in enumerate(tables, 1)),
+        rules=tuple(_rule(check, table, at, kind, known) for at, table in enumerate(tables, 1)),
         priority=check.integer(head, "priority", "[pack]: "),
         selectable=check.boolean(head, "selectable", "[pack]: "),
         kind=cast("PackKind", kind),
@@ -115,14 +116,15 @@ def read_document(
     raise RuleError(f"{source}: {problem}")
 
 
-def _rule(check: _Checker, table: object, number: int, kind: str, category: str) -> Rule:
-    """Validate one `[[rule]]` table of a pack of that kind, whose rules may name no category."""
+def _rule(check: _Checker, table: object, number: int, kind: str, known: Mapping[str, Any]) -> Rule:
+    """Validate one `[[rule]]` table of a pack of that kind, which has some keys itself."""
     where = f"rule {number}: "
     if not isinstance(table, Mapping):
         check.fail(where + "rule", f"expected a table, got {_kind_of(table)}")
     check.known_keys(table, _RULE_KEYS, where)
-    for required, otherwise in (("category", category), ("pattern", table.get("cpu_op"))):
-        if required not in table and not otherwise:
+    table = {**known, **table}
+    for required, instead in (("category", ""), ("pattern", "cpu_op")):
+        if required not in table and instead not in table:
             check.fail(where + required, "missing; expected a text")
     if kind == "op" and "cpu_op" in table:
         check.fail(
@@ -135,7 +137,7 @@ def _rule(check: _Checker, table: object, number: int, kind: str, category: str)
     elif unless is not None:
         check.fail(where + "unless", "is about the kernel's own name: set own_name = true")
     return Rule(
-        category=check.text(table, "category", where) or category,
+        category=check.text(table, "category", where) or "",
         pattern=pattern,
         about=check.text(table, "about", where),
         vendor=check.text(table, "vendor", where),
