@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.categorize import CATEGORIES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tracelens_ext.compare.comparison import Aligned, Comparison
+    from tracelens_ext.compare.measurement import TableName
 
 _BUDGET = re.compile(
     r"\s*(?P<name>\S.*?)\s*(?P<sign>[<>])\s*(?P<limit>[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
@@ -139,33 +141,32 @@ def check_budgets(
                 f"the budget {budget} cannot be checked: a report holds no categories;"
                 " name a row of the timeline, or compare traces"
             )
-        name = _known_name(budget.name, known, list(timeline))
+        name, shares = _known_name(budget.name, known, list(timeline)), False
         if name in timeline:
-            aligned, rows = comparison.aligned["timeline"], timeline[name]
+            values = _times(comparison, "timeline", timeline[name])
         elif name in findings and name not in categories:
-            outcomes += _finding_outcomes(budget, name, comparison)
-            continue
+            values, shares = {"": _savings(budget, name, comparison)}, budget.unit == "%"
         else:
-            aligned, rows = comparison.aligned["categories"], categories.get(name, [])
-        outcomes += _outcomes(budget, name, comparison, aligned, rows)
+            values = _times(comparison, "categories", categories.get(name, []))
+        for where, each in values.items():
+            for letter, before, after, deviation in _pairs(comparison, each):
+                crossed = budget.crossed_by(before, after, shares=shares, deviation=deviation)
+                what = f"{letter}{name}{where}"
+                outcomes.append(Outcome(budget, what, before, after, crossed, shares))
     return outcomes
 
 
-def _outcomes(
-    budget: Budget, name: str, comparison: Comparison, aligned: Aligned, rows: Sequence[int]
-) -> list[Outcome]:
-    """The outcomes on some rows of a table; on times of 0 when there is no row."""
+def _times(
+    comparison: Comparison, table: TableName, rows: Sequence[int]
+) -> dict[str, list[Fraction]]:
+    """The times of some rows of a table, ms, by the device where there are several; 0 of none."""
+    aligned = comparison.aligned[table]
     devices = aligned.keys.get("device", pd.Series(NONE, range(len(aligned.ns)))).tolist()
-    wheres = ("" if devices[row] == NONE else f" of device {devices[row]}" for row in rows)
-    times = dict(zip(wheres, aligned.ns[list(rows)].tolist(), strict=True))
+    wheres = ["" if devices[row] == NONE else f" of device {devices[row]}" for row in rows]
     per_ms = [Fraction(_NS_PER_MS * divisor) for divisor in comparison.divisors]
-    outcomes = []
-    for where, ns in (times or {"": [0] * len(per_ms)}).items():
-        values = [Fraction(each) / per for each, per in zip(ns, per_ms, strict=True)]
-        for letter, before, after, deviation in _pairs(comparison, values):
-            crossed = budget.crossed_by(before, after, deviation=deviation)
-            outcomes.append(Outcome(budget, f"{letter}{name}{where}", before, after, crossed))
-    return outcomes
+    found = aligned.ns[list(rows)].tolist() or [[0] * len(per_ms)]
+    values = ([Fraction(ns) / per for ns, per in zip(each, per_ms, strict=True)] for each in found)
+    return dict(zip(wheres or [""], values, strict=True))
 
 
 def _pairs(
@@ -173,19 +174,15 @@ def _pairs(
 ) -> Iterator[tuple[str, Fraction, Fraction, Fraction]]:
     """What is compared: a prefix, the baseline's value, the other's, and the deviation."""
     if comparison.history:
-        median = _median(values[:-1])
-        yield "", median, values[-1], _median([abs(each - median) for each in values[:-1]])
+        middle = median(values[:-1])
+        yield "", middle, values[-1], median([abs(each - middle) for each in values[:-1]])
         return
     for letter, after in zip(comparison.letters[1:], values[1:], strict=True):
         yield f"{letter}: ", values[0], after, Fraction(1)
 
 
-def _median(values: Sequence[Fraction]) -> Fraction:
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def _finding_outcomes(budget: Budget, name: str, comparison: Comparison) -> list[Outcome]:
+def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction]:
+    """What a finding, or all of them, save in each trace: ms by unit, or percent."""
     shares = budget.unit == "%"
     sums = []
     for divisor, (letter, measured) in zip(comparison.divisors, comparison.named, strict=True):
@@ -197,11 +194,7 @@ def _finding_outcomes(budget: Budget, name: str, comparison: Comparison) -> list
         savings = [s for each, s in measured.findings.items() if name in (FINDINGS, each)]
         whole = sum((Fraction(saving[shares]) for saving in savings), Fraction(0))
         sums.append(whole if shares else whole / Fraction(divisor))
-    outcomes = []
-    for letter, before, after, deviation in _pairs(comparison, sums):
-        crossed = budget.crossed_by(before, after, shares=shares, deviation=deviation)
-        outcomes.append(Outcome(budget, f"{letter}{name}", before, after, crossed, shares))
-    return outcomes
+    return sums
 
 
 def _rows_by_name(aligned: Aligned, column: str) -> dict[str, list[int]]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.compare.measurement import Figures, TableName
-    from tracelens_ext.trace import Float64Array
+    from tracelens_ext.trace import Float64Array, Int64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
@@ -263,7 +263,7 @@ def _table(
                 own = number[:, at]
                 columns[f"{letter}_{what}"] = own if divisor == 1 else own / divisor
         if name == "phases":
-            columns[f"{letter}_ms_per_step"] = _quotient(times[:, at], 1.0 * aligned.count[:, at])
+            columns[f"{letter}_ms_per_step"] = _quotient(times[:, at], aligned.count[:, at])
     if name == "places":
         lacking = [aligned.count[:, 1] == 0, aligned.count[:, 0] == 0]
         columns["only_in"] = np.select(lacking, list(letters), "")
@@ -333,7 +333,7 @@ def _spelled(
     return part.assign(calls=part["count"], **names)
 
 
-def _quotient(part: Float64Array, whole: Float64Array) -> Float64Array:
+def _quotient(part: Float64Array, whole: Float64Array | Int64Array) -> Float64Array:
     """`part / whole`, NaN where that is 0."""
     result: Float64Array = part / np.where(whole == 0, np.nan, whole)
     return result
