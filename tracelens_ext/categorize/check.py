@@ -48,7 +48,9 @@ def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
     rule must be able to win; no pattern may take long on a text made to slow it down.
     """
     findings: list[Finding] = []
-    for group in _groups(packs):
+    together = [bound for bound in packs if not bound.pack.selectable]
+    kinds = [[b for b in together if b.pack.kind == kind] for kind in ("kernel", "op")]
+    for group in [*kinds, *([bound] for bound in packs if bound.pack.selectable)]:
         rules = [bound for pack in group for bound in pack.bound_rules()]
         matcher = Matcher(rules)
         for bound, hidden_by in zip(rules, _hidden(rules), strict=True):
@@ -64,15 +66,6 @@ def check_pack(pack: RulePack) -> list[Finding]:
         []
     """
     return check_packs([BoundPack(pack, "rules")])
-
-
-def _groups(packs: Sequence[BoundPack]) -> Iterator[list[BoundPack]]:
-    together = [bound for bound in packs if not bound.pack.selectable]
-    yield [bound for bound in together if bound.pack.kind == "kernel"]
-    yield [bound for bound in together if bound.pack.kind == "op"]
-    for bound in packs:
-        if bound.pack.selectable:
-            yield [bound]
 
 
 def _hidden(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:

@@ -143,12 +143,10 @@ def _remote(argument: str) -> list[FleetInput]:
         raise
     except Exception as error:  # a file system raises what its library does
         raise OSError(f"{type(error).__name__}: {error}") from error
-    wanted = {name: info for name, info in infos.items() if info.get("type", "file") == "file"}
-    urls = {name: _url_of(argument, files, name) for name in wanted}
-    return [
-        FleetInput(urls[name], urls[name], identity_in(info) or _identity(files, name))
-        for name, info in wanted.items()
-    ]
+    wanted = [(n, info) for n, info in infos.items() if info.get("type", "file") == "file"]
+    names = [_url_of(argument, files, name) for name, _ in wanted]
+    known = [identity_in(info) or _identity(files, name) for name, info in wanted]
+    return list(map(FleetInput, names, names, known))
 
 
 def file_system(url: str) -> tuple[Any, str]:

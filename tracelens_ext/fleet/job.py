@@ -305,10 +305,9 @@ def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataF
     types = dict.fromkeys(_TEXTS, "str") | _NUMBERS
     frame = frame.astype({column: kind for column, kind in types.items() if column in frame})
     if "device" not in frame:
-        devices = np.unique(work.trace.device)
-        only = int(devices[0]) if len(devices) == 1 else None
-        numbers = pd.Series([only] * len(frame), dtype="Int64", index=frame.index)
-        frame.insert(0, "device", numbers)
+        devices = np.unique(work.trace.device).tolist()
+        only = devices[0] if len(devices) == 1 else None
+        frame.insert(0, "device", pd.array([only] * len(frame), dtype="Int64"))
     frame.insert(0, "rank", rank)
-    frame.insert(0, "trace", pd.Series([name] * len(frame), dtype="str", index=frame.index))
+    frame.insert(0, "trace", pd.array([name] * len(frame), dtype="str"))
     return frame

@@ -205,11 +205,9 @@ _CATEGORY_SHARE = re.compile(r"(?P<category>.+) \(% of kernel time\)")
 
 def _sites(table: pd.DataFrame) -> pd.DataFrame:
     """The busy time of each launch site, divided as the durations of its kernels are."""
-    columns = ["launch", "path", "launches", "kernels_per_launch"]
-    site = [
-        f"{launches:,} \u00d7 {kernels:,} kernels: {path or launch}"
-        for launch, path, launches, kernels in table[columns].itertuples(index=False)
-    ]
+    columns = ["launches", "kernels_per_launch", "path", "launch"]
+    rows = table[columns].itertuples(index=False)
+    site = [f"{n:,} \u00d7 {kernels:,} kernels: {path or call}" for n, kernels, path, call in rows]
     if len(set(site)) < len(site):  # same path, as many kernels, but not the same ones
         site = [f"#{number} {text}" for number, text in enumerate(site, 1)]
     shares = {
@@ -217,11 +215,9 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
         for column in table.columns
         if (found := _CATEGORY_SHARE.fullmatch(str(column)))
     }
-    shares = shares or {"": pd.Series(1.0, index=table.index)}
+    busy, shares = table["busy_time_ms"], shares or {"": pd.Series(1.0, index=table.index)}
     parts = [
-        pd.DataFrame(
-            {"site": site, "category": name, "busy_time_ms": table["busy_time_ms"] * share}
-        )
+        pd.DataFrame({"site": site, "category": name, "busy_time_ms": busy * share})
         for name, share in shares.items()
     ]
     return pd.concat(parts, ignore_index=True)
