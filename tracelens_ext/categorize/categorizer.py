@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -148,7 +148,7 @@ class KernelCategorizer:
             raise UsageError(f"expected as many cpu_ops as names ({len(names)}), got {len(ops)}")
         known_ops = (op if isinstance(op, str) else None for op in ops)
         verdicts = self._decide(list(zip(names, known_ops, strict=True)))
-        return Decisions(*([getattr(v, key) for v in verdicts] for key in Verdict._fields))
+        return Decisions(*([getattr(v, key.name) for v in verdicts] for key in fields(Verdict)))
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
         """A category for each CPU operation by the packs of kind `op`; `other` without a rule."""

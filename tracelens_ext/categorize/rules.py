@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from tracelens_ext.lazy import pd
 
@@ -139,7 +139,8 @@ Kernel = tuple[str, str | None]
 """A kernel's name and the operation that launched it."""
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Verdict:
     """What a rule or a Python categoriser says about one kernel; see `Decisions`."""
 
     category: str
