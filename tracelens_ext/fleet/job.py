@@ -307,7 +307,7 @@ def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataF
     if "device" not in frame:
         devices = np.unique(work.trace.device).tolist()
         only = devices[0] if len(devices) == 1 else None
-        frame.insert(0, "device", pd.array([only] * len(frame), dtype="Int64"))
+        frame.insert(0, "device", pd.Series([only] * len(frame), frame.index, "Int64"))
     frame.insert(0, "rank", rank)
-    frame.insert(0, "trace", pd.array([name] * len(frame), dtype="str"))
+    frame.insert(0, "trace", pd.Series([name] * len(frame), frame.index, "str"))
     return frame
