@@ -8,6 +8,7 @@ A few engines and models go by a second, shorter name.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,14 +28,10 @@ def tracelens_rule_packs() -> list[RulePack]:
     return packs + [
         replace(pack, name=name)
         for pack in packs
-        for name in _spellings(*pack.name.split(":"))
+        for name in dict.fromkeys(map(":".join, product(*map(_spellings, pack.name.split(":")))))
         if name != pack.name
     ]
 
 
-def _spellings(engine: str, model: str) -> list[str]:
-    return [
-        f"{e}:{m}"
-        for e in dict.fromkeys((engine, SHORT_NAMES.get(engine, engine)))
-        for m in dict.fromkeys((model, SHORT_NAMES.get(model, model)))
-    ]
+def _spellings(part: str) -> tuple[str, str]:
+    return part, SHORT_NAMES.get(part, part)

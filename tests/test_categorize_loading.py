@@ -223,3 +223,11 @@ def test_a_pack_of_too_many_rules_is_refused() -> None:
     rules = [{"category": "X", "pattern": "a"}] * 10_001
     with pytest.raises(RuleError, match="at most 10,000 rules, got 10,001"):
         parse_pack({"rule": rules})
+
+
+def test_a_pack_says_what_its_rules_have_in_common(tmp_path: Path) -> None:
+    head = "[pack]\ncategory = 'A'\nlibrary = 'mine'\n"
+    rules = "[[rule]]\npattern = 'a'\n[[rule]]\ncategory = 'B'\nlibrary = 'b'\ncpu_op = 'b'\n"
+    first, second = load_pack(write(tmp_path, head + rules)).rules
+    assert (first.category, first.library, first.pattern) == ("A", "mine", "a")
+    assert (second.category, second.library, second.takes_any_name) == ("B", "b", True)

@@ -13,7 +13,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.collectives.collectives import collective_calls
 from tracelens_ext.fleet.job import trace_tables
-from tracelens_ext.fleet.reduce import spread
+from tracelens_ext.fleet.together import spread
 
 KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 

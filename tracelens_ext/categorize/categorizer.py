@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from tracelens_ext.categorize.maps import (
 from tracelens_ext.categorize.matcher import (
     BoundPack,
     Matcher,
+    PythonStage,
     RuleTimeoutError,
     Source,
     Stage,
@@ -100,9 +101,8 @@ class KernelCategorizer:
             UsageError: nothing is called `categorizer`, or as one of `without_packs`.
         """
         registry = registry or default_registry(plugins=plugins)
-        _refuse_text("rules", rules)
-        _refuse_text("maps", maps)
-        _refuse_text("without_packs", without_packs)
+        for argument, value in (("rules", rules), ("maps", maps), ("without_packs", without_packs)):
+            _refuse_text(argument, value)
         packs = [each if isinstance(each, RulePack) else load_pack(each) for each in rules]
         sources = [BoundPack(pack, "rules") for pack in packs]
         offered = offered_packs(registry)
@@ -120,20 +120,18 @@ class KernelCategorizer:
             if isinstance(source, BoundPack) or not source.own_risk
         }
         unasked = [o for o in offered if not o.item.selectable]
-        _refuse_unknown(without_packs, {o.item.name for o in unasked})
+        known = sorted({o.item.name for o in unasked})
+        for name in without_packs:  # a pack that takes no part anyway is a mistake
+            if name not in known:
+                raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
         unasked = [o for o in unasked if o.item.name not in without_packs]
         rest = [o for o in unasked if id(o.item) not in taken]
         third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
-        third += [
-            python_stage(hook)
-            for hook in python_hooks(registry)
-            if not hook.options.selectable and hook.plugin.name not in taken
-        ]
+        hooks = [hook for hook in python_hooks(registry) if not hook.options.selectable]
+        third += [python_stage(hook) for hook in hooks if hook.plugin.name not in taken]
         own = [BoundPack(o.item, "builtin", limited=False) for o in rest if o.plugin.own]
-        return cls(
-            [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)],
-            registry.problems,
-        )
+        ordered = [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)]
+        return cls(ordered, registry.problems)
 
     def categorize(
         self, names: Collection[str], cpu_ops: Collection[str | None] | None = None
@@ -145,26 +143,12 @@ class KernelCategorizer:
         differ in length, or a function of the caller answers something else than a category a row.
         """
         _refuse_text("names", names)
-        if cpu_ops is None:
-            asked: Iterable[Kernel] = ((name, None) for name in names)
-        elif len(cpu_ops) != len(names):
-            raise UsageError(
-                f"expected as many cpu_ops as names ({len(names)}), got {len(cpu_ops)}"
-            )
-        else:
-            asked = (
-                (name, op if isinstance(op, str) else None)
-                for name, op in zip(names, cpu_ops, strict=True)
-            )
-        verdicts = self._decide(list(asked))
-        return Decisions(
-            category=[verdict.category for verdict in verdicts],
-            vendor=[verdict.vendor for verdict in verdicts],
-            library=[verdict.library for verdict in verdicts],
-            rule=[verdict.rule for verdict in verdicts],
-            pack=[verdict.pack for verdict in verdicts],
-            known=[verdict.known for verdict in verdicts],
-        )
+        ops = [None] * len(names) if cpu_ops is None else cpu_ops
+        if len(ops) != len(names):
+            raise UsageError(f"expected as many cpu_ops as names ({len(names)}), got {len(ops)}")
+        known_ops = (op if isinstance(op, str) else None for op in ops)
+        verdicts = self._decide(list(zip(names, known_ops, strict=True)))
+        return Decisions(*([getattr(v, key.name) for v in verdicts] for key in fields(Verdict)))
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
         """A category for each CPU operation by the packs of kind `op`; `other` without a rule."""
@@ -181,9 +165,8 @@ class KernelCategorizer:
     @property
     def is_builtin(self) -> bool:
         """Whether it asks the built-in packs and nothing else."""
-        return self is builtin_categorizer() or self.packs == builtin_categorizer().packs == list(
-            self._sources
-        )
+        builtin = builtin_categorizer()
+        return self is builtin or self.packs == builtin.packs == self._sources
 
     @property
     def packs(self) -> list[BoundPack]:
@@ -200,7 +183,9 @@ class KernelCategorizer:
                 # The report goes on without a plugin's pack; users can fix rules of their own.
                 if error.bound.origin != "plugin":
                     raise
-                self._leave_out(error.bound.pack, one_line(error))
+                pack = error.bound.pack
+                self.problems.append(f"{pack.name}: {one_line(error)}")
+                self._leave_out(pack)
             else:
                 return [verdicts.get(kernel, UNKNOWN) for kernel in kernels]
 
@@ -223,8 +208,7 @@ class KernelCategorizer:
             return stage.decide(kernels)
         with guarded(stage.name, self.problems):
             return stage.decide(kernels)
-        self._sources.remove(stage)
-        self._stages.clear()
+        self._leave_out(stage)
         return []
 
     def matches(self, stage: Stage, name: str, cpu_op: str | None) -> Iterator[Match]:
@@ -249,12 +233,10 @@ class KernelCategorizer:
                 place = bound.pack.where(rule)
                 yield Match(bound.verdict, place, rule.pattern, rule.about, rule.cpu_op, holds)
 
-    def _leave_out(self, pack: RulePack, problem: str) -> None:
-        """Go on without a pack that failed."""
-        self.problems.append(f"{pack.name}: {problem}")
-        self._sources = [
-            s for s in self._sources if not (isinstance(s, BoundPack) and s.pack is pack)
-        ]
+    def _leave_out(self, failed: RulePack | PythonStage) -> None:
+        """Go on without what failed."""
+        of = ((s.pack if isinstance(s, BoundPack) else s) for s in self._sources)
+        self._sources = [s for s, each in zip(self._sources, of, strict=True) if each is not failed]
         self._stages.clear()
 
 
@@ -298,13 +280,6 @@ def categorize_kernels(
 def _order(source: Source) -> tuple[int, str, bool]:
     """Higher priority first, then the name; of one name, the Python function first."""
     return -source.priority, source.name, isinstance(source, BoundPack)
-
-
-def _refuse_unknown(without_packs: Sequence[str], known: Collection[str]) -> None:
-    """Raise when a pack that is to take no part does not take part anyway."""
-    for name in without_packs:
-        if name not in known:
-            raise UsageError(f"no pack is called {name!r}; known: {', '.join(sorted(known))}")
 
 
 def _refuse_text(argument: str, value: object) -> None:

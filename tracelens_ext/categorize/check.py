@@ -1,7 +1,4 @@
-"""Checking rule packs: their examples, rules that can never win, patterns that take too long.
-
-Also drafting rules for the kernels that no rule knows.
-"""
+"""Checking rule packs, and drafting rules for the kernels that no rule knows."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from tracelens_ext.categorize.matcher import (
     BoundRule,
     Matcher,
     RuleTimeoutError,
+    requirements,
 )
-from tracelens_ext.categorize.prefilter import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,16 +42,15 @@ class Finding:
 
 
 def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
-    """Check packs that take part together, in order of precedence.
+    """Check packs that take part together, in order of precedence; a selectable one for itself.
 
-    Every example must be found by its rule and end up in the rule's category; no not-example may be
-    found; some example of every rule must be won by that rule, and no earlier rule may find
-    whatever it finds; no pattern may take long on a text made to slow it down. Packs of kind `op`
-    are checked apart from the others, and a selectable pack for itself, as nothing else is asked
-    before it. Raises RuleError where a pattern is not a regular expression.
+    Examples must be found by their rule and end up in its category, no not-example be found; each
+    rule must be able to win; no pattern may take long on a text made to slow it down.
     """
     findings: list[Finding] = []
-    for group in _groups(packs):
+    together = [bound for bound in packs if not bound.pack.selectable]
+    kinds = [[b for b in together if b.pack.kind == kind] for kind in ("kernel", "op")]
+    for group in [*kinds, *([bound] for bound in packs if bound.pack.selectable)]:
         rules = [bound for pack in group for bound in pack.bound_rules()]
         matcher = Matcher(rules)
         for bound, hidden_by in zip(rules, _hidden(rules), strict=True):
@@ -72,44 +68,25 @@ def check_pack(pack: RulePack) -> list[Finding]:
     return check_packs([BoundPack(pack, "rules")])
 
 
-def _groups(packs: Sequence[BoundPack]) -> Iterator[list[BoundPack]]:
-    together = [bound for bound in packs if not bound.pack.selectable]
-    yield [bound for bound in together if bound.pack.kind == "kernel"]
-    yield [bound for bound in together if bound.pack.kind == "op"]
-    for bound in packs:
-        if bound.pack.selectable:
-            yield [bound]
-
-
 def _hidden(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:
-    """For each rule an earlier one that finds every name it finds; None where none is known.
-
-    Known are the same pattern, one that takes any name, and plain words of which one is in every
-    name that the later pattern finds.
-    """
+    """For each rule an earlier one that is known to find every name it finds; else None."""
     earlier: list[tuple[BoundRule, list[str]]] = []
     for bound in rules:
         rule = bound.rule
         same_case = [] if "(?" in rule.pattern else requirements(rule.pattern)
-        yield next(
-            (
-                first
-                for first, words in earlier
-                if first.rule.cpu_op in (None, rule.cpu_op)
-                and (
-                    first.rule.pattern == rule.pattern
-                    or first.rule.takes_any_name
-                    or any(all(_has(text, words) for text in texts) for texts in same_case)
-                )
-            ),
-            None,
+        hiding = (
+            first
+            for first, words in earlier
+            if first.rule.cpu_op in (None, rule.cpu_op)
+            and (
+                first.rule.pattern == rule.pattern
+                or first.rule.takes_any_name
+                or any(all(any(w in text for w in words) for text in each) for each in same_case)
+            )
         )
+        yield next(hiding, None)
         words = rule.pattern.split("|")
         earlier.append((bound, words if all(map(_PLAIN.fullmatch, words)) else []))
-
-
-def _has(text: str, words: Iterable[str]) -> bool:
-    return any(word in text for word in words)
 
 
 def _check_rule(
@@ -121,10 +98,8 @@ def _check_rule(
     slow = _slowest(bound)
     if slow is not None:
         hangs = slow >= _HANG_SECONDS
-        problem = (
-            f"pattern takes {'over ' * hangs}{slow:.1f} s on a name of {LONG_NAME} characters; "
-            "make repeated parts exclude one another"
-        )
+        problem = f"pattern takes {'over ' * hangs}{slow:.1f} s on a name of {LONG_NAME} characters"
+        problem += "; make repeated parts exclude one another"
         yield Finding("error" if hangs else "warning", place, problem)
         if hangs:
             return  # the other checks would search with this pattern, again and again
@@ -156,12 +131,8 @@ def _check_examples(
         winner = matcher.winner(example.name, example.cpu_op)
         winners.append(winner)
         if winner is not None and winner.rule.category != bound.rule.category:
-            yield Finding(
-                "error",
-                place,
-                f"its example {example.name!r} goes to {winner.id} ({winner.rule.category}), "
-                "which comes first",
-            )
+            goes = f"goes to {winner.id} ({winner.rule.category}), which comes first"
+            yield Finding("error", place, f"its example {example.name!r} {goes}")
     if winners and all(winner is not bound for winner in winners):
         names = ", ".join(dict.fromkeys(winner.id for winner in winners if winner is not None))
         yield Finding("warning", place, f"can never win: {names} has all of its examples")
@@ -176,19 +147,14 @@ def _not_found(bound: BoundRule, example: Example) -> str | None:
         return f"does not find its example {example.name!r}"
     if bound.allows(example.cpu_op):
         return None
+    named = f"its example {example.name!r}"
     if example.cpu_op is None:
-        return (
-            f"its example {example.name!r} needs the operation that launched it: "
-            '{name = "...", cpu_op = "..."}'
-        )
-    return f"its condition cpu_op does not find {example.cpu_op!r} of its example {example.name!r}"
+        return named + ' needs the operation that launched it: {name = "...", cpu_op = "..."}'
+    return f"its condition cpu_op does not find {example.cpu_op!r} of {named}"
 
 
 def _slowest(bound: BoundRule) -> float | None:
-    """The longest search, in seconds, when it is too long.
-
-    Names above `LONG_NAME` characters are searched under a time limit, so shorter ones matter.
-    """
+    """The longest search of a name within `LONG_NAME`, in seconds, when it is too long."""
     import regex
 
     pattern = regex.compile(bound.rule.pattern)
@@ -243,10 +209,7 @@ class Unknown:
 
 
 def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
-    """Group kernels by the stem of their names, the longest GPU time first.
-
-    Of each kernel there are the name, the launching operation and the GPU time in ms.
-    """
+    """Group kernels (name, operation, ms) by the stem of their names, the longest first."""
     groups: dict[str, Unknown] = {}
     for name, cpu_op, time_ms in kernels:
         stem = stem_of(name)
@@ -299,11 +262,7 @@ def toml_pack(pack: RulePack) -> str:
 
 
 def stem_of(name: str) -> str:
-    """The part of a kernel's name that its variants have in common.
-
-    The function's name without return type, template and call arguments, cut before the first
-    number when enough remains. It always occurs in the name.
-    """
+    """What variants of a kernel's name share: the function, cut before its first number."""
     plain = _SUFFIXES.sub("", name)
     function = _mangled_function(plain) if plain.startswith("_Z") else _function(plain)
     number = _NUMBERED.search(function)

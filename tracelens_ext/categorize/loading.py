@@ -1,15 +1,11 @@
-"""Rule packs from TOML: read, validate, and say exactly what is wrong where.
-
-Every error names the file, the number of the rule, the field, and what was expected; an unknown
-key comes with the nearest known one.
-"""
+"""Rule packs from TOML: every error names the file, the rule, the field, and what was expected."""
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
@@ -17,7 +13,8 @@ from tracelens_ext.categorize.rules import MOST_RULES, Example, PackKind, Rule, 
 from tracelens_ext.errors import RuleError
 
 _TOP_KEYS: Final = ("pack", "rule")
-_PACK_KEYS: Final = ("name", "priority", "selectable", "kind", "usual_for")
+_OF_ALL_RULES: Final = ("category", "library")  # that name none themselves
+_PACK_KEYS: Final = ("name", *_OF_ALL_RULES, "priority", "selectable", "kind", "usual_for")
 _RULE_KEYS: Final = (
     "category",
     "pattern",
@@ -37,29 +34,16 @@ _FLAGS: Final = re.compile(r"\(\?[A-Za-z]+\)")
 _HOMES: Final = (("[pack]", _PACK_KEYS), ("a [[rule]]", _RULE_KEYS))
 
 
-def _toml_parser() -> Any:  # noqa: ANN401
-    """The standard library's, or its twin that is compiled, where that is installed."""
-    try:
-        return import_module("tomli")
-    except ImportError:
-        return import_module("tomllib")
-
-
-_TOML: Final = _toml_parser()
-
-
 def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> RulePack:
     """Read one rule pack from a TOML file; it is named after the file unless that says otherwise.
 
     Patterns are compiled now to check them; packs that the project's own checks have vetted skip
     that. Raises RuleError where the file cannot be read, is not TOML, or breaks the format.
     """
-    source = os.fspath(path)
+    source, name = os.fspath(path), Path(path).stem
     words = "TOML", "rule pack", "a TOML file with [[rule]] tables"
-    document = read_document(source, _TOML.loads, _TOML.TOMLDecodeError, words)
-    return parse_pack(
-        document, source=source, name=Path(source).stem, check_patterns=check_patterns
-    )
+    document = read_document(source, tomllib.loads, tomllib.TOMLDecodeError, words)
+    return parse_pack(document, source=source, name=name, check_patterns=check_patterns)
 
 
 def parse_pack(
@@ -72,9 +56,8 @@ def parse_pack(
     """Make a rule pack of `{"pack": {...}, "rule": [{...}, ...]}`; `pack` is optional.
 
     Error messages call the document `source`; `name` is the pack's when the document gives none.
-    Raises RuleError where the document breaks the format.
     """
-    check = _Checker(source or f"pack {name!r}")
+    check = _Checker(source or f"pack {name!r}", check_patterns)
     check.known_keys(document, _TOP_KEYS, "")
     head = document.get("pack", {})
     if not isinstance(head, Mapping):
@@ -90,12 +73,10 @@ def parse_pack(
     kind = check.text(head, "kind", "[pack]: ") or "kernel"
     if kind not in ("kernel", "op"):
         check.fail("[pack]: kind", f"expected 'kernel' or 'op', got {kind!r}")
+    known = {key: check.text(head, key, "[pack]: ") for key in _OF_ALL_RULES if key in head}
     return RulePack(
         name=check.text(head, "name", "[pack]: ") or name,
-        rules=tuple(
-            _rule(check, table, number, kind=kind, check_patterns=check_patterns)
-            for number, table in enumerate(tables, start=1)
-        ),
+        rules=tuple(_rule(check, table, at, kind, known) for at, table in enumerate(tables, 1)),
         priority=check.integer(head, "priority", "[pack]: "),
         selectable=check.boolean(head, "selectable", "[pack]: "),
         kind=cast("PackKind", kind),
@@ -110,11 +91,7 @@ def read_document(
     wrong: type[Exception],
     words: tuple[str, str, str],
 ) -> Any:  # noqa: ANN401
-    """The document in a text file, or a `RuleError` that says why there is none.
-
-    `parse` raises `wrong` where the text is not of the format. `words` are the format, what the
-    document is, and what path to give.
-    """
+    """The document in a text file; RuleError where `parse` raises `wrong`, or it is no file."""
     form, what, expected = words
     try:
         return parse(Path(source).read_text(encoding="utf-8"))
@@ -139,21 +116,22 @@ def read_document(
     raise RuleError(f"{source}: {problem}")
 
 
-def _rule(check: _Checker, table: object, number: int, *, kind: str, check_patterns: bool) -> Rule:
-    """Validate one `[[rule]]` table."""
+def _rule(check: _Checker, table: object, number: int, kind: str, known: Mapping[str, Any]) -> Rule:
+    """Validate one `[[rule]]` table of a pack of that kind, which has some keys itself."""
     where = f"rule {number}: "
     if not isinstance(table, Mapping):
         check.fail(where + "rule", f"expected a table, got {_kind_of(table)}")
     check.known_keys(table, _RULE_KEYS, where)
-    for required in ("category", "pattern"):
-        if required not in table:
+    table = {**known, **table}
+    for required, instead in (("category", ""), ("pattern", "cpu_op")):
+        if required not in table and instead not in table:
             check.fail(where + required, "missing; expected a text")
     if kind == "op" and "cpu_op" in table:
         check.fail(
             where + "cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition'
         )
-    pattern = check.any_of(table, "pattern", where, check_patterns) or ""
-    unless = check.any_of(table, "unless", where, check_patterns)
+    pattern = check.any_of(table, "pattern", where) or "."  # by its operation alone
+    unless = check.any_of(table, "unless", where)
     if check.boolean(table, "own_name", where):
         pattern = own_name_pattern(pattern, unless)
     elif unless is not None:
@@ -164,7 +142,7 @@ def _rule(check: _Checker, table: object, number: int, *, kind: str, check_patte
         about=check.text(table, "about", where),
         vendor=check.text(table, "vendor", where),
         library=check.text(table, "library", where),
-        cpu_op=check.any_of(table, "cpu_op", where, check_patterns),
+        cpu_op=check.any_of(table, "cpu_op", where),
         priority=check.integer(table, "priority", where),
         name=check.text(table, "name", where),
         number=number,
@@ -182,29 +160,27 @@ def _examples(
         check.fail(where + key, f"expected a list of kernel names, got {_kind_of(entries)}")
     found = []
     for position, entry in enumerate(entries, start=1):
-        label = f"{where}{key}[{position}]: "
+        label = f"{where}{key}[{position}]"
         if isinstance(entry, str):
             found.append(Example(entry))
             continue
         if not isinstance(entry, Mapping) or "name" not in entry:
-            check.fail(
-                label.removesuffix(": "),
-                'expected a kernel name or {name = "...", cpu_op = "..."}, got ' + _kind_of(entry),
-            )
-        check.known_keys(entry, _EXAMPLE_KEYS, label)
-        name = check.text(entry, "name", label) or ""
-        found.append(Example(name, check.text(entry, "cpu_op", label)))
+            wanted = 'expected a kernel name or {name = "...", cpu_op = "..."}, got '
+            check.fail(label, wanted + _kind_of(entry))
+        check.known_keys(entry, _EXAMPLE_KEYS, f"{label}: ")
+        texts = (check.text(entry, each, f"{label}: ") for each in _EXAMPLE_KEYS)
+        found.append(Example(next(texts) or "", next(texts)))
     return tuple(found)
 
 
 class _Checker:
     """Reads typed fields out of tables; every refusal names the document and the field."""
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, source: str, check_patterns: bool) -> None:
+        self.source, self.check_patterns = source, check_patterns
 
-    def fail(self, field: str, expected: str) -> NoReturn:
-        raise RuleError(f"{self.source}: {field}: {expected}")
+    def fail(self, *said: str) -> NoReturn:
+        raise RuleError(": ".join((self.source, *said)))
 
     def known_keys(self, table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
         for key in table:
@@ -215,7 +191,7 @@ class _Checker:
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 home = next((place for place, keys in _HOMES if key in keys), None)
                 hint = hint if home is None else f"it belongs in {home}"
-                raise RuleError(f"{self.source}: {where}unknown key {key!r}; {hint}")
+                self.fail(f"{where}unknown key {key!r}; {hint}")
 
     def text(self, table: Mapping[str, Any], key: str, where: str) -> str | None:
         value = table.get(key)
@@ -226,9 +202,7 @@ class _Checker:
             self.fail(where + key, f"expected a text, got {got}")
         return value
 
-    def any_of(
-        self, table: Mapping[str, Any], key: str, where: str, check_patterns: bool
-    ) -> str | None:
+    def any_of(self, table: Mapping[str, Any], key: str, where: str) -> str | None:
         """A pattern, or a list of them as one pattern that finds what any of them finds."""
         given = table.get(key)
         if given is None:
@@ -238,7 +212,7 @@ class _Checker:
         for part in parts:
             if not isinstance(part, str) or not part.strip():
                 self.fail(where + key, f"expected a list of texts, got {_kind_of(part)} in it")
-            if check_patterns:
+            if self.check_patterns:
                 self.pattern(part, where + key)
             if len(parts) > 1 and _FLAGS.match(part):
                 self.fail(where + key, f"in a list write the flags of {part!r} as (?i:...)")
@@ -284,9 +258,6 @@ _WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(
 
 
 def own_name_pattern(pattern: str, unless: str | None) -> str:
-    """A pattern for whole names that finds what a pattern finds in the own name.
-
-    Names in whose own name `unless` occurs are passed over.
-    """
+    """A pattern for whole names that finds it in the own name, unless that has `unless`."""
     passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
     return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"

@@ -14,7 +14,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -38,35 +39,31 @@ _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
 
 
 def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
-    """A rule pack of a substring map: part of a kernel name (case does not matter) → category.
-
-    The first key in the map's order that a name contains wins. Raises RuleError where a key or
-    category is no text, or one key contains another.
-    """
+    """A rule pack of a substring map: part of a kernel name (case does not matter) → category."""
     if len(class_map) > _MOST_KEYS:
         raise RuleError(f"{name}: expected at most {_MOST_KEYS:,} keys, got {len(class_map):,}")
-    for key, category in class_map.items():
-        if not isinstance(key, str) or not key or not isinstance(category, str) or not category:
+    for pair in class_map.items():
+        if not all(isinstance(text, str) and text for text in pair):
             raise RuleError(
-                f"{name}: {key!r}: expected a part of a kernel name and its category, both texts, "
-                f"got {key!r}: {category!r}"
+                f"{name}: {pair[0]!r}: expected a part of a kernel name and its category, both"
+                f" texts, got {pair[0]!r}: {pair[1]!r}"
             )
     keys = [key.lower() for key in class_map]
-    for position, key in enumerate(keys):
-        for other in keys[position + 1 :]:
-            if key == other:
-                raise RuleError(f"{name}: the key {key!r} occurs twice; case does not matter")
-            if key in other or other in key:
-                short, long = sorted((key, other), key=len)
-                raise RuleError(
-                    f"{name}: the key {long!r} contains the key {short!r}, so it is not clear "
-                    "which is meant; make them exclude one another"
-                )
+    for one, other in combinations(keys, 2):
+        if one == other:
+            raise RuleError(f"{name}: the key {one!r} occurs twice; case does not matter")
+        short, long = sorted((one, other), key=len)
+        if short in long:
+            raise RuleError(
+                f"{name}: the key {long!r} contains the key {short!r}, so it is not clear "
+                "which is meant; make them exclude one another"
+            )
     import regex
 
+    pairs = zip(keys, class_map.values(), strict=True)
     rules = [
-        Rule(category, "(?i)" + regex.escape(key.lower()), number=number)
-        for number, (key, category) in enumerate(class_map.items(), start=1)
+        Rule(category, "(?i)" + regex.escape(key), number=number)
+        for number, (key, category) in enumerate(pairs, start=1)
     ]
     nccl = Rule(NCCL_CLASS, "(?i)nccl", name=f"{name}:{NCCL_CLASS}", number=0)
     others = Rule(OTHERS_CLASS, _ANYTHING, name=f"{name}:{OTHERS_CLASS}", number=len(rules) + 1)
@@ -76,9 +73,7 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
     """One selectable rule pack a model of `{"ENGINE": {"MODEL": {"regex|regex": "category"}}}`.
 
-    `source` is what error messages call it; without `check_patterns` they are compiled when the
-    model is chosen. Raises RuleError for another shape, or a pattern that is not a regular
-    expression.
+    `source` is what errors call it; without `check_patterns` those are compiled when asked.
     """
     return [
         _whole_pack(f"{engine}:{model}", patterns, source, check_patterns=check_patterns)
@@ -90,14 +85,9 @@ def engine_packs(document: object, source: str, *, check_patterns: bool = True) 
 def _whole_pack(name: str, patterns: object, source: str, *, check_patterns: bool) -> RulePack:
     """The pack of one model. It answers for every name: no other pack is asked after it."""
     entries = _object(patterns, source, f"{name}: ")
-    pack = parse_pack(
-        {
-            "pack": {"name": name, "selectable": True},
-            "rule": [{"category": c, "pattern": p} for p, c in entries.items()],
-        },
-        source=f"{source}: {name}",
-        check_patterns=check_patterns,
-    )
+    rules = [{"category": category, "pattern": pattern} for pattern, category in entries.items()]
+    document = {"pack": {"name": name, "selectable": True}, "rule": rules}
+    pack = parse_pack(document, source=f"{source}: {name}", check_patterns=check_patterns)
     if any(rule.takes_any_name for rule in pack.rules):
         return pack
     rest = Rule(NO_PATTERN, _ANYTHING, name=f"{name} {NO_PATTERN}", number=len(pack.rules) + 1)
@@ -117,9 +107,7 @@ def load_maps(
 ) -> list[RulePack]:
     """Read every `*.json` engine/model map in a folder, or one such file; see `engine_packs`.
 
-    If given, `passed_over` gets a line for each file in a folder that is no such map: there may be
-    any JSON in a folder. Raises RuleError where there is no such folder, or a file is not such a
-    map.
+    `passed_over` gets a line for each file in a folder that is no such map; None: that is raised.
     """
     folder = Path(place)
     if folder.is_file():
@@ -137,18 +125,6 @@ def load_maps(
     return packs
 
 
-def user_map_files() -> list[Path]:
-    """The `*.json` maps in the user's configuration folder, by name.
-
-    The list is empty if the folder is absent or cannot be read, as in a container that runs as
-    another user.
-    """
-    try:
-        return sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
-    except (OSError, RuntimeError):
-        return []
-
-
 def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:
     """Make one rule pack from a substring map, or from an engine/model map of a single model."""
     if not any(isinstance(value, Mapping) for value in mapping.values()):
@@ -164,25 +140,17 @@ def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> 
 
 def read_json(path: str | os.PathLike[str]) -> object:
     """Decode a JSON file."""
-    source = os.fspath(path)
+    source, words = os.fspath(path), ("JSON", "map", f"a JSON map: {_EXPECTED}")
     with suppress(OSError):
         if Path(source).stat().st_size > _LARGEST:
             raise RuleError(f"{source}: is too large for a map; {_EXPECTED}")
-    document: object = read_document(
-        source,
-        lambda text: json.loads(text, object_pairs_hook=without_repetition),
-        json.JSONDecodeError,
-        ("JSON", "map", f"a JSON map: {_EXPECTED}"),
-    )
+    parse = partial(json.loads, object_pairs_hook=without_repetition)
+    document: object = read_document(source, parse, json.JSONDecodeError, words)
     return document
 
 
 def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of a JSON document that has these members, each key once.
-
-    Raises:
-        KeyError: a key occurs twice, so that one of its values would be lost.
-    """
+    """The object of a JSON document; KeyError where a key, so a value, occurs twice."""
     members = dict(pairs)
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -215,10 +183,8 @@ def python_hooks(registry: PluginRegistry) -> list[Hook]:
 
 def _check_type(item: object) -> None:
     if not isinstance(item, (RulePack, Mapping, str, os.PathLike)):
-        raise PluginAnswerError(
-            "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects, "
-            f"got {type(item).__name__}"
-        )
+        wanted = "tracelens_rule_packs: expected paths of rule packs, dicts or RulePack objects"
+        raise PluginAnswerError(f"{wanted}, got {type(item).__name__}")
 
 
 def _packs_from(item: RulePack | Mapping[str, object] | str, plugin: Plugin) -> Iterator[RulePack]:
@@ -274,9 +240,8 @@ def choose(
     if callable(choice):
         called = getattr(choice, "__name__", type(choice).__name__)
         return [PythonStage(called, choice, own_risk=True)]
-    raise UsageError(
-        f"categorizer: expected a name, a map or a function, got {type(choice).__name__}"
-    )
+    got = type(choice).__name__
+    raise UsageError(f"categorizer: expected a name, a map or a function, got {got}")
 
 
 def user_maps(
@@ -286,26 +251,23 @@ def user_maps(
 ) -> list[Offered[RulePack]]:
     """The engine/model maps of the user: the configuration folder's, then those of `places`.
 
-    An invalid one in the configuration folder is a problem of the registry; `passed_over` gets a
-    line for each file in the other folders that is no such map. Raises RuleError where a place does
-    not exist, or is a file that is no such map.
+    What is wrong is a problem of the registry, a line of `passed_over` (in folders), or raised.
     """
-    packs = []
-    for path in user_map_files():
+    packs, files = [], list[Path]()
+    with suppress(OSError, RuntimeError):  # absent, or another user's, as in a container
+        files = sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
+    for path in files:
         with registry.guard("configuration folder"):
             packs += load_map_file(path)
-    for place in places:
-        packs += (
-            [place] if isinstance(place, RulePack) else load_maps(place, passed_over=passed_over)
-        )
+    for each in places:
+        packs += [each] if isinstance(each, RulePack) else load_maps(each, passed_over=passed_over)
     return [Offered(pack, _USER) for pack in packs]
 
 
 def python_stage(hook: Hook) -> PythonStage:
     """A plugin's Python categoriser as a stage."""
-    return PythonStage(
-        hook.plugin.name, lambda table: hook.call(table=table), priority=hook.options.priority
-    )
+    priority = hook.options.priority
+    return PythonStage(hook.plugin.name, lambda table: hook.call(table=table), priority=priority)
 
 
 def _chosen(offered: Offered[RulePack]) -> BoundPack:
@@ -328,9 +290,8 @@ def _by_name(
     passed_over: Sequence[str],
 ) -> list[Source]:
     """The packs and functions of a plugin, or a single pack."""
-    hooks: list[Source] = [
-        python_stage(hook) for hook in python_hooks(registry) if hook.plugin.name == name
-    ]
+    functions = python_hooks(registry)
+    hooks: list[Source] = [python_stage(each) for each in functions if each.plugin.name == name]
     of_plugin = [o for o in offered if o.plugin.name == name]
     packs = [_chosen(o) for o in of_plugin if not o.item.selectable]
     packs.sort(key=lambda source: (-source.priority, source.name))
@@ -347,7 +308,7 @@ def _by_name(
         raise UsageError(f"categorizer {name!r} failed: {failed.removeprefix(f'{name}: ')}")
     from difflib import get_close_matches
 
-    known = sorted({*selectable, *(h.plugin.name for h in python_hooks(registry))})
+    known = sorted({*selectable, *(each.plugin.name for each in functions)})
     near = get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     raise UsageError(

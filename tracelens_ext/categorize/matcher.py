@@ -1,9 +1,7 @@
 """Asking rules about names: the first rule that matches wins.
 
-A name is searched with the patterns that `prefilter` says can match it, in the order of
-precedence, but rules about the launching operation alone are asked once an operation. Patterns from
-users and their plugins run under a time limit. A stage is some
-neighbouring packs, or a function of a plugin.
+Patterns from users and their plugins run under a time limit. A stage is some neighbouring packs, or
+a function of a plugin.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tracelens_ext.categorize.prefilter import Prefilter
 from tracelens_ext.categorize.rules import UNCATEGORIZED, Verdict, too_large
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.lazy import pd
@@ -25,6 +22,138 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tracelens_ext.categorize.rules import Kernel, PackKind, Rule, RulePack
+
+
+# Which patterns can match which names, by the texts that a pattern needs: most names can skip most
+# patterns, and a pattern is compiled only when a name may match it. It changes no answer: syntax
+# that is not known for certain gives no needed text, and such a pattern is always tried.
+
+#: What a name that matches has in it, one of these ASCII texts, in upper or lower case.
+Requirement = frozenset[str]
+_MOST_NESTED: Final = 40
+_MOST_REQUIREMENTS: Final = 4
+# Letters outside ASCII that match an ASCII letter when case is ignored.
+_LIKE_ASCII: Final = {0x130: "i", 0x131: "i", 0x17F: "s", 0x212A: "k"}
+
+_ITSELF: Final = r"(?:[^\\()\[|*+?{.^$]|\\[!-/:-@\[-`{-~])"
+_CLASS: Final = r"\[\^?\]?(?:\\.|[^\]\\\[]|\[(?!:))*+\]"
+# Quantifiers, lazy and possessive ones too.
+_MAYBE: Final = r"(?:[*?]|\{0+(?:,\d*)?\})[+?]?+"
+_OFTEN: Final = r"(?:\+|\{0*[1-9]\d*(?:,\d*)?\})[+?]?+"
+_SYNTAX: Final = {
+    "maybe": rf"{_ITSELF}{_MAYBE}",
+    "text": rf"{_ITSELF}+(?![*+?{{])|{_ITSELF}(?=[+{{])",
+    "often": _OFTEN,
+    "anything": rf"(?:\.|\\[dDwWsS]|{_CLASS})(?:{_MAYBE})?+",
+    "nothing": r"(?:[\^$]|\\[bBAZ]|\(\?[aimsu]+\))(?![*+?{])",
+    "lookaround": r"\(\?<?[=!]",
+    "opens": r"\((?:\?[:>]|\?[ims]+:|\?P?<[A-Za-z_]\w*>|(?![?*]))",
+    "or": r"\|",
+    "maybe_closes": rf"\){_MAYBE}",
+    "closes": r"\)",
+    "end": r"\Z",
+}
+_TOKEN: Final = re.compile(
+    "|".join(f"(?P<{kind}>{syntax})" for kind, syntax in _SYNTAX.items()) + "|(?P<unknown>.)",
+    re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+class _UnknownSyntaxError(Exception):
+    """The pattern uses something this module does not know."""
+
+
+def fold(name: str) -> str:
+    """A name (or a text) in lower case, as they are compared, so that flags do not matter."""
+    return name.lower() if name.isascii() else name.translate(_LIKE_ASCII).lower()
+
+
+def requirements(pattern: str) -> list[Requirement]:
+    """Sets of texts: a name that matches a pattern of `regex` has one of each set, both folded.
+
+    The most telling come first; none when the pattern cannot be judged safely.
+    """
+    if not pattern.isascii():  # upper and lower case are not one letter for one everywhere
+        return []
+    try:
+        found, _ = _read(_TOKEN.finditer(pattern), 0)
+    except _UnknownSyntaxError:
+        return []
+    return sorted(dict.fromkeys(found), key=_rank)[:_MOST_REQUIREMENTS]
+
+
+def _rank(texts: Requirement) -> tuple[int, int]:
+    """Longer texts say more, and fewer of them."""
+    return -min(map(len, texts)), len(texts)
+
+
+def _read(tokens: Iterator[re.Match[str]], depth: int) -> tuple[list[Requirement], str]:
+    """What a group (or the pattern) requires, read to its end, and the kind of the token there."""
+    if depth > _MOST_NESTED:
+        raise _UnknownSyntaxError
+    branches: list[list[Requirement]] = []
+    required: list[Requirement] = []
+    run = ""  # texts that stand side by side
+    for token in tokens:
+        kind = token.lastgroup or ""
+        if kind == "text":
+            run += _ESCAPE.sub(r"\1", token[0]) if "\\" in token[0] else token[0]
+            continue
+        if kind == "lookaround":
+            _read(tokens, depth + 1)
+        if kind in ("nothing", "lookaround"):
+            continue
+        if run:
+            required.append(frozenset((run,)))
+            run = ""
+        if kind == "opens":
+            inside, closed_by = _read(tokens, depth + 1)
+            required += inside if closed_by == "closes" else ()
+        elif kind in ("or", "closes", "maybe_closes", "end"):
+            branches.append(required)
+            required = []
+            if kind == "or":
+                continue
+            if (kind == "end") != (depth == 0):
+                break
+            return _either(branches), kind
+        elif kind == "unknown":
+            break
+    raise _UnknownSyntaxError
+
+
+def _either(branches: list[list[Requirement]]) -> list[Requirement]:
+    """What several alternatives require: a text of any of them."""
+    if len(branches) == 1:
+        return branches[0]
+    if not all(branches):
+        return []
+    best = [branch[0] if len(branch) == 1 else min(branch, key=_rank) for branch in branches]
+    return [frozenset().union(*best)]
+
+
+class Prefilter:
+    """Finds, for each name, the patterns that may match it."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._needs = [
+            [[fold(text) for text in texts] for texts in requirements(pattern)]
+            for pattern in patterns
+        ]
+
+    def candidates(self, name: str) -> Iterator[int]:
+        """The numbers of the patterns that may match a name, ascending."""
+        folded = fold(name)
+        for number, needs in enumerate(self._needs):
+            for texts in needs:  # plain loops: three times as fast as any() in all()
+                for text in texts:
+                    if text in folded:
+                        break
+                else:
+                    break
+            else:
+                yield number
 
 
 _SEARCH_SECONDS: Final = 0.8
@@ -43,10 +172,7 @@ class TimedPattern:
         self._searches = 0
 
     def search(self, text: str, *, limit_all: bool = True) -> bool:
-        """Whether the expression occurs in a text; TimeoutError where that takes too long.
-
-        With `limit_all` all searches together have a limit too, which grows with their number.
-        """
+        """Whether it occurs in a text in time, with `limit_all` in time for all searches."""
         started = time.perf_counter()
         found = self._pattern.search(text, timeout=_SEARCH_SECONDS) is not None
         self._searches += 1
@@ -96,9 +222,7 @@ class BoundRule:
     def finds(self, name: str) -> bool:
         """Whether the pattern occurs in the name.
 
-        Raises:
-            RuleTimeoutError: the pattern takes too long (never for vetted patterns, which then
-                count as not found: such a name is made to hang programs).
+        RuleTimeoutError where it takes too long; a vetted one is then not in so hostile a name.
         """
         return self._occurs("pattern", name)
 
@@ -130,16 +254,11 @@ class BoundRule:
             raise RuleTimeoutError(self, field, text) from None
 
 
-@lru_cache(maxsize=16)
-def _prefilter(patterns: tuple[str, ...]) -> Prefilter:
-    """Made once a process: all analyzers of it have the same rules."""
-    return Prefilter(patterns)
+_prefilter = lru_cache(maxsize=16)(Prefilter)  # all analyzers of a process have the same rules
 
 
-@lru_cache(maxsize=4096)
-def _vetted(pattern: str) -> re.Pattern[str]:
-    """A built-in pattern, which needs no time limit: `re` compiles three times as fast."""
-    return re.compile(pattern)
+#: A built-in pattern needs no time limit, and `re` compiles it three times as fast.
+_vetted = lru_cache(maxsize=4096)(re.compile)
 
 
 def _compiled(bound: BoundRule, field: str, pattern: str) -> TimedPattern:
@@ -159,44 +278,24 @@ class Matcher:
 
     def __init__(self, rules: Iterable[BoundRule]) -> None:
         self.rules = tuple(rules)
-        self._always: dict[str | None, frozenset[int]] = {}
-
-    @cached_property
-    def _prefilter(self) -> Prefilter:
-        return _prefilter(tuple(bound.rule.pattern for bound in self.rules))
 
     def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
-        """The winning rule's verdict for each kernel; None where no rule matches.
-
-        Raises:
-            RuleError: a pattern takes too long, or is not a regular expression.
-        """
+        """The winning rule's verdict for each kernel, or None; RuleError where a rule fails."""
         winners = (self.winner(name, cpu_op) for name, cpu_op in kernels)
         return [None if winner is None else winner.verdict for winner in winners]
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
         """The rule that decides about one kernel; raises as `decide` does."""
-        if cpu_op not in self._always:
-            self._always[cpu_op] = self._always_asked(cpu_op)
-        for number in self._prefilter.candidates(name, self._always[cpu_op]):
-            bound = self.rules[number]
-            if bound.finds(name) and bound.allows(cpu_op):
-                return bound
-        return None
-
-    def _always_asked(self, cpu_op: str | None) -> frozenset[int]:
-        """The rules to ask about any name that an operation launched."""
-        always = ((number, self.rules[number]) for number in self._prefilter.always)
-        return frozenset(
-            number
-            for number, bound in always
-            # A pattern that may take too long is asked only when it is its turn.
-            if bound.limited or not bound.rule.takes_any_name or bound.allows(cpu_op)
-        )
+        found = (bound for bound in self.candidates(name) if bound.finds(name))
+        return next((bound for bound in found if bound.allows(cpu_op)), None)
 
     def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
         return (self.rules[number] for number in self._prefilter.candidates(name))
+
+    @cached_property
+    def _prefilter(self) -> Prefilter:
+        return _prefilter(tuple(bound.rule.pattern for bound in self.rules))
 
 
 @dataclass(frozen=True)
@@ -210,17 +309,8 @@ class PythonStage:
     priority: int = 0  #: among plugins
 
     def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
-        """The function's verdict for each kernel; None where it has no opinion.
-
-        Raises:
-            UsageError: the answer has the wrong length or is not made of texts.
-        """
-        table = pd.DataFrame(
-            {
-                "kernel_name": pd.Series([name for name, _ in kernels], dtype="object"),
-                "cpu_op": pd.Series([cpu_op for _, cpu_op in kernels], dtype="object"),
-            }
-        )
+        """The function's verdict for each kernel, or None; UsageError for a wrong answer."""
+        table = pd.DataFrame(kernels, columns=["kernel_name", "cpu_op"], dtype="object")
         wanted = (
             "it is called once, with a table whose columns are kernel_name and cpu_op, and answers"
             " a category or None for each row; give a function f of one name as"
@@ -232,16 +322,13 @@ class PythonStage:
             if self.own_risk:
                 error.add_note(f"categorizer {self.name}: {wanted}")
             raise
+        wrong, number = "", len(kernels)
         if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
-            raise UsageError(
-                f"categorizer {self.name}: expected a column of {len(kernels)} categories, "
-                f"got {type(answer).__name__}; {wanted}"
-            )
-        if len(answer) != len(kernels):
-            raise UsageError(
-                f"categorizer {self.name}: expected {len(kernels)} categories, one a row of the "
-                f"table, got {len(answer)}; {wanted}"
-            )
+            wrong = f"expected a column of {number} categories, got {type(answer).__name__}"
+        elif len(answer) != number:
+            wrong = f"expected {number} categories, one a row of the table, got {len(answer)}"
+        if wrong:
+            raise UsageError(f"categorizer {self.name}: {wrong}; {wanted}")
         verdicts = [self._verdict(category) for category in list(answer)]
         if self.own_risk and verdicts and not any(verdicts):
             warnings.warn(
@@ -252,11 +339,12 @@ class PythonStage:
             )
         return verdicts
 
-    def _verdict(self, category: object) -> Verdict | None:
+    def _verdict(self, category: Any) -> Verdict | None:  # noqa: ANN401
         if isinstance(category, str) and category:
             known = category != UNCATEGORIZED
             return Verdict(encodable(category), rule=self.name, pack=self.name, known=known)
-        if category == "" or _says_nothing(category):
+        # None, NaN, NaT and NA are the ways in which a column has no entry.
+        if (pd.api.types.is_scalar(category) and pd.isna(category)) or category == "":
             return None
         raise UsageError(
             f"categorizer {self.name}: expected categories as texts or None, got {category!r}"
@@ -293,10 +381,7 @@ Stage = Matcher | PythonStage
 
 
 def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
-    """Join neighbouring rule packs of one kind, so that names are indexed once for all of them.
-
-    Sources come in order of precedence; functions are asked about kernels only.
-    """
+    """Join neighbouring packs of one kind; functions are asked about kernels only."""
     stages: list[Stage] = []
     rules: list[BoundRule] = []
     for source in sources:
@@ -308,8 +393,3 @@ def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
             rules = []
     stages += [Matcher(rules)] if rules else []
     return stages
-
-
-def _says_nothing(value: Any) -> bool:  # noqa: ANN401
-    """Whether a value is one of the ways in which a column has no entry: None, NaN, NaT, NA."""
-    return value is None or (pd.api.types.is_scalar(value) and bool(pd.isna(value)))

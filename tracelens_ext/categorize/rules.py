@@ -1,8 +1,4 @@
-"""The model of a rule: categories, which one a kernel name gets, packs of rules, and verdicts.
-
-Nothing here reads files or searches names: `loading` makes packs from TOML, `maps` from other
-spellings people have, and `matcher` asks them.
-"""
+"""The model of a rule: categories, rules, packs of them, and verdicts; nothing is read or asked."""
 
 from __future__ import annotations
 
@@ -63,10 +59,7 @@ _REPEATS: Final = re.compile(r"\{([0-9]{1,12})")
 
 
 def too_large(pattern: str) -> str | None:
-    """Why a pattern would take minutes to compile, a clause; None if it would not.
-
-    `((a{1000}){1000}){1000}` is short, but compiled as a thousand million letters.
-    """
+    """Why a pattern would take minutes to compile, such as `((a{1000}){1000}){1000}`; else None."""
     if len(pattern) > _MOST_CHARACTERS:
         return f"has {len(pattern):,} characters; split it into rules of up to {_MOST_CHARACTERS:,}"
     repeats = math.prod(max(int(found), 1) for found in _REPEATS.findall(pattern))
@@ -178,11 +171,5 @@ class Decisions:
 
     def to_frame(self) -> pd.DataFrame:
         """A table in the order asked; None where a rule says nothing or no rule matched."""
-        columns = {
-            "kernel_category": self.category,
-            "vendor": self.vendor,
-            "library": self.library,
-            "rule": self.rule,
-            "pack": self.pack,
-        }
-        return pd.DataFrame(columns, dtype="object")
+        columns = {name: getattr(self, name) for name in ("vendor", "library", "rule", "pack")}
+        return pd.DataFrame({"kernel_category": self.category, **columns}, dtype="object")

@@ -115,11 +115,7 @@ Edit `src/{module}/rules.toml`; `tracelens-ext rules check` tells what is wrong 
 
 
 def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
-    """Write the skeleton of a plugin distribution below a folder; the files written.
-
-    Raises UsageError for a name that no distribution can have, OutputError where it cannot be
-    written.
-    """
+    """Write the skeleton of a plugin distribution below a folder; the files written."""
     module = re.sub(r"[-.]", "_", name).lower()
     if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module == "tracelens_ext":
         raise UsageError(

@@ -108,7 +108,7 @@ def compare(
     measured = _measure_all(paths, analysis, micro_idle_thresh_us, device_peaks)
     comparison = compare_measurements(measured, total=total, history=baseline is not None)
     if baseline is not None:
-        from tracelens_ext.compare.history import history_report
+        from tracelens_ext.compare.report import history_report
 
         report = history_report(comparison)
     else:
@@ -127,7 +127,7 @@ def compare(
 
 
 def _with_history(folder: Path, last: int, paths: Sequence[Path]) -> list[Path]:
-    from tracelens_ext.compare.history import history_in
+    from tracelens_ext.compare.finished import history_in
 
     if len(paths) != 1:
         raise UsageError("--baseline compares one trace with a folder; name one")

@@ -1,13 +1,8 @@
 """Budgets: how much a trace may be slower than its baseline, such as `GEMM > +5%`.
 
-A budget names a row of the timeline, a category or a finding (`findings` for all of them), and the
-change at which it is crossed. All arithmetic is exact: a change of precisely the limit does not
-cross it.
-
-A percentage is of the baseline's time; for findings it is of the wall time: `dataloader > 2%` is
-crossed when the data loader costs 12.1 % of it and cost 10 % before. A finding of less than 1 % is
-none, so in percent of itself the smallest change might be one from nothing to something. And what
-is a part of the wall time can be compared between traces of different lengths.
+All arithmetic is exact: a change of precisely the limit does not cross it. A percentage is of the
+baseline's time; of findings it is of the wall time, which can be compared between traces of
+different lengths: `dataloader > 2%` is crossed by 12.1 % where 10 % were before.
 """
 
 from __future__ import annotations
@@ -18,16 +13,19 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.categorize import CATEGORIES
 from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tracelens_ext.compare.comparison import Aligned, Comparison
+    from tracelens_ext.compare.measurement import TableName
 
 _BUDGET = re.compile(
     r"\s*(?P<name>\S.*?)\s*(?P<sign>[<>])\s*(?P<limit>[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
@@ -52,7 +50,8 @@ class Budget:
     unit: Literal["%", "ms", "mad"]
 
     def __str__(self) -> str:
-        return f"{self.name} {'>' if self.above else '<'} {_decimal(self.limit)} {self.unit}"
+        limit = Decimal(self.limit.numerator) / self.limit.denominator  # it has few decimals
+        return f"{self.name} {'>' if self.above else '<'} {limit.normalize():+f} {self.unit}"
 
     def crossed_by(
         self,
@@ -62,11 +61,7 @@ class Budget:
         shares: bool = False,
         deviation: Fraction = Fraction(1),
     ) -> bool:
-        """Whether a change crosses the limit.
-
-        `before`: the baseline's time, ms; 0 where it has none. `after`: the other trace's time, ms.
-        `deviation`: the median absolute one, ms.
-        """
+        """Whether a change crosses the limit; times and `deviation` are ms, 0 for none."""
         change: Fraction | float = after - before
         if self.unit == "%" and not shares and change:
             # From nothing to something is more than any percentage.
@@ -121,13 +116,10 @@ def parse_budget(text: str) -> Budget:
 def check_budgets(
     budgets: Sequence[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
 ) -> list[Outcome]:
-    """Hold every trace but the baseline against the budgets.
+    """Hold every trace but the baseline against the budgets, a row of several devices by device.
 
-    A timeline row of several devices is checked device by device. A category that a trace lacks
-    counts 0, and so does a finding.
-
-    `finding_ids`: the findings that can be, whether a trace has them or not. Gives an outcome for
-    each budget, trace and device, budgets in the order given.
+    A category or finding that a trace lacks counts 0. `finding_ids`: those that can be. Gives an
+    outcome for each budget, trace and device, budgets in the order given.
     """
     if any(budget.unit == "mad" for budget in budgets) and not comparison.history:
         raise UsageError("a budget in mad needs a history; give --baseline FOLDER")
@@ -149,31 +141,32 @@ def check_budgets(
                 f"the budget {budget} cannot be checked: a report holds no categories;"
                 " name a row of the timeline, or compare traces"
             )
-        name = _known_name(budget.name, known, list(timeline))
+        name, shares = _known_name(budget.name, known, list(timeline)), False
         if name in timeline:
-            aligned, rows = comparison.aligned["timeline"], timeline[name]
+            values = _times(comparison, "timeline", timeline[name])
         elif name in findings and name not in categories:
-            outcomes += _finding_outcomes(budget, name, comparison)
-            continue
+            values, shares = {"": _savings(budget, name, comparison)}, budget.unit == "%"
         else:
-            aligned, rows = comparison.aligned["categories"], categories.get(name, [])
-        outcomes += _outcomes(budget, name, comparison, aligned, rows)
+            values = _times(comparison, "categories", categories.get(name, []))
+        for where, each in values.items():
+            for letter, before, after, deviation in _pairs(comparison, each):
+                crossed = budget.crossed_by(before, after, shares=shares, deviation=deviation)
+                what = f"{letter}{name}{where}"
+                outcomes.append(Outcome(budget, what, before, after, crossed, shares))
     return outcomes
 
 
-def _outcomes(
-    budget: Budget, name: str, comparison: Comparison, aligned: Aligned, rows: Sequence[int]
-) -> list[Outcome]:
-    """The outcomes on some rows of a table; on times of 0 when there is no row."""
-    times = {_of_device(aligned, row): aligned.ns[row].tolist() for row in rows}
+def _times(
+    comparison: Comparison, table: TableName, rows: Sequence[int]
+) -> dict[str, list[Fraction]]:
+    """The times of some rows of a table, ms, by the device where there are several; 0 of none."""
+    aligned = comparison.aligned[table]
+    devices = aligned.keys.get("device", pd.Series(NONE, range(len(aligned.ns)))).tolist()
+    wheres = ["" if devices[row] == NONE else f" of device {devices[row]}" for row in rows]
     per_ms = [Fraction(_NS_PER_MS * divisor) for divisor in comparison.divisors]
-    outcomes = []
-    for where, ns in (times or {"": [0] * len(per_ms)}).items():
-        values = [Fraction(each) / per for each, per in zip(ns, per_ms, strict=True)]
-        for letter, before, after, deviation in _pairs(comparison, values):
-            crossed = budget.crossed_by(before, after, deviation=deviation)
-            outcomes.append(Outcome(budget, f"{letter}{name}{where}", before, after, crossed))
-    return outcomes
+    found = aligned.ns[list(rows)].tolist() or [[0] * len(per_ms)]
+    values = ([Fraction(ns) / per for ns, per in zip(each, per_ms, strict=True)] for each in found)
+    return dict(zip(wheres or [""], values, strict=True))
 
 
 def _pairs(
@@ -181,19 +174,15 @@ def _pairs(
 ) -> Iterator[tuple[str, Fraction, Fraction, Fraction]]:
     """What is compared: a prefix, the baseline's value, the other's, and the deviation."""
     if comparison.history:
-        median = _median(values[:-1])
-        yield "", median, values[-1], _median([abs(each - median) for each in values[:-1]])
+        middle = median(values[:-1])
+        yield "", middle, values[-1], median([abs(each - middle) for each in values[:-1]])
         return
     for letter, after in zip(comparison.letters[1:], values[1:], strict=True):
         yield f"{letter}: ", values[0], after, Fraction(1)
 
 
-def _median(values: Sequence[Fraction]) -> Fraction:
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def _finding_outcomes(budget: Budget, name: str, comparison: Comparison) -> list[Outcome]:
+def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction]:
+    """What a finding, or all of them, save in each trace: ms by unit, or percent."""
     shares = budget.unit == "%"
     sums = []
     for divisor, (letter, measured) in zip(comparison.divisors, comparison.named, strict=True):
@@ -205,34 +194,18 @@ def _finding_outcomes(budget: Budget, name: str, comparison: Comparison) -> list
         savings = [s for each, s in measured.findings.items() if name in (FINDINGS, each)]
         whole = sum((Fraction(saving[shares]) for saving in savings), Fraction(0))
         sums.append(whole if shares else whole / Fraction(divisor))
-    outcomes = []
-    for letter, before, after, deviation in _pairs(comparison, sums):
-        crossed = budget.crossed_by(before, after, shares=shares, deviation=deviation)
-        outcomes.append(Outcome(budget, f"{letter}{name}", before, after, crossed, shares))
-    return outcomes
-
-
-def _of_device(aligned: Aligned, row: int) -> str:
-    """Which device a row of the timeline is of, where there are several."""
-    if "device" not in aligned.keys or aligned.keys["device"][row] == NONE:
-        return ""
-    return f" of device {aligned.keys['device'][row]}"
+    return sums
 
 
 def _rows_by_name(aligned: Aligned, column: str) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(aligned.keys[column].tolist()):
-        rows.setdefault(name, []).append(row)
-    return rows
+    return {str(k): list(v) for k, v in aligned.keys.groupby(column, sort=False).indices.items()}
 
 
 def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str:
     """The name as the tables spell it; upper and lower case are the same where that is clear."""
     if name in known:
         return name
-    of_folded: dict[str, str] = {}
-    for candidate in known:
-        of_folded.setdefault(candidate.casefold(), candidate)
+    of_folded = {candidate.casefold(): candidate for candidate in reversed(known)}
     if name.casefold() in of_folded:
         return of_folded[name.casefold()]
     near = difflib.get_close_matches(name.casefold(), of_folded, n=_NEAREST, cutoff=0.4)
@@ -240,9 +213,3 @@ def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str
     raise UsageError(
         f"no timeline row, category or finding is called {name!r}; the nearest: {hint}"
     )
-
-
-def _decimal(limit: Fraction) -> str:
-    """A limit as it was written, with its sign; it has few decimals."""
-    value = Decimal(limit.numerator) / limit.denominator
-    return f"{value.normalize():+f}"

@@ -1,8 +1,6 @@
 """Several traces or reports side by side: where the time of each went, and what changed most.
 
-First each trace is measured (`measure`), or the report of one (`compare.finished`), then the
-measurements are compared (`compare`). The first is the baseline, and is called A; the others are
-B, C …
+Measurements are compared, of traces or of reports. The first is the baseline, called A.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from tracelens_ext.compare.verdict import (
     Verdict,
     facts_of,
     notes_of,
-    periods_agree,
     prefixes,
     shares_of_change,
     verdict,
@@ -35,13 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.compare.measurement import Figures, TableName
-    from tracelens_ext.trace import Float64Array
+    from tracelens_ext.trace import Float64Array, Int64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 
 #: Without the letter that is also a unit of time.
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
 _LEAST_PLACES = 3  # that tell the amount of work
+_PERIODS_AGREE = 0.1  # how far the counts of periods may lie from what calls say
 _WITHOUT_CALLS = ("timeline", "phases")
 _MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
 
@@ -80,10 +78,12 @@ class Comparison:
             return Unit("iteration", iterations, 1.0)
         periods = [m.period for m in self.measurements if m.period is not None]
         counts = [period.count for period in periods]
-        if len(periods) == len(iterations):
-            by_calls = [ratios[0] for ratios in self._ratios_by_calls]
-            if periods_agree(counts, by_calls):
-                return Unit("period", counts, min(period.confidence for period in periods))
+        agree = len(periods) == len(iterations) and all(
+            ratio is not None and abs(count / counts[0] / ratio - 1) <= _PERIODS_AGREE
+            for count, (ratio, _) in zip(counts[1:], self._ratios_by_calls, strict=True)
+        )
+        if agree:
+            return Unit("period", counts, min(period.confidence for period in periods))
         return Unit("trace", [1] * len(iterations), 0.0)
 
     @property
@@ -113,12 +113,10 @@ class Comparison:
         if pairs and min(len(pair.ns) for pair in pairs) >= _LEAST_PLACES:
             return [work_and_speed(pair, 1) for pair in pairs]
         if pairs:  # without operations names of kernels tell more
-            kernels = [each.tables["kernels"] for each in totals]
-            table: Aligned | None = _aligned(kernels, KEYS["kernels"])
+            held = [_aligned([each.tables["kernels"] for each in totals], KEYS["kernels"])]
         else:
-            held = (self.aligned[name] for name in _MOST_TELLING if name in self.aligned)
-            table = next(held, None)
-        return [work_and_speed(table, at) if table else (None, None) for at in others]
+            held = [self.aligned[name] for name in _MOST_TELLING if name in self.aligned]
+        return [work_and_speed(held[0], at) if held else (None, None) for at in others]
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
@@ -154,9 +152,8 @@ class Comparison:
     def aligned(self) -> dict[TableName, Aligned]:
         """Each table with the times of all traces, before any division.
 
-        Where every trace has one device, those are compared whatever their numbers. A table that
-        some report does not hold is compared as TraceLens's sheets have it (`REFERENCE_KEYS`), and
-        is left out if one of them does not hold that either.
+        What some report does not hold is compared as TraceLens's sheets have it
+        (`REFERENCE_KEYS`), and left out if one does not hold that either.
         """
         spelled = next((m.spelled for m in self.measurements if m.spelled), None)
         aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
@@ -196,9 +193,8 @@ class Comparison:
         `kernel_category`; `cpu_op`; `kernel_category` and `kernel_name`), then `A_time_ms`,
         `B_time_ms`, `difference_ms` (B - A), `difference_%` (of A) and `ratio` (B / A), both empty
         where A has no time, and `A_count`, `B_count` (GPU events, but for the timeline). With more
-        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … All are of an
-        average iteration when `per_iteration`. The largest difference comes first, whatever its
-        sign; the timeline keeps its order.
+        than two traces the columns of each read `B_time_ms`, `B_difference_ms`, … The largest
+        difference comes first, whatever its sign; the timeline keeps its order.
         """
         tables: dict[str, pd.DataFrame] = {
             name: _table(name, aligned, self.letters, self._divisors(name))
@@ -214,15 +210,23 @@ class Comparison:
             parts.append(frame)
         return tables | ({"places": pd.concat(parts, ignore_index=True)} if parts else {})
 
-    @cached_property
-    def facts(self) -> list[tuple[str, object]]:
-        """What was compared, label and value."""
-        return facts_of(self)
+    facts = cached_property(facts_of)  #: what was compared, label and value
+    notes = cached_property(notes_of)  #: what changed most, and how it was compared, sentences
 
     @cached_property
-    def notes(self) -> list[str]:
-        """What changed most, and how the comparison was made, a sentence each."""
-        return notes_of(self)
+    def savings(self) -> tuple[list[str], Float64Array] | None:
+        """Findings, and what each saves: ms by unit and percent, NaN for none, (f, t, 2).
+
+        None where the findings of some trace are unknown.
+        """
+        known = [m.findings for m in self.measurements if m.findings is not None]
+        if len(known) < len(self.measurements):
+            return None
+        ids = list(dict.fromkeys(name for each in known for name in each))
+        cells = [[each.get(name, (np.nan, np.nan)) for each in known] for name in ids]
+        found = np.array(cells, dtype=np.float64).reshape(len(ids), len(known), 2)
+        found[..., 0] /= self.divisors
+        return ids, found
 
     def times_ms(self, name: TableName) -> Float64Array:
         """The times of a table as shown, ms, (k, t)."""
@@ -239,10 +243,9 @@ def _table(
     name: str, aligned: Aligned, letters: Sequence[str], divisors: Sequence[float]
 ) -> pd.DataFrame:
     times, calls = aligned.ns / (NS_PER_MS * np.array(divisors)), aligned.calls / divisors
-    named = {str(key): aligned.keys[key].to_numpy() for key in aligned.keys}
+    columns: dict[str, object] = {str(k): aligned.keys[k].to_numpy() for k in aligned.keys}
     if name == "timeline" and (aligned.keys["device"] == NONE).all():
-        del named["device"]
-    columns: dict[str, object] = {**named}
+        del columns["device"]
     columns[f"{letters[0]}_time_ms"] = times[:, 0]
     for at, (letter, prefix) in enumerate(prefixes(letters).items(), start=1):
         difference = times[:, at] - times[:, 0]
@@ -253,18 +256,14 @@ def _table(
             f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
         }
         if name not in _WITHOUT_CALLS:
-            columns |= shares_of_change(
-                (times[:, 0], times[:, at]), (calls[:, 0], calls[:, at]), prefix
-            )
+            columns |= shares_of_change(times[:, [0, at]].T, calls[:, [0, at]].T, prefix)
     for at, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):
         for what, number in (("count", aligned.count), ("calls", aligned.calls)):
             if name not in _WITHOUT_CALLS or (name, what) == ("phases", "count"):
                 own = number[:, at]
                 columns[f"{letter}_{what}"] = own if divisor == 1 else own / divisor
         if name == "phases":
-            columns[f"{letter}_ms_per_step"] = _quotient(
-                times[:, at], aligned.count[:, at].astype(np.float64)
-            )
+            columns[f"{letter}_ms_per_step"] = _quotient(times[:, at], aligned.count[:, at])
     if name == "places":
         lacking = [aligned.count[:, 1] == 0, aligned.count[:, 0] == 0]
         columns["only_in"] = np.select(lacking, list(letters), "")
@@ -318,11 +317,10 @@ def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
     columns = list(keys)
     group = rows.groupby(columns, sort=False, dropna=False).ngroup().to_numpy()
     distinct = rows.drop_duplicates(columns)[columns].reset_index(drop=True)
-    ns, count, calls = np.zeros((3, len(distinct), len(parts)), dtype=np.int64)
-    np.add.at(ns, (group, of_trace), rows["ns"].to_numpy())
-    np.add.at(count, (group, of_trace), rows["count"].to_numpy())
-    np.add.at(calls, (group, of_trace), rows["calls"].to_numpy())
-    return Aligned(distinct, ns, count, calls)
+    found = np.zeros((3, len(distinct), len(parts)), dtype=np.int64)
+    for cells, what in zip(found, ("ns", "count", "calls"), strict=True):
+        np.add.at(cells, (group, of_trace), rows[what].to_numpy())
+    return Aligned(distinct, *found)
 
 
 def _spelled(
@@ -331,13 +329,11 @@ def _spelled(
     """A table as reports have it, if one is compared: spelling, and GPU events for calls."""
     if spelled is None:
         return part
-    return part.assign(
-        calls=part["count"], **{key: [spelled(name) for name in part[key]] for key in keys}
-    )
+    names = {key: [spelled(name) for name in part[key]] for key in keys}
+    return part.assign(calls=part["count"], **names)
 
 
-def _quotient(part: Float64Array, whole: Float64Array) -> Float64Array:
+def _quotient(part: Float64Array, whole: Float64Array | Int64Array) -> Float64Array:
     """`part / whole`, NaN where that is 0."""
-    result = np.full(part.shape, np.nan)
-    np.divide(part, whole, out=result, where=whole != 0)
+    result: Float64Array = part / np.where(whole == 0, np.nan, whole)
     return result

@@ -1,8 +1,4 @@
-"""Finished reports as measurements: what a comparison needs, out of tables instead of a trace.
-
-The reports are ours (workbooks, JSON, folders of CSV or Parquet files) and TraceLens's. Which
-sheets and columns are read, `_SHEETS` says.
-"""
+"""Finished reports, ours and TraceLens's, as measurements; the traces or reports of a history."""
 
 from __future__ import annotations
 
@@ -20,12 +16,14 @@ from tracelens_ext.compare.finished_tables import (
     table_files,
 )
 from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, TRACELENS, Figures, Measurement
-from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
+from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace_files import traces_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,49 +39,38 @@ class _Sheet:
 
     name: str  #: of the sheet
     keys: Mapping[str, str]  #: columns that name the rows → what a measurement calls them
-    #: columns of which the first that is there holds the time → ns in its unit.
-    times: Mapping[str, float]
+    time: str  #: the column of times
+    ns: float = NS_PER_MS  #: in their unit
     count: str = ""  #: the column of counts; empty for none
     #: the column of percentages, which add up to 100 if the sheet is whole; empty for none.
     share: str = ""
     reference: bool = False  #: whether it holds what `REFERENCE_KEYS` describes
 
-    @property
-    def columns(self) -> set[str]:
-        """The plain names of all columns to read."""
-        return {*self.keys, *self.times, self.count, self.share} - {""}
 
-
-_TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, {"time ms": NS_PER_MS})
+_TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
 _OF_KERNELS = {
     "cpu op": "cpu_op",
     "kernel category": "kernel_category",
     "kernel name": "kernel_name",
     "kind": "kind",
 }
-_TOTAL = {"total time ms": NS_PER_MS}
-_DIRECT = {"total direct kernel time ms": NS_PER_MS}
+_OF_OPS = ("total direct kernel time ms", NS_PER_MS, "count", "percentage", True)
+_OF_ALL = (_OF_KERNELS, "total time ms", NS_PER_MS, "count", "of gpu time")
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
-    _Sheet("kernels_by_category", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
-    _Sheet("kernel_categories", _OF_KERNELS, _TOTAL, "count", "of gpu time"),
+    _Sheet("kernels_by_category", *_OF_ALL),
+    _Sheet("kernel_categories", *_OF_ALL),
     _Sheet(
         "kernel_summary",
         {"kernel name": "kernel_name"},
-        {plain_name("Kernel duration (µs)_sum"): NS_PER_US},
+        plain_name("Kernel duration (µs)_sum"),
+        NS_PER_US,
         plain_name("Kernel duration (µs)_count"),
         "percent of kernels time",
         reference=True,
     ),
-    _Sheet("ops_summary", {"name": "launcher"}, _DIRECT, "count", "percentage", reference=True),
-    _Sheet(
-        "ops_summary_by_category",
-        {"op category": "op category"},
-        _DIRECT,
-        "count",
-        "percentage",
-        reference=True,
-    ),
+    _Sheet("ops_summary", {"name": "launcher"}, *_OF_OPS),
+    _Sheet("ops_summary_by_category", {"op category": "op category"}, *_OF_OPS),
 )
 _FINDINGS = "findings"
 #: Columns of that sheet: the id, and the two of a `Saving`.
@@ -92,7 +79,11 @@ _SAVINGS = ("finding", "claimed ms", "of judged time")
 _BEFORE = {"of wall time": _SAVINGS[2], "saving ms": _SAVINGS[1]}
 #: How far from 100 the percentages of a whole sheet may be.
 _ABOUT = 0.5
+_LEAST = 3  # traces of a history
+#: A start before 2001 is none of the calendar: the clock counts since the machine's start.
+_FIRST_START = 10**18
 _MOST_NS = 2.0**62
+_AGAIN = "write the report again"
 
 
 def is_report(path: Path) -> bool:
@@ -108,11 +99,33 @@ def is_report(path: Path) -> bool:
 def reports_among(paths: Sequence[Path]) -> list[Path]:
     """Those of some files and folders that are reports of a trace, and no comparison."""
     sheets = [_TIMELINE.name]
-    return [
-        p
-        for p in paths
-        if (is_report(p) if p.is_dir() else is_workbook(p, sheets) or is_json_report(p, sheets))
-    ]
+    files = {p for p in paths if not p.is_dir()}
+    found = {p for p in files if is_workbook(p, sheets) or is_json_report(p, sheets)}
+    return [p for p in paths if (p in found if p in files else is_report(p))]
+
+
+def history_in(folder: Path, last: int, without: Path) -> list[Path]:
+    """The last traces of a folder, else the last reports, by recorded start, else by file time."""
+    traces = [path for path in traces_in(folder) if not is_report(path)]
+    found = traces or reports_among(sorted(folder.iterdir()))
+    found = [path for path in found if path.resolve() != without.resolve()]
+    if len(found) < _LEAST:
+        holds = f"holds {len(found)} traces or reports besides; a history needs {_LEAST}"
+        raise TracelensError(f"{folder}: {holds}")
+    if len(found) > last:
+        found.sort(key=lambda path: (_start(path), path.stat().st_mtime_ns, path))
+    return found[-last:]
+
+
+def _start(path: Path) -> int:
+    """When a trace was recorded, ns since 1970."""
+    if not is_report(path):
+        trace = read_trace(path)
+        base = trace.metadata.get("baseTimeNanoseconds")
+        start = trace.base_ns + (base if isinstance(base, int) else 0)
+        if start > _FIRST_START:
+            return start
+    return path.stat().st_mtime_ns
 
 
 def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
@@ -127,18 +140,17 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         UsageError: a package is missing.
     """
     sheets = (_TIMELINE, *_SHEETS)
-    wanted = {sheet.name: sheet.columns for sheet in sheets}
+    wanted = {s.name: {*s.keys, s.time, s.count, s.share} - {""} for s in sheets}
     read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}}, max_bytes)
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
-        raise TraceFormatError(
-            path, "was made by a newer tracelens-ext", "update this one, or name the trace"
-        )
+        remedy = "update this one, or name the trace"
+        raise TraceFormatError(path, "was made by a newer tracelens-ext", remedy)
     if _TIMELINE.name not in read.tables:
-        raise TraceFormatError(
-            path, f"holds no sheet {_TIMELINE.name}", "name a report of GPU work, or its trace"
-        )
+        remedy = "name a report of GPU work, or its trace"
+        raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
     tables, reference, notes = _found(path, read.tables)
-    counted = next((tables[name] for name in _MOST_TO_LEAST if name in tables), None)
+    told = (tables[name] for name in ("kernels", "operations", "categories") if name in tables)
+    counted = next(told, None)
     return Measurement(
         path=str(path),
         devices="not in the report",
@@ -148,13 +160,9 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
             gpu_ns=0 if counted is None else int(counted["ns"].sum()),
             reference=reference,
         ),
-        whole_iterations=None,
-        iterations=0,
-        iteration_label="",
-        left_out="",
-        categories=frozenset(tables["categories"]["kernel_category"])
-        if "categories" in tables
-        else frozenset(),
+        categories=frozenset(
+            tables["categories"]["kernel_category"] if "categories" in tables else ()
+        ),
         report=GENERATOR if read.ours else TRACELENS,
         notes=tuple(notes),
         spelled=_spelled,
@@ -163,22 +171,16 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
 
 
 def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
-    if table is None:
-        return None
-    earlier = {old: new for old, new in _BEFORE.items() if new not in table}
-    table = table.rename(columns=earlier)
+    table = pd.DataFrame() if table is None else table
+    table = table.rename(columns={old: new for old, new in _BEFORE.items() if new not in table})
     if not set(_SAVINGS) <= set(table):
         return None
-    names, *numbers = _SAVINGS
-    columns = [_numbers(path, _FINDINGS, table, column).tolist() for column in numbers]
-    return dict(zip(_texts(table[names]), zip(*columns, strict=True), strict=True))
+    ms, shares = (_numbers(path, _FINDINGS, table, name).tolist() for name in _SAVINGS[1:])
+    return dict(zip(_texts(table[_SAVINGS[0]]), zip(ms, shares, strict=True), strict=True))
 
 
 def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:
-    """The measurement of a trace, with what TraceLens's sheets would hold of it.
-
-    So it can be compared with a report that holds no more.
-    """
+    """The measurement of a trace, with what TraceLens's sheets would hold, as some reports do."""
     from tracelens_ext.kernels.kernels import reference_kernel_summary
 
     tables = {"kernel_summary": reference_kernel_summary(analyzer.work)}
@@ -192,9 +194,6 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
     return replace(measured, total=replace(measured.total, reference=reference))
 
 
-_MOST_TO_LEAST: tuple[TableName, ...] = ("kernels", "operations", "categories")
-
-
 def _found(
     path: Path, tables: Mapping[str, pd.DataFrame]
 ) -> tuple[dict[TableName, pd.DataFrame], dict[TableName, pd.DataFrame], list[str]]:
@@ -204,22 +203,20 @@ def _found(
     notes: list[str] = []
     for sheet in _SHEETS:
         table = tables.get(sheet.name)
-        if table is None or not len(table) or not set(sheet.times) & set(table):
+        if table is None or not len(table) or sheet.time not in table:
             continue
         rows = _rows(path, sheet, table)
         shares = _numbers(path, sheet.name, table, sheet.share) if sheet.share in table else None
         if shares is not None and rows["ns"].any() and abs(shares.sum() - 100) > _ABOUT:
-            notes.append(
-                f"the sheet {sheet.name} holds {shares.sum():.1f} % of the time and is left out"
-            )
-            continue
-        if sheet.reference:
+            holds = f"holds {shares.sum():.1f} % of the time and is left out"
+            notes.append(f"the sheet {sheet.name} {holds}")
+        elif sheet.reference:
             _add(reference, rows, REFERENCE_KEYS)
-            continue
-        _add(own, rows, KEYS)
-        if "kind" in rows:
-            kernels = rows[rows["kind"] == "kernel"]
-            _add(reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
+        else:
+            _add(own, rows, KEYS)
+            if "kind" in rows:
+                kernels = rows[rows["kind"] == "kernel"]
+                _add(reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
     return own, reference, notes
 
 
@@ -237,24 +234,18 @@ def _add(
 
 def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
     """A table as a measurement has it: its keys, `ns`, `count`."""
-    time = next((name for name in sheet.times if name in table), next(iter(sheet.times)))
     keys = {key: _texts(table[name]) for name, key in sheet.keys.items() if name in table}
-    counts = np.zeros(len(table), dtype=np.int64)
-    if sheet.count:
-        counts = _whole(path, sheet.name, table, sheet.count, 1)
-    ns = _whole(path, sheet.name, table, time, sheet.times[time])
+    ns = _whole(path, sheet.name, table, sheet.time, sheet.ns)
+    counts = _whole(path, sheet.name, table, sheet.count, 1) if sheet.count else 0
     return pd.DataFrame({**keys, "ns": ns, "count": counts})
 
 
 def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     rows = _rows(path, _TIMELINE, table)
     if "type" not in rows or "total_time" not in set(rows["type"]):
-        raise TraceFormatError(
-            path, f"the sheet {_TIMELINE.name} has no row total_time", "write the report again"
-        )
-    device = np.full(len(rows), NONE)
-    if "device" in rows:
-        device = _whole(path, _TIMELINE.name, table, "device", 1)
+        raise TraceFormatError(path, f"the sheet {_TIMELINE.name} has no row total_time", _AGAIN)
+    known = "device" in rows
+    device = _whole(path, _TIMELINE.name, table, "device", 1) if known else NONE
     return rows.assign(device=device, calls=0)
 
 
@@ -268,9 +259,7 @@ def _numbers(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """A column of numbers, none of which is missing or below 0."""
     if column not in table:
-        raise TraceFormatError(
-            path, f"the sheet {sheet} has no column {column!r}", "write the report again"
-        )
+        raise TraceFormatError(path, f"the sheet {sheet} has no column {column!r}", _AGAIN)
     # Of a date, say, nothing is made.
     plain = [value if isinstance(value, int | float | str) else None for value in table[column]]
     numbers = pd.to_numeric(pd.Series(plain, dtype=object), errors="coerce")
@@ -278,11 +267,8 @@ def _numbers(
     if len(wrong := np.flatnonzero(~((values >= 0) & np.isfinite(values)))):
         at = int(wrong[0])
         said = one_line(repr(plain[at]))[:40]
-        raise TraceFormatError(
-            path,
-            f"row {at + 2} of the sheet {sheet} has {said} in the column {column!r}",
-            "expected a number; write the report again",
-        )
+        problem = f"row {at + 2} of the sheet {sheet} has {said} in the column {column!r}"
+        raise TraceFormatError(path, problem, f"expected a number; {_AGAIN}")
     return values
 
 
@@ -290,17 +276,14 @@ def _whole(path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: f
     """A column in a smaller unit, as whole numbers: exact where a time was of whole ns."""
     values = np.rint(_numbers(path, sheet, table, column) * per_unit)
     if values.sum() >= _MOST_NS:
-        raise TraceFormatError(
-            path, f"the sheet {sheet} has absurd numbers in {column!r}", "write the report again"
-        )
+        raise TraceFormatError(path, f"the sheet {sheet} has absurd numbers in {column!r}", _AGAIN)
     return values.astype(np.int64)
 
 
 def _spelled(name: str) -> str:
-    """A name as reports spell it: as it comes back out of a workbook, which spells it least well.
+    """A name as it comes back out of a workbook, which spells names least well.
 
-    What a cell cannot hold is replaced or cut, a carriage return is a line feed, and openpyxl takes
-    `x005F_` for an escape.
+    What a cell cannot hold is replaced or cut, and openpyxl takes `x005F_` for an escape.
     """
     text = cell_text(name)[0].replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("x005F_", "")

@@ -1,8 +1,6 @@
 """Tables of finished reports read back: of a workbook, JSON, a folder of CSV or Parquet files.
 
-A report may come from anybody. A workbook is looked through before openpyxl sees it: how much it
-unpacks to, how many elements it has and how deep they nest, and that it declares no entities
-(a document type, which no workbook has).
+A report may come from anybody, so a workbook is looked through before openpyxl sees it.
 """
 
 from __future__ import annotations
@@ -12,9 +10,8 @@ import re
 import warnings
 import zipfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.parsers import expat
 
 from tracelens_ext.errors import (
@@ -49,12 +46,10 @@ _MOST_CELLS, _MOST_OTHERS, _DEEPEST = 4_000_000, 20_000, 100
 _MOST_HELD, _MOST_ATTRIBUTES = 1 << 20, 2_000_000
 _OF_CELLS = frozenset({"row", "c", "v", "is", "si", "t"})
 _OTHER_FORM = "name the trace, or a folder of CSV or Parquet tables"
-_ROWS_AT_ONCE = 65_536
 _PIECE = 1 << 18
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(NamedTuple):
     """What was read of a report."""
 
     #: by name of the sheet; columns by their plain names, values as they were stored
@@ -69,11 +64,7 @@ def plain_name(column: object) -> str:
 
 
 def is_workbook(path: Path, sheets: Collection[str] = ()) -> bool:
-    """Whether a file is a workbook.
-
-    `sheets`: sheets of which it must have one; empty if any workbook will do, even one that is
-    damaged, or is one by its name alone.
-    """
+    """Whether a file is a workbook, even a damaged one; with `sheets`: which has one of them."""
     if not sheets and path.suffix.lower() == ".xlsx":
         return True
     try:
@@ -107,10 +98,7 @@ def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
 def read_tables(
     path: Path, wanted: Mapping[str, Collection[str]], max_bytes: int | None = None
 ) -> Tables:
-    """The tables of a report, as far as they are there.
-
-    `wanted`: names of sheets → the columns to read, by their plain names.
-    """
+    """The tables of a report that are there; `wanted`: sheet → plain names of its columns."""
     most = max_bytes or _MOST_BYTES
     try:
         if path.is_dir():
@@ -243,9 +231,8 @@ class _Limits:
                 raise _too_large(self._path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
 
     def _doctype(self, *_: object) -> None:
-        raise TraceFormatError(
-            self._path, "declares XML entities, as no workbook does", "do not trust it"
-        )
+        problem = "declares XML entities, as no workbook does"
+        raise TraceFormatError(self._path, problem, "do not trust it")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
@@ -255,13 +242,11 @@ class _Limits:
             self._others += 1
             self._attributes += sum(map(len, attributes.values()))
         if self._attributes > _MOST_ATTRIBUTES:
-            raise _too_large(
-                self._path, f"{size_text(_MOST_ATTRIBUTES)} of attributes", _OTHER_FORM
-            )
+            what = f"{size_text(_MOST_ATTRIBUTES)} of attributes"
+            raise _too_large(self._path, what, _OTHER_FORM)
         if self._depth > _DEEPEST:
-            raise TraceFormatError(
-                self._path, f"nests XML over {_DEEPEST} deep, as no workbook does", "name another"
-            )
+            problem = f"nests XML over {_DEEPEST} deep, as no workbook does"
+            raise TraceFormatError(self._path, problem, "name another")
         if self._cells > _MOST_CELLS or self._others > _MOST_OTHERS:
             what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
             raise _too_large(self._path, what, _OTHER_FORM)
@@ -287,8 +272,8 @@ def _read_json(path: Path, wanted: Mapping[str, Collection[str]], most_bytes: in
             rows = msgspec.json.decode(sheets[name], type=rows_type)
             if len(rows) > _MOST_ROWS:
                 raise _too_large(path, f"{_MOST_ROWS:,} rows in {name}")
-            places = _places(rows[0] if rows else (), wanted[name])
             header = list(rows[0] if rows else ())
+            places = _places(header, wanted[name])
             values = [tuple(row.get(header[p]) for p in places.values()) for row in rows]
             tables[name] = pd.DataFrame(values, columns=list(places), dtype=object)
         version = document.get(TABLES_VERSION_KEY)
@@ -301,25 +286,27 @@ def _read_json(path: Path, wanted: Mapping[str, Collection[str]], most_bytes: in
 def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]], most_bytes: int) -> Tables:
     files = table_files(folder, wanted)
     if len({path.suffix for path in files}) > 1:
-        raise TraceFormatError(
-            folder, "holds CSV and Parquet tables, maybe of two reports", "name a folder with one"
-        )
+        problem = "holds CSV and Parquet tables, maybe of two reports"
+        raise TraceFormatError(folder, problem, "name a folder with one")
     tables = {}
     for path in files:
         if path.stat().st_size > most_bytes:
             raise _too_large(path, size_text(most_bytes))
-        read = _read_csv if path.suffix == Format.csv.suffix else _read_parquet
-        tables[path.stem] = read(path, wanted[path.stem], most_bytes)
+        columns = wanted[path.stem]
+        is_csv = path.suffix == Format.csv.suffix
+        with _damage_told(path, "the table"):
+            read = _read_csv(path, columns) if is_csv else _read_parquet(path, columns, most_bytes)
+        tables[path.stem] = read
     manifest = read_manifest(folder)
     return Tables(tables, bool(manifest), manifest.get(TABLES_VERSION_KEY))
 
 
-def _read_csv(path: Path, columns: Collection[str], _: int) -> pd.DataFrame:
+def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 1, 0))
         if file.read(1) != b"\n":
             raise TraceFormatError(path, "is empty or cut off", "write the report again")
-    with _damage_told(path, "the table"), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as for a row that is too long
         frame = pd.read_csv(
             path,
@@ -339,20 +326,19 @@ def _read_parquet(path: Path, columns: Collection[str], most_bytes: int) -> pd.D
     require_format(Format.parquet)
     from pyarrow import parquet
 
-    with _damage_told(path, "the table"):
-        with parquet.ParquetFile(path) as file:
-            names, metadata = file.schema_arrow.names[:_MOST_COLUMNS], file.metadata
-            places = _places(names, columns)
-            unpacked = sum(
-                metadata.row_group(group).column(place).total_uncompressed_size
-                for group in range(metadata.num_row_groups)
-                for place in places.values()
-            )
-            if metadata.num_rows > _MOST_ROWS or unpacked > most_bytes:
-                raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(most_bytes)}")
-        chosen = [names[place] for place in places.values()]
-        # A name that a million rows share is then kept once.
-        with parquet.ParquetFile(path, read_dictionary=chosen) as file:
-            table = file.read(columns=chosen, use_threads=False)
-            series = [table.column(name).to_pandas().astype(object) for name in chosen]
+    with parquet.ParquetFile(path) as file:
+        names, metadata = file.schema_arrow.names[:_MOST_COLUMNS], file.metadata
+        places = _places(names, columns)
+        unpacked = sum(
+            metadata.row_group(group).column(place).total_uncompressed_size
+            for group in range(metadata.num_row_groups)
+            for place in places.values()
+        )
+        if metadata.num_rows > _MOST_ROWS or unpacked > most_bytes:
+            raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(most_bytes)}")
+    chosen = [names[place] for place in places.values()]
+    # A name that a million rows share is then kept once.
+    with parquet.ParquetFile(path, read_dictionary=chosen) as file:
+        table = file.read(columns=chosen, use_threads=False)
+    series = [table.column(name).to_pandas().astype(object) for name in chosen]
     return pd.DataFrame(dict(zip(places, series, strict=True)), dtype=object)

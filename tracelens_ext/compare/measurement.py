@@ -1,7 +1,4 @@
-"""What a comparison knows of a trace or of a report, and how a trace is measured for it.
-
-That is small tables, after which the trace itself can be let go.
-"""
+"""What a comparison knows of a trace or of a report, and how a trace is measured for it."""
 
 from __future__ import annotations
 
@@ -19,14 +16,7 @@ from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.timeline.overview import devices
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.grouping import (
-    group_labelled,
-    maxima,
-    minima,
-    number_groups,
-    ranks,
-    sums,
-)
+from tracelens_ext.work.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +28,6 @@ if TYPE_CHECKING:
 
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]
-NO_SAVING: Saving = (0.0, 0.0)
 
 TableName = Literal["timeline", "phases", "categories", "operations", "kernels"]
 
@@ -58,8 +47,6 @@ REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
 }
 #: Timeline rows that hold the idle time between iterations.
 _OF_THE_SPAN = ("idle_time", "total_time")
-
-
 #: The program whose reports are read besides ours.
 TRACELENS = "TraceLens"
 
@@ -85,13 +72,13 @@ class Measurement:
     devices: str  #: its GPUs
     events: int | None  #: how many GPU events it holds; None if a report does not tell
     total: Figures  #: figures of the whole trace
-    #: figures of its whole iterations together; None when there are none.
-    whole_iterations: Figures | None
-    iterations: int  #: how many those are, 0 for none
-    iteration_label: str  #: which ones, such as `ProfilerStep#5 to #7`
-    left_out: str  #: the iterations that are not whole, as text; empty for none
     #: every category that the rules could have given; of a report, those it names.
     categories: frozenset[str]
+    #: figures of its whole iterations together; None when there are none.
+    whole_iterations: Figures | None = None
+    iterations: int = 0  #: how many those are
+    iteration_label: str = ""  #: which ones, such as `ProfilerStep#5 to #7`
+    left_out: str = ""  #: the iterations that are not whole, as text
     report: str = ""  #: the program whose report was measured; empty for a trace
     notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
     #: `phase`, `ns` of GPU time and `count` of steps, where a serving engine names its steps.
@@ -115,23 +102,21 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
     Raises:
         UsageError: the analyzer was made without categories.
     """
-    iterations = find_iterations(work.tree)
-    bound_packs = work.categorizer.packs if work.categorizer else []
-    packs = [bound.pack for bound in bound_packs if bound.pack.kind == "kernel"]
+    iterations, whole = find_iterations(work.tree), None
+    if iterations.whole_count:
+        whole = _iteration_figures(work, iterations, micro_idle_thresh_us)
+    packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
+    rules = [rule for pack in packs if pack.kind == "kernel" for rule in pack.rules]
     return Measurement(
         path=work.trace.provenance.path,
         devices=devices(work.trace),
         events=len(work),
         total=_figures(work, micro_idle_thresh_us),
-        whole_iterations=(
-            _iteration_figures(work, iterations, micro_idle_thresh_us)
-            if iterations.whole_count
-            else None
-        ),
+        whole_iterations=whole,
         iterations=iterations.whole_count,
         iteration_label=iterations.label(iterations.whole),
         left_out=iterations.label(~iterations.whole),
-        categories=frozenset(rule.category for pack in packs for rule in pack.rules),
+        categories=frozenset(rule.category for rule in rules),
         phases=_phases(work),
         period=find_period(work),
     )
@@ -191,14 +176,11 @@ def _timeline(
 def _iteration_figures(
     work: GpuWork, iterations: Iterations, micro_idle_thresh_us: float | None
 ) -> Figures:
-    iteration = np.where(
-        np.append(iterations.whole, False)[iterations.of_gpu],  # the last is that of NONE, -1
-        iterations.of_gpu,
-        NONE,
-    )
-    figures = _figures(work, micro_idle_thresh_us, iteration != NONE)
+    iteration = iterations.of_gpu
+    chosen = np.append(iterations.whole, False)[iteration]  # the last is that of NONE, -1
+    figures = _figures(work, micro_idle_thresh_us, chosen)
     timeline = figures.tables["timeline"]
-    counted = np.flatnonzero((iteration != NONE) & work.counted)
+    counted = np.flatnonzero(chosen & work.counted)
     for device in timeline["device"].unique().tolist():
         those = counted[work.trace.device[counted] == device]
         gaps = _gaps(iteration[those], work.start[those], work.end[those], iterations.run)
@@ -214,12 +196,9 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
     """What to add to the idle time of a device, so that each iteration has one gap after it.
 
     Where the recording skips iterations, the hole is nobody's idle time: it is taken away. The gap
-    after the last iteration of a run is not in the trace: it is taken to be average. Without it
-    three iterations would have two gaps, four three, and the average would depend on how many
-    were recorded.
+    after the last iteration of a run is not in the trace: it is taken to be average.
 
-    `iteration`: of each GPU event, (e,). `start`: of each, ns, (e,). `end`: of each, ns, (e,).
-    `run`: of each iteration, (k,).
+    `iteration`, `start`, `end`: of each GPU event, (e,), ns. `run`: of each iteration, (k,).
     """
     first, last = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
     order = np.argsort(first, kind="stable")
@@ -233,19 +212,10 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
 
 
 def _within_runs(run: Int64Array) -> BoolArray:
-    """Whether the steps from each iteration to the next, by time, lie within some run, (k - 1,).
-
-    (Two processes may take turns on one device: then their runs interleave.)
-    """
+    """Whether the steps from each iteration to the next, by time, lie within some run, (k - 1,)."""
     places = np.arange(len(run))
-    begins, ends = np.full(run.max(initial=0) + 1, len(run)), np.full(run.max(initial=0) + 1, -1)
-    np.minimum.at(begins, run, places)
-    np.maximum.at(ends, run, places)
-    present = ends >= 0
-    opened = np.zeros(len(run) + 1, dtype=np.int64)
-    np.add.at(opened, begins[present], 1)
-    np.add.at(opened, ends[present], -1)
-    within: BoolArray = np.cumsum(opened)[: max(len(run) - 1, 0)] > 0
+    last = maxima(run, places, int(run.max(initial=-1)) + 1)
+    within: BoolArray = np.maximum.accumulate(last[run])[:-1] > places[:-1]
     return within
 
 

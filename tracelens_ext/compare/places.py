@@ -1,16 +1,15 @@
 """Where in the program GPU work was launched, and which places of two traces stand for each other.
 
-A place is a module path, operations, and the shapes of the outermost. First those of the same path,
-outermost operation and shapes are aligned, then those of other shapes, then those whose names
-differ in a number; where the operations inside differ, their common ancestor is the place. What is
-left is paired by its operation, then by what ran before it.
+A place is a module path, operations, and the shapes of the outermost. Places are aligned by path,
+outermost operation and shapes, then without shapes, then without numbers; where the operations
+inside differ, at their common ancestor. The rest is paired by operation, then by what ran before.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     Leaf = tuple["Place", "Work"]  # of a place with GPU work of its own
     Both = tuple[list[Leaf], list[Leaf]]
+    _Key = Callable[[int, Leaf], Hashable]  #: of a leaf of A (0) or B (1)
     #: path, direction, operation of A and of B → what was launched there, and its calls
     Rows = dict[tuple[str, bool, str, str], tuple[Both, list[int]]]
 
@@ -72,9 +72,8 @@ class Work:
 
     calls: int  #: of its operation, those in which anything was launched
     first: int = 0  #: when the first GPU event started, ns
-    kernels: Mapping[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  #: name → ns and number of GPU events
+    #: name → ns and number of GPU events
+    kernels: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def normal(text: str) -> str:
@@ -121,29 +120,26 @@ def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
         level = np.unique(level[level[:, 1] != ROOT], axis=0)
         rounds.append(level)
     instances = np.unique(np.concatenate(rounds), axis=0)
-    chain = found.chains.of_node[instances[:, 1]]
-    first, number = number_groups([instances[:, 0], chain])
-    known = [
-        found.place(*each)
-        for each in zip(instances[first, 0].tolist(), chain[first].tolist(), strict=True)
-    ]
-    calls = np.bincount(number, minlength=len(first))
-    result = {place: Work(n) for place, n in zip(known, calls.tolist(), strict=True)}
+    own: dict[tuple[int, int], tuple[int, dict[str, tuple[int, int]]]] = {}
     chain = found.chains.of_node[node]
     first, number = number_groups([where, chain])
     started = minima(number, work.start[events], len(first)).tolist()
     cells, cell = number_groups([number, work.name[events]])
     ns = sums(cell, work.duration[events], len(cells)).tolist()
     count = np.bincount(cell, minlength=len(cells)).tolist()
-    kernels: list[dict[str, tuple[int, int]]] = [{} for _ in first]
     for at, *both in zip(cells.tolist(), ns, count, strict=True):
-        kernels[number[at]][work.trace.names[work.name[events[at]]]] = both[0], both[1]
-    keys = zip(where[first].tolist(), chain[first].tolist(), strict=True)
-    for key, start, own in zip(keys, started, kernels, strict=True):
-        place = found.place(*key)
+        key = int(where[at]), int(chain[at])
+        _, kernels = own.setdefault(key, (started[number[at]], {}))
+        kernels[work.trace.names[work.name[events[at]]]] = both[0], both[1]
+    chain = found.chains.of_node[instances[:, 1]]
+    first, number = number_groups([instances[:, 0], chain])
+    keys = zip(instances[first, 0].tolist(), chain[first].tolist(), strict=True)
+    result = {}
+    for key, calls in zip(keys, np.bincount(number, minlength=len(first)).tolist(), strict=True):
+        place, (start, kernels) = found.place(*key), own.get(key, (0, {}))
         alone = place.chain[0] in _WITHOUT
-        n = sum(each for _, each in own.values()) if alone else result[place].calls
-        result[place] = Work(n, start, own)
+        n = sum(each for _, each in kernels.values()) if alone else calls
+        result[place] = Work(n, start, kernels)
     return result
 
 
@@ -233,10 +229,7 @@ class Aligned:
 
 
 def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
-    """The rows of two traces, a row an operation of a path.
-
-    Their keys are `path`, `backward`, `A_operation`, `B_operation`, `A_kernels`, `B_kernels`.
-    """
+    """The rows of two traces, a row an operation of a path, with its operations and kernels."""
     known = a, b
     left: Both = _leaves(a), _leaves(b)
     rows: Rows = {}
@@ -244,8 +237,8 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     deepest = max((len(place.chain) for side in left for place, _ in side), default=0)
     for scope in _SCOPES:
         for depth in range(deepest, 0, -1):
-            left = _paired(left, _equal_chain(scope, depth), 0, found)
-            left = _paired(left, _below(scope, depth), depth, found)
+            left = _paired(left, _chains(scope, depth, deeper=False), 0, found)
+            left = _paired(left, _chains(scope, depth, deeper=True), depth, found)
     left = _paired(left, lambda _, each: (each[0].path, each[0].backward, each[0].name), 0, found)
     left = _paired(left, _after(found), 0, found)
     for depth, both in found:
@@ -260,9 +253,8 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     for side in (0, 1):  # what is in one trace alone, beside other work of the same operation
         for place, work in left[side]:
             alone = (place.name, "") if side == 0 else ("", place.name)
-            key = own.get(
-                (place.path, place.backward, place.name, side), (place.path, place.backward, *alone)
-            )
+            where = place.path, place.backward
+            key = own.get((*where, place.name, side), (*where, *alone))
             held, calls = rows.setdefault(key, (([], []), [0, 0]))
             held[side].append((place, work))
             calls[side] += work.calls
@@ -273,9 +265,7 @@ def _leaves(known: Mapping[Place, Work]) -> list[Leaf]:
     return [leaf for leaf in known.items() if leaf[1].kernels]
 
 
-def _paired(
-    left: Both, key: Callable[[int, Leaf], Hashable], depth: int, found: list[tuple[int, Both]]
-) -> Both:
+def _paired(left: Both, key: _Key, depth: int, found: list[tuple[int, Both]]) -> Both:
     """Pair what has one key, other than None, in both traces; the rest is left."""
     groups: dict[Hashable, Both] = defaultdict(lambda: ([], []))
     for side in (0, 1) if all(left) else ():
@@ -293,24 +283,21 @@ def _paired(
     return rest
 
 
-def _equal_chain(scope: Callable[[Place], Hashable], depth: int) -> Callable[[int, Leaf], Hashable]:
-    return lambda _, leaf: (scope(leaf[0]), leaf[0].plain) if len(leaf[0].chain) == depth else None
+def _chains(scope: Callable[[Place], Hashable], depth: int, *, deeper: bool) -> _Key:
+    """Chains of so many operations, or the beginnings of those that are as long or longer."""
+
+    def key(_: int, leaf: Leaf) -> Hashable:
+        length = len(leaf[0].chain)
+        fits = length >= depth if deeper else length == depth
+        return (scope(leaf[0]), leaf[0].plain[:depth]) if fits else None
+
+    return key
 
 
-def _below(scope: Callable[[Place], Hashable], depth: int) -> Callable[[int, Leaf], Hashable]:
-    return lambda _, leaf: (
-        (scope(leaf[0]), leaf[0].plain[:depth]) if len(leaf[0].chain) >= depth else None
-    )
-
-
-def _after(found: list[tuple[int, Both]]) -> Callable[[int, Leaf], Hashable]:
+def _after(found: list[tuple[int, Both]]) -> _Key:
     """The last pair that ran before a place without a path; all of one path are one."""
-    starts = [
-        sorted(
-            (min(work.first for _, work in both[side]), at) for at, (_, both) in enumerate(found)
-        )
-        for side in (0, 1)
-    ]
+    firsts = [[min(w.first for _, w in side) for side in both] for _, both in found]
+    starts = [sorted((first[side], at) for at, first in enumerate(firsts)) for side in (0, 1)]
 
     def last(side: int, leaf: Leaf) -> Hashable:
         place, work = leaf
@@ -342,21 +329,19 @@ def _table(rows: Rows) -> Aligned:
     for row, (held, called) in enumerate(rows.values()):
         calls[row] = called
         for side in (0, 1):
-            sums: dict[str, tuple[int, int]] = {}
+            times, numbers = Counter[str](), Counter[str]()
             for _, work in held[side]:
-                for name, own in work.kernels.items():
-                    before = sums.get(name, (0, 0))
-                    sums[name] = before[0] + own[0], before[1] + own[1]
-            ns[row, side] = sum(each for each, _ in sums.values())
-            count[row, side] = sum(each for _, each in sums.values())
-            order = sorted(sums, key=lambda name: (-sums[name][0], name))
-            told = [f"{name} × {sums[name][1]}" for name in order[:_MOST_KERNELS]]
+                for name, (own_ns, own_count) in work.kernels.items():
+                    times[name] += own_ns
+                    numbers[name] += own_count
+            ns[row, side], count[row, side] = times.total(), numbers.total()
+            order = [
+                name for name, _ in sorted(times.items(), key=lambda each: (-each[1], each[0]))
+            ]
+            told = [f"{name} × {numbers[name]}" for name in order[:_MOST_KERNELS]]
             told += [f"{len(order) - _MOST_KERNELS} more"] * (len(order) > _MOST_KERNELS)
             kernels[side].append("; ".join(told))
     columns = list(zip(*rows, strict=True)) or [()] * 4
-    names = ("path", "backward", "A_operation", "B_operation")
-    keys = dict(zip(names, columns, strict=True)) | {
-        "A_kernels": kernels[0],
-        "B_kernels": kernels[1],
-    }
+    names = ("path", "backward", "A_operation", "B_operation", "A_kernels", "B_kernels")
+    keys = dict(zip(names, [*columns, *kernels], strict=True))
     return Aligned(pd.DataFrame(keys), ns, count, calls)

@@ -1,4 +1,4 @@
-"""The comparison of traces as a report: how traces are measured, tables, charts, descriptions."""
+"""Comparisons of traces, or of one with its history, as reports; how traces are measured."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import NO_SAVING, measure
-from tracelens_ext.compare.verdict import prefixes
+from tracelens_ext.compare.measurement import measure
+from tracelens_ext.compare.verdict import prefixes, time_basis
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
@@ -23,44 +23,37 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.compare.comparison import Comparison
-    from tracelens_ext.compare.measurement import Measurement, Saving
+    from tracelens_ext.compare.measurement import Measurement, TableName
     from tracelens_ext.modules.modules import NodePath
     from tracelens_ext.roofline.found import Roofline
+    from tracelens_ext.trace import Float64Array
 
 
 def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     """A row a finding, the largest change first; None where some findings are unknown."""
-    divided = zip(comparison.measurements, comparison.divisors, strict=True)
-    known = [
-        {name: (saving / units, share) for name, (saving, share) in measured.findings.items()}
-        for measured, units in divided
-        if measured.findings is not None
-    ]
-    if len(known) < len(comparison.measurements):
+    if comparison.savings is None:
         return None
-    letters = comparison.letters
-    ids = list(dict.fromkeys(name for savings in known for name in savings))
-    both = [[savings.get(name, NO_SAVING) for name in ids] for savings in known]
-    saving, share = np.array(both, dtype=np.float64).reshape(len(known), -1, 2).transpose(2, 0, 1)
-    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
-    for prefix, savings in zip(prefixes(letters).values(), known[1:], strict=True):
-        words = [_change(known[0].get(name), savings.get(name)) for name in ids]
-        columns[f"{prefix}change"] = pd.array(words, dtype="str")
-    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)}
+    letters, (ids, cells) = comparison.letters, comparison.savings
+    there = ~np.isnan(cells[..., 0].T)
+    saving, share = np.nan_to_num(cells).transpose(2, 1, 0)
+    words, changes = {}, {}
     for at, prefix in enumerate(prefixes(letters).values(), start=1):
-        columns[f"{prefix}difference_ms"] = saving[at] - saving[0]
+        grown = share[at] - share[0]
+        cases = {
+            "": ~there[0] & ~there[at],
+            "new": ~there[0],
+            "gone": ~there[at],
+            "as before": np.abs(grown) < LEAST_SHARE_PERCENT,
+            "worse": grown > 0,
+        }
+        word = np.select([*cases.values()], [*cases], "better")
+        words[f"{prefix}change"] = pd.array(word.tolist(), dtype="str")
+        changes[f"{prefix}difference_ms"] = saving[at] - saving[0]
+    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str"), **words}
+    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)} | changes
     columns |= {f"{letter}_% of judged time": share[at] for at, letter in enumerate(letters)}
     order = np.argsort(-np.abs(share - share[0]).max(axis=0), kind="stable")
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
-
-
-def _change(before: Saving | None, after: Saving | None) -> str:
-    if before is None or after is None:
-        return "" if before is after else "new" if before is None else "gone"
-    grown = after[1] - before[1]
-    if abs(grown) < LEAST_SHARE_PERCENT:
-        return "as before"
-    return "worse" if grown > 0 else "better"
 
 
 _LOST_KEYS = ["op_name", "shapes"]
@@ -69,14 +62,10 @@ _LOST_KEYS = ["op_name", "shapes"]
 def time_lost(roofline: Roofline) -> pd.DataFrame:
     """`time_lost_ms` and `roofline_ms` by operation and shapes (with types), where known."""
     known = [row for row in roofline.rows if row.lost_ns is not None]
-    frame = pd.DataFrame(
-        {
-            "op_name": [row.operation.name for row in known],
-            "shapes": [shape_text(row) for row in known],
-            "time_lost_ms": [(row.lost_ns or 0.0) / NS_PER_MS for row in known],
-            "roofline_ms": [(row.roofline_ns or 0.0) / NS_PER_MS for row in known],
-        }
-    )
+    names = [(row.operation.name, shape_text(row)) for row in known]
+    frame = pd.DataFrame(names, columns=_LOST_KEYS)
+    frame["time_lost_ms"] = [(row.lost_ns or 0.0) / NS_PER_MS for row in known]
+    frame["roofline_ms"] = [(row.roofline_ns or 0.0) / NS_PER_MS for row in known]
     sums: pd.DataFrame = frame.groupby(_LOST_KEYS, sort=False).sum()
     return sums
 
@@ -137,8 +126,7 @@ _FULL = 0.5  # change, of the longer time, that has the full colour
 def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     """Nodes with the times of both traces, parents before children; small ones as `other`.
 
-    Columns as the call tree's (`gpu_time_ns` of both together, which is its width), `A_time_ms`,
-    `B_time_ms`, `difference_ms`, and `colour` and `hover` for the page.
+    Columns as the call tree's, `A_time_ms`, `B_time_ms`, `difference_ms`, `colour` and `hover`.
     """
     a, b = letters
     times = places[[f"{a}_time_ms", f"{b}_time_ms"]].fillna(0.0)
@@ -222,16 +210,12 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         UsageError: that is not known.
     """
     letters = comparison.letters
-    charts = [
-        Chart(
-            title=f"Change of GPU time by category, {letter} against {letters[0]}",
-            sheet="categories",
-            label_column=str(categories.columns[0]),
-            value_column=f"{prefix}difference_ms",
-        )
-        for letter, prefix in prefixes(letters).items()
-        if (categories := comparison.tables.get("categories")) is not None
-    ]
+    charts = []
+    if (categories := comparison.tables.get("categories")) is not None:
+        label = str(categories.columns[0])
+        for letter, prefix in prefixes(letters).items():
+            title = f"Change of GPU time by category, {letter} against {letters[0]}"
+            charts.append(Chart(title, "categories", label, f"{prefix}difference_ms"))
     findings = compare_findings(comparison)
     lost = [m.lost for m in comparison.measurements if m.lost is not None and len(m.lost)]
     table, told = None, []
@@ -249,16 +233,12 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         trees["call_tree"] = place_tree(own, letters[:2])
         title = f"GPU time of {letters[0]} and {letters[1]} by place"
         charts.append(Chart(title, "call_tree", "label", "gpu_time_ns", "call_tree", on="page"))
-    verdicts = comparison.verdicts
-    columns = {
-        "trace": letters[1:],
-        "verdict": [each.text for each in verdicts],
-        "work_ratio": [each.work_ratio for each in verdicts],
-        "speed_ratio": [each.speed_ratio for each in verdicts],
-    }
+    said = [(each.text, each.work_ratio, each.speed_ratio) for each in comparison.verdicts]
+    verdict = pd.DataFrame(said, columns=["verdict", "work_ratio", "speed_ratio"])
+    verdict.insert(0, "trace", letters[1:])
     return Report(
         title=TITLE,
-        sheets={"verdict": pd.DataFrame(columns)}
+        sheets={"verdict": verdict}
         | ({} if findings is None else {"findings": findings})
         | comparison.tables
         | ({} if table is None else {"roofline": table}),
@@ -268,6 +248,59 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         charts=charts,
         page_sheets=trees,
         units={"verdict": {}},
-        answers=[Answer("Verdict", "verdict", list(columns))],
+        answers=[Answer("Verdict", "verdict", list(map(str, verdict)))],
         members=comparison.members,
+    )
+
+
+_HISTORY: tuple[TableName, ...] = ("timeline", "categories", "operations", "kernels")
+_ROUNDING = 1e-6  # ms, of a division
+_FAR = 3  # median absolute deviations that deserve a word
+
+
+def history_table(comparison: Comparison) -> pd.DataFrame:
+    """A row a figure: its median, its median absolute deviation, and the trace's own value.
+
+    Columns `table`, `figure`, `median_ms`, `mad_ms`, `time_ms`, `difference_ms` (from the median)
+    and `difference_mads` (empty where the history does not vary). The farthest come first.
+    """
+    parts: list[tuple[str, list[str], Float64Array]] = []
+    for name in _HISTORY:
+        if (aligned := comparison.aligned.get(name)) is not None:
+            keys = aligned.keys.drop(columns="device", errors="ignore").astype(str)
+            parts.append((name, keys.iloc[:, -1].tolist(), comparison.times_ms(name)))
+    if comparison.savings is not None:
+        ids, cells = comparison.savings
+        parts.append(("findings", ids, np.nan_to_num(cells[..., 0])))
+    named = [(table, figure) for table, figures, _ in parts for figure in figures]
+    times = np.concatenate([part for *_, part in parts])
+    median = np.median(times[:, :-1], axis=1)
+    mad = np.median(np.abs(times[:, :-1] - median[:, None]), axis=1)
+    change = times[:, -1] - median
+    mads = np.divide(change, mad, out=np.full(len(mad), np.nan), where=mad > 0)
+    frame = pd.DataFrame(named, columns=["table", "figure"])
+    frame = frame.assign(median_ms=median, mad_ms=mad, time_ms=times[:, -1])
+    frame = frame.assign(difference_ms=change, difference_mads=mads)
+    surprise = np.where(mad > 0, np.abs(mads), np.where(change == 0, 0.0, np.inf))
+    order = np.lexsort((-np.abs(change), -surprise))
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def history_report(comparison: Comparison) -> Report:
+    """The comparison with a history, ready for any format."""
+    table, count = history_table(comparison), len(comparison.measurements) - 1
+    far = table[table["difference_ms"].abs() > _FAR * table["mad_ms"] + _ROUNDING]
+    of = far[far["table"].isin(["timeline", "categories"])].to_dict("records")
+    named = [f"{row['figure']} {row['difference_ms']:+,.3f} ms" for row in of[:_FAR]]
+    text = f"Of {len(table):,} figures {len(far):,} are more than {_FAR} MAD from the median of"
+    text += f" {count} before{': ' if named else ''}{', '.join(named)}."
+    facts: list[tuple[str, object]] = [("Verdict", text)]
+    for letter, each in comparison.named:
+        facts.append((letter if each is not comparison.measurements[-1] else "Trace", each.path))
+    return Report(
+        title="GPU performance against its history",
+        sheets={"history": table},
+        facts=[*facts, ("Times", time_basis(comparison))],
+        descriptions={"history": "Each figure against the median of those before it"},
+        members={"unit": comparison.unit.document(comparison.letters), "verdict": {"text": text}},
     )

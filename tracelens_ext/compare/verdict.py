@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _NAMED = 3
 #: What is no change: of the amount of work, and of speed in percent.
 _SAME_WORK, _SAME_SPEED = 0.005, 0.5
-#: How far the counts of periods may lie from what calls say.
-_PERIODS_AGREE = 0.1
 _NS = 6  # decimals of ms
 
 
@@ -63,12 +61,9 @@ def prefixes(letters: Sequence[str]) -> dict[str, str]:
 
 
 def shares_of_change(
-    times_ms: Sequence[Float64Array], calls: Sequence[Float64Array], prefix: str
+    times_ms: Float64Array, calls: Float64Array, prefix: str
 ) -> dict[str, Float64Array]:
-    """What of each difference is the number of calls, in whole ns, and what their speed.
-
-    What is on one side alone is all number of calls.
-    """
+    """What of each difference is the number of calls (whole ns), and what their speed."""
     both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
     per_call = np.divide(times_ms[0], calls[0], out=np.zeros(len(both)), where=both)
     amount = np.round((calls[1] - calls[0]) * per_call, _NS)
@@ -78,10 +73,7 @@ def shares_of_change(
 
 
 def work_and_speed(rows: Aligned, at: int) -> tuple[float | None, float | None]:
-    """The ratios of whole traces by the calls of what both have.
-
-    The median ratio of calls, weighted by A's time; B's time by that of as many calls of A.
-    """
+    """Median ratio of calls, weighted by A's time; B's time by that of as many calls of A."""
     pair = [0, at]
     both = ((rows.ns[:, pair] > 0) & (rows.calls[:, pair] > 0)).all(axis=1)
     if not both.any():
@@ -91,14 +83,6 @@ def work_and_speed(rows: Aligned, at: int) -> tuple[float | None, float | None]:
     weight = np.cumsum(ns[order, 0])
     median = float(ratio[order][np.searchsorted(weight, weight[-1] / 2)])
     return median, float(ns[:, at].sum() / (ns[:, 0] * ratio).sum())
-
-
-def periods_agree(counts: Sequence[float], ratios: Sequence[float | None]) -> bool:
-    """Whether the counts of periods are of one amount of work, as the calls are."""
-    return all(
-        ratio is not None and abs(count / counts[0] / ratio - 1) <= _PERIODS_AGREE
-        for count, ratio in zip(counts[1:], ratios, strict=True)
-    )
 
 
 def verdict(
@@ -113,11 +97,9 @@ def verdict(
         said.append(f"{b} did the work of {a}" if same else f"{b} did {work:.2f} of {a}'s work")
     if speed is not None:
         change = 100 * (speed - 1)
-        same = abs(change) < _SAME_SPEED
         more = f"{abs(change):.1f} % {'more' if change > 0 else 'less'}"
-        said.append(
-            " at the same speed" if same else f", and took {more} GPU time for the same work"
-        )
+        other = f", and took {more} GPU time for the same work"
+        said.append(" at the same speed" if abs(change) < _SAME_SPEED else other)
     changed = next(column for column in rows if str(column).endswith("difference_ms"))
     largest = rows[rows[changed].abs() > 0].head(_NAMED)
     named = [f"{_name(row)} {row[changed]:+,.3f} ms" for row in largest.to_dict("records")]
@@ -164,35 +146,51 @@ def facts_of(comparison: Comparison) -> list[tuple[str, object]]:
 
 def notes_of(comparison: Comparison) -> list[str]:
     """How total time changed; then how the comparison was made, a sentence each."""
-    notes = _total_changes(comparison)
-    without = [letter for letter, measured in comparison.named if not measured.iterations]
-    if comparison.basis == "iteration":
+    named, basis = comparison.named, comparison.basis
+    before, *totals = _total_times(comparison)
+    notes = [
+        f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
+        f" {before:,.3f} to {total:,.3f} ms, {total - before:+,.3f} ms"
+        f"{f' ({100 * (total - before) / before:+.1f} %)' if before else ''}."
+        for letter, total in zip(comparison.letters[1:], totals, strict=True)
+    ]
+    without = [letter for letter, measured in named if not measured.iterations]
+    reports = [letter for letter, measured in named if measured.report]
+    if basis == "iteration":
         notes.append(
             "Times and counts are of an average iteration: GPU events launched in whole iterations,"
             " divided by the number of iterations. Idle and total time count a gap after each"
             " iteration; the one after the last is taken to be average."
         )
-        notes += _single_iteration_notes(comparison)
+        single = [letter for letter, measured in named if measured.iterations == 1]
+        if 0 < len(single) < len(named):  # the gap between iterations is unknown
+            notes.append(
+                f"{_do(single, 'has', 'have')} a single whole iteration, and so no gap between"
+                " iterations: idle and total time are short of one."
+            )
         notes += _outside_notes(comparison)
-    elif reports := [letter for letter, measured in comparison.named if measured.report]:
+    elif reports:
         notes.append(
-            f"Whole traces are compared, as {' and '.join(reports)}"
-            f" {_have(reports, 'is a report', 'are reports')}, without the times of iterations."
+            f"Whole traces are compared, as {_do(reports, 'is a report', 'are reports')}, without"
+            " the times of iterations."
         )
-    elif comparison.basis == "period":
+    elif basis == "period":
         notes.append(
             "Times and counts are of an average period of kernel names, as not every trace has"
             " iterations: all GPU events, divided by how often the kernels come back."
         )
-    elif without and len(without) < len(comparison.letters):
+    elif without and len(without) < len(named):
         notes.append(
-            f"Whole traces are compared, as {' and '.join(without)} {_have(without)} no whole"
-            " iteration (a ProfilerStep annotation that launched GPU work and ended in time)."
+            f"Whole traces are compared, as {_do(without, 'has', 'have')} no whole iteration (a"
+            " ProfilerStep annotation that launched GPU work and ended in time)."
         )
-    empty = [letter for letter, measured in comparison.named if measured.events == 0]
-    if empty:
-        notes.append(f"{' and '.join(empty)} {_have(empty, 'holds', 'hold')} no GPU events.")
+    if empty := [letter for letter, measured in named if measured.events == 0]:
+        notes.append(f"{_do(empty, 'holds', 'hold')} no GPU events.")
     return notes + _report_notes(comparison) + _different_kernels_notes(comparison)
+
+
+def _do(letters: Sequence[str], one: str, several: str) -> str:
+    return f"{' and '.join(letters)} {one if len(letters) == 1 else several}"
 
 
 #: What a table shows where some report holds no more than TraceLens's sheets do.
@@ -207,19 +205,13 @@ _AS_REFERENCE: Mapping[TableName, str] = {
 def _report_notes(comparison: Comparison) -> list[str]:
     """What reports do not hold, and what that means for the comparison."""
     notes = []
+    held = list(zip(comparison.letters, comparison.figures, strict=True))
     for name, said in _AS_REFERENCE.items():
-        lacking = [
-            letter
-            for letter, figures in zip(comparison.letters, comparison.figures, strict=True)
-            if name not in figures.tables
-        ]
-        if not lacking:
-            continue
-        holds = f"{' and '.join(lacking)} {_have(lacking, 'does', 'do')} not hold"
-        if name in comparison.aligned:
-            notes.append(f"{said}, as in TraceLens's sheets: {holds} more.")
-        else:
-            notes.append(f"There is no table of {name}, which {holds}.")
+        if lacking := [letter for letter, figures in held if name not in figures.tables]:
+            holds = f"{_do(lacking, 'does', 'do')} not hold"
+            there = f"{said}, as in TraceLens's sheets: {holds} more."
+            absent = f"There is no table of {name}, which {holds}."
+            notes.append(there if name in comparison.aligned else absent)
     makers = {measured.report for measured in comparison.measurements}
     if TRACELENS in makers and len(makers) > 1:
         notes.append(
@@ -227,9 +219,8 @@ def _report_notes(comparison: Comparison) -> list[str]:
             " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does ours."
             " It files some operations, such as those of flash attention, under `other`."
         )
-    return notes + [
-        f"{letter}: {note}." for letter, measured in comparison.named for note in measured.notes
-    ]
+    notes += [f"{letter}: {note}." for letter, each in comparison.named for note in each.notes]
+    return notes
 
 
 def time_basis(comparison: Comparison) -> str:
@@ -243,9 +234,8 @@ def _iterations(measured: Measurement) -> str:
         return "not in the report"
     if not measured.iterations:
         return "none whole" if measured.left_out else "none"
-    label = measured.iteration_label
-    shown = f"{measured.iterations} ({label})"
-    return f"{shown}, not {measured.left_out}" if measured.left_out else shown
+    left_out = f", not {measured.left_out}" if measured.left_out else ""
+    return f"{measured.iterations} ({measured.iteration_label}){left_out}"
 
 
 def _total_times(comparison: Comparison) -> list[float]:
@@ -253,16 +243,6 @@ def _total_times(comparison: Comparison) -> list[float]:
     kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
     totals = comparison.times_ms("timeline")[kinds == "total_time"]
     return [float(total) for total in totals.max(axis=0, initial=0.0)]
-
-
-def _total_changes(comparison: Comparison) -> list[str]:
-    before, *totals = _total_times(comparison)
-    return [
-        f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
-        f" {before:,.3f} to {total:,.3f} ms, {total - before:+,.3f} ms"
-        f"{f' ({100 * (total - before) / before:+.1f} %)' if before else ''}."
-        for letter, total in zip(comparison.letters[1:], totals, strict=True)
-    ]
 
 
 def _outside_notes(comparison: Comparison) -> list[str]:
@@ -279,22 +259,6 @@ def _outside_notes(comparison: Comparison) -> list[str]:
                 " or has no launch in the trace, and does not count; --total compares all of it."
             )
     return notes
-
-
-def _have(letters: list[str], one: str = "has", several: str = "have") -> str:
-    return one if len(letters) == 1 else several
-
-
-def _single_iteration_notes(comparison: Comparison) -> list[str]:
-    """Traces of one iteration beside such of several: the gap between iterations is unknown."""
-    single = [letter for letter, measured in comparison.named if measured.iterations == 1]
-    if not single or len(single) == len(comparison.letters):
-        return []
-    note = (
-        f"{' and '.join(single)} {_have(single)} a single whole iteration, and so no gap between"
-        " iterations: idle and total time are short of one."
-    )
-    return [note]
 
 
 def _different_kernels_notes(comparison: Comparison) -> list[str]:

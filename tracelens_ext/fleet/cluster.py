@@ -1,9 +1,7 @@
 """Jobs on Dask workers: of this process, of this machine, or of a cluster.
 
-Dask runs a job again on its own when a worker is lost in a regular way. A worker that dies (killed
-by a signal, out of memory) is another matter: the job that it was doing may be the reason. So at
-most as many jobs are handed out as there are threads; each death counts against the one job that
-the worker was doing, and a job that outlives its attempts is given up, not the others with it.
+A worker that dies may die of its job. So no more jobs are handed out than there are threads; each
+death counts against the one job that the worker was doing, which is given up after its attempts.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import queue
 import tempfile
 import time
 from collections import deque
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TracelensError, UsageError
@@ -44,25 +42,16 @@ def require_fleet_extra() -> None:
     """Check that what a fleet needs is installed."""
     import importlib.util
 
-    missing = [
-        name
-        for name in ("distributed", "fsspec", "pyarrow")
-        if importlib.util.find_spec(name) is None
-    ]
-    if missing:
-        raise UsageError(
-            f"a fleet needs {missing[0]}, not installed here; run:"
-            " pip install 'tracelens-ext[fleet]'"
-        )
+    for name in ("distributed", "fsspec", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            how = "not installed here; run: pip install 'tracelens-ext[fleet]'"
+            raise UsageError(f"a fleet needs {name}, {how}")
 
 
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
     """As many processes as this one may use cores, and as memory has room for such traces."""
-    sizes = [
-        text_bytes(source.size, compressed=source.url.endswith(".gz"))
-        for source in sources
-        if source.size is not None
-    ]
+    known = [(s.size, s.url.endswith(".gz")) for s in sources if s.size is not None]
+    sizes = [text_bytes(size, compressed=compressed) for size, compressed in known]
     return min(cores(), traces_at_once(max(sizes, default=0)))
 
 
@@ -84,14 +73,12 @@ def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
                 _check_versions(client, scheduler)
                 yield client
             return
-        with (
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-            ExitStack() as open_,
-        ):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             with processes_starting():
-                cluster = open_.enter_context(_local_cluster(workers, folder))
-                client = open_.enter_context(Client(cluster, set_as_default=False))
-            yield client
+                cluster = _local_cluster(workers, folder)
+                client = Client(cluster, set_as_default=False)
+            with cluster, client:
+                yield client
 
 
 def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has no type hints
@@ -120,14 +107,13 @@ def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has 
 def run_jobs(
     client: Any,  # noqa: ANN401
     jobs: Sequence[TraceJob],
-    *,
     attempts: int,
+    *,
     in_order: bool,
 ) -> Iterator[tuple[TraceJob, Outcome, int]]:
-    """Yield each job when it is over, how it went, and how often it was tried.
-
-    `in_order`: no more are handed out than there are threads.
-    """
+    """Yield each job when over, how it went, and its attempts; `in_order`: one job a thread."""
+    if not jobs:
+        return
     waiting = deque((job, 1) for job in jobs)
     running: dict[Any, tuple[TraceJob, int]] = {}
     over: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -148,9 +134,7 @@ def run_jobs(
             job, attempt = running.pop(future)
             outcome = _outcome(future, job)
             future.release()
-            if (
-                outcome.stage == "worker"
-            ):  # two jobs on the one worker that is left: which kills it?
+            if outcome.stage == "worker":  # two jobs on the one that is left: which kills it?
                 threads.count()
             if outcome.about is None and not outcome.final and attempt < attempts:
                 waiting.append((job, attempt + 1))
@@ -167,15 +151,14 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
 
     if future.status in ("cancelled", "lost"):
         raise ClusterError(_GONE)
-    error = future.exception() if future.status == "error" else None
-    if error is None:
+    if future.status != "error":
         result: Outcome = future.result()
         return result
-    died = isinstance(error, KilledWorker)
+    error = future.exception()
     what = f"failed ({type(error).__name__}: {reason(error)})"
-    what = "process died (out of memory, or killed)" if died else what
-    message = f"{job.source.name}: the worker {what}"
-    return Outcome(job.source.stem, stage="worker", message=message)
+    if isinstance(error, KilledWorker):
+        what = "process died (out of memory, or killed)"
+    return Outcome(stage="worker", message=f"{job.source.name}: the worker {what}")
 
 
 class _Threads:
@@ -214,22 +197,18 @@ def _check_versions(client: Any, scheduler: str) -> None:  # noqa: ANN401
     except (OSError, TimeoutError):
         raise ClusterError(_GONE) from None
     for worker, answer in found.items():
-        if isinstance(answer, str) and answer == __version__:
-            continue
-        has = f"has version {answer}" if isinstance(answer, str) else "lacks it"
-        raise ClusterError(
-            f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has};"
-            " install the same version there, with the extra fleet"
-        )
+        if answer != __version__:
+            has = f"has version {answer}" if isinstance(answer, str) else "lacks it"
+            raise ClusterError(
+                f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has};"
+                " install the same version there, with the extra fleet"
+            )
 
 
 def _version() -> str:
-    import distributed  # noqa: F401
-    import fsspec  # noqa: F401
-    import pyarrow  # noqa: F401
-
     from tracelens_ext import __version__
 
+    require_fleet_extra()
     return __version__
 
 

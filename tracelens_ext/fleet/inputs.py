@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,9 +85,7 @@ def base_name(url: str) -> str:
 def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFound]]:
     """The traces that arguments name, each once, sorted by name with numbers in their order.
 
-    A folder stands for the traces directly in it, a pattern for the files that match it; both
-    without what this program wrote itself. One file by its name need not exist: that it does not
-    is found when it is to be read.
+    A folder stands for the traces directly in it. Whether a file exists is found by its reader.
     """
     found: dict[str, FleetInput] = {}
     problems: list[NotFound] = []
@@ -120,16 +119,14 @@ def reason(error: BaseException) -> str:
 def _local(argument: str) -> list[FleetInput]:
     path = Path(argument)
     found = traces_matching(argument) if is_pattern(argument) else [path]
-    return [_of_file(each) for each in (traces_in(path) if path.is_dir() else found)]
-
-
-def _of_file(path: Path) -> FleetInput:
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return FleetInput(str(path), str(path.absolute()))
-    identity = {"size": str(status.st_size), "version": str(status.st_mtime_ns)}
-    return FleetInput(str(path), str(path.absolute()), identity)
+    traces = []
+    for each in traces_in(path) if path.is_dir() else found:
+        identity = None
+        with suppress(OSError, ValueError):
+            status = each.stat()
+            identity = {"size": str(status.st_size), "version": str(status.st_mtime_ns)}
+        traces.append(FleetInput(str(each), str(each.absolute()), identity))
+    return traces
 
 
 def _remote(argument: str) -> list[FleetInput]:
@@ -146,12 +143,10 @@ def _remote(argument: str) -> list[FleetInput]:
         raise
     except Exception as error:  # a file system raises what its library does
         raise OSError(f"{type(error).__name__}: {error}") from error
-    wanted = {name: info for name, info in infos.items() if info.get("type", "file") == "file"}
-    urls = {name: _url_of(argument, files, name) for name in wanted}
-    return [
-        FleetInput(urls[name], urls[name], identity_in(info) or _identity(files, name))
-        for name, info in wanted.items()
-    ]
+    wanted = [(n, info) for n, info in infos.items() if info.get("type", "file") == "file"]
+    names = [_url_of(argument, files, name) for name, _ in wanted]
+    known = [identity_in(info) or _identity(files, name) for name, info in wanted]
+    return list(map(FleetInput, names, names, known))
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -199,10 +194,7 @@ _MOST_RANKS = 10**7
 
 
 def rank_of(metadata: Mapping[str, object], url: str, place: int) -> tuple[int, str]:
-    """The rank of a trace, and how it is known: `metadata`, `name` (of the file) or `order`.
-
-    `place` is its place among all traces by name, from 0.
-    """
+    """The rank of a trace (`place`: among all by name, from 0), and how it is known."""
     said = _whole(distributed_info(metadata).get("rank"))
     if said is not None:
         return said, METADATA

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,9 @@ from tracelens_ext.fleet.inputs import (
     rank_of,
     world_size_of,
 )
+from tracelens_ext.fleet.store import DONE
 from tracelens_ext.lazy import pd
-from tracelens_ext.ranks.part import rank_tables
+from tracelens_ext.ranks.part import communication_about, rank_tables
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.work.grouping import group_durations, number_groups, percent, sums, texts
@@ -89,12 +90,12 @@ def portable_rules(
         rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
     )
     chosen = None if categorizer is None else os.fspath(categorizer)
+    is_file = chosen is not None and chosen.lower().endswith(".json")
 
     def named(packs: Iterable[RulePack]) -> list[RulePack]:
         """Where the files lie changes nothing."""
         return [replace(pack, source=Path(pack.source or "").name) for pack in packs]
 
-    is_file = chosen is not None and chosen.lower().endswith(".json")
     return {
         "rules": named(map(load_pack, rules)),
         "maps": named(pack for place in maps for pack in load_maps(place, passed_over=[])),
@@ -115,10 +116,10 @@ class TraceJob:
 
     def is_done(self, mark: Mapping[str, Any] | None) -> bool:
         """Whether a marker says that this very job was done."""
-        if mark is None or self.source.identity is None:
-            return False
         return (
-            mark.get("key") == self.key
+            mark is not None
+            and self.source.identity is not None
+            and mark.get("key") == self.key
             and mark.get("identity") == self.source.identity
             and mark.get("trace") == self.source.name
             and (mark.get("by_place") is False or mark.get("place") == self.place)
@@ -129,7 +130,6 @@ class TraceJob:
 class Outcome:
     """How a job went."""
 
-    stem: str  #: of the trace
     #: what is noted of the trace, as JSON; None when it failed
     about: dict[str, Any] | None = None
     stage: str = ""  #: where it failed: `open`, `read`, `analyse`, `write` or `worker`
@@ -139,64 +139,44 @@ class Outcome:
 
 
 class _StageError(Exception):
-    """Something went wrong at a stage."""
-
-    def __init__(self, stage: str, error: Exception, *, final: bool) -> None:
-        super().__init__(_one_line(error))
-        self.stage, self.final = stage, final
+    """Something went wrong at a stage; holds the `Outcome`."""
 
 
 def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
     """Do a job."""
-    stem = job.source.stem
-    if attempt > 1 and job.source.is_remote:
-        time.sleep(job.options.pause_s * 2 ** (attempt - 2))
-    try:
-        about, problems = _do(job)
-    except _StageError as error:
-        return Outcome(stem, stage=error.stage, message=str(error), final=error.final)
-    return Outcome(stem, about, problems=problems)
-
-
-def _do(job: TraceJob) -> tuple[dict[str, Any], tuple[str, ...]]:
-    started = time.perf_counter()
-    with _on_this_machine(job.source) as path:
-        analyzer = _analyzer(job, path)
-        with _stage("analyse"):
-            about, tables = _results(job, analyzer)
-    with _stage("write"):
-        job.store.unmark(job.source.stem)
-        for name, frame in tables.items():
-            job.store.put_table(f"{name}/{job.source.stem}", frame)
-        about["seconds"] = round(time.perf_counter() - started, 3)
-        job.store.mark(job.source.stem, about)
-    return about, tuple(analyzer.problems)
-
-
-def _analyzer(job: TraceJob, path: Path) -> TreePerfAnalyzer:
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
+    source, options = job.source, job.options
+    if attempt > 1 and source.is_remote:
+        time.sleep(options.pause_s * 2 ** (attempt - 2))
+    started = time.perf_counter()
     try:
-        return TreePerfAnalyzer(
-            path,
-            use_kernel_name_categories=True,
-            include_unlinked_kernels=job.options.unlinked_kernels,
-            cache=job.options.cache and not job.source.is_remote,
-            reading=job.options.reading,
-            **job.options.rules,
-        )
-    except TraceError as error:
-        cut_off = isinstance(error, TraceCutOffError) and job.source.is_remote  # in the transfer
-        shown = TraceError(job.source.name, error.problem, error.remedy)
-        raise _StageError("read", shown, final=not cut_off) from None
-    except Exception as error:  # one trace's trouble, whatever it is, must not stop the others
-        raise _StageError("read", error, final=isinstance(error, TracelensError)) from error
+        with _on_this_machine(source) as path:
+            with _stage("read", source):
+                analyzer = TreePerfAnalyzer(
+                    path,
+                    use_kernel_name_categories=True,
+                    include_unlinked_kernels=options.unlinked_kernels,
+                    cache=options.cache and not source.is_remote,
+                    reading=options.reading,
+                    **options.rules,
+                )
+            with _stage("analyse", source):
+                about, tables = _results(job, analyzer)
+        with _stage("write", source):
+            job.store.remove(f"{DONE}/{source.stem}.json")  # its parts no longer count
+            for name, frame in tables.items():
+                job.store.put_table(f"{name}/{source.stem}", frame)
+            about["seconds"] = round(time.perf_counter() - started, 3)
+            job.store.mark(source.stem, about)
+    except _StageError as error:
+        failed: Outcome = error.args[0]
+        return failed
+    return Outcome(about, problems=tuple(analyzer.problems))
 
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is noted of a trace, and its tables."""
-    from tracelens_ext.ranks.part import communication_about
-
     trace, work = analyzer.trace, analyzer.work
     rank, rank_from = rank_of(trace.metadata, job.source.url, job.place)
     tables = trace_tables(analyzer, job.source.name, rank, job.place)
@@ -223,23 +203,23 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any],
 
 
 @contextmanager
-def _stage(name: str) -> Iterator[None]:
-    """Say of whatever goes wrong at which stage it did."""
+def _stage(name: str, source: FleetInput) -> Iterator[None]:
+    """Say of whatever goes wrong at which stage it did, and whether it would go wrong again."""
     try:
         yield
     except Exception as error:  # one trace's trouble, whatever it is, must not stop the others
-        wrong = isinstance(error, TracelensError) and not isinstance(error, OutputError)
-        raise _StageError(name, error, final=wrong) from error
-
-
-def _worker_folder() -> str | None:
-    """The folder of this Dask worker, which goes with it, even if it is killed; None without."""
-    from distributed import get_worker
-
-    try:
-        return str(get_worker().local_directory)
-    except ValueError:
-        return None
+        final = isinstance(error, TracelensError) and not isinstance(error, OutputError)
+        said = _one_line(error)
+        if name == "open":
+            # fsspec says of any web server that does not answer that it has no such file.
+            web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
+            final |= isinstance(error, FileNotFoundError | PermissionError) and not web
+            said = _one_line(error.__cause__) if isinstance(error.__cause__, OSError) else said
+            said = str(TraceError(source.name, f"cannot be opened ({said})", "check the URL"))
+        elif name == "read" and isinstance(error, TraceError):
+            final = not (isinstance(error, TraceCutOffError) and source.is_remote)  # on its way
+            said = _one_line(TraceError(source.name, error.problem, error.remedy))
+        raise _StageError(Outcome(stage=name, message=said, final=final)) from error
 
 
 @contextmanager
@@ -248,22 +228,19 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
     if not source.is_remote:
         yield Path(source.url)
         return
+    from distributed import get_worker
+
+    place = None
+    with suppress(ValueError):  # a Dask worker's own folder goes with it, even if it is killed
+        place = get_worker().local_directory
     with tempfile.TemporaryDirectory(
-        prefix="tracelens-ext-", dir=_worker_folder(), ignore_cleanup_errors=True
+        prefix="tracelens-ext-", dir=place, ignore_cleanup_errors=True
     ) as folder:
         copy = Path(folder) / (base_name(source.url) or "trace.json")
-        try:
+        with _stage("open", source):
             files, path = file_system(source.url)
             with files.open(path, "rb") as far, copy.open("wb") as near:
                 shutil.copyfileobj(far, near, _COPY_BYTES)
-        except Exception as error:
-            # fsspec says of any web server that does not answer that it has no such file.
-            web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
-            lasting = FileNotFoundError | PermissionError | TracelensError
-            never = isinstance(error, lasting) and not web
-            reason = _one_line(error.__cause__ if isinstance(error.__cause__, OSError) else error)
-            shown = TraceError(source.name, f"cannot be opened ({reason})", "check the URL")
-            raise _StageError("open", shown, final=never) from error
         yield copy
 
 
@@ -281,8 +258,6 @@ TABLES = (
     *("timeline", "categories", "kernels", "ops", "collectives", "collective_calls"),
     *("findings", "rank_calls", "rank_iterations", "overlap"),
 )
-#: The first columns of each part.
-KEYS = ("trace", "rank", "device")
 #: What has no type of its own in a table without rows: a column has one type in all parts.
 _NUMBERS = {"time ms": "float64", "percent": "float64"}
 _TEXTS = (
@@ -295,10 +270,7 @@ _TEXTS = (
 def trace_tables(
     analyzer: TreePerfAnalyzer, name: str, rank: int, place: int
 ) -> dict[str, pd.DataFrame]:
-    """The tables of a trace by their names in `TABLES`, with `trace`, `rank`, `device` first.
-
-    The GPU of a row is missing in tables that add up several, unless the trace has one.
-    """
+    """The tables of a trace by their names in `TABLES`, with `trace`, `rank`, `device` first."""
     work = analyzer.work
     timeline = gpu_timeline(work)
     if "device" not in timeline:
@@ -323,14 +295,9 @@ def categories(work: GpuWork) -> pd.DataFrame:
     groups = group_durations([device, found.code], work.duration)
     _, number = number_groups([device])
     whole = sums(number, work.duration, int(number.max(initial=-1)) + 1)[number[groups.first]]
-    return pd.DataFrame(
-        {
-            "device": groups.keys[0],
-            "kernel_category": texts(groups.keys[1], found.labels),
-            **groups.figures("count", "total_time_ms"),
-            "% of GPU time": percent(groups.total, whole),
-        }
-    )
+    columns = {"device": groups.keys[0], "kernel_category": texts(groups.keys[1], found.labels)}
+    columns |= groups.figures("count", "total_time_ms")
+    return pd.DataFrame({**columns, "% of GPU time": percent(groups.total, whole)})
 
 
 def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataFrame:
@@ -338,10 +305,9 @@ def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataF
     types = dict.fromkeys(_TEXTS, "str") | _NUMBERS
     frame = frame.astype({column: kind for column, kind in types.items() if column in frame})
     if "device" not in frame:
-        devices = np.unique(work.trace.device)
-        only = int(devices[0]) if len(devices) == 1 else None
-        numbers = pd.Series([only] * len(frame), dtype="Int64", index=frame.index)
-        frame.insert(0, "device", numbers)
+        devices = np.unique(work.trace.device).tolist()
+        only = devices[0] if len(devices) == 1 else None
+        frame.insert(0, "device", pd.Series([only] * len(frame), frame.index, "Int64"))
     frame.insert(0, "rank", rank)
-    frame.insert(0, "trace", pd.Series([name] * len(frame), dtype="str", index=frame.index))
+    frame.insert(0, "trace", pd.Series([name] * len(frame), frame.index, "str"))
     return frame

@@ -5,38 +5,37 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, run_jobs, workers_of
-from tracelens_ext.fleet.inputs import (
-    ORDER,
-    FleetInput,
-    NotFound,
-    find_inputs,
-    missing_ranks,
-    rank_in_name,
-)
-from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob, portable_rules
-from tracelens_ext.fleet.reduce import REDUCTIONS, reductions
+from tracelens_ext.fleet.inputs import ORDER, find_inputs, missing_ranks, rank_in_name
+from tracelens_ext.fleet.job import TABLES, JobOptions, TraceJob, portable_rules
 from tracelens_ext.fleet.store import ResultStore
-from tracelens_ext.fleet.together import PAGE, ranks_together
+from tracelens_ext.fleet.together import PAGE, REDUCTIONS, ranks_together, reductions
 from tracelens_ext.fleet.together import TABLES as TOGETHER
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+    from tracelens_ext.fleet.inputs import FleetInput, NotFound
+    from tracelens_ext.fleet.job import Outcome
+
+    #: Stem → what is noted of a trace whose parts are there.
+    Done = Mapping[str, Mapping[str, Any]]
+    #: Stem → how a job of this run went, and how often it was tried.
+    Outcomes = Mapping[str, tuple[Outcome, int]]
 
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000
 _TRACE_COLUMNS = [
     *("trace", "rank", "rank_from", "world_size", "state", "attempts", "events", "gpu_events"),
-    *("dropped", "gpu_time_ms", "seconds", "format", "parts"),
+    *("events_dropped", "gpu_time_ms", "seconds", "format", "parts"),
 ]
-_FAILURE_COLUMNS = ("trace", "rank", "stage", "message", "attempts")
+_FAILURE_COLUMNS = ["trace", "rank", "stage", "message", "attempts"]
 
 
 @dataclass(frozen=True)
@@ -55,20 +54,6 @@ class FleetResult:
     missing: int  #: ranks of which there is no trace
     notes: Sequence[str] = ()  #: what the reader should know, a sentence each
     problems: Sequence[str] = ()  #: what plugins did wrong on the workers, each `NAME: error`
-
-
-@dataclass
-class _Tally:
-    """What is known of the jobs so far."""
-
-    #: stem → what is noted of the trace
-    done: dict[str, dict[str, Any]] = field(default_factory=dict)
-    fresh: set[str] = field(default_factory=set)  #: stems of those done in this run
-    #: the jobs given up, how they went, and after how many attempts
-    failed: list[tuple[TraceJob, Outcome, int]] = field(default_factory=list)
-    #: stem → how often a job of this run was tried
-    attempts: dict[str, int] = field(default_factory=dict)
-    problems: dict[str, None] = field(default_factory=dict)  #: of plugins
 
 
 def run_fleet(
@@ -138,28 +123,81 @@ def run_fleet(
     reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if workers or scheduler is not None:
         reading = replace(reading, jobs=1)  # the traces are what is done side by side
-    options = JobOptions(
-        rules=portable_rules(rules, categorizer, maps, without_packs),
-        unlinked_kernels=include_unlinked_kernels,
-        reading=reading,
-        cache=cache,
-        pause_s=pause_s,
-    )
+    portable = portable_rules(rules, categorizer, maps, without_packs)
+    options = JobOptions(portable, include_unlinked_kernels, reading, cache, pause_s)
     names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS, *TOGETHER)]
     store.claim([*names, *TABLES, PAGE, ".done"], force=force)
-    jobs = [
-        TraceJob(source, place, store, options, options.key) for place, source in enumerate(sources)
-    ]
+    key = options.key
+    jobs = [TraceJob(source, at, store, options, key) for at, source in enumerate(sources)]
     marks = store.marks()
-    tally = _Tally()
-    for job in jobs:
-        if job.is_done(marks.get(job.source.stem)):
-            tally.done[job.source.stem] = marks[job.source.stem]
-    todo = [job for job in jobs if job.source.stem not in tally.done]
-    notes = _left_out(marks, jobs)
+    todo = [job for job in jobs if not job.is_done(marks.get(job.source.stem))]
     with workers_of(scheduler, min(workers, len(todo))) if todo else nullcontext() as client:
-        _do(client, todo, tally, attempts, len(jobs), progress, in_order=scheduler is None)
-        return _finish(client, store, jobs, tally, not_found, notes, ranks_per_node=ranks_per_node)
+        outcomes = _do(client, todo, attempts, len(jobs), progress, in_order=scheduler is None)
+        return _finish(client, store, jobs, marks, outcomes, not_found, ranks_per_node)
+
+
+def _do(
+    client: Any,  # noqa: ANN401
+    todo: Sequence[TraceJob],
+    attempts: int,
+    total: int,
+    progress: Callable[[int, int, int], None] | None,
+    *,
+    in_order: bool,
+) -> Outcomes:
+    """Do what is not done."""
+    tell = progress or (lambda *_: None)
+    outcomes: dict[str, tuple[Outcome, int]] = {}
+    done, failed = total - len(todo), 0
+    tell(done, failed, total)
+    for job, outcome, tried in run_jobs(client, todo, attempts, in_order=in_order):
+        outcomes[job.source.stem] = outcome, tried
+        failed += outcome.about is None
+        done += outcome.about is not None
+        tell(done, failed, total)
+    return outcomes
+
+
+def _finish(
+    client: Any,  # noqa: ANN401
+    store: ResultStore,
+    jobs: Sequence[TraceJob],
+    marks: Done,
+    outcomes: Outcomes,
+    not_found: Sequence[NotFound],
+    ranks_per_node: int | None,
+) -> FleetResult:
+    """Write the list of traces, that of failures, and the reductions."""
+    fresh = {stem: each.about for stem, (each, _) in outcomes.items()}
+    abouts = {job.source.stem: {**marks, **fresh}[job.source.stem] for job in jobs}
+    done = {stem: about for stem, about in abouts.items() if about is not None}
+    broken = [job for job in jobs if job.source.stem not in done]
+    named = [rank_in_name(job.source.url) for job in broken]
+    failed = [rank for rank in named if rank is not None]
+    ranks, missing, world_notes = _missing(done, failed)
+    failures = _failures(broken, outcomes, not_found, ranks)
+    traces = _traces(jobs, done, outcomes)
+    store.put_table("traces", traces)
+    store.put_table("failures", failures)
+    tables, notes = reductions(store, done) if done else ({}, [])
+    for name in (*REDUCTIONS, *TOGETHER):
+        if name in tables:
+            store.put_table(name, tables[name])
+        else:
+            store.remove(f"{name}.parquet")
+    if done:
+        tables = ranks_together(client, store, done, failed, ranks_per_node) | tables
+    return FleetResult(
+        out=store.url,
+        tables=tables | {"traces": traces},
+        failures=failures,
+        done=len(done) - len(jobs) + len(outcomes),
+        kept=len(jobs) - len(outcomes),
+        failed=len(broken) + len(not_found),
+        missing=missing,
+        notes=[*_rank_notes(done), *world_notes, *notes, *_left_out(done, abouts, marks)],
+        problems=list(dict.fromkeys(p for each, _ in outcomes.values() for p in each.problems)),
+    )
 
 
 def _check(
@@ -189,120 +227,43 @@ def _check(
     return count
 
 
-def _do(
-    client: Any,  # noqa: ANN401
-    todo: Sequence[TraceJob],
-    tally: _Tally,
-    attempts: int,
-    total: int,
-    progress: Callable[[int, int, int], None] | None,
-    *,
-    in_order: bool,
-) -> None:
-    """Do what is not done, and tally it."""
-
-    def tell() -> None:
-        if progress is not None:
-            progress(len(tally.done), len(tally.failed), total)
-
-    tell()
-    if not todo:
-        return
-    for job, outcome, tried in run_jobs(client, todo, attempts=attempts, in_order=in_order):
-        stem = job.source.stem
-        tally.attempts[stem] = tried
-        tally.problems |= dict.fromkeys(outcome.problems)
-        if outcome.about is None:
-            tally.failed.append((job, outcome, tried))
-        else:
-            tally.done[stem] = outcome.about
-            tally.fresh.add(stem)
-        tell()
-
-
-def _finish(
-    client: Any,  # noqa: ANN401
-    store: ResultStore,
-    jobs: Sequence[TraceJob],
-    tally: _Tally,
+def _failures(
+    broken: Sequence[TraceJob],
+    outcomes: Outcomes,
     not_found: Sequence[NotFound],
-    notes: Sequence[str],
-    *,
-    ranks_per_node: int | None,
-) -> FleetResult:
-    """Write the list of traces, that of failures, and the reductions."""
-    done = {
-        job.source.stem: tally.done[job.source.stem]
-        for job in jobs
-        if job.source.stem in tally.done
-    }
-    broken = [rank_in_name(job.source.url) for job, _, _ in tally.failed]
-    failed = [rank for rank in broken if rank is not None]
-    ranks, missing, world_notes = _missing(done, failed)
-    failures = _failures(tally, not_found, ranks)
-    traces = _traces(jobs, tally)
-    store.put_table("traces", traces)
-    store.put_table("failures", failures)
-    tables: dict[str, pd.DataFrame] = {}
-    found_notes: list[str] = []
-    if done:
-        tables, found_notes = reductions(store, done)
-    for name in (*REDUCTIONS, *TOGETHER):
-        if name in tables:
-            store.put_table(name, tables[name])
-        else:
-            store.remove(f"{name}.parquet")
-    if done:
-        found = ranks_together(client, store, done, failed=failed, ranks_per_node=ranks_per_node)
-        tables = found | tables
-    return FleetResult(
-        out=store.url,
-        tables=tables | {"traces": traces},
-        failures=failures,
-        done=len(tally.fresh),
-        kept=len(done) - len(tally.fresh),
-        failed=len(tally.failed) + len(not_found),
-        missing=missing,
-        notes=[*_rank_notes(done), *world_notes, *found_notes, *_dropped_notes(done), *notes],
-        problems=list(tally.problems),
-    )
-
-
-def _failures(tally: _Tally, not_found: Sequence[NotFound], missing: Sequence[int]) -> pd.DataFrame:
-    rows: list[tuple[object, ...]] = [
-        (job.source.name, rank_in_name(job.source.url), outcome.stage, outcome.message, attempts)
-        for job, outcome, attempts in sorted(tally.failed, key=lambda entry: entry[0].place)
-    ]
+    missing: Sequence[int],
+) -> pd.DataFrame:
+    rows: list[tuple[object, ...]] = []
+    for job in broken:
+        outcome, tried = outcomes[job.source.stem]
+        rank = rank_in_name(job.source.url)
+        rows.append((job.source.name, rank, outcome.stage, outcome.message, tried))
     rows += [(n.argument, None, "find", f"{n.argument}: {n.problem}", 1) for n in not_found]
-    rows += [
-        (None, rank, "missing", f"rank {rank}: no trace of it is among the inputs", 0)
-        for rank in missing
-    ]
-    frame = pd.DataFrame(rows, columns=list(_FAILURE_COLUMNS))
-    texts = dict.fromkeys(("trace", "stage", "message"), "str")
-    return frame.astype(texts | {"rank": "Int64", "attempts": "int64"})
+    told = "no trace of it is among the inputs"
+    rows += [(None, rank, "missing", f"rank {rank}: {told}", 0) for rank in missing]
+    types = dict.fromkeys(("trace", "stage", "message"), "str")
+    frame = pd.DataFrame(rows, columns=_FAILURE_COLUMNS)
+    return frame.astype(types | {"rank": "Int64", "attempts": "int64"})
 
 
-def _traces(jobs: Sequence[TraceJob], tally: _Tally) -> pd.DataFrame:
+def _traces(jobs: Sequence[TraceJob], done: Done, outcomes: Outcomes) -> pd.DataFrame:
     """A row a trace, whatever became of it."""
     rows = []
     for job in jobs:
         stem = job.source.stem
-        about = tally.done.get(stem, {})
-        state = "failed" if not about else "done" if stem in tally.fresh else "kept"
+        about, tried = done.get(stem, {}), outcomes[stem][1] if stem in outcomes else 0
+        state = "failed" if not about else "done" if tried else "kept"
         parts = f"{stem}.parquet" if about else None
-        own = {"trace": job.source.name, "state": state, "attempts": tally.attempts.get(stem, 0)}
-        rows.append({"rank": rank_in_name(job.source.url), **about, **own, "parts": parts})
-    frame = pd.DataFrame(rows, columns=_TRACE_COLUMNS).rename(columns={"dropped": "events_dropped"})
+        own = {"trace": job.source.name, "state": state, "attempts": tried, "parts": parts}
+        own["events_dropped"] = about.get("dropped")
+        rows.append({"rank": rank_in_name(job.source.url), **about, **own})
     whole = ("rank", "world_size", "events", "gpu_events", "events_dropped", "attempts")
-    texts = ("trace", "rank_from", "state", "format", "parts")
-    numbers = dict.fromkeys(("gpu_time_ms", "seconds"), "float64")
-    return frame.astype(dict.fromkeys(whole, "Int64") | dict.fromkeys(texts, "str") | numbers)
+    types = dict.fromkeys(_TRACE_COLUMNS, "str") | dict.fromkeys(whole, "Int64")
+    types |= dict.fromkeys(("gpu_time_ms", "seconds"), "float64")
+    return pd.DataFrame(rows, columns=_TRACE_COLUMNS).astype(types)
 
 
-def _missing(
-    done: Mapping[str, Mapping[str, Any]], failed: Sequence[int]
-) -> tuple[list[int], int, list[str]]:
+def _missing(done: Done, failed: Sequence[int]) -> tuple[list[int], int, list[str]]:
     """The ranks without a trace, how many they are, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
@@ -320,7 +281,7 @@ def _missing(
     return missing_ranks(there, largest), largest - len(there), notes
 
 
-def _rank_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _rank_notes(done: Done) -> list[str]:
     """Say which ranks are guesses, and which several traces claim."""
     notes = []
     of_name = Counter(about["rank_from"] for about in done.values())
@@ -337,19 +298,14 @@ def _rank_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def _dropped_notes(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say how many events could not be used."""
-    dropped = [about["dropped"] for about in done.values() if about["dropped"]]
-    if not dropped:
-        return []
-    traces = f"{len(dropped)} trace{'s' * (len(dropped) > 1)}"
-    return [f"{sum(dropped):,} events of {traces} could not be used and are dropped."]
-
-
-def _left_out(marks: Mapping[str, object], jobs: Sequence[TraceJob]) -> list[str]:
-    """Say how many results of earlier runs are of traces that this run does not name."""
-    others = len(set(marks) - {job.source.stem for job in jobs})
-    if not others:
-        return []
-    traces = "1 trace that is" if others == 1 else f"{others} traces that are"
-    return [f"Parts of {traces} not among the inputs are left out; they stay in the folder."]
+def _left_out(done: Done, named: Container[str], marks: Iterable[str]) -> list[str]:
+    """Say how many events could not be used, and of how many traces parts are not used."""
+    notes = []
+    if dropped := [about["dropped"] for about in done.values() if about["dropped"]]:
+        traces = f"{len(dropped)} trace{'s' * (len(dropped) > 1)}"
+        notes.append(f"{sum(dropped):,} events of {traces} could not be used and are dropped.")
+    if others := sum(stem not in named for stem in marks):
+        traces = "1 trace that is" if others == 1 else f"{others} traces that are"
+        told = "not among the inputs are left out; they stay in the folder"
+        notes.append(f"Parts of {traces} {told}.")
+    return notes

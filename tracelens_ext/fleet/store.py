@@ -1,12 +1,9 @@
 """The folder of a fleet's results, on any file system: what is in it, and what is done.
 
-    .tracelens-ext-manifest.json   what is this program's
-    .done/STEM.json                one a trace, written when all its parts are
-    timeline/STEM.parquet …        one part a trace and table
-    ranks.parquet …                the reductions
-
-A part counts only when the marker of its trace is there. So a worker may die at any moment: what
-it left is not counted, and is written over.
+.tracelens-ext-manifest.json   what is this program's
+.done/STEM.json                one a trace, written when all its parts are
+timeline/STEM.parquet …        one part a trace and table; counts only with that marker
+ranks.parquet …                the reductions
 """
 
 from __future__ import annotations
@@ -20,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.errors import OutputError
 from tracelens_ext.fleet.inputs import file_system, is_url, reason
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.manifest import MANIFEST
+from tracelens_ext.report.manifest import GENERATOR, MANIFEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
-_GENERATOR = "tracelens-ext"
-_DONE = ".done"
+DONE = ".done"
 
 
 @dataclass(frozen=True)
@@ -66,11 +62,7 @@ class ResultStore:
     # Bytes.
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a whole file or nothing.
-
-        On this machine it is renamed into its place; elsewhere it is put in one piece, which
-        object stores do wholly or not at all.
-        """
+        """Write a whole file or nothing: renamed into place here, put in one piece elsewhere."""
         if self.is_local:
             from tracelens_ext.report.atomic import written_beside
 
@@ -122,7 +114,9 @@ class ResultStore:
         if self.is_local and Path(self.url).exists() and not Path(self.url).is_dir():
             raise OutputError(f"{self.url}: is a file; name a folder for the results")
         here = set(self.names())
-        ours = self._manifest()
+        found = _json(self.get(MANIFEST)) or {}
+        files = found.get("files") if found.get("generator") == GENERATOR else None
+        ours = [n for n in files if isinstance(n, str)] if isinstance(files, list) else []
         if not force and MANIFEST not in here and here:
             raise OutputError(
                 f"{self.url}: holds files that tracelens-ext did not make; name an empty or a new"
@@ -137,15 +131,8 @@ class ResultStore:
         from tracelens_ext import __version__
 
         listed = list(dict.fromkeys([*names, *ours]))
-        manifest = {"generator": _GENERATOR, "version": __version__, "files": listed}
+        manifest = {"generator": GENERATOR, "version": __version__, "files": listed}
         self.put(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-
-    def _manifest(self) -> list[str]:
-        found = _json(self.get(MANIFEST))
-        if found is None or found.get("generator") != _GENERATOR:
-            return []
-        files = found.get("files")
-        return [name for name in files if isinstance(name, str)] if isinstance(files, list) else []
 
     # Tables.
 
@@ -175,40 +162,31 @@ class ResultStore:
         except (OSError, ArrowException) as error:
             raise OutputError(
                 f"{self.shown(name)}.parquet: cannot be read ({error});"
-                f" remove {self.shown(_DONE)} and run again"
+                f" remove {self.shown(DONE)} and run again"
             ) from error
 
     # Markers.
 
     def mark(self, stem: str, about: Mapping[str, object]) -> None:
         """Note that all parts of a trace are written."""
-        self.put(f"{_DONE}/{stem}.json", json.dumps(about, indent=1).encode())
-
-    def unmark(self, stem: str) -> None:
-        """Note that the parts of a trace no longer count."""
-        self.remove(f"{_DONE}/{stem}.json")
+        self.put(f"{DONE}/{stem}.json", json.dumps(about, indent=1).encode())
 
     def marks(self) -> dict[str, dict[str, Any]]:
         """What is done: stem → what was noted; a marker that makes no sense is left out."""
-        stems = [name.removesuffix(".json") for name in self.names(_DONE) if name.endswith(".json")]
-        found = self._contents(f"{_DONE}/{stem}.json" for stem in stems)
-        read = {stem: _json(content) for stem, content in zip(stems, found, strict=True)}
+        stems = [name.removesuffix(".json") for name in self.names(DONE) if name.endswith(".json")]
+        paths = {stem: self.path_of(f"{DONE}/{stem}.json") for stem in stems}
+        # File systems far away are asked for all at once.
+        found = self._place[0].cat([*paths.values()], on_error="return") if paths else {}
+        if not isinstance(found, dict):
+            found = dict.fromkeys(paths.values(), found)
+        read = {stem: _json(found.get(path)) for stem, path in paths.items()}
         return {stem: about for stem, about in read.items() if about is not None}
 
-    def _contents(self, names: Iterable[str]) -> list[bytes | None]:
-        """The content of several files; file systems far away are asked for all at once."""
-        paths = [self.path_of(name) for name in names]
-        if not paths:
-            return []
-        contents = self._place[0].cat(paths, on_error="return")
-        if not isinstance(contents, dict):
-            contents = {paths[0]: contents}
-        return [c if isinstance(c := contents.get(path), bytes) else None for path in paths]
 
-
-def _json(content: bytes | None) -> dict[str, Any] | None:
+def _json(content: object) -> dict[str, Any] | None:
+    """The object that some bytes stand for; None for anything else."""
     try:
-        document = json.loads(content) if content is not None else None
+        document = json.loads(content) if isinstance(content, bytes) else None
     except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

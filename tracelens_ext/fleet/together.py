@@ -1,4 +1,7 @@
-"""The calls of all ranks on Dask workers: a process group is one task, then all groups together."""
+"""All ranks together, made anew on every run: reductions over their parts, and their calls.
+
+Of the calls a process group is one task for a Dask worker, then all groups together are one.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,143 @@ from tracelens_ext.report.html_figures import Figure, spec_of, trace
 from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
 from tracelens_ext.report.report import Report
 from tracelens_ext.tables.charts import Chart
+from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tracelens_ext.fleet.store import ResultStore
+
+#: Reduction → the folder of parts, what makes a row, its time, and whether each GPU counts.
+_SPREADS = {
+    "timeline_spread": ("timeline", ("type",), "time ms", True),
+    "category_spread": ("categories", ("kernel_category",), "total_time_ms", True),
+    "op_spread": ("ops", ("name",), "total_direct_kernel_time_ms", False),
+    "finding_spread": ("findings", ("finding",), "claimed_ms", False),
+    "kernel_spread": ("kernels", ("kernel_category", "kernel_name"), "total_time_ms", False),
+}
+#: All reductions, in the order in which they are shown.
+REDUCTIONS = (
+    *("finding_spread", "ranks", "timeline_spread", "category_spread", "op_spread"),
+    "kernel_spread",
+)
+_ROWS_TOGETHER = 100_000
+#: Rows of the timeline that are columns of `ranks`.
+_TIMES = (
+    *("total_time", "busy_time", "computation_time", "exposed_comm_time", "exposed_memcpy_time"),
+    *("idle_time", "total_comm_time", "total_memcpy_time"),
+)
+
+
+def reductions(
+    store: ResultStore, done: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The tables over all ranks by their names in `REDUCTIONS`, and notes."""
+    tables: dict[str, pd.DataFrame] = {}
+    for name, (folder, keys, value, per_device) in _SPREADS.items():
+        columns = ["rank", *(["device"] if per_device else []), *keys, value]
+        parts = _parts(store, done, folder, columns)
+        tables[name] = spread(parts, keys, value, per_device=per_device)
+    columns = ["trace", "rank", "device", "type", "time ms"]
+    tables["ranks"] = _ranks(_parts(store, done, "timeline", columns))
+    found = tables["finding_spread"]
+    alone = found[found["ranks"] == 1][["max_rank", "finding", "max_ms"]].itertuples(index=False)
+    told = [f"rank {rank} has {finding} ({ms_text(ms)})" for rank, finding, ms in alone]
+    notes = [f"What no other rank has: {'; '.join(told)}."] if told and len(done) > 1 else []
+    return {name: tables[name] for name in REDUCTIONS}, notes
+
+
+def _parts(
+    store: ResultStore, done: Mapping[str, Mapping[str, Any]], folder: str, columns: Sequence[str]
+) -> Iterator[pd.DataFrame]:
+    """The parts of one table, some together, each with a number of its own in `part`."""
+    import pyarrow as pa
+
+    together: list[Any] = []
+    for number, stem in enumerate(done):
+        table = store.get_table(f"{folder}/{stem}", columns)
+        numbers = pa.array([number] * len(table), type=pa.int64())
+        together.append(table.append_column("part", numbers))
+        if sum(map(len, together)) > _ROWS_TOGETHER:
+            yield pa.concat_tables(together).to_pandas()
+            together = []
+    if together:
+        yield pa.concat_tables(together).to_pandas()
+
+
+def _ranks(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    """A row a rank and GPU: its timeline; the longest computation first."""
+    frame = pd.concat(timelines, ignore_index=True)
+    wide = frame.pivot_table(
+        index=["trace", "rank", "device"], columns="type", values="time ms", aggfunc="first"
+    )
+    wide = wide.reindex(columns=list(_TIMES))
+    result = wide.index.to_frame(index=False)
+    for name in _TIMES:
+        result[f"{name}_ms"] = wide[name].to_numpy(dtype="float64")
+    total, computing = result["total_time_ms"], result["computation_time_ms"]
+    result["busy (%)"] = 100.0 * result["busy_time_ms"] / total.where(total > 0)
+    mean = computing.mean()
+    result["computation over mean (%)"] = 100.0 * (computing - mean) / mean if mean else 0.0
+    by = ["computation_time_ms", "rank", "device"]
+    return result.sort_values(by, ascending=[False, True, True], ignore_index=True)
+
+
+TOP = 5
+
+
+def spread(
+    parts: Iterable[pd.DataFrame], keys: Sequence[str], value: str, *, per_device: bool = True
+) -> pd.DataFrame:
+    """How a time (ms) differs between ranks, the longest mean first; of equal ranks the lowest.
+
+    Parts have `part` (a number for each trace), `rank`, `keys` and `value`, and `device` where each
+    GPU of a rank counts by itself. Ranks that lack a key do not count.
+    """
+    names, times = _coded(parts, list(keys), value, per_device=per_device)
+    shortest = times.sort_values(["ms", "rank"], kind="stable")
+    longest = times.sort_values(["ms", "rank"], ascending=[False, True], kind="stable")
+    grouped, by_longest = (each.groupby("key", sort=False) for each in (shortest, longest))
+    found = grouped.agg(
+        ranks=("ms", "size"),
+        mean_ms=("ms", "mean"),
+        min_ms=("ms", "min"),
+        max_ms=("ms", "max"),
+        min_rank=("rank", "first"),
+    )
+    found["squares"] = grouped["ms"].var(ddof=0) * found["ranks"]
+    found["max_rank"] = by_longest["rank"].first()
+    top = by_longest.head(TOP)
+    shown = [f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)]
+    found["top_ranks"] = top.assign(shown=shown).groupby("key")["shown"].agg(", ".join)
+    found = found.sort_values("mean_ms", ascending=False, kind="stable")
+    mean, more = found["mean_ms"], found["max_ms"] - found["mean_ms"]
+    # Of equal times the mean is not always the same to the last digit.
+    found["max over mean (%)"] = (100.0 * more.clip(lower=0.0) / mean).where(mean > 0)
+    others = found["ranks"] - 1
+    found["std_ms"] = np.sqrt(found["squares"] / others.where(others > 0))
+    columns = ["ranks", "mean_ms", "std_ms", "min_ms", "max_ms", "min_rank", "max_rank"]
+    columns += ["max over mean (%)", "top_ranks"]
+    return names.loc[found.index].join(found[columns]).reset_index(drop=True)
+
+
+def _coded(
+    parts: Iterable[pd.DataFrame], keys: list[str], value: str, *, per_device: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The distinct keys, and `ms` by `key` (the number of its row in the former) and `rank`."""
+    numbers: dict[tuple[object, ...], int] = {}
+    times = []
+    for part in parts:
+        by = [*keys, "part", "rank", *(["device"] if per_device else [])]
+        sums = part.groupby(by, sort=False, dropna=False)[value].sum().rename("ms").reset_index()
+        here = sums.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+        distinct = sums[keys].drop_duplicates().itertuples(index=False, name=None)
+        codes = [numbers.setdefault(key, len(numbers)) for key in distinct]
+        code = np.array(codes, dtype=np.int64)[here]
+        times.append(pd.DataFrame({"key": code, "rank": sums["rank"], "ms": sums["ms"]}))
+    names = pd.DataFrame(list(numbers), columns=keys)
+    return names, pd.concat(times, ignore_index=True)
+
 
 #: The tables, in the order in which they are shown.
 TABLES = (
@@ -39,7 +174,6 @@ def ranks_together(
     client: Any,  # noqa: ANN401  # Dask has no type hints
     store: ResultStore,
     done: Mapping[str, Mapping[str, Any]],
-    *,
     failed: Sequence[int],
     ranks_per_node: int | None,
 ) -> dict[str, pd.DataFrame]:
@@ -52,11 +186,8 @@ def ranks_together(
     sets = {each for about in abouts.values() for each in about["sets"]}
     ranks = sum(len(about["ranks"]) for about in abouts.values())
     sizes = [about["world_size"] for about in done.values() if about["world_size"]]
-    options = {
-        "world": max(sizes, default=None),
-        "failed": failed,
-        "ranks_per_node": ranks_per_node,
-    }
+    world = max(sizes, default=None)
+    options = {"world": world, "failed": failed, "ranks_per_node": ranks_per_node}
     links = _reports(store, done)
     work = [(store, key, stems[key], len(sets) < 2, ranks) for key in sorted(stems)]
     if client is not None:
@@ -87,8 +218,8 @@ def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[
     for rank, beside in sorted(pages):
         # Of several traces with one name, it is not known whose page lies there.
         unique = beside[names.count(beside[0].name) > 1 :]
-        for page in [path for path in unique if path.is_file()][:1]:
-            address = quote(os.path.relpath(page, out).replace(os.sep, "/"))
+        if there := [path for path in unique if path.is_file()]:
+            address = quote(os.path.relpath(there[0], out).replace(os.sep, "/"))
             links.append((f"Report of rank {rank}", address))
     return links
 
@@ -112,16 +243,13 @@ def _all(
     options: Mapping[str, Any],
     links: Sequence[tuple[str, str]],
 ) -> dict[str, pd.DataFrame]:
-    parts: dict[str, list[pd.DataFrame]] = {"rank_iterations": [], "overlap": []}
-    for name, frames in parts.items():
-        frames += [store.get_table(f"{name}/{stem}").to_pandas() for stem in abouts]
-    joined = {
-        name: pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
-        for name, frames in parts.items()
-    }
-    tables = {"overlap": joined["overlap"]}
+    joined = {}
+    for name in ("rank_iterations", "overlap"):
+        frames = [store.get_table(f"{name}/{stem}").to_pandas() for stem in abouts]
+        joined[name] = pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
+    iterations, tables = joined.pop("rank_iterations"), joined
     if groups:
-        tables |= job_tables(groups, joined["rank_iterations"], list(abouts.values()), **options)
+        tables |= job_tables(groups, iterations, list(abouts.values()), **options)
     for name, frame in tables.items():
         store.put_table(name, frame)
     if "verdicts" in tables and store.is_local and all(map(find_spec, ("jinja2", "plotly"))):
@@ -159,21 +287,16 @@ def write_page(
         "overlap": tables["overlap"],
     }
     charts = [_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else []
-    facts = _facts(tables["verdicts"])
-    report = Report("The ranks of a job", sheets, facts=facts, charts=charts)
-    figures = [*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])]
-    write_html(path, report, figures=figures, links=links)
-
-
-def _facts(verdicts: pd.DataFrame) -> list[tuple[str, str]]:
-    """The verdicts in words, the first ones; the table has all."""
-    first = verdicts.head(_MOST_VERDICTS)
+    first = tables["verdicts"].head(_MOST_VERDICTS)  # in words; the table has all
     columns = (first[name].tolist() for name in ("verdict", "rank", "evidence"))
-    said = [
+    facts: list[tuple[str, object]] = [
         ("Verdict", f"{verdict}{'' if pd.isna(rank) else f', rank {rank:.0f}'}: {evidence}")
         for verdict, rank, evidence in zip(*columns, strict=True)
     ]
-    return said or [("Verdict", "none: no rank and no link stands out")]
+    facts = facts or [("Verdict", "none: no rank and no link stands out")]
+    report = Report("The ranks of a job", sheets, facts=facts, charts=charts)
+    figures = [*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])]
+    write_html(path, report, figures=figures, links=links)
 
 
 def _heat_map(waits: pd.DataFrame) -> list[Figure]:
@@ -200,17 +323,12 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
         "xgap": 1,
         "ygap": 1 if len(rows) <= 128 else 0,
     }
-    whole = {
-        "autorange": "reversed",
-        "tickformat": "d",
-        "title": {"text": "rank"},
-        "showgrid": False,
-    }
+    down = {"autorange": "reversed", "tickformat": "d", "title": {"text": "rank"}}
     words = [f"rank {rank} {duration_text(ms)}" for rank, ms in longest.items()]
     layout = {
         "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
         "xaxis": {"type": "category", "title": {"text": "iteration"}, "showgrid": False},
-        "yaxis": whole | ({"dtick": 1} if len(rows) <= 32 else {}),
+        "yaxis": {**down, "showgrid": False} | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
     summary = f"The longest: {', '.join(words)}"
     spec = spec_of([trace("heatmap", **cells_drawn)], layout)
@@ -243,17 +361,11 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     best = table.groupby(table["span"].fillna(""))["best_gb_s"].max()
     where = {"node": "Best in a node", "across": "Best across nodes"}
     words = [f"{where.get(str(span), 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1}
+    across["line"] = {"color": "#8b93a1", "width": 1.5, "dash": "dot"}
+    label = {"textposition": "start", "font": {"size": 11}}
     lines = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": rate,
-            "y1": rate,
-            "line": {"color": "#8b93a1", "width": 1.5, "dash": "dot"},
-            "label": {"text": text, "textposition": "start", "font": {"size": 11}},
-        }
+        across | {"y0": rate, "y1": rate, "label": {"text": text, **label}}
         for text, rate in zip(words, best.tolist(), strict=True)
     ]
     summary = "; ".join(words)

@@ -1,9 +1,8 @@
 """What PyTorch's annotations say of the kernels, copies and fills of CUDA graphs.
 
-They are keys of a dict that the program gave while the graph was captured: in the arguments of the
-GPU events, or in a side file. `module_fqn` is a path of modules (`layers.0.attention`), which
-torchtitan writes; without it `name` is a range around the kernel. PyTorch's
-`torch/cuda/_annotate_cuda_graph_trace.py` and `torch/profiler/_cupti/monitor_trace.py` write them.
+Keys of a dict given while the graph was captured: in the arguments of GPU events, or a side file.
+`module_fqn` is a path of modules, as torchtitan writes; without it `name` is a range. Written by
+PyTorch's `cuda/_annotate_cuda_graph_trace.py` and `profiler/_cupti/monitor_trace.py`.
 """
 
 from __future__ import annotations
@@ -48,26 +47,22 @@ class Annotations:
 
 
 def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annotations | None:
-    """What is said of GPU events: by themselves, other replays of their node, or the side file.
-
-    None if nothing is said. Raises TraceFormatError when the side file that was chosen is none.
-    """
+    """What is said of GPU events: by themselves, other replays of their node, or a side file."""
     has_own = any(name in trace.args for name in _ARGUMENTS)
     sides = _side_files(trace, reading) if "graph node id" in trace.args else []
     if not (has_own or sides):
         return None
     words: Interner[_Word] = Interner()
     gpu = trace.gpu_rows
-    columns = [trace.arg(name) for name in _ARGUMENTS]
-    codes = [column.at(gpu) for column in columns]
-    first, group = number_groups(codes)
+    columns = {name: trace.arg(name) for name in _ARGUMENTS}
+    codes = {name: column.at(gpu) for name, column in columns.items()}
+    first, group = number_groups([*codes.values()])
     said = []
     for place in first.tolist():
         entries: list[object] = []
-        for name, column, code in zip(_ARGUMENTS, columns, codes, strict=True):
-            if code[place] != NONE and column.texts:
-                text = column.texts[code[place]]
-                value = json_value(text, text)
+        for name, column in columns.items():
+            if (code := codes[name][place]) != NONE and column.texts:
+                value = json_value(column.texts[code], column.texts[code])
                 entries += _listed(value) if name == "annotation" else [{name: value}]
         said.append(_code(entries, words))
     of_gpu = np.array(said or [NONE], dtype=np.int64)[group]
@@ -169,9 +164,8 @@ def with_annotations(
 
 def _annotated_graph(words: Sequence[_Word], base: CapturedGraph | None) -> CapturedGraph:
     """Modules with a range in them for each word, its launch; behind those of a capture."""
-    base = base or CapturedGraph(
-        [], np.empty(0, np.uint8), np.empty(0, np.int32), {}, np.empty(0, np.int64), [], []
-    )
+    none = np.empty(0, np.int64)
+    base = base or CapturedGraph([], none, none, {}, none, [], [])  # type: ignore[arg-type]
     names, kinds, parents = list(base.names), base.kind.tolist(), base.parent.tolist()
     modules: dict[tuple[int, str], int] = {}
     leaves = []

@@ -1,12 +1,8 @@
 """Which captured graph each graph launch replays, and which captured launch each of its events.
 
-The annotation around a launch tells how many tokens its step computes; engines pad them to the next
-batch size that they captured. Among the captures of that size, and among all where nothing tells,
-the sequence of kernel names decides. Where several fit that are not the same, none is taken.
-
-Sequences are aligned by their longest common subsequence. The table of lengths of all pairs of
-prefixes (Wagner and Fischer, "The string-to-string correction problem", 1974) is filled row by row,
-each in a few numpy passes; a bit a cell is kept of it.
+The annotation around a launch tells the tokens of its step, which engines pad to the next captured
+batch size. Among captures of that size the kernel names decide, aligned by their longest common
+subsequence (Wagner and Fischer, "The string-to-string correction problem", 1974), row by row.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -133,32 +129,24 @@ class Match:
     node: Int64Array
 
 
-@dataclass(frozen=True)
-class _Sequence:
+class _Sequence(NamedTuple):
     """What the GPU events of a launch are, by stream and start, as bytes of int32."""
 
     node: bytes  #: their numbers among the nodes
     stream: bytes
 
 
-@dataclass(frozen=True)
-class _Content:
+class _Content(NamedTuple):
     """What the nodes of a captured graph are, in order, as bytes of int32."""
 
     node: bytes
     likely: bytes  #: with the kernels that nameless ones launched outside of graphs
 
-    def __len__(self) -> int:
-        return len(self.node) // _ITEM
-
 
 def padded_sizes(
     tokens: int, captured: Iterable[tuple[int | None, str]]
 ) -> set[tuple[int | None, str]]:
-    """The batch sizes, with their modes, that so many tokens may be padded to: one a mode at most.
-
-    `captured` are batch sizes (None for one that is not known) and modes.
-    """
+    """The batch sizes and modes, one a mode at most, that so many tokens may be padded to."""
     found: dict[str, int] = {}
     for size, mode in captured:
         if size is not None and tokens <= size < found.get(mode, size + 1):
@@ -188,10 +176,9 @@ class GraphMatcher:
 
     def matches(self) -> list[Match | None]:
         """A match a launch; None where no capture fits, or several that are not the same."""
-        found: list[Match | None] = []
-        for step in self._launches.by_step():
-            found += self._of_step(step)
-        return found
+        bounds = np.flatnonzero(np.diff(self._launches.step)) + 1
+        steps = np.split(np.arange(len(self._launches.rows)), bounds)
+        return [match for step in steps if len(step) for match in self._of_step(step.tolist())]
 
     def _numbered(self, nodes: Iterable[str]) -> Int32Array:
         numbers = self._numbers
@@ -208,14 +195,10 @@ class GraphMatcher:
         )[name]
         node[trace.kind[rows] == EventKind.MEMCPY] = self._numbers[MEMCPY]
         node[trace.kind[rows] == EventKind.MEMSET] = self._numbers[MEMSET]
-        stream = self._launches.stream.astype(np.int32)
         bounds = np.cumsum([len(each) for each in self._launches.events])[:-1]
-        return [
-            _Sequence(of_launch.tobytes(), its_streams.tobytes())
-            for of_launch, its_streams in zip(
-                np.split(node, bounds), np.split(stream, bounds), strict=True
-            )
-        ]
+        columns = node, self._launches.stream.astype(np.int32)
+        parts = ([part.tobytes() for part in np.split(column, bounds)] for column in columns)
+        return list(map(_Sequence, *parts))
 
     def _of_step(self, step: list[int]) -> list[Match | None]:
         """The matches of the launches of one step, or of all outside of steps."""
@@ -232,11 +215,8 @@ class GraphMatcher:
         """The captures that a step of so many tokens may replay; all for `NONE`."""
         captured = [(capture.batch_size, capture.mode) for capture in self._captures]
         fitting = padded_sizes(tokens, captured)
-        return tuple(
-            i
-            for i, (size, mode) in enumerate(captured)
-            if tokens == NONE or size is None or (size, mode) in fitting
-        )
+        every = enumerate(captured)
+        return tuple(i for i, of in every if tokens == NONE or of[0] is None or of in fitting)
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
         """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
@@ -244,11 +224,9 @@ class GraphMatcher:
         fits = {i: sum(self._fit(each, i)[0][0] for each in sequences) for i in candidates}
         best = [i for i in candidates if fits[i] == max(fits.values())]
         tokens = int(self._launches.tokens[step[0]])
-        sizes = [(self._captures[i].likely_size, "") for i in best]
-        fitting = padded_sizes(tokens, sizes)
-        best = [
-            i for i, of_i in zip(best, sizes, strict=True) if of_i[0] is None or of_i in fitting
-        ] or best
+        sizes = {i: (self._captures[i].likely_size, "") for i in best}
+        fitting = padded_sizes(tokens, sizes.values()) | {(None, "")}
+        best = [i for i in best if sizes[i] in fitting] or best
         annotation = self._launches.annotation[step[0]].lower()
 
         def likely(capture: int) -> tuple[bool, bool]:
@@ -283,8 +261,7 @@ class GraphMatcher:
     def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
         """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.
 
-        The one at its place, where a step launches all of a capture in order; else the one after
-        that of the launch before, if all of them hold the same operations.
+        The one at its place, where a step launches all in order; else the one after the last.
         """
         pieces = len(self._graphs[capture])
         if count % pieces == 0 and place % pieces in graphs:
@@ -295,23 +272,20 @@ class GraphMatcher:
         return capture, (later or graphs)[0]
 
     def _find_fit(self, sequence: _Sequence, capture: int) -> tuple[tuple[int, int], list[int]]:
-        """How well a capture fits a launch, and the graphs of it that fit so.
-
-        Events that match are better, less of the graph's next.
-        """
+        """How well a capture fits a launch (events, less of the graph), and its graphs that do."""
         best, graphs = (0, 0), list[int]()
         of_content: dict[_Content, list[int]] = {}
         for graph, content in enumerate(self._graphs[capture]):
             of_content.setdefault(content, []).append(graph)
         same = _Content(sequence.node, sequence.node)
-        likely = [(len(same), same)]
+        likely = [(len(sequence.node) // _ITEM, same)]
         if same not in of_content:  # else none can be better
             likely = self._most_common(sequence, of_content)
         for bound, content in likely:
             if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
                 break
             matched = int((self._aligned(sequence, content) != NONE).sum())
-            score = matched, -len(content)
+            score = matched, -len(content.node) // _ITEM
             if score > best:
                 best, graphs = score, []
             if matched and score == best:

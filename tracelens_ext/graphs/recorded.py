@@ -59,21 +59,23 @@ class CapturedGraph:
     #: likewise, with the kernel that a nameless one launched where it ran outside of graphs, (k,)
     likely: list[str]
 
+    @property
+    def op_names(self) -> list[str]:
+        """The names of its CPU ops, in order."""
+        return [self.names[i] for i in np.flatnonzero(self.kind == EventKind.CPU_OP).tolist()]
+
     @cached_property
     def operations(self) -> int:
         """A number that graphs share which hold the same CPU ops with the same arguments."""
-        ops = np.flatnonzero(self.kind == EventKind.CPU_OP).tolist()
         args = sorted((name, *rows.tolist(), *texts) for name, (rows, texts) in self.args.items())
-        return hash((*(self.names[i] for i in ops), *args))
+        return hash((*self.op_names, *args))
 
     @cached_property
     def rows(self) -> int | None:
         """The first dimension that the first inputs of most operations have: tokens or requests."""
         _, texts = self.args.get("Input Dims", (None, []))
-        count = Counter[int]()
-        for text, times in Counter(texts).items():
-            if found := _FIRST_DIMENSION.match(text):
-                count[int(found[1])] += times
+        found = filter(None, map(_FIRST_DIMENSION.match, texts))
+        count = Counter(int(each[1]) for each in found)
         return count.most_common(1)[0][0] if count else None
 
 
@@ -128,28 +130,19 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
 
 
 def _by_size(capture: Capture) -> list[Capture]:
-    """The captures of each size, if the shapes show several, of the same operations.
-
-    A profile without annotations may hold graphs of many sizes.
-    """
+    """The captures of each size, if the shapes show several of the same operations."""
     if capture.batch_size is not None:
         return [capture]
     graphs: dict[int | None, list[CapturedGraph]] = {}
-    operations: dict[int | None, set[str]] = {}
     for graph in capture.graphs:
         graphs.setdefault(graph.rows, []).append(graph)
-        ops = np.flatnonzero(graph.kind == EventKind.CPU_OP).tolist()
-        operations.setdefault(graph.rows, set()).update(graph.names[i] for i in ops)
-    if any(ops != operations[capture.graphs[0].rows] for ops in operations.values()):
+    if len({frozenset(n for g in part for n in g.op_names) for part in graphs.values()}) > 1:
         return [capture]  # pieces of different shapes
     return [replace(capture, graphs=part, likely_size=size) for size, part in graphs.items()]
 
 
 def _find_segments(tree: CallTree) -> _Segments:
-    """From the end of each call that begins a capture to the next call on its thread that ends one.
-
-    An annotation without such calls is a segment itself.
-    """
+    """From each call that begins a capture to the next on its thread that ends one; annotations."""
     trace = tree.trace
     begins, ends = trace.names_matching(_BEGIN.match), trace.names_matching(_END.match)
     calls = trace.rows_of(*LAUNCH_KINDS)
@@ -174,15 +167,9 @@ def _find_segments(tree: CallTree) -> _Segments:
 
 
 def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int64Array]:
-    """The launches that made nodes, and the segment of each, in order of start.
-
-    They started nothing themselves. Other threads of the process may make nodes too, as PyTorch's
-    backward thread does.
-    """
+    """The launches that made nodes (of any thread, as PyTorch's backward has its own), by start."""
     trace = tree.trace
-    makes_node = trace.names_matching(
-        lambda name: any(pattern.search(name) for pattern in _NODES.values())
-    )
+    makes_node = trace.names_matching(lambda name: any(p.search(name) for p in _NODES.values()))
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[makes_node[trace.name[calls]]]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
@@ -198,10 +185,7 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
 
 
 def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArray) -> Int64Array:
-    """The latest segment at the place of each event that covers it, `NONE` without one.
-
-    The place of a thread is the thread itself, or its process.
-    """
+    """The latest segment at the place (thread or process) of each event that covers it."""
     if not len(segments.start):
         return np.full(len(rows), NONE, dtype=np.int64)
     of_segment = place[segments.thread]
@@ -216,8 +200,7 @@ def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArr
 def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     """The kernels that captured launches start where the same operations run outside of graphs.
 
-    Engines run what they capture before, to warm up. The same are launches at the same place among
-    as many of an operation of the same name and shapes; if all of them start the same kernel.
+    The same are launches at the same place of calls of one name, shapes and number of launches.
     """
     trace = tree.trace
     events = np.flatnonzero(tree.linked & ~tree.by_graph)
@@ -227,11 +210,8 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     kernel = np.where(count == 1, trace.name[trace.gpu_rows[events[first]]], NONE)
     calls = np.concatenate((launches, rows))
     kernel = np.append(kernel, np.full(len(rows), NONE))
-    ops = nearest_above(
-        tree.parent_position,
-        tree.position[calls],
-        trace.kind[tree.rows] == EventKind.CPU_OP,
-    )
+    is_op = trace.kind[tree.rows] == EventKind.CPU_OP
+    ops = nearest_above(tree.parent_position, tree.position[calls], is_op)
     inside = ops != ROOT
     calls, kernel, op = calls[inside], kernel[inside], tree.rows[ops[inside]]
     order = np.lexsort((trace.ts[calls], op))
@@ -245,10 +225,8 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     of_known = number[known], kernel[known].astype(np.int64), len(first)
     same = minima(*of_known) == maxima(*of_known)
     wanted = np.isin(calls, rows) & same[number]
-    found = maxima(*of_known)[number[wanted]].tolist()
-    return {
-        call: trace.names[code] for call, code in zip(calls[wanted].tolist(), found, strict=True)
-    }
+    found = (trace.names[code] for code in maxima(*of_known)[number[wanted]].tolist())
+    return dict(zip(calls[wanted].tolist(), found, strict=True))
 
 
 def _captured_graph(
@@ -300,19 +278,15 @@ def _arguments(tree: CallTree, rows: Int64Array) -> dict[str, tuple[Int64Array, 
 def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
     """What each launch starts: the kernel that the trace names, else of what kind it is."""
     column = trace.arg("kernel")
-    named = {code: _text((column.texts or [])[code]) for code in set(column.values.tolist())}
+    texts = column.texts or []
+    said = {code: json_value(texts[code], strict=False) for code in set(column.values.tolist())}
+    named = {code: value for code, value in said.items() if isinstance(value, str)}
     names = []
     for code, call in zip(column.at(rows).tolist(), trace.name[rows].tolist(), strict=True):
         kinds = (kind for kind, pattern in _NODES.items() if pattern.search(trace.names[call]))
         kind = next(kinds)
         names.append(named.get(code) or kind if kind == NAMELESS else kind)
     return names
-
-
-def _text(raw: str) -> str:
-    """The text that a JSON string stands for; empty for anything else."""
-    value = json_value(raw, strict=False)
-    return value if isinstance(value, str) else ""
 
 
 #: How many tokens (requests, if the engine captures by them) an annotation says that a step has:
@@ -348,11 +322,6 @@ class GraphLaunches:
     annotation: list[str]  #: the name of that step; empty outside
     tokens: Int64Array  #: how many it computes, `NONE` outside, (n,)
 
-    def by_step(self) -> list[list[int]]:
-        """The launches of each step."""
-        bounds = np.flatnonzero(np.diff(self.step)) + 1
-        return [part.tolist() for part in np.split(np.arange(len(self.rows)), bounds) if len(part)]
-
 
 def find_graph_launches(tree: CallTree) -> GraphLaunches:
     """The graph launches of a trace."""
@@ -364,10 +333,9 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
     events, launch = events[order], launch[order]
     first = np.flatnonzero(np.diff(launch, prepend=NONE))
     rows = launch[first]
-    sizes = {}
-    for code in np.unique(trace.name[trace.rows_of(EventKind.USER_ANNOTATION)]).tolist():
-        if (tokens := tokens_of_step(trace.names[code])) is not None:
-            sizes[code] = tokens
+    annotations = np.unique(trace.name[trace.rows_of(EventKind.USER_ANNOTATION)]).tolist()
+    told = ((code, tokens_of_step(trace.names[code])) for code in annotations)
+    sizes = {code: tokens for code, tokens in told if tokens is not None}
     tells = np.isin(trace.name[tree.rows], list(sizes))
     tells &= trace.kind[tree.rows] == EventKind.USER_ANNOTATION
     around = nearest_above(tree.parent_position, tree.position[rows], tells)

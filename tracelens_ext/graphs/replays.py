@@ -1,7 +1,4 @@
-"""What the graph launches of a trace replay: found in its captures, and put into its call tree.
-
-Captures may be in other files, as engines leave them beside their traces.
-"""
+"""What the graph launches of a trace replay, of captures here or in other files; the call tree."""
 
 from __future__ import annotations
 
@@ -15,14 +12,8 @@ import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.graphs.annotations import find_annotations, with_annotations
-from tracelens_ext.graphs.matching import GraphMatcher, Match, padded_sizes
-from tracelens_ext.graphs.recorded import (
-    Capture,
-    GraphLaunches,
-    find_captures,
-    find_graph_launches,
-    holds_captures,
-)
+from tracelens_ext.graphs.matching import GraphMatcher, padded_sizes
+from tracelens_ext.graphs.recorded import find_captures, find_graph_launches, holds_captures
 from tracelens_ext.modules.modules import MODULE_PREFIX
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.readers import read_trace
@@ -36,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.graphs.matching import Match
     from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +49,8 @@ def find_replays(
 ) -> GraphReplays | None:
     """Find what the graph launches of a trace replay: in its own captures, and those of `source`.
 
-    That is the trace of further captures, or a folder of such traces. None if there is no graph
-    launch, or neither a capture to look in nor an annotation. Raises TraceError where `source`
-    holds no capture, or cannot be read.
+    None if there is no graph launch, or nothing to look in. Raises TraceError where `source` (a
+    trace, or a folder of traces) holds no capture, or cannot be read.
     """
     trace = tree.trace
     own = holds_captures(trace)
@@ -98,10 +88,7 @@ def with_replays(
     matches: Sequence[Match | None],
     captures: Sequence[Capture],
 ) -> CallTree:
-    """Add what was around the captured launches, once for each graph launch that replays them.
-
-    If the tree has no Python frames, none are added but modules.
-    """
+    """Add what was around the captured launches, once for each graph launch that replays them."""
     added = _Added(tree.trace, python_frames=tree.add_python_func)
     same: dict[tuple[int, int, bytes], list[int]] = {}
     for number, match in enumerate(matches):
@@ -125,10 +112,8 @@ class _Added:
         self._trace, self._python_frames = trace, python_frames
         self._names = {name: code for code, name in enumerate(trace.names)}
         self._rows = 0
-        self._name: list[Int32Array] = []
-        self._kind: list[np.ndarray] = []
-        self._parent: list[Int64Array] = []
-        self._graph_launch: list[Int64Array] = []
+        #: code of the name, kind, parent, graph launch of the rows, part by part
+        self._parts: list[tuple[np.ndarray, ...]] = [(np.empty(0, dtype=np.int64),) * 4]
         self._launch_of_gpu = np.full(len(trace.gpu_rows), NONE, dtype=np.int64)
         #: argument → rows and codes; and its distinct texts with their codes
         self._args: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
@@ -137,11 +122,7 @@ class _Added:
     def add(
         self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
     ) -> None:
-        """Add a graph, once for each of n launches that replay the same nodes of it.
-
-        `node` is the one that each of m events replays, `NONE` for none; `events` are the GPU
-        events, (n, m).
-        """
+        """Add a graph for n launches whose `events`, (n, m), replay the same nodes of it, (m,)."""
         needed = np.zeros(len(graph.names), dtype=bool)
         at = np.unique(graph.launches[node[node != NONE]])
         while len(at):
@@ -164,37 +145,34 @@ class _Added:
             )
         begin = self._rows + len(places) * np.arange(len(launches))[:, None]
         parent = index[above[places]]
-        self._parent.append(np.where(parent == ROOT, ROOT, parent + begin).ravel())
+        parent = np.where(parent == ROOT, ROOT, parent + begin).ravel()
         codes = [self._names.setdefault(graph.names[i], len(self._names)) for i in places.tolist()]
-        self._name.append(np.tile(np.array(codes, dtype=np.int32), len(launches)))
-        self._kind.append(np.tile(graph.kind[places], len(launches)))
-        self._graph_launch.append(np.repeat(launches, len(places)))
+        columns = [np.tile(each, len(launches)) for each in (codes, graph.kind[places])]
+        self._parts.append((*columns, parent, np.repeat(launches, len(places))))
         replayed = np.flatnonzero(node != NONE)
         captured = index[graph.launches[node[replayed]]]
         self._launch_of_gpu[events[:, replayed]] = len(self._trace) + begin + captured
-        for name, (having, texts) in graph.args.items():
+        for name, (having, said) in graph.args.items():
             kept = np.flatnonzero(needed[having])
             rows = (begin + index[having[kept]]).ravel()
-            known = self._texts.get(name)
-            if known is None:
-                column = self._trace.arg(name)
-                known = {text: code for code, text in enumerate(column.texts or [])}
-                self._texts[name] = known
-            values = [known.setdefault(texts[i], len(known)) for i in kept.tolist()]
+            if (known := self._texts.get(name)) is None:
+                texts = enumerate(self._trace.arg(name).texts or [])
+                known = self._texts[name] = {text: code for code, text in texts}
+            values = [known.setdefault(said[i], len(known)) for i in kept.tolist()]
             self._args.setdefault(name, []).append((rows, np.tile(values, len(launches))))
         self._rows += len(places) * len(launches)
 
     def finish(self) -> Trace:
         """The trace with all that was added."""
         trace = self._trace
-        launch = np.concatenate([np.empty(0, dtype=np.int64), *self._graph_launch])
+        name, kind, parent, launch = map(np.concatenate, zip(*self._parts, strict=True))
         none = np.full(self._rows, NONE)
         return replace(
             trace,
             ts=np.append(trace.ts, trace.ts[launch]),
             dur=np.append(trace.dur, np.zeros(self._rows, dtype=np.int64)),
-            name=np.concatenate([trace.name, *self._name]),
-            kind=np.concatenate([trace.kind, *self._kind]),
+            name=np.append(trace.name, name.astype(trace.name.dtype)),
+            kind=np.append(trace.kind, kind.astype(trace.kind.dtype)),
             thread=np.append(trace.thread, trace.thread[launch]),
             category=np.append(trace.category, trace.category[launch]),
             correlation=np.append(trace.correlation, none),
@@ -202,7 +180,7 @@ class _Added:
             names=list(self._names),
             args={**trace.args, **{name: self._argument(name) for name in self._args}},
             replays=Replays(
-                parent=np.concatenate([np.empty(0), *self._parent]).astype(np.int32),
+                parent=parent.astype(np.int32),
                 graph_launch=launch,
                 launch_of_gpu=self._launch_of_gpu,
             ),
@@ -240,17 +218,17 @@ def read_captures(
     known: str = "",
     reading: ReadingOptions = AS_USUAL,
 ) -> list[Capture]:
-    """The captures in a trace, or in all traces in a folder and below it.
+    """The captures in a trace, or in all traces in a folder and below it, but for that of `known`.
 
-    JSON files of a folder that are no traces are passed over, and so is `known`, a trace whose
-    captures are known already. Where the details list captures under other batch sizes than
-    `tokens` are padded to, they are not read; None is for all. Raises TraceError where there is no
-    other capture, or a file cannot be read.
+    Files that the details list under other batch sizes than `tokens` (None: all) are not read.
+    Raises TraceError where there is no other capture, or a file cannot be read.
     """
     path = Path(source)
     is_folder = path.is_dir()
     files = _files_in(path) if is_folder else [path]
-    others = [file for file in files if not (known and _is_same(file, known))]
+    others = [
+        file for file in files if not known or os.path.realpath(known) != os.path.realpath(file)
+    ]
     details = {folder: _read_details(folder / DETAILS) for folder in {f.parent for f in others}}
     said = {file: details[file.parent].get(file.name, []) for file in others}
     found: list[Capture] = []
@@ -266,8 +244,8 @@ def read_captures(
             continue
         for capture in find_captures(tree, file.name):
             if capture.batch_size is None and len(said[file]) == 1:
-                size, mode = said[file][0].batch_size, said[file][0].mode
-                capture = replace(capture, batch_size=size, mode=mode or "")
+                (about,) = said[file]
+                capture = replace(capture, batch_size=about.batch_size, mode=about.mode or "")
             found.append(capture)
     if wanted and not found:
         raise passed_over or TraceFormatError(
@@ -276,13 +254,6 @@ def read_captures(
             "name the profile of the engine's start, in which it captured its graphs",
         )
     return found
-
-
-def _is_same(file: Path, known: str) -> bool:
-    try:
-        return file.samefile(known)
-    except (OSError, ValueError):
-        return False
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -325,12 +296,9 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
 
 def _wanted(said: dict[Path, list[_Detail]], tokens: Collection[int] | None) -> list[Path]:
     """The files that may hold what is looked for, of those with what the details say of each."""
-    captured = {
-        file: [(each.batch_size, each.mode or "") for each in details]
-        for file, details in said.items()
-    }
-    sizes = [size for details in captured.values() for size in details]
+    captured = {file: {(d.batch_size, d.mode or "") for d in its} for file, its in said.items()}
+    sizes = set().union(*captured.values())
     if tokens is None or not all(captured.values()) or any(size is None for size, _ in sizes):
         return list(said)
     wanted = set().union(*(padded_sizes(each, sizes) for each in tokens))
-    return [file for file, its in captured.items() if wanted.intersection(its)]
+    return [file for file, its in captured.items() if wanted & its]

@@ -1,20 +1,202 @@
-"""The sheets of graph launches: where they are, what is in them, which captures tell that."""
+"""Graph launches: where they are, what is in them, and which captures tell that.
+
+A launch site is the same path of CPU ops and the same sequence of GPU work.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tracelens_ext.errors import UsageError
-from tracelens_ext.graphs.graph_launches import graph_captures, graph_launches, graph_operations
+from tracelens_ext.graphs.recorded import Capture
+from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
+from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.grouping import (
+    find_paths,
+    group_durations,
+    maxima,
+    minima,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+    from tracelens_ext.tree import CallTree
+    from tracelens_ext.work.gpu_work import GpuWork
+
+_SEPARATOR = " > "
+
+
+def _graph_launches(work: GpuWork) -> pd.DataFrame:
+    """A row a launch site: same launch call, same path of CPU ops, same names stream by stream.
+
+    Longest busy time first. A launch that started nothing counts too, if another of its name did.
+    """
+    trace, tree = work.trace, work.tree
+    events = np.flatnonzero(tree.by_graph)
+    started = tree.launch_of_gpu[events]
+    candidates = trace.rows_of(*LAUNCH_KINDS)
+    rows = candidates[np.isin(trace.name[candidates], np.unique(trace.name[started]))]
+    launch = np.searchsorted(rows, started)
+    path, path_texts = _op_paths(tree, tree.position[rows])
+    sequence = _sequences(work, events, launch, len(rows))
+    first, site = number_groups([trace.name[rows], path, sequence])
+    sites = len(first)
+    launches = np.bincount(site, minlength=sites)
+    owner = np.full(len(work), NONE)
+    owner[events] = launch
+    busy = BusyTime(work.start, work.end).by_owner(owner, len(rows))
+    count = np.bincount(launch, minlength=len(rows))
+    start = minima(launch, work.start[events], len(rows))
+    end = maxima(launch, work.end[events], len(rows))
+    span = np.where(count > 0, end, 0) - np.where(count > 0, start, 0)
+    total, spans = sums(site, busy, sites), sums(site, span, sites)
+    frame = pd.DataFrame(
+        {
+            "launch": texts(trace.name[rows[first]], trace.names),
+            "path": texts(path[first], path_texts),
+            "launches": launches,
+            "kernels_per_launch": count[first],
+            "busy_time_ms": total / NS_PER_MS,
+            "avg_busy_time_us": total / launches / NS_PER_US,
+            "min_busy_time_us": minima(site, busy, sites) / NS_PER_US,
+            "max_busy_time_us": maxima(site, busy, sites) / NS_PER_US,
+            "avg_span_time_us": spans / launches / NS_PER_US,
+            "% of GPU busy time": percent(total, union_length(work.start, work.end)),
+            **_category_shares(work, events, site[launch], sites),
+        }
+    )
+    return frame.iloc[np.lexsort((rows[first], -total))].reset_index(drop=True)
+
+
+def _sequences(work: GpuWork, events: Int64Array, launch: Int64Array, launches: int) -> Int64Array:
+    """A number for the names of each launch's GPU events, stream by stream, (n,)."""
+    order = np.lexsort((work.start[events], work.trace.stream[events], launch))
+    bounds = np.cumsum(np.bincount(launch, minlength=launches))[:-1]
+    known: dict[bytes, int] = {}
+    parts = np.split(work.name[events[order]], bounds)
+    return np.array([known.setdefault(part.tobytes(), len(known)) for part in parts], np.int64)
+
+
+def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
+    """The CPU ops around each position, outermost first: code of the path, texts (last: none)."""
+    parent = tree.parent_position
+    is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
+    around = nearest_above(parent, positions, is_op)
+    needed = np.zeros(len(tree.rows), dtype=bool)
+    fresh = np.unique(around)
+    while len(fresh := fresh[fresh != ROOT]):
+        needed[fresh] = True
+        fresh = np.unique(nearest_above(parent, fresh, is_op))
+        fresh = fresh[~needed[fresh]]
+    places = np.flatnonzero(needed)
+    index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
+    index[places] = np.arange(len(places))
+    above = index[nearest_above(parent, places, is_op)]
+    paths = find_paths(above, tree.trace.name[tree.rows[places]])
+    of_place = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
+    return of_place[index[around]], [*paths.texts(tree.trace.names, _SEPARATOR), ""]
+
+
+def _category_shares(
+    work: GpuWork, events: Int64Array, site: Int64Array, sites: int
+) -> dict[str, Float64Array]:
+    """The share of each category in the summed durations of each site, longest category first."""
+    categories = work.categories
+    if categories is None or not len(events):
+        return {}
+    labels = categories.labels
+    cell = site * len(labels) + categories.code[events]
+    time = sums(cell, work.duration[events], sites * len(labels)).reshape(sites, len(labels))
+    order = np.argsort(-time.sum(axis=0), kind="stable")
+    return {
+        f"{labels[i]} (% of kernel time)": percent(time[:, i], time.sum(axis=1))
+        for i in order.tolist()
+        if time[:, i].any()
+    }
+
+
+def _graph_operations(work: GpuWork) -> pd.DataFrame:
+    """GPU events of graph launches by the innermost CPU op around the captured launch."""
+    trace = work.trace
+    events = np.flatnonzero(work.tree.has_captured_op)
+    op = work.tree.cpu_op_of_gpu[events]
+    groups = group_durations([trace.name[op]], work.duration[events])
+    each, _ = number_groups([op])
+    return pd.DataFrame(
+        {
+            "operation": pd.array(texts(groups.keys[0], trace.names), dtype="str"),
+            "calls": np.bincount(groups.number[each], minlength=len(groups)),
+            "kernels": groups.count,
+            "total_time_us": groups.total / NS_PER_US,
+        }
+    )
+
+
+_KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
+_SUMMED = [
+    "replays",
+    "gpu_events",
+    "matched",
+    "inserted",
+    "missing",
+    "gpu_time_ms",
+    "tokens",
+    "told",
+]
+
+
+def _graph_captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+    """Graph launches by the captured graph that they replay, longest GPU time first.
+
+    Raises:
+        UsageError: there is no graph launch, or no capture.
+    """
+    if (replays := analyzer.graph_replays) is None:
+        raise UsageError(
+            "this needs a trace with graph launches, and"
+            " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
+        )
+    trace, launches = replays.tree.trace, replays.launches
+    duration, unknown = trace.dur[trace.gpu_rows], Capture("", None, "", [])
+    told = zip(launches.rows.tolist(), launches.events, launches.tokens.tolist(), strict=True)
+    rows = []
+    for (row, events, tokens), match in zip(told, replays.matches, strict=True):
+        capture, graph, nodes, matched = unknown, NONE, 0, 0
+        if match is not None:
+            capture, graph = replays.captures[match.capture], match.graph
+            nodes, matched = len(capture.graphs[graph].nodes), int((match.node != NONE).sum())
+        size = capture.likely_size if capture.batch_size is None else capture.batch_size
+        key = trace.name_of(row), capture.file, graph, NONE if size is None else size, capture.mode
+        counts = 1, len(events), matched, len(events) - matched, nodes - matched
+        rows.append((*key, *counts, duration[events].sum(), max(tokens, 0), int(tokens != NONE)))
+    frame = pd.DataFrame(rows, columns=_KEYS + _SUMMED)
+    frame = frame.groupby(_KEYS, sort=False, as_index=False).sum()
+    says, sizes = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
+    mean = frame.pop("tokens").to_numpy() / np.maximum(says, 1)
+    padded = (says > 0) & (sizes > 0)
+    frame["tokens_per_replay"] = np.where(says > 0, mean, np.nan)
+    frame["padding (%)"] = np.where(padded, percent(sizes - mean, sizes), np.nan)
+    frame["gpu_time_ms"] /= NS_PER_MS
+    for column in ("graph", "batch_size"):
+        numbers = frame[column].astype("Int64")
+        frame[column] = numbers.where(numbers != NONE)
+    return frame.sort_values("gpu_time_ms", ascending=False, kind="stable").reset_index(drop=True)
+
 
 #: Graph launches with a larger share of the GPU time than this deserve a word of advice.
 _MUCH = 0.05
@@ -23,11 +205,9 @@ _CATEGORY_SHARE = re.compile(r"(?P<category>.+) \(% of kernel time\)")
 
 def _sites(table: pd.DataFrame) -> pd.DataFrame:
     """The busy time of each launch site, divided as the durations of its kernels are."""
-    columns = ["launch", "path", "launches", "kernels_per_launch"]
-    site = [
-        f"{launches:,} \u00d7 {kernels:,} kernels: {path or launch}"
-        for launch, path, launches, kernels in table[columns].itertuples(index=False)
-    ]
+    columns = ["launches", "kernels_per_launch", "path", "launch"]
+    rows = table[columns].itertuples(index=False)
+    site = [f"{n:,} \u00d7 {kernels:,} kernels: {path or call}" for n, kernels, path, call in rows]
     if len(set(site)) < len(site):  # same path, as many kernels, but not the same ones
         site = [f"#{number} {text}" for number, text in enumerate(site, 1)]
     shares = {
@@ -35,11 +215,9 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
         for column in table.columns
         if (found := _CATEGORY_SHARE.fullmatch(str(column)))
     }
-    shares = shares or {"": pd.Series(1.0, index=table.index)}
+    busy, shares = table["busy_time_ms"], shares or {"": pd.Series(1.0, index=table.index)}
     parts = [
-        pd.DataFrame(
-            {"site": site, "category": name, "busy_time_ms": table["busy_time_ms"] * share}
-        )
+        pd.DataFrame({"site": site, "category": name, "busy_time_ms": busy * share})
         for name, share in shares.items()
     ]
     return pd.concat(parts, ignore_index=True)
@@ -65,20 +243,6 @@ def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
 
 
-def _captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
-    """Which captured graphs the graph launches replay.
-
-    Raises:
-        UsageError: there is no graph launch, or no capture.
-    """
-    if analyzer.graph_replays is None:
-        raise UsageError(
-            "this needs a trace with graph launches, and"
-            " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
-        )
-    return graph_captures(analyzer.graph_replays)
-
-
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
     shows="Graph launches by the place that launches them",
@@ -96,7 +260,7 @@ GRAPH_LAUNCHES = Table(
         CATEGORY (% of kernel time): when categories are on: share in the summed durations of the
             site
         """,
-    table=lambda analyzer: graph_launches(analyzer.work),
+    table=lambda analyzer: _graph_launches(analyzer.work),
     when=[
         GPU_EVENTS,
         Condition(
@@ -136,7 +300,7 @@ GRAPH_OPERATIONS = Table(
         kernels [GPU events]: how many replay what those launched
         total_time_us: summed duration of these
         """,
-    table=lambda analyzer: graph_operations(analyzer.work),
+    table=lambda analyzer: _graph_operations(analyzer.work),
     screen="Operations inside of graph launches",
     when=CAPTURED,
 )
@@ -159,7 +323,7 @@ GRAPH_CAPTURES = Table(
         tokens_per_replay [tokens]: what the annotation of the step says, on average
         padding (%): how much of the batch size those do not need
         """,
-    table=_captures,
+    table=_graph_captures,
     when=CAPTURED,
     notes=lambda analyzer, *_: capture_notes(analyzer),
 )

@@ -12,8 +12,6 @@ from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from tracelens_ext.trace import Int64Array
@@ -33,7 +31,10 @@ class GroupCalls(NamedTuple):
 def group_calls(rows: pd.DataFrame) -> GroupCalls:
     """The calls of a named process group, from the rows of `rank_calls` of all its ranks."""
     text, size = rows["Process Group Ranks"].iloc[0], rows["Group size"].iloc[0]
-    members = _members(text, size, rows["rank"].unique().tolist())
+    present = sorted(rows["rank"].unique().tolist())
+    members = present if size == len(present) else None  # not known
+    if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
+        members = sorted({int(r) for r in re.findall(r"\d{1,9}", text)})
     rows = prepared(rows, members)
     matched = rows[rows["recorded"]].reset_index(drop=True)
     match_group(matched)
@@ -55,13 +56,6 @@ def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCa
         matched["no"] = np.where(alike, number, -1)
     members, none = sorted(rows["rank"].unique().tolist()), matched[:0].assign(members="")
     return GroupCalls(*_described(matched, members, len(members)), none)
-
-
-def _members(text: str, size: float, present: Sequence[int]) -> list[int] | None:
-    """The ranks of a group; None where they are not known."""
-    if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
-        return sorted({int(r) for r in re.findall(r"\d{1,9}", text)})
-    return sorted(present) if size == len(present) else None
 
 
 def _described(
@@ -150,10 +144,9 @@ _TRUSTED = 0.5  #: the share of its calls that a `Seq` must pair, and count one 
 
 
 def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
-    """Rows of `rank_calls` of a group, each rank's in the order of launch, to be numbered.
+    """Rows of `rank_calls` of a group to be numbered, each rank's in the order of launch.
 
-    Adds `kind`, `like` and `sizes` (a number for each kind and type, and with the sizes), `src`,
-    `dst` (of a pair, else -1), `no` (of the call, -1 where it is not known) and `matched_by`.
+    Adds `kind`, `like`, `sizes`, `src`, `dst` (of a pair, else -1), `no` and `matched_by`.
     """
     name = rows["Collective name"]
     p2p, even = name.isin(P2P), ~name.str.lower().str.replace("_", "").str.contains("alltoall")
@@ -175,9 +168,8 @@ def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
 def match_group(rows: pd.DataFrame) -> None:
     """Number the calls of a process group, in place.
 
-    By `Seq` where that pairs like with like; else by order within an iteration; where a rank counts
-    fewer or other calls there, calls of equal signature whose ends differ by the usual offset of
-    the two ranks' clocks (a shifted pairing is off by hundreds of µs).
+    By `Seq` where that pairs like with like; else by order within an iteration; where ranks differ
+    there, calls of equal signature whose ends differ by the usual offset of the two clocks.
     """
     first = 0
     pairable = (rows["kind"] != PAIR) | (rows["dst"] >= 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,10 @@ from tracelens_ext.collectives.collectives import (
     text_argument,
 )
 from tracelens_ext.gaps.causes import blocking_calls
-from tracelens_ext.intervals import covered, union
+from tracelens_ext.intervals import covered, union, union_length
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import json_value
 from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, distributed_info
 
 if TYPE_CHECKING:
@@ -41,19 +41,17 @@ _CUT = "..."
 
 
 def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]:
-    """The tables `rank_calls`, `rank_iterations` and `overlap` of a trace.
-
-    Every device of a trace that does not tell its rank, as Nsight's, is a rank.
-    """
+    """`rank_calls`, `rank_iterations`, `overlap`; devices are ranks where no rank is told."""
     devices = sorted({*work.trace.device.tolist()}) or [NONE]
     single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
     frames = [
         _of_device(work, rank if single else place * len(devices) + at, device, single=single)
         for at, device in enumerate(devices[: 1 if single else None])
     ]
-    names = ("rank_calls", "rank_iterations", "overlap")
-    tables = zip(*frames, strict=True)
-    return {n: pd.concat(t, ignore_index=True) for n, t in zip(names, tables, strict=True)}
+    calls, iterations, overlap = (
+        pd.concat(t, ignore_index=True) for t in zip(*frames, strict=True)
+    )
+    return {"rank_calls": calls, "rank_iterations": iterations, "overlap": overlap}
 
 
 def communication_about(
@@ -91,11 +89,7 @@ def _digest(text: str) -> str:
 def configured_groups(metadata: Mapping[str, object]) -> dict[str, list[int]]:
     """Name → ranks of the process groups that `distributedInfo` tells."""
     listed = distributed_info(metadata).get("pg_config")
-    if isinstance(listed, str):
-        try:
-            listed = json.loads(listed)
-        except (ValueError, RecursionError):
-            listed = None
+    listed = json_value(listed) if isinstance(listed, str) else listed
     groups = {}
     for group in listed if isinstance(listed, list) else []:
         ranks = group.get("ranks") if isinstance(group, dict) else None
@@ -154,11 +148,10 @@ class _Moments:
         if len(rows):
             sets.append((trace.ts[rows].min(keepdims=True), trace.end_of(rows).max(keepdims=True)))
         self._layers: list[Intervals] = []
-        for begin, end in sets:
-            before = self._layers[-1] if self._layers else (begin[:0], end[:0])
-            self._layers.append(
-                union(np.concatenate((before[0], begin)), np.concatenate((before[1], end)))
-            )
+        begin = end = work.start[:0]
+        for begins, ends in sets:
+            begin, end = union(np.append(begin, begins), np.append(end, ends))
+            self._layers.append((begin, end))
 
     def until(self, times: Int64Array) -> dict[str, Int64Array]:
         """What was spent in each of `OWN` until some moments, ns."""
@@ -226,8 +219,8 @@ def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame
         number, parts = [""], [computing]  # type: ignore[list-item]
     first, last = moments.until(begin), moments.until(end)
     frame = pd.DataFrame({name: last[name] - first[name] for name in OWN[1:]})
-    own = [union(work.start[part], work.end[part]) for part in parts]
-    frame["computation"] = np.array([(b - a).sum() for a, b in own], dtype=np.int64)
+    own = [union_length(work.start[part], work.end[part]) for part in parts]
+    frame["computation"] = np.array(own, dtype=np.int64)
     frame.insert(0, "iteration", pd.Series(list(map(str, number)), dtype="str"))
     frame["total"] = end - begin
     return frame

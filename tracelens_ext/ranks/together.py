@@ -150,10 +150,9 @@ _SURE, _LEAST = 2.5, 100.0
 
 
 def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
-    """Offsets of clocks, as in the table `clocks`, of `ranks` (ascending).
+    """Offsets of clocks, as in the table `clocks`, of `ranks` (ascending), by least squares.
 
-    A call ends on all of its ranks at about the same time. So by least squares over all calls, an
-    offset a rank; ranks that share no call, directly or by others, have no offset between them.
+    A call ends on all of its ranks at about the same time. Ranks that share no call have no offset.
     The kernels are of complete calls: `call`, `rank`, `end` (ns, own clock), `set` (the same number
     for calls of the same ranks).
     """
@@ -218,11 +217,9 @@ _LONGEST_CHAIN = 100_000
 def find_origins(kernels: pd.DataFrame, last: Int64Array) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Follow every wait to its origins: the kernels with those, and the table `wait_origins`.
 
-    A rank waits in a call for the last one. Both had ended, together, the last call that they
-    share; since then the last rank spent longer, by exactly the wait. The difference is split into
-    its own time, transfers of its other calls, and its waits in other calls, which are followed on.
-    `start`, `dur`, `wait` are ns of the own clock, NaN where not known; `last` is the last rank of
-    each call, -1 where it is not known.
+    A rank waits in a call for the last one. Since the last call that they share, that one spent
+    longer by exactly the wait: own time, transfers, waits in other calls, which are followed on.
+    `start`, `dur`, `wait` are ns of the own clock, NaN where not known; `last` is -1 likewise.
     """
     k = _Timelines(kernels)
     edges = _edges(k, last)
