@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -11,55 +10,56 @@ from tracelens_ext.hooks import hookimpl
 if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Detector
 
-#: One file each, which has the `DETECTOR`. The first that claims a part of the wall time has it.
-_FILES: Final = (
-    "launch_geometry",
-    "double_precision",
-    "fallback_kernels",
-    "no_tensor_cores",
-    "layout_conversion",
-    "dtype_casts",
-    "unfused_attention",
-    "memory_bound_chain",
-    "unfused_optimizer",
-    "dataloader",
-    "allocator",
-    "straggler",
-    "pageable_copies",
-    "small_copies",
-    "slow_link",
-    "exposed_copy",
-    "synchronisation",
-    "cpu_operation",
-    "recompilation",
-    "graph_recapture",
-    "host_bound",
-    "profiler_overhead",
-    "full_launch_queue",
-    "small_kernels",
-    "slow_attention",
-    "old_kernels",
-    "slow_moe",
-    "uneven_gemm",
-    "slow_gemm",
-    "exposed_communication",
-    "slow_iterations",
-    "recompute",
-    "memory_peak",
-    "imbalance",
-    "dominant_kernel",
+#: File and function of each; its id is the function's name. The first that claims a part of the
+#: wall time has it.
+_DETECTORS: Final = (
+    "kernels:launch_geometry",
+    "kernels:double_precision",
+    "kernels:fallback_kernels",
+    "products:no_tensor_cores",
+    "passes:layout_conversion",
+    "passes:dtype_casts",
+    "attention:unfused_attention",
+    "passes:memory_bound_chain",
+    "passes:unfused_optimizer",
+    "host:dataloader",
+    "host:allocator",
+    "transfers:straggler",
+    "transfers:pageable_copies",
+    "transfers:small_copies",
+    "transfers:slow_link",
+    "transfers:exposed_copy",
+    "host:synchronisation",
+    "host:cpu_operation",
+    "host:recompilation",
+    "host:graph_recapture",
+    "host:host_bound",
+    "host:profiler_overhead",
+    "host:full_launch_queue",
+    "kernels:small_kernels",
+    "attention:slow_attention",
+    "products:old_kernels",
+    "products:slow_moe",
+    "products:uneven_gemm",
+    "products:slow_gemm",
+    "transfers:exposed_communication",
+    "iterations:slow_iterations",
+    "memory:recompute",
+    "memory:memory_peak",
+    "products:imbalance",
+    "kernels:dominant_kernel",
 )
 
 
 @hookimpl
 def tracelens_findings() -> list[Detector]:
     """The built-in detectors, with what `texts.toml` says of each."""
-    from tracelens_ext.findings.inspection import own_texts
+    from tracelens_ext.findings.inspection import Detector, own_texts
 
-    modules = [import_module(f"tracelens_ext.findings.{name}") for name in _FILES]
-    found: list[Detector] = [module.DETECTOR for module in modules]
-    told = [own_texts().get(each.id, {}) for each in found]
-    return [
-        replace(each, kinds=its.get("kinds", each.kinds), advice=its)
-        for each, its in zip(found, told, strict=True)
-    ]
+    found = []
+    for file, name in (each.split(":") for each in _DETECTORS):
+        detect = getattr(import_module(f"tracelens_ext.findings.{file}"), name)
+        told = own_texts().get(name := name.replace("_", "-"), {})
+        instead, kinds = told.get("instead", ""), told.get("kinds", Detector.kinds)
+        found.append(Detector(name, detect, instead, kinds, told))
+    return found

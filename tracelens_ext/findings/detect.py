@@ -5,30 +5,37 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.findings.all_clear import ENOUGH, idle_of_unknown_cause, not_known
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
+from tracelens_ext.findings.kernel_claims import kernel_profiler
 from tracelens_ext.findings.savings import remove_claims, with_savings
 from tracelens_ext.findings.wall_time import WallTime
+from tracelens_ext.gaps.causes import UNKNOWN
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
+from tracelens_ext.intervals import union_length
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.recording.told import recording_dict, recording_lines
 from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.work.grouping import group_durations
+from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.found import Roofline
+    from tracelens_ext.trace import BoolArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ROUNDING_MS = 1e-3
+_ENOUGH: Final = 0.5  # of the judged time
+_NAME: Final = 80  # characters of a kernel
 
 
 def find_findings(
@@ -77,8 +84,8 @@ def find_findings(
     tell_claims(simulation, found, registry)
     found = with_savings(simulation, found)
     claimed = any(finding.claimed_ms for finding in found)
-    unknown = "" if claimed else not_known(inspection)
-    if claimed and (idle := idle_of_unknown_cause(inspection, ENOUGH * inspection.judged_ns)):
+    unknown = "" if claimed else _not_known(inspection)
+    if claimed and (idle := _idle_of_unknown_cause(inspection, _ENOUGH * inspection.judged_ns)):
         inspection.note(idle)
     return told(
         recording.wall_ns / NS_PER_MS,
@@ -159,3 +166,63 @@ def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> No
             f"detector {detector.id!r}: saves {finding.saving_ms:,.3f} ms, of which it claimed"
             f" {claimed_ms:,.3f} ms"
         )
+
+
+def _not_known(inspection: Inspection) -> str:
+    """What is not known of a trace without findings; empty where over half was compared.
+
+    Of the idle time, the kernels without a model and the shapes, what is worth most.
+    """
+    work, judged = inspection.work, inspection.judged_ns
+    known = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
+    if _busy(work, known) > _ENOUGH * judged:
+        return ""
+    missing = inspection.missing
+    unmodelled = _busy(work, ~known)
+    if told := _idle_of_unknown_cause(inspection, unmodelled):
+        return told
+    if "shapes" in missing and not inspection.roofline.has_shapes:
+        share = 100 * unmodelled / judged
+        return (
+            f"No shapes were recorded: {share:.1f} % of the judged time cannot be compared with"
+            f" anything: {missing['shapes']}."
+        )
+    return _unmodelled_text(work, ~known)
+
+
+def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
+    """How much idle time has no cause, if it is so much at least; else empty."""
+    pieces = inspection.wall.classified.pieces
+    idle = inspection.wall.mean_ms((pieces.end - pieces.start)[pieces.cause == UNKNOWN]) * NS_PER_MS
+    if idle < least_ns:
+        return ""
+    how = inspection.missing.get("API calls")
+    return (
+        f"The GPU is idle for {100 * idle / inspection.judged_ns:.1f} % of the judged time, and why"
+        f" is not recorded{f': {how}' if how else ''}."
+    )
+
+
+def _unmodelled_text(work: GpuWork, which: BoolArray) -> str:
+    """What is the work that no model knows."""
+    trace = work.trace
+    groups = group_durations([work.name[which]], work.duration[which])
+    total = max(int(work.duration.sum()), 1)
+    tool = kernel_profiler(work)
+    largest = int(groups.total[0])
+    if 2 * largest > int(work.duration[which].sum()):
+        name = trace.names[int(groups.keys[0][0])]
+        shown = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+        return (
+            f"{100 * largest / total:.0f} % of GPU time is one kernel that no model knows,"
+            f" {shown}: profile it with {tool}."
+        )
+    share = 100 * int(work.duration[which].sum()) / total
+    return f"{share:.0f} % of GPU time is work that no model knows: profile it with {tool}."
+
+
+def _busy(work: GpuWork, which: BoolArray) -> float:
+    """How long some GPU events run, the mean over the devices, ns."""
+    lanes = find_lanes(work, "device")
+    mine = [which & (lanes.of_gpu == lane) for lane in range(len(lanes))]
+    return sum(union_length(work.start[m], work.end[m]) for m in mine) / max(len(lanes), 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place, saving_text
-from tracelens_ext.findings.places import places_of
+from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
@@ -86,15 +86,26 @@ class Inspection:
         order = np.lexsort((self.work.start, stream))
         return order, stream[order]
 
-    def by_operation(self, values: Sequence[float], otherwise: float = 0) -> Float64Array:
+    def by_operation(
+        self, value: Callable[..., float], *columns: Sequence[Any], otherwise: float = 0
+    ) -> Float64Array:
         """What holds of each row of the roofline, for the GPU events of each, (g,).
 
         Args:
-            values: one a row; 0 in place of what no number of elements can be.
+            value: of a row, and of what columns say of it; 0 for what no number of elements can be.
+            columns: an item a row.
             otherwise: for GPU events that belong to none.
         """
+        values = map(value, self.roofline.rows, *columns)
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]
         return np.array([*sane, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+
+    def ranked_by(
+        self, label: Callable[..., str], claim: Claim, *columns: Sequence[Any]
+    ) -> list[Place]:
+        """The labels of rows of the roofline with most of a claim; columns as of `by_operation`."""
+        labels = [*map(label, self.roofline.rows, *columns)]
+        return ranked(self.roofline.groups.of_gpu[claim.events], labels, claim.event_ns)
 
     @cached_property
     def peaks_of_rows(self) -> list[DevicePeaks | None]:
@@ -127,6 +138,10 @@ class Inspection:
         rows = trace.rows_of(*kinds)
         return rows[trace.named(trace.name[rows], pattern.match)]
 
+    def host_ms(self, rows: Int64Array) -> float:
+        """How long some host events last together."""
+        return float(self.work.trace.dur[rows].sum()) / NS_PER_MS
+
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
         """Those of some host events that run in the idle time of a claim."""
         idle, trace = claim.intervals.gap != NONE, self.work.trace
@@ -151,10 +166,6 @@ class Inspection:
         """Whether GPU work is launched in each of some host events, by its thread."""
         launches = np.unique(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
-
-    def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim | None:
-        """As `WallTime.claim_idle_during`, if it is worth it."""
-        return self.claim(lambda wall: wall.claim_idle_during(rows, until))
 
     def claim(self, claims: Callable[[WallTime], Claim]) -> Claim | None:
         """Claim wall time; what is too small to be told stays for others."""
@@ -213,8 +224,9 @@ class Inspection:
         """
         if claim is not None and not self.is_worth(claim):
             return None
-        saving = claim.saving_ns / NS_PER_MS if claim is not None and not informs else 0.0
-        share = self.share_percent(claim) if claim is not None else 0.0
+        claimed = None if informs else claim
+        saving = claimed.saving_ns / NS_PER_MS if claimed else 0.0
+        share = self.share_percent(claimed) if claimed else 0.0
         found = own_texts().get(detector, {})
         given = {"title": title, "advice": advice, "snippet": snippet, "reason": reason}
         given |= {"confidence": confidence}
@@ -222,12 +234,11 @@ class Inspection:
         said |= {key: text for key, text in given.items() if text is not None}
         for name, value in {**(values or {}), "saving": saving_text(saving, share)}.items():
             said |= {key: said.get(key, "").replace(f"{{{name}}}", str(value)) for key in given}
-        worst = "" if claim is None or informs else _worst(claim)
         return Finding(
             id=detector,
-            title=said["title"] + worst,
+            title=said["title"] + (_worst(claimed) if claimed else ""),
             saving_ms=saving,
-            share_percent=0.0 if informs else share,
+            share_percent=share,
             confidence=said["confidence"],
             confidence_reason=said["reason"],
             where=places_of(self.wall, claim, where) if claim is not None else {},
@@ -237,7 +248,7 @@ class Inspection:
             snippet=said["snippet"] if self.is_of_pytorch else "",
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
-            claim=None if informs else claim,
+            claim=claimed,
         )
 
 

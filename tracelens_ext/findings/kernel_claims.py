@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.places import ranked
-from tracelens_ext.operations.launchers import argument_values
+from tracelens_ext.recording.program import program_of
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Mapping, Sequence
 
     from tracelens_ext.findings.claim import Claim
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.trace import BoolArray, Device, Float64Array, IntArray
+    from tracelens_ext.work.gpu_work import GpuWork
 
-#: Products of matrix units, however else they are called.
-MATRIX_UNITS: Final = re.compile(
-    r"tensorop|[sh](?:884|1688|16816|161616)|xmma|wmma|nvjet|_MI\d+x\d+|mfma|tf32", re.IGNORECASE
-)
+#: What kernels that are bound by memory reach of its bandwidth.
+MEMORY_SHARE: Final = 0.7
 _NVIDIA_WARP: Final = 32
+_AMD: Final = ("hip", "roc")
 
 
 def named(inspection: Inspection, pattern: re.Pattern[str]) -> BoolArray:
@@ -53,36 +51,6 @@ def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
     return capability_of(peaks.name) if peaks else 0
 
 
-def link(_: Device | None, peaks: DevicePeaks | None) -> float:
-    """Its link to the host in one direction, bytes a ns; 0: not known."""
-    return (peaks.link or 0.0) if peaks else 0.0
-
-
-def copied_bytes(inspection: Inspection) -> Float64Array:
-    """The bytes of each copy; 0 for what is none, or not known, (g,)."""
-    work = inspection.work
-    size = np.maximum(work.trace.arg("bytes").at(work.rows, 0), 0)
-    return np.where(work.is_copy, size, 0).astype(np.float64)
-
-
-def blocks_of(inspection: Inspection) -> Float64Array:
-    """How many blocks each GPU event has; 0: not recorded, (g,)."""
-    trace, rows = inspection.work.trace, inspection.work.rows
-    if trace.arg("grid").texts is None:
-        return trace.arg("grid").at(rows, 0).astype(np.float64)
-    code, numbers = argument_values(trace, rows, "grid", _product, 0.0)
-    return np.array(numbers, dtype=np.float64)[code]
-
-
-def _product(text: str) -> float:
-    """Blocks of `[512, 1, 1]`; 0 for anything else."""
-    try:
-        total = math.prod(map(int, json.loads(text)))
-        return float(total) if 0 < total < 2**53 else 0.0
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        return 0.0
-
-
 def beyond(inspection: Inspection, needed: Float64Array, far: float) -> Float64Array:
     """What calls take beyond what they need, as a share of the time of each GPU event, (g,).
 
@@ -104,9 +72,7 @@ def rate_of(inspection: Inspection, slow: BoolArray) -> float:
     """TFLOP/s of the calls of some GPU events."""
     events = np.flatnonzero(slow)
     _, first = np.unique(inspection.launchers.of_gpu[events], return_index=True)
-    flops = inspection.by_operation(
-        [float(row.cost.flops) if row.cost else 0.0 for row in inspection.roofline.rows]
-    )
+    flops = inspection.by_operation(lambda row: row.cost.flops if row.cost else 0)
     time = max(float(inspection.work.duration[events].sum()), 1.0)
     return float(flops[events[first]].sum()) / time / 1e3
 
@@ -148,3 +114,12 @@ def claimed(
         for kind, (code, labels) in (kinds or {}).items()
     }
     return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where)
+
+
+def kernel_profiler(work: GpuWork) -> str:
+    """What profiles single kernels on the trace's GPUs."""
+    trace = work.trace
+    names = " ".join(trace.names[code] for code in np.unique(trace.name).tolist()[:1000])
+    is_amd = program_of(trace).tool == "rocprofv3" or any(f" {a}" in names for a in _AMD)
+    is_amd |= any("AMD" in device.name for device in trace.devices)
+    return "rocprof-compute" if is_amd else "ncu"

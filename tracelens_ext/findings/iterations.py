@@ -1,4 +1,4 @@
-"""`slow-iterations`: iterations that take longer than the others, for no reason found elsewhere."""
+"""Iterations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding, Place
-from tracelens_ext.findings.inspection import Detector, Inspection
 from tracelens_ext.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
@@ -20,14 +19,18 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
+    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.lanes import Gaps
 
+
 _WALL = "wall_time_ms"
-_NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")
+_NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "busy_time_ms")
+_NOT_PARTS += ("kernels", "whole", "odd")
 
 
-def _detect(inspection: Inspection) -> Finding | None:
+def slow_iterations(inspection: Inspection) -> Finding | None:
+    """Iterations that take longer than the others, for no reason found elsewhere."""
     work, wall = inspection.work, inspection.wall
     steps = find_iterations(work.tree)
     lengths = (steps.end - steps.start)[steps.whole].astype(np.float64)
@@ -65,7 +68,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
     return inspection.finding(
-        DETECTOR.id,
+        "slow-iterations",
         claim,
         title=f"{len(numbers)} of {len(labels)} iterations are slow, which costs {{saving}}"
         + (f"; most of it is {part}" if part else ""),
@@ -99,8 +102,7 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     before, after = (iterations.started_in[events] for events in (gaps.before, gaps.after))
     middle = (gaps.start + gaps.end) // 2
     sooner = (before != NONE) & (after != NONE) & (middle < iterations.start[after])
-    result: Int64Array = np.where(sooner, before, after)
-    return result
+    return np.where(sooner, before, after)
 
 
 def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64Array:
@@ -110,13 +112,10 @@ def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64
 
 def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     """The measured part that made them slow, in words, and by how much, ms."""
-    parts = [c for c in whole if c not in _NOT_PARTS and c != "busy_time_ms"]
+    parts = [c for c in whole if c not in _NOT_PARTS]
     usual = whole.drop(slow.index)[parts].median()
     more = (slow[parts] - usual).sum()
     if not len(more) or not more.max() > 0:
         return "", 0.0
     name = str(more.idxmax())
     return name.removesuffix("_ms").replace("_", " "), float(more.max())
-
-
-DETECTOR = Detector("slow-iterations", _detect)
