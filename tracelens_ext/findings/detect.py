@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
 from tracelens_ext.findings.kernel_claims import kernel_profiler
-from tracelens_ext.findings.savings import remove_claims, with_savings
+from tracelens_ext.findings.savings import removed, with_savings
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.gaps.causes import UNKNOWN
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
@@ -102,22 +102,21 @@ def find_findings(
 def tell_claims(
     simulation: Simulation, found: Sequence[Finding], registry: PluginRegistry | None = None
 ) -> None:
-    """Tell a simulation what goes with each finding, for `finding:ID`."""
-    offered = offered_detectors(registry)
-    remove_claims(simulation, found, {each.item.id: each.item.instead for each in offered})
+    """Tell a simulation what goes with each finding that claims time, for `finding:ID`."""
+    instead = {each.item.id: each.item.instead for each in offered_detectors(registry)}
+    simulation.changes.claims = {
+        each.id: removed(simulation, each.claim, instead.get(each.id, ""))
+        for each in found
+        if each.claim is not None and not each.informs_only
+    }
 
 
 def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:
     """The detectors of plugins, which know more, then those of this distribution; each id once."""
-    registry = registry or default_registry()
-    offered = registry.offers("tracelens_findings", _check)
+    offered = (registry or default_registry()).offers("tracelens_findings", _check)
     offered.sort(key=lambda each: each.plugin.own)
-    ids: set[str] = set()
-    return [
-        each
-        for each in offered
-        if not (each.item.id in ids or ids.add(each.item.id))  # type: ignore[func-returns-value]
-    ]
+    first = {each.item.id: each for each in reversed(offered)}
+    return [each for each in offered if first[each.item.id] is each]
 
 
 def _check(item: object) -> None:

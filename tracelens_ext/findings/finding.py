@@ -1,22 +1,116 @@
-"""What a finding is, and how a list of them is told to programs."""
+"""What a finding is and claims, and how a list of them is told to programs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+import numpy as np
+
+from tracelens_ext.intervals import union
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.grouping import sums
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 Confidence = Literal["high", "medium", "low"]
+
+
+class Intervals(NamedTuple):
+    """Claimed stretches of time, apart on each device, i of them."""
+
+    start: Int64Array  #: ns since the trace's first event
+    end: Int64Array
+    lane: Int64Array  #: the device, an index into `Claim.devices`
+    gap: Int64Array  #: the gap that it is a part of, `NONE` where a GPU event runs
+    event: Int64Array  #: the GPU event that runs, `NONE` in a gap
+    thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
+
+    def chosen(self, which: BoolArray | Int64Array) -> Intervals:
+        """Some of them."""
+        return Intervals(*(column[which] for column in self))
+
+    @classmethod
+    def joined(cls, several: Iterable[Intervals]) -> Intervals:
+        """All of several."""
+        return cls(*(np.concatenate(columns) for columns in zip(*several, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """Wall time that a finding claims. Sums are means over all devices that work."""
+
+    intervals: Intervals
+    devices: list[int | str]  #: what those devices are called
+    wall_start: int  #: ns since the trace's first event
+
+    @property
+    def ns(self) -> Float64Array:
+        """What each interval is of the mean over the devices, (i,)."""
+        return (self.intervals.end - self.intervals.start) / len(self.devices)
+
+    @property
+    def saving_ns(self) -> float:
+        """All of it."""
+        return float(self.ns_of_devices.sum()) / len(self.devices)
+
+    @property
+    def ns_of_devices(self) -> Int64Array:
+        """What is claimed of each device."""
+        its = self.intervals
+        return sums(its.lane, its.end - its.start, len(self.devices))
+
+    @property
+    def gaps(self) -> Int64Array:
+        """The gaps of the devices of which it has something, (j,)."""
+        found: Int64Array = np.unique(self.intervals.gap[self.intervals.gap != NONE])
+        return found
+
+    @cached_property
+    def _by_event(self) -> tuple[Int64Array, Float64Array]:
+        busy = self.intervals.event != NONE
+        events, number = np.unique(self.intervals.event[busy], return_inverse=True)
+        return events, np.bincount(number, self.ns[busy], len(events)).astype(np.float64)
+
+    @property
+    def events(self) -> Int64Array:
+        """The GPU events of which it has something, (j,)."""
+        return self._by_event[0]
+
+    @property
+    def event_ns(self) -> Float64Array:
+        """What it has of each of them, (j,)."""
+        return self._by_event[1]
+
+    @property
+    def idle_ns(self) -> float:
+        """What of it is idle time."""
+        return float(self.ns[self.intervals.gap != NONE].sum())
+
+    def as_records(self) -> list[dict[str, object]]:
+        """Its stretches of time by device, those that touch in one; ns from the wall's start."""
+        records: list[dict[str, object]] = []
+        for lane, device in enumerate(self.devices):
+            mine = self.intervals.lane == lane
+            start, end = union(self.intervals.start[mine], self.intervals.end[mine])
+            times = np.column_stack((start, end)) - self.wall_start
+            records += [
+                {"device": device, "start_ns": first, "end_ns": last}
+                for first, last in times.tolist()
+            ]
+        return records
+
+    def __add__(self, other: Claim) -> Claim:
+        """Both claims, which have nothing in common."""
+        return replace(self, intervals=Intervals.joined((self.intervals, other.intervals)))
 
 
 @dataclass(frozen=True)
@@ -200,19 +294,14 @@ def wrong_field(finding: Finding) -> str:
     """The first field of a finding that is not what `Finding` says; empty for none."""
     if finding.confidence not in get_args(Confidence):
         return "confidence"
-    texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
-    numbers = ("saving_ms", "share_percent")
     places = finding.where.values() if isinstance(finding.where, Mapping) else [None]
-    fits = {
-        **{name: isinstance(getattr(finding, name), str) for name in texts},
-        **{name: _is_amount(getattr(finding, name)) for name in numbers},
-        **{
-            name: getattr(finding, name) is None or _is_amount(getattr(finding, name))
-            for name in ("saving_low_ms", "saving_high_ms")
-        },
-        "where": all(_all_of(found, Place, "saving_ms") for found in places),
-        "evidence": _all_of(finding.evidence, Evidence, "value"),
-    }
+    texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
+    fits = {name: isinstance(getattr(finding, name), str) for name in texts}
+    for name in ("saving_ms", "share_percent", "saving_low_ms", "saving_high_ms"):
+        value, may_lack = getattr(finding, name), name.startswith("saving_") and name != "saving_ms"
+        fits[name] = (value is None and may_lack) or _is_amount(value)
+    fits["where"] = all(_all_of(found, Place, "saving_ms") for found in places)
+    fits["evidence"] = _all_of(finding.evidence, Evidence, "value")
     return next((name for name, right in fits.items() if not right), "")
 
 

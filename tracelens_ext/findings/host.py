@@ -29,7 +29,7 @@ from tracelens_ext.work.lanes import captures, find_launches
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import Int64Array
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.found import Roofline

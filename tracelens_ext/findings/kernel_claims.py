@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Mapping, Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.trace import BoolArray, Device, Float64Array, IntArray

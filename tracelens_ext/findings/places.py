@@ -20,7 +20,7 @@ from tracelens_ext.work.grouping import number_groups, texts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
@@ -159,9 +159,8 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     linked = launch != NONE
     with_op = work.tree.cpu_op_of_gpu[events] != NONE
     without = linked & ~with_op
-    stream, names = work.trace.stream[events], work.trace.names
-    streams = {number: f"stream {number}" for number in np.unique(stream).tolist()}
-    numbers = sorted(streams)
+    numbers, stream = np.unique(work.trace.stream[events], return_inverse=True)
+    streams = [f"stream {number}" * (number != NONE) for number in numbers.tolist()]
     return {
         "operations": [
             *ranked(np.where(with_op, op[events], NONE), ops, ns),
@@ -170,17 +169,11 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
         "modules": _modules(work, events, ns),
         "python_frames": frames_around(work, launch[linked], ns[linked]),
         "iterations": _iterations(work, events, ns),
-        "streams": ranked(
-            np.where(stream == NONE, NONE, np.searchsorted(numbers, stream)),
-            [streams[number] for number in numbers],
-            ns,
-        ),
-        "kernels": _merged(
-            [
-                Place(simple_name(place.name), place.saving_ms, place.count)
-                for place in ranked(work.name[events], names, ns)
-            ]
-        ),
+        "streams": ranked(stream, streams, ns),
+        "kernels": [
+            replace(place, name=simple_name(place.name))
+            for place in ranked(work.name[events], work.trace.names, ns)
+        ],
     }
 
 

@@ -13,9 +13,9 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.lanes import find_gaps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.inspection import Instead
     from tracelens_ext.replay.program import Program
     from tracelens_ext.replay.what_if import Simulation
@@ -28,24 +28,7 @@ _SMALL_ERROR: Final = 3.0
 _SAME = 0.1
 
 
-def remove_claims(
-    simulation: Simulation, findings: Sequence[Finding], instead: Mapping[str, Instead]
-) -> None:
-    """Tell a simulation what goes with each finding.
-
-    Args:
-        simulation: learns the changes `finding:ID`.
-        findings: those that claim nothing are left out.
-        instead: what happens to what some claim, by their id.
-    """
-    simulation.changes.claims = {
-        each.id: _removed(simulation, each.claim, instead.get(each.id, ""))
-        for each in findings
-        if each.claim is not None and not each.informs_only
-    }
-
-
-def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
+def removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
 
     What overlaps leaves its streams. Where launches go, so does the time in their operations. Where

@@ -28,7 +28,7 @@ from tracelens_ext.work.gpu_work import GpuWork, gigabytes_per_second
 from tracelens_ext.work.gpu_work import pageable_copies as are_pageable
 
 if TYPE_CHECKING:
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.trace import BoolArray, Device, Float64Array, Int64Array

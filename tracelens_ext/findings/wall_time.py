@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.claim import Claim, Intervals
+from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.gaps.causes import (
     DEPENDENCY,
     EDGE,
@@ -32,7 +32,7 @@ from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.group_search import by_group_and_time, last_before
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.grouping import number_groups, sums
 from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class WallTime:
         self.idle = self._judged_idle()
         self.free = np.ones(len(work), dtype=bool)
         self.claims: list[Claim] = []
-        self._unclaimed_from = work.start.copy()
+        self._unclaimed_from = work.start
         self._devices = self.lanes.device_labels
 
     @property
@@ -81,10 +81,7 @@ class WallTime:
 
     def copy(self) -> WallTime:
         """The same claims; further ones on either do not concern the other."""
-        result = copy(self)
-        result.free, result.claims = self.free.copy(), list(self.claims)
-        result._unclaimed_from = self._unclaimed_from.copy()
-        return result
+        return copy(self)
 
     def parts(self) -> list[Claim]:
         """The idle time in each part of the recording that cannot be judged, in their order."""
@@ -241,9 +238,7 @@ class WallTime:
 
     def left_of_gaps(self) -> Int64Array:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
-        result = np.zeros(len(self.classified), dtype=np.int64)
-        np.add.at(result, self.idle.gap, self.idle.end - self.idle.start)
-        return result
+        return sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
 
     def _of_gaps(self, idle: Pieces, thread: Int64Array) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
@@ -255,7 +250,7 @@ class WallTime:
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
         if len(intervals.start):
-            self.claims.append(claim)
+            self.claims = [*self.claims, claim]
         return claim
 
     # Busy time.
@@ -283,7 +278,7 @@ class WallTime:
             nothing = np.full(len(first), NONE)
             lanes = np.full(len(first), lane)
             found.append(Intervals(first, last, lanes, nothing, order[event], nothing))
-        return Intervals(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+        return Intervals.joined(found)
 
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
@@ -296,8 +291,7 @@ class WallTime:
         gaps = self._of_gaps(idle, self.threads_of_gap[1][idle.gap])
         events = self._alone(self.lanes.of_gpu == lane)
         start, end, which, _ = inside(events.start, events.end, first, last)
-        busy = Intervals(*(column[which] for column in events))._replace(start=start, end=end)
-        both = Intervals(*(np.concatenate(pair) for pair in zip(gaps, busy, strict=True)))
+        both = Intervals.joined((gaps, events.chosen(which)._replace(start=start, end=end)))
         lanes = np.zeros(len(both.start), dtype=np.int64)
         return Claim(both._replace(lane=lanes), [self._devices[lane]], self.start)
 
@@ -325,8 +319,8 @@ class WallTime:
                 which, np.clip(until, self._unclaimed_from, self.work.end), self._unclaimed_from
             )
         else:
-            self.free &= ~which
+            self.free = self.free & ~which
         shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
         length = np.rint((found.end - found.start) * shares).astype(np.int64)
         found = found._replace(end=found.start + length)
-        return self._claimed(Intervals(*(column[length > 0] for column in found)))
+        return self._claimed(found.chosen(length > 0))
