@@ -10,44 +10,25 @@ from tracelens_ext.hooks import hookimpl
 if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Detector
 
-#: File and function of each; its id is the function's name. The first that claims a part of the
-#: wall time has it.
+#: Files, each with functions of it; the id is a function's name. The first that claims a part of
+#: the wall time has it.
 _DETECTORS: Final = (
-    "kernels:launch_geometry",
-    "kernels:double_precision",
-    "kernels:fallback_kernels",
-    "products:no_tensor_cores",
-    "passes:layout_conversion",
-    "passes:dtype_casts",
-    "attention:unfused_attention",
-    "passes:memory_bound_chain",
-    "passes:unfused_optimizer",
-    "host:dataloader",
-    "host:allocator",
-    "transfers:straggler",
-    "transfers:pageable_copies",
-    "transfers:small_copies",
-    "transfers:slow_link",
-    "transfers:exposed_copy",
-    "host:synchronisation",
-    "host:cpu_operation",
-    "host:recompilation",
-    "host:graph_recapture",
-    "host:host_bound",
-    "host:profiler_overhead",
-    "host:full_launch_queue",
-    "kernels:small_kernels",
-    "attention:slow_attention",
-    "products:old_kernels",
-    "products:slow_moe",
-    "products:uneven_gemm",
-    "products:slow_gemm",
-    "transfers:exposed_communication",
-    "iterations:slow_iterations",
-    "memory:recompute",
-    "memory:memory_peak",
-    "products:imbalance",
-    "kernels:dominant_kernel",
+    ("kernels", "launch_geometry", "double_precision", "fallback_kernels"),
+    ("products", "no_tensor_cores"),
+    ("passes", "layout_conversion", "dtype_casts"),
+    ("attention", "unfused_attention"),
+    ("passes", "memory_bound_chain", "unfused_optimizer"),
+    ("host", "dataloader", "allocator"),
+    ("transfers", "straggler", "pageable_copies", "small_copies", "slow_link", "exposed_copy"),
+    ("host", "synchronisation", "cpu_operation", "recompilation", "graph_recapture"),
+    ("host", "host_bound", "profiler_overhead", "full_launch_queue"),
+    ("kernels", "small_kernels"),
+    ("attention", "slow_attention"),
+    ("products", "old_kernels", "slow_moe", "uneven_gemm", "slow_gemm"),
+    ("transfers", "exposed_communication"),
+    ("iterations", "slow_iterations", "recompute", "memory_peak"),
+    ("products", "imbalance"),
+    ("kernels", "dominant_kernel"),
 )
 
 
@@ -57,9 +38,10 @@ def tracelens_findings() -> list[Detector]:
     from tracelens_ext.findings.inspection import Detector, own_texts
 
     found = []
-    for file, name in (each.split(":") for each in _DETECTORS):
-        detect = getattr(import_module(f"tracelens_ext.findings.{file}"), name)
-        told = own_texts().get(name := name.replace("_", "-"), {})
-        instead, kinds = told.get("instead", ""), told.get("kinds", Detector.kinds)
-        found.append(Detector(name, detect, instead, kinds, told))
+    for file, *names in _DETECTORS:
+        module = import_module(f"tracelens_ext.findings.{file}")
+        for name in names:
+            told = own_texts().get(its := name.replace("_", "-"), {})
+            instead, kinds = told.get("instead", ""), told.get("kinds", Detector.kinds)
+            found.append(Detector(its, getattr(module, name), instead, kinds, told))
     return found

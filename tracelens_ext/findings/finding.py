@@ -134,47 +134,34 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that costs wall time, and how to get rid of it.
+    """Something that costs wall time, and how to get rid of it."""
 
-    Attributes:
-        id: which kind of finding; a trace has one of each at most.
-        title: one sentence, with the number.
-        saving_ms: wall time of this trace that the fix removes; 0 of one that informs only. A
-            detector gives what it claims; the replay makes it what is saved.
-        share_percent: of the judged time, what it claims.
-        confidence: how sure it is that the fix saves as much.
-        confidence_reason: why so sure, or why not, a clause or a sentence.
-        where: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what
-            the trace has of them, the largest saving first.
-        evidence: the numbers that it rests on.
-        advice: what to change.
-        snippet: the change as a line of code, where one does it.
-        documentation: the page about it.
-        saving_low_ms: the least that the fix saves, None where that is `saving_ms`.
-        saving_high_ms: the most, likewise.
-        saving_together_ms: what it adds to what those before it save together, None where that is
-            `saving_ms`.
-        simulated: whether the savings are what a replay of the trace is shorter by without the
-            claim; else they are the claim.
-        claim: the stretches of time that it claims, as the mean over the devices; None for a
-            finding of a plugin that tells only their sum.
-    """
-
-    id: str
-    title: str
+    id: str  #: which kind of finding; a trace has one of each at most
+    title: str  #: one sentence, with the number
+    #: wall time of this trace that the fix removes; 0 of one that informs only. A detector gives
+    #: what it claims; the replay makes it what is saved
     saving_ms: float
-    share_percent: float
-    confidence: Confidence
-    confidence_reason: str
+    share_percent: float  #: of the judged time, what it claims
+    confidence: Confidence  #: how sure it is that the fix saves as much
+    confidence_reason: str  #: why so sure, or why not, a clause or a sentence
+    #: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what the
+    #: trace has of them, the largest saving first
     where: Mapping[str, Sequence[Place]]
-    evidence: Sequence[Evidence]
-    advice: str
-    documentation: str
-    snippet: str = ""
-    saving_low_ms: float | None = None
-    saving_high_ms: float | None = None
+    evidence: Sequence[Evidence]  #: the numbers that it rests on
+    advice: str  #: what to change
+    documentation: str  #: the page about it
+    snippet: str = ""  #: the change as a line of code, where one does it
+    saving_low_ms: float | None = (
+        None  #: the least that the fix saves, None where that is `saving_ms`
+    )
+    saving_high_ms: float | None = None  #: the most, likewise
+    #: what it adds to what those before it save together, None where that is `saving_ms`
     saving_together_ms: float | None = None
+    #: whether the savings are what a replay of the trace is shorter by without the claim; else they
+    #: are the claim
     simulated: bool = False
+    #: the stretches of time that it claims, as the mean over the devices; None for a finding of a
+    #: plugin that tells only their sum
     claim: Claim | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -192,38 +179,43 @@ class Finding:
         """What it saves, of the judged time."""
         return self.share_percent * self.saving_ms / self.claimed_ms if self.claimed_ms else 0.0
 
+    def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
+        """For JSON; with the stretches of time that it claims, or without."""
+        claim, record = self.claim, asdict(replace(self, claim=None))
+        del record["claim"]
+        if self.saving_together_ms is None:
+            record["saving_together_ms"] = self.saving_ms
+        of_devices = (claim.ns_of_devices / NS_PER_MS).tolist() if claim else []
+        both = zip(claim.devices if claim else [], of_devices, strict=True)
+        record |= {"claimed_ms": self.claimed_ms}
+        record["devices"] = [{"device": device, "claimed_ms": ms} for device, ms in both]
+        if intervals:
+            record["intervals"] = claim.as_records() if claim else []
+        return record
+
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in a trace.
+    """What was found in a trace."""
 
-    Attributes:
-        total_ms: wall time from the first start of GPU work to its last end.
-        findings: the largest saving first, those that inform only at the end.
-        notes: what could not be looked for, and why, a sentence each.
-        idle_by_cause_ms: the idle time of each device in the wall time, as `gaps` divides it.
-        model: how good the replay is that simulated the savings.
-        parts: the idle time in the parts of the recording.
-        recording: what the recording holds, as `recording.told.recording_dict`.
-        recording_lines: the same in sentences.
-        program: `kind` of the program, and `because`, what shows it.
-        judged_ms: the part of the wall time that shares are of.
-        all_clear: whether nothing was found though most of that was compared with something.
-        unknown: where nothing was found and that is no all-clear: what is not known.
-    """
-
-    total_ms: float
-    findings: Sequence[Finding] = ()
-    notes: Sequence[str] = field(default=())
+    total_ms: float  #: wall time from the first start of GPU work to its last end
+    findings: Sequence[Finding] = ()  #: the largest saving first, those that inform only at the end
+    notes: Sequence[str] = ()  #: what could not be looked for, and why, a sentence each
+    #: the idle time of each device in the wall time, as `gaps` divides it
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(default_factory=dict)
+    #: how good the replay is that simulated the savings
     model: Mapping[str, object] = field(default_factory=dict)
+    #: the idle time in the parts of the recording
     parts: Sequence[Claim] = field(default=(), repr=False)
+    #: what the recording holds, as `recording.told.recording_dict`
     recording: Mapping[str, object] = field(default_factory=dict)
-    recording_lines: Sequence[str] = ()
+    recording_lines: Sequence[str] = ()  #: the same in sentences
+    #: `kind` of the program, and `because`, what shows it
     program: Mapping[str, str] = field(default_factory=dict)
-    judged_ms: float = 0.0
+    judged_ms: float = 0.0  #: the part of the wall time that shares are of
+    #: whether nothing was found though most of that was compared with something
     all_clear: bool = False
-    unknown: str = ""
+    unknown: str = ""  #: where nothing was found and that is no all-clear: what is not known
 
     def __repr__(self) -> str:
         titles = "; ".join(each.title for each in self.findings)
@@ -264,25 +256,9 @@ class Findings:
             "left_ms": self.left_ms,
             "idle_by_cause_ms": self.idle_by_cause_ms,
             "model": self.model,
-            "findings": [_as_dict(finding, intervals) for finding in self.findings],
+            "findings": [each.as_dict(intervals=intervals) for each in self.findings],
             "notes": list(self.notes),
         }
-
-
-def _as_dict(finding: Finding, intervals: bool) -> dict[str, object]:
-    record = asdict(replace(finding, claim=None)) | {"claimed_ms": finding.claimed_ms}
-    del record["claim"]
-    if finding.saving_together_ms is None:
-        record["saving_together_ms"] = finding.saving_ms
-    record["devices"] = []
-    if intervals:
-        record["intervals"] = []
-    if claim := finding.claim:
-        times = zip(claim.devices, (claim.ns_of_devices / NS_PER_MS).tolist(), strict=True)
-        record["devices"] = [{"device": device, "claimed_ms": ms} for device, ms in times]
-        if intervals:
-            record["intervals"] = claim.as_records()
-    return record
 
 
 def saving_text(saving_ms: float, share_percent: float) -> str:

@@ -43,20 +43,13 @@ NO_SHAPES: Final = (
 
 @dataclass(eq=False)
 class Inspection:
-    """A trace, as detectors see it.
+    """A trace, as detectors see it."""
 
-    Attributes:
-        work: the GPU events, g of them.
-        find_launchers: finds the operations that launched them.
-        find_roofline: finds how good those operations are.
-        wall: the wall time, and what is claimed of it.
-        notes: what cannot be looked for, a sentence each; detectors add to it.
-    """
-
-    work: GpuWork
-    find_launchers: Callable[[], Launchers]
-    find_roofline: Callable[[], Roofline]
-    wall: WallTime
+    work: GpuWork  #: the GPU events, g of them
+    find_launchers: Callable[[], Launchers]  #: finds the operations that launched them
+    find_roofline: Callable[[], Roofline]  #: finds how good those operations are
+    wall: WallTime  #: the wall time, and what is claimed of it
+    #: what cannot be looked for, a sentence each; detectors add to it
     notes: list[str] = field(default_factory=list)
 
     @cached_property
@@ -272,23 +265,18 @@ def _worst(claim: Claim) -> str:
 
 @dataclass(frozen=True)
 class Detector:
-    """Looks for one kind of finding.
+    """Looks for one kind of finding."""
 
-    Attributes:
-        id: of the findings, lower case with hyphens.
-        detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
-            Detectors are asked one after another, and what one claims no later one can.
-        instead: what happens to what it claims, where it does not simply go: GPU work `overlaps`
-            the rest; the host `waits no longer`; `launches go` with their kernels.
-        kinds: the kinds of programs of which it is looked for; all by default.
-        advice: what to change in programs of a kind, and that in code, instead of what `detect`
-            says; of `other` in all that are not of PyTorch and that it does not name.
-    """
-
-    id: str
+    id: str  #: of the findings, lower case with hyphens
+    #: claims wall time of the inspected trace, and tells what it found; None for nothing. Detectors
+    #: are asked one after another, and what one claims no later one can
     detect: Callable[[Inspection], Finding | None]
+    #: what happens to what it claims, where it does not simply go: GPU work `overlaps` the rest;
+    #: the host `waits no longer`; `launches go` with their kernels
     instead: Instead = ""
-    kinds: Collection[str] = get_args(Kind)
+    kinds: Collection[str] = get_args(Kind)  #: of programs of which it is looked for
+    #: by kind of program what to change, and that in code, instead of what `detect` says; of
+    #: `other` in all that are not of PyTorch and that it does not name
     advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def advised(self, finding: Finding, kind: Kind) -> Finding:

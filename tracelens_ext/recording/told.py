@@ -83,15 +83,10 @@ def recording_table(work: GpuWork) -> pd.DataFrame:
         {"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how}
         for each in found.missing
     ]
-    numbers = ("device", "start_ms", "end_ms", "ms", "count")
-    table = pd.DataFrame(
-        {
-            name: pd.array([str(row.get(name) or "") for row in rows], dtype="str")
-            if name not in numbers
-            else np.array([row.get(name) for row in rows], dtype=np.float64)
-            for name in ("kind", *numbers, "what", "place", "how")
-        }
-    )
+    numbers = dict.fromkeys(("device", "start_ms", "end_ms", "ms", "count"), "float64")
+    kinds = {"kind": "str", **numbers, "what": "str", "place": "str", "how": "str"}
+    rows = [{"what": "", "place": "", "how": "", **row} for row in rows]
+    table = pd.DataFrame(rows, columns=[*kinds]).astype(kinds)
     table.insert(5, "% of wall time", 100.0 * table["ms"] / (found.wall_ns / NS_PER_MS or np.nan))
     return table
 

@@ -18,7 +18,12 @@ from tracelens_ext.intervals import covered, union
 from tracelens_ext.recording.recording import BEFORE, HOLE, recording_of
 from tracelens_ext.replay.replay import find_clocks
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.work.group_search import by_group_and_time, items_before, running_maximum
+from tracelens_ext.work.group_search import (
+    by_group_and_time,
+    items_before,
+    last_before,
+    running_maximum,
+)
 from tracelens_ext.work.lanes import find_lanes
 
 if TYPE_CHECKING:
@@ -158,8 +163,7 @@ class Program:
 
     def _last(self, lane: Int64Array, before: Int64Array) -> Int64Array:
         """The last node of a stream that was called before a moment, `NONE` without."""
-        at = items_before(self.lane, self.key, lane, before) - 1
-        return np.where((at >= 0) & (np.append(self.lane, NONE)[at] == lane), at, NONE)
+        return last_before(self.lane, self.key, lane, before)
 
     def _add_holes(self) -> tuple[Int64Array, Int64Array]:
         """Make holes nodes, before what starts at their end; returns what stays as recorded."""
@@ -214,10 +218,8 @@ class Program:
         thread = np.append(trace.thread[self.launch[linked[order]]], NONE)
         of_call = trace.thread[rows]
         after = items_before(thread[:-1], begun, of_call, self._at(rows))
-        before = items_before(thread[:-1], begun, of_call, recorded) - 1
-        waiting, source = (
-            np.where(thread[at] == of_call, lane[at], NONE) for at in (after, before)
-        )
+        waiting = np.where(thread[after] == of_call, lane[after], NONE)
+        source = lane[last_before(thread[:-1], begun, of_call, recorded)]
         by_time = self.lane[linked]
         changes = np.append(True, by_time[1:] != by_time[:-1])[: len(by_time)]
         run = np.maximum.accumulate(np.where(changes, np.arange(len(by_time)), 0))
@@ -267,10 +269,9 @@ class Program:
     def _record_before(self, rows: Int64Array) -> Int64Array:
         """When the last event before each was recorded on its thread; when it began without one."""
         trace, records = self.work.trace, self._records
-        thread = trace.thread[rows]
-        at = items_before(trace.thread[records], trace.ts[records], thread, trace.ts[rows]) - 1
-        found = (at >= 0) & (np.append(trace.thread[records], NONE)[at] == thread)
-        return np.where(found, np.append(self._at(records), 0)[at], self._at(rows))
+        of_records = trace.thread[records], trace.ts[records]
+        at = last_before(*of_records, trace.thread[rows], trace.ts[rows])
+        return np.where(at == NONE, self._at(rows), np.append(self._at(records), 0)[at])
 
     # Blocks.
 

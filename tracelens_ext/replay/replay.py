@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.work.group_search import items_before
+from tracelens_ext.work.group_search import last_before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,9 +74,8 @@ class Replay:
         clock, end = program.block_clock[order], program.block_end[order]
 
         def base(of: Int64Array, moment: Int64Array) -> Int64Array:
-            at = items_before(clock, end, of, moment + 1) - 1
-            found = (at >= 0) & (np.append(clock, NONE)[at] == of)
-            return np.where(found, self.clocks + np.append(order, 0)[at], of)
+            at = last_before(clock, end, of, moment + 1)
+            return np.where(at == NONE, of, self.clocks + np.append(order, 0)[at])
 
         called, real = program.call != NONE, program.event != NONE
         self.base_of_node = base(program.clock, program.call)
