@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 
 _WALL = "wall_time_ms"
-_NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "busy_time_ms")
-_NOT_PARTS += ("kernels", "whole", "odd")
+_NOT_PARTS = (
+    *("iteration", "process", "device", "start_ms", _WALL, "busy_time_ms"),
+    *("kernels", "whole", "odd"),
+)
 
 
 def slow_iterations(inspection: Inspection) -> Finding | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
+    from tracelens_ext.tables.options import ReportOptions
 
 NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
 _NUMBERS: Final = ("saving_ms", "claimed_ms", "% of judged time", "saving_low_ms", "saving_high_ms")
@@ -127,6 +128,10 @@ def evidence_text(evidence: Evidence) -> str:
     return f"{evidence.what}: {shown}{space}{evidence.unit} ({_seen(evidence)})"
 
 
+def _found(analyzer: TreePerfAnalyzer, options: ReportOptions) -> Findings:
+    return analyzer.findings(options.device_peaks)
+
+
 def _findings(
     analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
@@ -168,12 +173,10 @@ TABLES = [
             """,
         table=_findings,
         notes=lambda analyzer, options, tables: (
-            analyzer.findings(options.device_peaks).notes if "findings" in tables else ()
+            _found(analyzer, options).notes if "findings" in tables else ()
         ),
         answer="What would save the most time",
-        answer_if_empty=lambda analyzer, options: summary_sentence(
-            analyzer.findings(options.device_peaks)
-        ).rstrip("."),
+        answer_if_empty=lambda *its: summary_sentence(_found(*its)).rstrip("."),
         answer_columns=[
             *("title", "saving_ms", "% of judged time", "advice", "confidence", "largest_place"),
             "see",
