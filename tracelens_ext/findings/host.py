@@ -132,8 +132,11 @@ _LONGEST_NS, _LONG_PERCENT, _SHORT_NS = 20_000_000, 2.0, 100_000
 _MOST_PARTS: Final = 16
 
 
-def _on_the_cpu(inspection: Inspection) -> Int64Array:
-    """Long operations and annotated phases in which their thread starts and awaits no GPU work."""
+def cpu_operation(inspection: Inspection) -> Finding | None:
+    """The GPU is idle while one long operation computes on the CPU.
+
+    Or an annotated phase; their thread starts and awaits no GPU work in them.
+    """
     trace, work = inspection.work.trace, inspection.work
     long = min(_LONGEST_NS, max(_SHORT_NS, inspection.judged_ns * _LONG_PERCENT / 100))
     ops = inspection.host_rows(_OPERATION, EventKind.CPU_OP)
@@ -144,17 +147,11 @@ def _on_the_cpu(inspection: Inspection) -> Int64Array:
     rows = np.append(ops[parts <= _MOST_PARTS], phases[trace.dur[phases] >= long])
     others = blocking_calls(work), compilations(trace), slow_regions(trace), captures(trace)[0]
     alone = inspection.held_by(rows, np.concatenate(others)) == 0
-    found: Int64Array = rows[alone & ~inspection.starts_work(rows)]
-    return found
-
-
-def cpu_operation(inspection: Inspection) -> Finding | None:
-    """The GPU is idle while one long operation computes on the CPU."""
-    trace, asked = inspection.work.trace, _on_the_cpu(inspection)
-    claim = inspection.claim(lambda wall: wall.claim_idle_during(asked))
+    rows = rows[alone & ~inspection.starts_work(rows)]
+    claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
     if claim is None:
         return None
-    rows = inspection.rows_in(claim, asked)
+    rows = inspection.rows_in(claim, rows)
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
     several = f" (of {len(rows):,} such)" if len(rows) > 1 else ""
     return inspection.finding(
@@ -225,9 +222,11 @@ def host_bound(inspection: Inspection) -> Finding | None:
     claim = wall.claim_idle(late)
     if not inspection.is_worth(claim):
         return None
-    split, of_gap = _split(inspection, claim), _of_gaps(claim)
+    _, number = np.unique(claim.intervals.gap, return_inverse=True)
+    lasts = sums(number, claim.intervals.end - claim.intervals.start, len(claim.gaps))
+    split, of_gap = _split(inspection, claim), np.sort(lasts)[::-1]
     half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
-    recorder = recorder_percent(inspection)
+    recorder = _recorder_percent(inspection)
     holes_lead = holes > claim.saving_ns / 2
     return inspection.finding(
         "host-bound",
@@ -263,13 +262,6 @@ def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
     return {what: inspection.wall.mean_ms(of) for what, of in zip(_LEADS, parts, strict=True)}
 
 
-def _of_gaps(claim: Claim) -> Int64Array:
-    """What is claimed of each gap, the longest first, ns."""
-    _, number = np.unique(claim.intervals.gap, return_inverse=True)
-    length = claim.intervals.end - claim.intervals.start
-    return -np.sort(-sums(number, length, len(claim.gaps)))
-
-
 def _title(of_gap: Int64Array, few: float, split: Mapping[str, float]) -> str:
     """The largest part of a claim first: a few long gaps that make most of it, or what it is in."""
     large = of_gap[of_gap >= max(_LONG_NS, of_gap[0] / _ALIKE)]
@@ -286,15 +278,12 @@ def _title(of_gap: Int64Array, few: float, split: Mapping[str, float]) -> str:
 
 
 #: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
-_COSTS: Final = {
-    "stacks": (EventKind.PYTHON_FUNCTION, 500),
-    "shapes": (EventKind.CPU_OP, 1_000),
-}
+_COSTS: Final = {"stacks": (EventKind.PYTHON_FUNCTION, 500), "shapes": (EventKind.CPU_OP, 1_000)}
 #: What of the host's time is worth telling, where the GPU is idle for so much, percent.
 _WORTH, _WAITS = 10.0, 5.0
 
 
-def recorder_percent(inspection: Inspection) -> float:
+def _recorder_percent(inspection: Inspection) -> float:
     """What recording may be of the time of the launching threads; 0 for what is not worth telling.
 
     Nor does it matter where the GPU is hardly idle.
@@ -315,7 +304,7 @@ def recorder_percent(inspection: Inspection) -> float:
 
 def profiler_overhead(inspection: Inspection) -> Finding | None:
     """How much of the host's time recording stacks and shapes may be."""
-    percent = recorder_percent(inspection)
+    percent = _recorder_percent(inspection)
     if not percent:
         return None
     return inspection.finding(
@@ -353,11 +342,9 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         "full-launch-queue",
         None,
-        title=(
-            f"The queue of launches is full: {len(calls):,} launches block for"
-            f" {time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in"
-            " all; the host is no limit there"
-        ),
+        title=f"The queue of launches is full: {len(calls):,} launches block for"
+        f" {time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all;"
+        " the host is no limit there",
         informs=True,
         evidence=[Evidence("launches that block", len(calls), "calls", "tree")],
     )

@@ -84,10 +84,7 @@ class Inspection:
     ) -> Float64Array:
         """What holds of each row of the roofline, for the GPU events of each, (g,).
 
-        Args:
-            value: of a row, and of what columns say of it; 0 for what no number of elements can be.
-            columns: an item a row.
-            otherwise: for GPU events that belong to none.
+        `value` is of a row and its items in the columns; 0 for what no number of elements can be.
         """
         values = map(value, self.roofline.rows, *columns)
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]

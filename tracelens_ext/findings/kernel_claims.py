@@ -52,12 +52,9 @@ def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
 
 
 def beyond(inspection: Inspection, needed: Float64Array, far: float) -> Float64Array:
-    """What calls take beyond what they need, as a share of the time of each GPU event, (g,).
+    """What calls take beyond what they need, ns, as a share of the time of each GPU event, (g,).
 
-    Args:
-        inspection: the trace.
-        needed: ns that the call of each event needs; 0 where it is not known.
-        far: what takes less than so many times as long takes nothing too much.
+    What is not known needs 0; what takes less than `far` times as long takes nothing too much.
     """
     work, chosen = inspection.work, (needed > 0) & inspection.wall.free
     share = np.zeros(len(work))
@@ -88,32 +85,27 @@ def claimed(
 ) -> Finding | None:
     """A finding of some GPU events; too small a claim is left to others.
 
-    Args:
-        inspection: the trace.
-        detector: its id.
-        claim: claims wall time; or the share of each GPU event that is claimed, (g,).
-        evidence: more than the number of events and their time.
-        low_ms: the least saving.
-        kinds: further places: the code of each GPU event, `NONE` for none, (g,), and its labels.
+    `claim` claims wall time, or is the share of each GPU event that is claimed, (g,). `kinds` are
+    further places: the code of each GPU event, `NONE` for none, (g,), and its labels.
     """
-    if callable(claim):
-        its = inspection.claim(claim)
-    else:
-        share = claim
-        its = inspection.claim(lambda wall: wall.claim_events(share > 0, share))
+    its = inspection.claim(
+        claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
+    )
     if its is None:
         return None
     time = inspection.wall.mean_ms(inspection.work.duration[its.events])
     numbers = [
         Evidence("of them", len(its.events), "GPU events", "kernels"),
         Evidence("their time", time, "ms", "kernels"),
-        *evidence,
     ]
-    where = {
-        kind: ranked(code[its.events], labels, its.event_ns)
-        for kind, (code, labels) in (kinds or {}).items()
-    }
-    return inspection.finding(detector, its, evidence=numbers, low_ms=low_ms, where=where)
+    places = (kinds or {}).items()
+    return inspection.finding(
+        detector,
+        its,
+        evidence=[*numbers, *evidence],
+        low_ms=low_ms,
+        where={kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places},
+    )
 
 
 def kernel_profiler(work: GpuWork) -> str:

@@ -14,7 +14,7 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.roofline.operation import Operation, short_type
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.group_search import last_before
-from tracelens_ext.work.grouping import maxima, sums
+from tracelens_ext.work.grouping import inverse, maxima, sums
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.inspection import Inspection
@@ -179,15 +179,9 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
 
 
 def _find_chains(inspection: Inspection, free: BoolArray) -> tuple[Int64Array, Int64Array]:
-    """Calls over tensors of one size, one after the other on a stream; small work may lie between.
+    """The chain of each GPU event, `NONE` for none, and its pass, by stream and start, both (g,).
 
-    Args:
-        inspection: the trace.
-        free: the GPU events that may be part of one, (g,).
-
-    Returns:
-        The chain of each GPU event, `NONE` for none, and its pass, numbered by stream and start,
-        each (g,).
+    Calls over tensors of one size, one after the other on a stream; small work may lie between.
     """
     order, stream = inspection.stream_order
     call = inspection.launchers.of_gpu[order]
@@ -209,19 +203,12 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> tuple[Int64Array, I
     long = np.bincount(chain)[chain] > 1 if len(chain) else joins
     of_pass = np.full(int(number[-1]) + 1, NONE)
     of_pass[number[passing[long]]] = np.unique(chain[long], return_inverse=True)[1]
-    result, passes = np.empty_like(order), np.empty_like(order)
-    result[order], passes[order] = of_pass[number], number
-    result[~free] = NONE
-    return result, passes
+    passes = number[inverse(order)]
+    return np.where(free, of_pass[passes], NONE), passes
 
 
 def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
-    """Chains cut where operations come again that go over each tensor once.
-
-    Args:
-        chain: of each pass, ascending, (p,).
-        once: the operation if it is such a one, else 0, (p,).
-    """
+    """Chains, (p,), cut where an operation comes again that goes `once` over each tensor (or 0)."""
     cut = np.append(True, chain[1:] != chain[:-1])[: len(chain)]
     place = np.arange(len(chain))
     for lag in range(1, _REPEATS_WITHIN + 1):
