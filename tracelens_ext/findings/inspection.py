@@ -136,21 +136,16 @@ class Inspection:
         """Those of some host events that run in the idle time of a claim."""
         idle, trace = claim.intervals.gap != NONE, self.work.trace
         start, end = claim.intervals.start[idle], claim.intervals.end[idle]
-        inside: Int64Array = rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
-        return inside
+        return rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
 
     def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:
         """How many of some other host events begin in each of some, on its thread."""
         trace = self.work.trace
         if not len(rows):
             return np.zeros(0, dtype=np.int64)
-        order = by_group_and_time(trace.thread[others], trace.ts[others])
-        of_others = trace.thread[others[order]], trace.ts[others[order]]
-        first, last = (
-            items_before(*of_others, trace.thread[rows], time)
-            for time in (trace.ts[rows], trace.end_of(rows))
-        )
-        return last - first
+        others = others[by_group_and_time(trace.thread[others], trace.ts[others])]
+        begun = trace.thread[others], trace.ts[others], trace.thread[rows]
+        return items_before(*begun, trace.end_of(rows)) - items_before(*begun, trace.ts[rows])
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
         """Whether GPU work is launched in each of some host events, by its thread."""

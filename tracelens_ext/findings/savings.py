@@ -93,23 +93,25 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
     if simulation.state != "good" or not asked:
         return list(findings)
     alone = _saved(simulation, [[each.id] for each in asked])
-    order = sorted(range(len(asked)), key=lambda i: -alone[i])
-    ranked = [asked[i].id for i in order]
-    together = _saved(simulation, [ranked[: i + 1] for i in range(len(ranked))])
-    more = dict(zip(ranked, np.diff(together, prepend=0), strict=True))
+    order = np.argsort(-alone, kind="stable")
+    asked = [asked[i] for i in order.tolist()]
+    ids = [each.id for each in asked]
+    more = np.diff(_saved(simulation, [ids[: i + 1] for i in range(len(ids))]), prepend=0)
+    both = zip((alone[order] / NS_PER_MS).tolist(), (more / NS_PER_MS).tolist(), strict=True)
     sure, why = _confidence(simulation)
-    result = []
-    for i in order:
-        finding, saving = asked[i], alone[i] / NS_PER_MS
-        share = saving / finding.claimed_ms
+    levels, result = get_args(Confidence), []  # the surest first
+    for finding, (saving, together) in zip(asked, both, strict=True):
+        share, title = saving / finding.claimed_ms, finding.title  # which tells the claim
         low, high = finding.saving_low_ms, finding.saving_high_ms
-        levels = get_args(Confidence)  # the surest first
+        if abs(1 - share) > _SAME:
+            told = saving_text(saving, share * finding.share_percent)
+            title += f"; without it {told} are saved"
         result.append(
             replace(
                 finding,
-                title=_title(finding, saving),
+                title=title,
                 saving_ms=saving,
-                saving_together_ms=float(more[finding.id]) / NS_PER_MS,
+                saving_together_ms=together,
                 simulated=True,
                 saving_low_ms=None if low is None else low * share,
                 saving_high_ms=None if high is None else max(high * share, saving),
@@ -120,22 +122,11 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
     return result + [each for each in findings if each.id not in claims]
 
 
-def _title(finding: Finding, saving: float) -> str:
-    """The title, which tells the claim, with the saving where that is another number."""
-    share = saving / finding.claimed_ms
-    if abs(1 - share) <= _SAME:
-        return finding.title
-    told = saving_text(saving, share * finding.share_percent)
-    return f"{finding.title}; without it {told} are saved"
-
-
-def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> list[int]:
+def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> Int64Array:
     """What is saved without the claims of some findings, ns."""
-    changes = [
-        simulation.changes.change(Named("", tuple((f"finding:{each}", 0.0) for each in ids)))
-        for ids in together
-    ]
-    return [simulation.replayed.wall - wall for wall in simulation.replay.run(changes)[0].tolist()]
+    named = [Named("", tuple((f"finding:{each}", 0.0) for each in ids)) for ids in together]
+    walls, _ = simulation.replay.run([simulation.changes.change(each) for each in named])
+    return simulation.replayed.wall - walls
 
 
 def _confidence(simulation: Simulation) -> tuple[Confidence, str]:

@@ -41,31 +41,22 @@ if TYPE_CHECKING:
 
 
 class WallTime:
-    """The wall time of a trace, and who claims it.
-
-    Args:
-        work: the GPU events, g of them, at least one.
-
-    Attributes:
-        start: where it begins, ns since the trace's first event.
-        end: where it ends.
-        classified: the gaps of the devices with their causes, k of them.
-        idle: the idle time that can be judged and that no finding has claimed.
-        free: which GPU events no finding has claimed, (g,).
-        claims: what is claimed so far.
-    """
+    """The wall time of a trace, and who claims it."""
 
     def __init__(self, work: GpuWork) -> None:
-        self.work = work
+        self.work = work  #: the GPU events, g of them, at least one
         recording = recording_of(work)
+        #: where it begins and ends, ns since the trace's first event
         self.start, self.end = recording.wall_start, recording.wall_end
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
-        self.classified = classify_gaps(work, "device")
         self.lanes = find_lanes(work, "device")
-        self.idle = self._judged_idle()
-        self.free = np.ones(len(work), dtype=bool)
-        self.claims: list[Claim] = []
+        self.classified = classify_gaps(work, "device")  #: the gaps with their causes, k of them
+        self.idle = (
+            self._judged_idle()
+        )  #: idle time that can be judged and that nothing has claimed
+        self.free = np.ones(len(work), dtype=bool)  #: GPU events that nothing has claimed, (g,)
+        self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
         self._devices = self.lanes.device_labels
 
@@ -136,10 +127,8 @@ class WallTime:
     def _launches(self) -> list[Int64Array]:
         """Rows of the calls that started GPU work of each device, by time."""
         tree, ts = self.work.tree, self.work.trace.ts
-        of_lane = [
-            tree.launch_of_gpu[tree.linked & (self.lanes.of_gpu == lane)]
-            for lane in range(len(self.lanes))
-        ]
+        mine = (tree.linked & (self.lanes.of_gpu == lane) for lane in range(len(self.lanes)))
+        of_lane = (tree.launch_of_gpu[events] for events in mine)
         return [rows[np.argsort(ts[rows], kind="stable")] for rows in of_lane]
 
     @cached_property
@@ -177,14 +166,12 @@ class WallTime:
     def claim_idle(self, which: BoolArray) -> Claim:
         """Claim some of the pieces of `idle`."""
         claimed, self.idle = self.idle.chosen(which), self.idle.chosen(~which)
-        return self._idle_claim(claimed, self.threads_of_gap[1][claimed.gap])
+        return self._idle_claim(claimed)
 
     def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim:
         """Claim the idle time during which the launching thread was in one of some host events.
 
-        Args:
-            rows: the host events, (k,).
-            until: when what each begins has ended, by default when it ends itself, (k,).
+        Those last `until` what each begins has ended, by default until it ends itself, both (k,).
         """
         trace = self.work.trace
         thread = trace.thread[rows]
@@ -201,28 +188,20 @@ class WallTime:
         return claim
 
     def claim_idle_up_to(self, limit: Int64Array) -> Claim:
-        """Claim idle time of each gap from its beginning, up to a limit.
-
-        Args:
-            limit: ns, at least 0, (k,).
-        """
+        """Claim idle time of each gap from its beginning, up to a limit, ns, at least 0, (k,)."""
         idle = self.idle
         length = idle.end - idle.start
         before = np.cumsum(length) - length
         if len(length):  # of the same gap only
             before -= before[np.searchsorted(idle.gap, idle.gap)]
         take = np.clip(limit[idle.gap] - before, 0, length)
-        rest = idle._replace(start=idle.start + take).chosen(take < length)
-        claimed = idle._replace(end=idle.start + take).chosen(take > 0)
-        self.idle = rest
-        return self._idle_claim(claimed, self.threads_of_gap[1][claimed.gap])
+        self.idle = idle._replace(start=idle.start + take).chosen(take < length)
+        return self._idle_claim(idle._replace(end=idle.start + take).chosen(take > 0))
 
     def claim_idle_after(self, call: Int64Array) -> Claim:
         """Claim idle time of gaps from their beginning, as long as calls before them lasted.
 
-        Args:
-            call: the row of the call of each gap, `NONE` without; several gaps of a device may have
-                one, which counts once, (k,).
+        The row of the call of each gap, `NONE` without, (k,); one of several gaps counts once.
         """
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
@@ -244,8 +223,9 @@ class WallTime:
         nothing = np.full(len(idle.gap), NONE)
         return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread)
 
-    def _idle_claim(self, idle: Pieces, thread: Int64Array) -> Claim:
-        return self._claimed(self._of_gaps(idle, thread))
+    def _idle_claim(self, idle: Pieces, thread: Int64Array | None = None) -> Claim:
+        waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
+        return self._claimed(self._of_gaps(idle, waited_for))
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
@@ -271,12 +251,10 @@ class WallTime:
             begins = np.minimum(np.maximum(start[order], reach), end[order])
             # What ran in a hole beside an event is not known.
             hole = self._holes[self._holes[:, 0] == lane]
-            others_run = union(
-                np.append(self.work.start[hide], hole[:, 1]), np.append(end[hide], hole[:, 2])
-            )
+            begun = np.append(self.work.start[hide], hole[:, 1])
+            others_run = union(begun, np.append(end[hide], hole[:, 2]))
             first, last, event = outside(begins, end[order], *others_run)
-            nothing = np.full(len(first), NONE)
-            lanes = np.full(len(first), lane)
+            lanes, nothing = np.full_like(first, lane), np.full_like(first, NONE)
             found.append(Intervals(first, last, lanes, nothing, order[event], nothing))
         return Intervals.joined(found)
 
@@ -315,9 +293,8 @@ class WallTime:
         found = self._alone(which, hiding)
         if until is not None:
             found = found._replace(end=np.minimum(found.end, until[found.event]))
-            self._unclaimed_from = np.where(
-                which, np.clip(until, self._unclaimed_from, self.work.end), self._unclaimed_from
-            )
+            begun = self._unclaimed_from
+            self._unclaimed_from = np.where(which, np.clip(until, begun, self.work.end), begun)
         else:
             self.free = self.free & ~which
         shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
