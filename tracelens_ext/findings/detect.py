@@ -148,23 +148,17 @@ def _ask(
 
 
 def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> None:
-    """Check what a plugin's detector answers.
-
-    Raises:
-        PluginAnswerError: it is no finding of that id, or saves more than it claimed.
-    """
-    if finding is None:
-        return
+    """Refuse what is no finding of a plugin's detector, or saves more than it claimed."""
+    problem = ""
     if not isinstance(finding, Finding) or finding.id != detector.id:
-        raise PluginAnswerError(f"detector {detector.id!r}: expected a Finding of this id")
-    wrong = wrong_field(finding)
-    if wrong:
-        raise PluginAnswerError(f"detector {detector.id!r}: its finding has an odd {wrong}")
-    if finding.saving_ms > claimed_ms + _ROUNDING_MS:
-        raise PluginAnswerError(
-            f"detector {detector.id!r}: saves {finding.saving_ms:,.3f} ms, of which it claimed"
-            f" {claimed_ms:,.3f} ms"
-        )
+        problem = "" if finding is None else "expected a Finding of this id"
+    elif wrong := wrong_field(finding):
+        problem = f"its finding has an odd {wrong}"
+    elif finding.saving_ms > claimed_ms + _ROUNDING_MS:
+        saves = f"saves {finding.saving_ms:,.3f} ms"
+        problem = f"{saves}, of which it claimed {claimed_ms:,.3f} ms"
+    if problem:
+        raise PluginAnswerError(f"detector {detector.id!r}: {problem}")
 
 
 def _not_known(inspection: Inspection) -> str:
@@ -186,7 +180,16 @@ def _not_known(inspection: Inspection) -> str:
             f"No shapes were recorded: {share:.1f} % of the judged time cannot be compared with"
             f" anything: {missing['shapes']}."
         )
-    return _unmodelled_text(work, ~known)
+    groups = group_durations([work.name[~known]], work.duration[~known])
+    time, largest, what, shown = int(groups.total.sum()), int(groups.total[0]), "work", ""
+    if 2 * largest > time:
+        time, what, name = largest, "one kernel", work.trace.names[int(groups.keys[0][0])]
+        shown = f", {name if len(name) <= _NAME else f'{name[: _NAME - 1]}…'}"
+    share = 100 * time / max(int(work.duration.sum()), 1)
+    return (
+        f"{share:.0f} % of GPU time is {what} that no model knows{shown}: profile it with"
+        f" {kernel_profiler(work)}."
+    )
 
 
 def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
@@ -200,24 +203,6 @@ def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
         f"The GPU is idle for {100 * idle / inspection.judged_ns:.1f} % of the judged time, and why"
         f" is not recorded{f': {how}' if how else ''}."
     )
-
-
-def _unmodelled_text(work: GpuWork, which: BoolArray) -> str:
-    """What is the work that no model knows."""
-    trace = work.trace
-    groups = group_durations([work.name[which]], work.duration[which])
-    total = max(int(work.duration.sum()), 1)
-    tool = kernel_profiler(work)
-    largest = int(groups.total[0])
-    if 2 * largest > int(work.duration[which].sum()):
-        name = trace.names[int(groups.keys[0][0])]
-        shown = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
-        return (
-            f"{100 * largest / total:.0f} % of GPU time is one kernel that no model knows,"
-            f" {shown}: profile it with {tool}."
-        )
-    share = 100 * int(work.duration[which].sum()) / total
-    return f"{share:.0f} % of GPU time is work that no model knows: profile it with {tool}."
 
 
 def _busy(work: GpuWork, which: BoolArray) -> float:

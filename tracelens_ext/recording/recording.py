@@ -109,8 +109,8 @@ def recording_of(work: GpuWork) -> Recording:
     if len(work):
         parts += [_before(work, lane, end - start) for lane in range(len(lanes))]
         parts.append(find_start_up(work, start, end))
-    columns = {"kind": "str", "device": "int64", "start": "int64", "end": "int64"}
-    columns |= {"count": "int64", "what": "str", "place": "str"}
+    numbers = dict.fromkeys(("device", "start", "end", "count"), "int64")
+    columns = {"kind": "str", **numbers, "what": "str", "place": "str"}
     table = pd.concat([pd.DataFrame(columns=list(columns)), *parts]).astype(columns)
     lost = launches.rows[launches.lost]
     missing = missing_of(work.trace)
@@ -247,7 +247,7 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     table = table.assign(start=table["start"].clip(start), end=table["end"].clip(upper=end))
     table["device"] = lane_of_calls(work, table["row"].to_numpy())
     table = table[(table["device"] != NONE) & (table["end"] > table["start"])]
-    spans = (table[name].to_numpy() for name in ("device", "start", "end"))
+    spans = table[["device", "start", "end"]].to_numpy().T
     table["idle"] = table["end"] - table["start"] - busy_within(work, *spans)
     first_use = table["what"] == _FIRST_USE
     again = _launched_before(work, table["row"].to_numpy())
@@ -264,11 +264,11 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     op = nearest_above(work.tree.parent_position, at, work.tree.is_operation)
     ends = uses.assign(op=op).groupby(["device", "op"])["end"].transform("max")
     table.loc[uses.index[op != ROOT], "end"] = ends[op != ROOT]
+    both = zip(table["what"], table["row"].tolist(), strict=True)
+    what = [f"{what}: {trace.name_of(row)}" for what, row in both]
     place = [place_of(work, row) for row in table["row"].tolist()]
-    names = trace.name[table["row"].to_numpy()].tolist()
-    what = [f"{w}: {trace.names[n]}" for w, n in zip(table["what"], names, strict=True)]
-    columns = ["device", "start", "end"]
-    return table[columns].assign(kind="start_up", count=1, what=what, place=place)
+    table = table[["device", "start", "end"]]
+    return table.assign(kind="start_up", count=1, what=what, place=place)
 
 
 def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
@@ -305,10 +305,8 @@ def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
 def _comes_back(work: GpuWork, table: pd.DataFrame, half: int) -> BoolArray:
     """Whether what each row is about comes back later."""
     trace, iterations = work.trace, find_iterations(work.tree)
-    number = table.groupby(
-        [table["what"], trace.name[table["row"].to_numpy()]], sort=False
-    ).ngroup()
-    groups = number.to_numpy()
+    names = trace.name[table["row"].to_numpy()]
+    groups = table.groupby([table["what"], names], sort=False).ngroup().to_numpy()
     count = int(groups.max(initial=-1)) + 1
     start, idle = table["start"].to_numpy(), table["idle"].to_numpy()
     if len(iterations) < 2:
