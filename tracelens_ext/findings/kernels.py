@@ -36,8 +36,6 @@ _SHORT_NS: Final = 5_000
 def launch_geometry(inspection: Inspection) -> Finding | None:
     """Kernels of too few blocks for the multiprocessors of their device."""
     work, blocks = inspection.work, _blocks_of(inspection)
-    if not (blocks > 0).any():
-        return None
     units = by_device(
         inspection, lambda its, peaks: (its and its.units) or (peaks and peaks.units) or 0
     )

@@ -327,8 +327,6 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
     communication = work.is_communication
     computation = ~(communication | work.is_copy)
     claim = inspection.wall.claim_events(communication, hiding=computation)
-    if not inspection.is_worth(claim):
-        return None
     total = inspection.wall.mean_ms(work.duration[communication])
     return inspection.finding(
         "exposed-communication",

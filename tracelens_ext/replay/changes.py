@@ -13,7 +13,7 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.replay.replay import Change, HostTime
+from tracelens_ext.replay.replay import Change, host_curve
 from tracelens_ext.trace import HOST_KINDS, NONE, EventKind
 from tracelens_ext.work.patterns import UserPattern
 
@@ -115,7 +115,7 @@ class Changes:
         program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
         duration, waiting = program.duration, program.waiting
         sooner, tail = np.zeros_like(duration), np.zeros_like(program.block_start)
-        host: list[list[Scaled]] = [[] for _ in program.clocks.end]
+        scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]
         for name, factor in named.terms:
             if name == "gaps":
                 gap *= factor
@@ -126,17 +126,17 @@ class Changes:
                 duration, on_link = np.maximum(duration - gone.shorter, 0), on_link + gone.on_link
                 sooner, tail = sooner + gone.sooner, tail + gone.tail
                 for clock, (start, end) in enumerate(gone.host):
-                    host[clock].append((start, end, 0.0))
+                    scaled[clock].append((start, end, 0.0))
             elif name in {"host", "launch"} or name.startswith("host:"):
                 for clock, (start, end) in enumerate(self.host_intervals(name)):
-                    host[clock].append((start, end, factor))
+                    scaled[clock].append((start, end, factor))
             else:
-                scaled = waiting + np.rint((duration - waiting) * factor).astype(np.int64)
-                duration = np.where(self._nodes(name), scaled, duration)
-        changed = [[each for each in of_clock if len(each[0])] for of_clock in host]
-        time = HostTime(changed, program.frozen) if any(changed) else None
+                works = np.rint((duration - waiting) * factor).astype(np.int64)
+                duration = np.where(self._nodes(name), waiting + works, duration)
+        some = [[each for each in of_clock if len(each[0])] for of_clock in scaled]
+        host = [host_curve(each, program.frozen) for each in some] if any(some) else []
         same = duration is program.duration
-        return Change(None if same else duration, time, gap, int(on_link.max()), sooner, tail)
+        return Change(None if same else duration, host, gap, int(on_link.max()), sooner, tail)
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""

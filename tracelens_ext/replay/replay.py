@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     #: Intervals of host time, and what their length is multiplied by
     Scaled = tuple[Int64Array, Int64Array, float]
+    #: Recorded moments of a clock, and the host time that has passed until each; None: as recorded
+    Curve = tuple[Int64Array, Int64Array] | None
 
 _ROWS_AT_ONCE: Final = 4096
 _NUMBERS_AT_ONCE: Final = 1 << 23
@@ -34,7 +36,7 @@ class Change:
     """A program with other durations; as recorded by default."""
 
     duration: Int64Array | None = None  #: of each node, ns
-    host: HostTime | None = None
+    host: Sequence[Curve] = ()  #: the time of each clock; as recorded without
     gap: float = 1.0  #: what gaps are multiplied by
     at_least: int = 0  #: how long it lasts anyhow, ns
     sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
@@ -86,9 +88,9 @@ class Replay:
         self.gap = np.where(real, program.constant("gap"), 0)
         self.tail = np.zeros(len(program.block_start), dtype=np.int64)
         self.tail[program.awaited[:, 0]] = program.constant("tail")[program.awaited[:, 1]]
-        self.offsets = self.host_time(None)
+        self.offsets = self.host_time(())
 
-    def host_time(self, host: HostTime | None) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def host_time(self, curves: Sequence[Curve]) -> tuple[Int64Array, Int64Array, Int64Array]:
         """From the base of each node to its earliest start, of each block, and of each end."""
         program, found = self.program, []
         for base, until in (
@@ -97,7 +99,13 @@ class Replay:
             (self.base_of_clock, program.clocks.end),
         ):
             begin, clock = np.minimum(self.recorded[base], until), np.append(self.clock, NONE)[base]
-            found.append(until - begin if host is None else host.between(clock, begin, until))
+            length = until - begin
+            for number, curve in enumerate(curves):
+                if curve is not None:
+                    mine = clock == number
+                    length[mine] = np.rint(np.interp(until[mine], *curve)).astype(np.int64)
+                    length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(np.int64)
+            found.append(length)
         return found[0] + self.latency, found[1], found[2]
 
     def run(self, changes: Sequence[Change]) -> tuple[Int64Array, Replayed]:
@@ -118,15 +126,16 @@ class _Pass:
     def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
         self.replay, self.program = replay, replay.program
         program, lanes = replay.program, np.unique(replay.program.lane)
-        times = [replay.offsets if c.host is None else replay.host_time(c.host) for c in changes]
+        times = [replay.host_time(c.host) if c.host else replay.offsets for c in changes]
         node, block, last = zip(*times, strict=True)
         sooner = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
         self.offset, self.block_offset = np.column_stack(sooner), np.column_stack(block)
         self.last_offset = np.column_stack(last)
         durations = [program.duration if c.duration is None else c.duration for c in changes]
         self.duration = np.column_stack(durations)
-        factor = np.array([each.gap for each in changes])
-        self.gap = np.rint(replay.gap[:, None] * factor).astype(np.int64)
+        factors = [each.gap for each in changes]
+        factors = factors if len({*factors}) > 1 else factors[:1]  # one column for all
+        self.gap = np.rint(replay.gap[:, None] * factors).astype(np.int64)
         self.wall = np.array([each.at_least for each in changes])
         self.tail = np.column_stack([replay.tail - each.tail for each in changes])
         self.start = np.zeros(len(program.lane), dtype=np.int64)
@@ -270,32 +279,10 @@ def _fits(
     return bool(np.all(alone & (np.append(np.iinfo(np.int64).min, call_end)[at] <= start)))
 
 
-class HostTime:
-    """How long the host needs from one moment to another when some of its time is scaled.
-
-    `scaled` are intervals of each clock, which multiply where they overlap; `frozen` ones stay.
-    """
-
-    def __init__(
-        self, scaled: Sequence[Sequence[Scaled]], frozen: tuple[Int64Array, Int64Array]
-    ) -> None:
-        self._curves = [_curve(of_clock, frozen) if of_clock else None for of_clock in scaled]
-
-    def between(self, clock: Int64Array, begin: Int64Array, end: Int64Array) -> Int64Array:
-        """From a moment to a later one on a clock each, ns."""
-        length = end - begin
-        for number, curve in enumerate(self._curves):
-            if curve is not None:
-                mine = clock == number
-                length[mine] = np.rint(np.interp(end[mine], *curve)).astype(np.int64)
-                length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(np.int64)
-        return length
-
-
-def _curve(
-    scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]
-) -> tuple[Int64Array, Int64Array]:
-    """Recorded moments, and the host time that has passed until each."""
+def host_curve(scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]) -> Curve:
+    """The time of a clock of which intervals are scaled, which multiply; `frozen` ones stay."""
+    if not scaled:
+        return None
     terms = [*scaled, (*frozen, NONE)]
     far = 2**62
     edges = np.sort(np.concatenate([t for term in terms for t in term[:2]] + [[0, far]]))
