@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import MOST_ELEMENTS, Inspection
-from tracelens_ext.findings.kernel_claims import MEMORY_SHARE, beyond, claimed, rate_of
+from tracelens_ext.findings.inspection import MEMORY_SHARE, MOST_ELEMENTS, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.text import ms_text
@@ -49,12 +48,7 @@ _BETWEEN: Final = re.compile(
 
 
 def unfused_attention(inspection: Inspection) -> Finding | None:
-    """Scores written to memory between matrix products and a softmax.
-
-    A fused kernel (Dao and others, "FlashAttention", 2022) never writes the scores. Chains are
-    found around each softmax by sizes: the products near it that make or take as many scores as it
-    has.
-    """
+    """Scores written to memory between products and a softmax; a fused kernel never writes them."""
     shaped = inspection.has_shapes
     work, wall, rows = inspection.work, inspection.wall, inspection.roofline.rows
     if not any(_scores(row) > 0 for row in rows):
@@ -218,11 +212,11 @@ _QUERIES, _FAR = 128, 1.5
 def slow_attention(inspection: Inspection) -> Finding | None:
     """Fused attention far below what such kernels reach."""
     needed = inspection.by_operation(_needed_ns, inspection.peaks_of_rows)
-    share = beyond(inspection, needed, _FAR)
+    share = inspection.beyond(needed, _FAR)
     if not share.any():
         return None
-    rate = Evidence("their rate", rate_of(inspection, share > 0), "TFLOP/s", "roofline")
-    return claimed(inspection, "slow-attention", share, [rate])
+    rate = Evidence("their rate", inspection.rate_of(share > 0), "TFLOP/s", "roofline")
+    return inspection.claimed("slow-attention", share, [rate])
 
 
 def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
-from tracelens_ext.findings.kernel_claims import kernel_profiler
 from tracelens_ext.findings.savings import removed, with_savings
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.gaps.causes import UNKNOWN
@@ -188,7 +187,7 @@ def _not_known(inspection: Inspection) -> str:
     share = 100 * time / max(int(work.duration.sum()), 1)
     return (
         f"{share:.0f} % of GPU time is {what} that no model knows{shown}: profile it with"
-        f" {kernel_profiler(work)}."
+        f" {inspection.kernel_profiler}."
     )
 
 

@@ -94,12 +94,7 @@ def allocator(inspection: Inspection) -> Finding | None:
 
 
 def synchronisation(inspection: Inspection) -> Finding | None:
-    """The host waits for the GPU, which then has nothing to do.
-
-    While the host waits it cannot launch anything, so when the GPU has done its work it idles until
-    the host has caught up. Without the wait the host would be ahead by as long as it waited, so no
-    more than that is saved of the idle time after it; the rest is the host's own slowness.
-    """
+    """Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
     wall, work = inspection.wall, inspection.work
     classified = wall.classified
     after = wall.claim_idle_after(classified.synchronising)
@@ -133,10 +128,7 @@ _MOST_PARTS: Final = 16
 
 
 def cpu_operation(inspection: Inspection) -> Finding | None:
-    """The GPU is idle while one long operation computes on the CPU.
-
-    Or an annotated phase; their thread starts and awaits no GPU work in them.
-    """
+    """Long operations and phases of the CPU whose thread starts and awaits no GPU work in them."""
     trace, work = inspection.work.trace, inspection.work
     long = min(_LONGEST_NS, max(_SHORT_NS, inspection.judged_ns * _LONG_PERCENT / 100))
     ops = inspection.host_rows(_OPERATION, EventKind.CPU_OP)

@@ -14,6 +14,7 @@ from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.group_search import by_group_and_time, items_before
 from tracelens_ext.work.grouping import number_groups
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import BoolArray, EventKind, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, Device, EventKind, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
@@ -35,6 +35,10 @@ Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
 MOST_ELEMENTS: Final = 2**62
+#: What kernels that are bound by memory reach of its bandwidth.
+MEMORY_SHARE: Final = 0.7
+_NVIDIA_WARP: Final = 32
+_AMD: Final = ("hip", "roc")
 NO_SHAPES: Final = (
     "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
     " cannot be told, and attention only by names: {how} records them."
@@ -101,6 +105,53 @@ class Inspection:
     def peaks_of_rows(self) -> list[DevicePeaks | None]:
         """The peaks of the device of each row of the roofline."""
         return [self.roofline.peaks.get(d) for d in self.roofline.groups.device.tolist()]
+
+    def named(self, pattern: re.Pattern[str]) -> BoolArray:
+        """The kernels in whose names a pattern is found, collectives left out, (g,)."""
+        work = self.work
+        found: BoolArray = work.trace.named(work.name, pattern.search)
+        return found & work.is_kernel & ~work.is_communication
+
+    def by_device(
+        self, value: Callable[[Device | None, DevicePeaks | None], float]
+    ) -> Float64Array:
+        """What holds of the device of each GPU event, by what the file says of it, and its peaks."""
+        trace, result = self.work.trace, np.zeros(len(self.work))
+        for number, peaks in self.roofline.peaks.items():
+            result[trace.device == number] = value(trace.described(number), peaks)
+        return result
+
+    def beyond(self, needed: Float64Array, far: float) -> Float64Array:
+        """What calls take beyond what they need, ns, as a share of each GPU event's time, (g,).
+
+        What is not known needs 0; what takes less than `far` times as long takes nothing too much.
+        """
+        work, chosen = self.work, (needed > 0) & self.wall.free
+        share = np.zeros(len(work))
+        if chosen.any():
+            call = self.launchers.of_gpu[chosen]
+            takes = np.bincount(call, work.duration[chosen])[call]
+            share[chosen] = np.where(
+                takes > far * needed[chosen], 1.0 - needed[chosen] / takes, 0.0
+            )
+        return share
+
+    def rate_of(self, slow: BoolArray) -> float:
+        """TFLOP/s of the calls of some GPU events."""
+        events = np.flatnonzero(slow)
+        _, first = np.unique(self.launchers.of_gpu[events], return_index=True)
+        flops = self.by_operation(lambda row: row.cost.flops if row.cost else 0)
+        time = max(float(self.work.duration[events].sum()), 1.0)
+        return float(flops[events[first]].sum()) / time / 1e3
+
+    @property
+    def kernel_profiler(self) -> str:
+        """What profiles single kernels on the trace's GPUs."""
+        trace = self.work.trace
+        names = " ".join(trace.names[code] for code in np.unique(trace.name).tolist()[:1000])
+        is_amd = program_of(trace).tool == "rocprofv3" or any(f" {a}" in names for a in _AMD)
+        is_amd |= any("AMD" in device.name for device in trace.devices)
+        return "rocprof-compute" if is_amd else "ncu"
 
     @property
     def is_of_pytorch(self) -> bool:
@@ -236,6 +287,46 @@ class Inspection:
             claim=claimed,
         )
 
+    def claimed(
+        self,
+        detector: str,
+        claim: Callable[[WallTime], Claim] | Float64Array,
+        evidence: Sequence[Evidence] = (),
+        *,
+        low_ms: float | None = None,
+        kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
+    ) -> Finding | None:
+        """A finding of some GPU events; too small a claim is left to others.
+
+        `claim` claims wall time, or is the share of each GPU event that is claimed, (g,). `kinds`
+        are further places: the code of each GPU event, `NONE` for none, (g,), and its labels.
+        """
+        its = self.claim(
+            claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
+        )
+        if its is None:
+            return None
+        time = self.wall.mean_ms(self.work.duration[its.events])
+        numbers = [
+            Evidence("of them", len(its.events), "GPU events", "kernels"),
+            Evidence("their time", time, "ms", "kernels"),
+        ]
+        places = (kinds or {}).items()
+        return self.finding(
+            detector,
+            its,
+            evidence=[*numbers, *evidence],
+            low_ms=low_ms,
+            where={kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places},
+        )
+
+
+def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Ten times NVIDIA's compute capability; 0: not known, or of another maker."""
+    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
+        return device.capability
+    return capability_of(peaks.name) if peaks else 0
+
 
 @lru_cache(maxsize=1)
 def own_texts() -> dict[str, dict[str, Any]]:
@@ -274,6 +365,4 @@ class Detector:
     def advised(self, finding: Finding, kind: Kind) -> Finding:
         """A finding of it, with the advice for a kind of program."""
         told = self.advice.get(kind) or (() if kind in PYTORCH else self.advice.get("other"))
-        if not told:
-            return finding
-        return replace(finding, advice=told[0], snippet="".join(told[1:]))
+        return replace(finding, advice=told[0], snippet="".join(told[1:])) if told else finding

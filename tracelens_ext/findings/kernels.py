@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.kernel_claims import (
-    by_device,
-    capability,
-    claimed,
-    kernel_profiler,
-    named,
-)
+from tracelens_ext.findings.inspection import capability
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.models import model_of, offered_models
@@ -36,13 +30,13 @@ _SHORT_NS: Final = 5_000
 def launch_geometry(inspection: Inspection) -> Finding | None:
     """Kernels of too few blocks for the multiprocessors of their device."""
     work, blocks = inspection.work, _blocks_of(inspection)
-    units = by_device(
-        inspection, lambda its, peaks: (its and its.units) or (peaks and peaks.units) or 0
+    units = inspection.by_device(
+        lambda its, peaks: (its and its.units) or (peaks and peaks.units) or 0
     )
     there = np.maximum(units, 1)
     waves = np.ceil(blocks / there)
     # Several blocks may share a multiprocessor, so there are waves only of blocks that cannot.
-    most = by_device(inspection, lambda *its: shared_memory_of(capability(*its)) or math.inf)
+    most = inspection.by_device(lambda *its: shared_memory_of(capability(*its)) or math.inf)
     apart = work.trace.arg("shared memory").at(work.rows, 0) * 2.0 > most
     few = (waves == 1) | ((waves == 2) & apart)
     few &= (units > 0) & (blocks - (waves - 1) * there < there / 2) & (work.duration >= _SHORT_NS)
@@ -50,8 +44,7 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     if not few.any():
         return None
     mean = float(np.average(blocks[few], weights=work.duration[few]))
-    return claimed(
-        inspection,
+    return inspection.claimed(
         "launch-geometry",
         np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0),
         [
@@ -71,11 +64,11 @@ _NARROW: Final = re.compile(
 
 def double_precision(inspection: Inspection) -> Finding | None:
     """Kernels that compute in fp64 in a program of fp32 or 16 bit."""
-    double = named(inspection, _DOUBLE)
-    if not double.any() or double.sum() >= (named(inspection, _NARROW) & ~double).sum():
+    double = inspection.named(_DOUBLE)
+    if not double.any() or double.sum() >= (inspection.named(_NARROW) & ~double).sum():
         return None  # of a program that computes in double precision
-    return claimed(
-        inspection, "double-precision", np.where(double, by_device(inspection, _saved), 0.0)
+    return inspection.claimed(
+        "double-precision", np.where(double, inspection.by_device(_saved), 0.0)
     )
 
 
@@ -111,14 +104,10 @@ _STAYS: Final = "gc"  # the product; casts are findings of their own
 
 
 def fallback_kernels(inspection: Inspection) -> Finding | None:
-    """Naive and reference kernels, and what emulates units that a device lacks.
-
-    Also PyTorch's passes in a row that one fused kernel computes, where only names tell; with
-    shapes they are `memory-bound-chain`.
-    """
+    """Naive and emulating kernels; without shapes also passes in a row that one fused one computes."""
     share, kind = np.zeros(len(inspection.work)), np.full(len(inspection.work), NONE)
     for number, (_, pattern, saved, its) in enumerate(_FALLBACKS):
-        which = named(inspection, re.compile(pattern, re.IGNORECASE)) & (kind == NONE)
+        which = inspection.named(re.compile(pattern, re.IGNORECASE)) & (kind == NONE)
         if its and which.any():
             peaks = inspection.roofline.peaks.items()
             lack = [device for device, known in peaks if known and its not in known.matrix]
@@ -127,7 +116,7 @@ def fallback_kernels(inspection: Inspection) -> Finding | None:
     if not inspection.roofline.has_shapes:
         _add_rows(inspection, share, kind)
     labels = [text for text, *_ in (*_FALLBACKS, *_ROWS)]
-    return claimed(inspection, "fallback-kernels", share, kinds={"reasons": (kind, labels)})
+    return inspection.claimed("fallback-kernels", share, kinds={"reasons": (kind, labels)})
 
 
 def _add_rows(inspection: Inspection, share: Float64Array, kind: Int64Array) -> None:
@@ -135,7 +124,7 @@ def _add_rows(inspection: Inspection, share: Float64Array, kind: Int64Array) -> 
     work, (order, stream) = inspection.work, inspection.stream_order
     letters = np.full(len(work), ord("."), dtype=np.uint8)
     for letter, pattern in _PASSES.items():
-        letters[named(inspection, re.compile(pattern))] = ord(letter)
+        letters[inspection.named(re.compile(pattern))] = ord(letter)
     kernels = work.is_kernel[order]
     order, stream, blocks = order[kernels], stream[kernels], _blocks_of(inspection)
     text = letters[order].tobytes().decode("ascii")
@@ -157,10 +146,7 @@ _RUN: Final = 8
 
 
 def small_kernels(inspection: Inspection) -> Finding | None:
-    """Runs of kernels that are shorter than launching them takes.
-
-    The holes between them are idle time, and `host-bound`.
-    """
+    """Runs of kernels shorter than their launch; the holes between them are `host-bound`."""
     work, wall = inspection.work, inspection.wall
     order, stream = inspection.stream_order
     short = (work.duration < _LAUNCH_NS)[order] & ~work.is_communication[order]
@@ -210,7 +196,7 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     if work.duration[mine & (known == 0)].sum() <= _MOST * total:
         return None
     name = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0].strip()
-    share, tool = 100 * time[largest] / total, kernel_profiler(work)
+    share, tool = 100 * time[largest] / total, inspection.kernel_profiler
     command = _COMMANDS[tool].format(name=shlex.quote(name))
     return inspection.finding(
         "dominant-kernel",

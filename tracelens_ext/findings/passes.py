@@ -268,10 +268,7 @@ _FIXED_NS: Final = 2_500
 
 
 def unfused_optimizer(inspection: Inspection) -> Finding | None:
-    """An optimizer that launches kernels for each parameter.
-
-    What is saved is the window of the step, less what a fused step needs.
-    """
+    """The windows of steps with kernels for each parameter, less what a fused step needs."""
     work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
     steps, step = _steps(inspection)
     if not len(steps):

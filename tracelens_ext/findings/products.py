@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.kernel_claims import (
-    MEMORY_SHARE,
-    beyond,
-    by_device,
-    capability,
-    claimed,
-    named,
-    rate_of,
-)
+from tracelens_ext.findings.inspection import MEMORY_SHARE, capability
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
@@ -52,22 +44,22 @@ _FIRST, _USUAL = 70, 1 / 4
 
 def no_tensor_cores(inspection: Inspection) -> Finding | None:
     """Products on the units of single or double precision, beside matrix units."""
-    which = named(inspection, _VECTOR) & ~named(inspection, _MATRIX_UNITS)
+    which = inspection.named(_VECTOR) & ~inspection.named(_MATRIX_UNITS)
     if not which.any():
         return None
     takes = np.where(
-        named(inspection, _DOUBLE),
-        by_device(inspection, lambda *its: _takes(*its, "fp64")),
-        by_device(inspection, lambda *its: _takes(*its, "tf32", "bf16", "fp16")),
+        inspection.named(_DOUBLE),
+        inspection.by_device(lambda *its: _takes(*its, "fp64")),
+        inspection.by_device(lambda *its: _takes(*its, "tf32", "bf16", "fp16")),
     )
     fixed = _FIXED_NS / np.maximum(inspection.work.duration, 1)
     share = np.where(takes > 0, 1 - takes - fixed, 0.0)
     # Memory limits some more, as sizes tell: by TF32, where the device has it.
     tf32 = inspection.by_operation(_is_single) > 0
-    tf32 &= by_device(inspection, lambda _, peaks: bool(peaks and "tf32" in peaks.matrix)) > 0
+    tf32 &= inspection.by_device(lambda _, peaks: bool(peaks and "tf32" in peaks.matrix)) > 0
     needed = np.where(tf32, _needed_ns(inspection), 0.0)
-    share = np.where(needed > 0, np.minimum(share, beyond(inspection, needed, 1.0)), share)
-    return claimed(inspection, "no-tensor-cores", np.where(which, np.maximum(share, 0.0), 0.0))
+    share = np.where(needed > 0, np.minimum(share, inspection.beyond(needed, 1.0)), share)
+    return inspection.claimed("no-tensor-cores", np.where(which, np.maximum(share, 0.0), 0.0))
 
 
 def _takes(device: Device | None, peaks: DevicePeaks | None, *types: str) -> float:
@@ -102,12 +94,12 @@ def old_kernels(inspection: Inspection) -> Finding | None:
     """Products by kernels for an older architecture than the device."""
     built = np.zeros(len(inspection.work), dtype=np.int64)
     for generation, (_, pattern) in _BUILT_FOR.items():
-        built[named(inspection, pattern)] = generation
-    old = (built > 0) & (built < by_device(inspection, _generation))
-    old &= (inspection.by_operation(_explained) == 0) & ~named(inspection, _ODD)
+        built[inspection.named(pattern)] = generation
+    old = (built > 0) & (built < inspection.by_device(_generation))
+    old &= (inspection.by_operation(_explained) == 0) & ~inspection.named(_ODD)
     kinds = np.searchsorted([*_BUILT_FOR], built), [label for label, _ in _BUILT_FOR.values()]
-    share = np.maximum(beyond(inspection, _needed_ns(inspection), _FAR), _SAVED)
-    return claimed(inspection, "old-kernels", np.where(old, share, 0.0), kinds={"reasons": kinds})
+    share = np.maximum(inspection.beyond(_needed_ns(inspection), _FAR), _SAVED)
+    return inspection.claimed("old-kernels", np.where(old, share, 0.0), kinds={"reasons": kinds})
 
 
 def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
@@ -131,7 +123,7 @@ _GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)
 def slow_moe(inspection: Inspection) -> Finding | None:
     """Grouped products of experts far from what the GPU could do."""
     needed = inspection.by_operation(_grouped_ns)
-    return claimed(inspection, "slow-moe", beyond(inspection, needed, _FAR))
+    return inspection.claimed("slow-moe", inspection.beyond(needed, _FAR))
 
 
 def _grouped_ns(row: RooflineRow) -> float:
@@ -170,7 +162,7 @@ def uneven_gemm(inspection: Inspection) -> Finding | None:
     for rows in alike.values():
         _compare([order[bounds[row] : bounds[row + 1]] for row in rows], takes, needs)
     needed[mine] = needs[of_call]
-    return claimed(inspection, "uneven-gemm", beyond(inspection, needed, _UNEVEN))
+    return inspection.claimed("uneven-gemm", inspection.beyond(needed, _UNEVEN))
 
 
 def _compare(rows: list[Int64Array], takes: Float64Array, needs: Float64Array) -> None:
@@ -213,7 +205,7 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
     wall, peaks = inspection.wall, inspection.peaks_of_rows
     if not any(peaks) and "GEMM" in inspection.roofline.families:
         inspection.note(_NO_PEAKS)
-    share = beyond(inspection, _needed_ns(inspection), _FAR)
+    share = inspection.beyond(_needed_ns(inspection), _FAR)
     slow = np.flatnonzero(share)
     calls = len(np.unique(inspection.launchers.of_gpu[slow]))
     claim = wall.claim_events(share > 0, share)
@@ -233,7 +225,7 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
         evidence=[
             Evidence("slow products", calls, "calls", "roofline"),
             Evidence("their time", wall.mean_ms(inspection.work.duration[slow]), "ms", "roofline"),
-            Evidence("their rate", rate_of(inspection, share > 0), "TFLOP/s", "roofline"),
+            Evidence("their rate", inspection.rate_of(share > 0), "TFLOP/s", "roofline"),
         ],
         where={"products": inspection.ranked_by(_label, claim), "reasons": reasons},
     )

@@ -17,7 +17,6 @@ from tracelens_ext.collectives.collectives import (
     text_argument,
 )
 from tracelens_ext.findings.finding import Evidence, Finding, Place
-from tracelens_ext.findings.kernel_claims import by_device, claimed
 from tracelens_ext.findings.places import MOST_PLACES, places_of
 from tracelens_ext.intervals import union
 from tracelens_ext.iterations.iterations import find_iterations
@@ -45,11 +44,10 @@ _FAR_WORSE: Final = 2
 
 
 def straggler(inspection: Inspection) -> Finding | None:
-    """In a trace of several ranks, the device for which the others wait in collectives.
+    """The device of one of several ranks for which the others wait in collectives.
 
-    A collective that needs every rank ends on all of them at about the same time, and the kernel of
-    a rank that comes early runs while it waits: as long as it runs longer than that of the last
-    one. The n-th call of a collective, group and type in an iteration is the same on all devices.
+    One that needs every rank ends on all at about the same time: a kernel that comes early runs
+    longer than the last one by its wait. The n-th calls alike in an iteration are the same.
     """
     work, wall = inspection.work, inspection.wall
     if len(wall.lanes) < 2 or not work.is_communication.any():
@@ -127,15 +125,14 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     pageable &= ~((size > 0) & (size <= _SMALL_BYTES))  # for which the rate is no matter
     if not pageable.any():
         return None
-    rate = by_device(inspection, _link)
+    rate = inspection.by_device(_link)
     known = bool(((size > 0) & (rate > 0))[pageable].all())
     total = max(int(work.duration[pageable].sum()), 1)
     needed = float((size / np.maximum(rate, 1))[pageable].sum()) / total
     wall = inspection.wall.copy()
     copied = wall.claim_events(pageable).saving_ns
     waits = _claim_waits(wall, pageable).saving_ns
-    return claimed(
-        inspection,
+    return inspection.claimed(
         "pageable-copies",
         lambda wall: wall.claim_events(pageable) + _claim_waits(wall, pageable),
         [
@@ -165,8 +162,7 @@ def small_copies(inspection: Inspection) -> Finding | None:
     if small.sum() < _FLOOD:
         return None
     launches = len(np.unique(work.tree.launch_of_gpu[small]))
-    return claimed(
-        inspection,
+    return inspection.claimed(
         "small-copies",
         small.astype(np.float64),
         [Evidence("launches of them", launches, "calls", "kernels")],
@@ -186,13 +182,9 @@ _SIZE: Final = ["Collective name", "dtype", "In msg nelems", "Out msg nelems"]
 
 
 def slow_link(inspection: Inspection) -> Finding | None:
-    """Collectives and copies far below what the link of the device moves.
-
-    That is the link to the host, unless a copy goes to another GPU, or all ranks of a collective
-    are on one board whose GPUs are known to be connected: then it is NVLink, or xGMI.
-    """
+    """Collectives and copies far below what the link of the device moves."""
     work, between = inspection.work, _between_gpus(inspection)
-    to_host = by_device(inspection, _link)
+    to_host = inspection.by_device(_link)
     rate = np.where(between > 0, between, to_host)
     # What is slower than the link to the host might as well go over that.
     far = np.minimum(_FAR * rate, np.where(to_host > 0, to_host, np.inf))
@@ -210,8 +202,7 @@ def slow_link(inspection: Inspection) -> Finding | None:
     until = work.start + np.rint(np.where(slow, transfer - needed, 0.0)).astype(np.int64)
     computation = ~(work.is_communication | work.is_copy)
     reached = float(moved[slow].sum() / transfer[slow].sum())
-    return claimed(
-        inspection,
+    return inspection.claimed(
         "slow-link",
         lambda wall: wall.claim_events(slow, hiding=computation, until=until),
         [
@@ -227,8 +218,8 @@ def _between_gpus(inspection: Inspection) -> Float64Array:
     Those of a product to one other GPU, as often as there are others, as far as it has links.
     """
     work = inspection.work
-    one = by_device(inspection, lambda _, its: peer_links_of(its.name)[0] if its else 0)
-    every = by_device(inspection, lambda _, its: peer_links_of(its.name)[1] if its else 0)
+    one = inspection.by_device(lambda _, its: peer_links_of(its.name)[0] if its else 0)
+    every = inspection.by_device(lambda _, its: peer_links_of(its.name)[1] if its else 0)
     others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
     event, gpus = communication_of(work).index.to_numpy(), len(work.trace.devices)
     ranks = text_argument(work, "Process Group Ranks", described_by(work, event))
@@ -277,12 +268,7 @@ def _set_collectives(
 
 
 def exposed_copy(inspection: Inspection) -> Finding | None:
-    """Copies between host and device that run while nothing is computed.
-
-    A copy from pageable memory, or any that the host waits for, also costs the idle time in which
-    the host waits. What comes back to the host is waited for because it is needed:
-    `synchronisation`.
-    """
+    """Copies that nothing hides, and idle time in which the host waits for one to the device."""
     work, wall = inspection.work, inspection.wall
     crosses = ~work.trace.named(work.name, _WITHIN_DEVICE.match)
     claim = wall.claim_events(work.is_copy & crosses)

@@ -71,6 +71,7 @@ class Simulation:
         self.changes = Changes(self.program)
         self.replay = Replay(self.program)
         _, self.replayed = self.replay.run([])
+        self.state, self.reason = self._judged()
 
     @property
     def error_percent(self) -> float:
@@ -78,14 +79,8 @@ class Simulation:
         start, end = self.program.window
         return 100.0 * (self.replayed.wall / max(end - start, 1) - 1.0)
 
-    @property
-    def state(self) -> Literal["good", "warned", "withheld"]:
-        """Whether it can be relied on."""
-        return self._judged[0]
-
-    @cached_property
     def _judged(self) -> tuple[Literal["good", "warned", "withheld"], str]:
-        """The state, and why."""
+        """Whether it can be relied on, and why not."""
         error = self.error_percent
         if not (self.program.call != NONE).any():
             why = "no call in the window launched GPU work: what that waits for is unknown"
@@ -112,7 +107,7 @@ class Simulation:
         return {
             "error_percent": self.error_percent,
             "state": self.state,
-            "reason": self._judged[1],
+            "reason": self.reason,
             **{f"{name}_us": ns / NS_PER_US for name, ns in constants.items()},
             "edges": program.edges,
         }
@@ -136,11 +131,10 @@ class Simulation:
             + ", ".join(f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items())
             for device, its in self.program.constants.items()
         ]
-        state, reason = self._judged
-        why = [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
+        why = [f"{self.reason[:1].upper()}{self.reason[1:]}."] if self.reason else []
         replayed = (
             f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded:"
-            f" error {self.error_percent:+.2f} %, {state}"
+            f" error {self.error_percent:+.2f} %, {self.state}"
         )
         return [replayed, *why, *constants, f"Edges: {edges}"]
 
