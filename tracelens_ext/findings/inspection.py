@@ -115,7 +115,7 @@ class Inspection:
     def by_device(
         self, value: Callable[[Device | None, DevicePeaks | None], float]
     ) -> Float64Array:
-        """What holds of the device of each GPU event, by what the file says of it, and its peaks."""
+        """What holds of the device of each GPU event, by what the file says of it and its peaks."""
         trace, result = self.work.trace, np.zeros(len(self.work))
         for number, peaks in self.roofline.peaks.items():
             result[trace.device == number] = value(trace.described(number), peaks)

@@ -104,7 +104,7 @@ _STAYS: Final = "gc"  # the product; casts are findings of their own
 
 
 def fallback_kernels(inspection: Inspection) -> Finding | None:
-    """Naive and emulating kernels; without shapes also passes in a row that one fused one computes."""
+    """Naive and emulating kernels; without shapes also passes in a row that one could compute."""
     share, kind = np.zeros(len(inspection.work)), np.full(len(inspection.work), NONE)
     for number, (_, pattern, saved, its) in enumerate(_FALLBACKS):
         which = inspection.named(re.compile(pattern, re.IGNORECASE)) & (kind == NONE)
