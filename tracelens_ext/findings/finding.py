@@ -275,14 +275,11 @@ def wrong_field(finding: Finding) -> str:
     fits = {name: isinstance(getattr(finding, name), str) for name in texts}
     for name in ("saving_ms", "share_percent", "saving_low_ms", "saving_high_ms"):
         value, may_lack = getattr(finding, name), name.startswith("saving_") and name != "saving_ms"
-        fits[name] = (value is None and may_lack) or _is_amount(value)
+        is_amount = isinstance(value, int | float) and 0 <= value < inf
+        fits[name] = is_amount or (value is None and may_lack)
     fits["where"] = all(_all_of(found, Place, "saving_ms") for found in places)
     fits["evidence"] = _all_of(finding.evidence, Evidence, "value")
     return next((name for name, right in fits.items() if not right), "")
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < inf
 
 
 def _all_of(found: object, kind: type, number: str) -> bool:

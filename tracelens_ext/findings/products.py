@@ -13,7 +13,7 @@ from tracelens_ext.findings.inspection import MEMORY_SHARE, capability
 from tracelens_ext.roofline.gemm import product_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable
 
     from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.roofline.found import RooflineRow
@@ -192,6 +192,7 @@ _REMEDIES: Final = {
     "tiles": "Give a product more rows, such as a larger batch, or split K.",
     "small products": "Join many small products into larger ones, or use a fused operation.",
 }
+_WHERE_TO_LOOK: Final = "The table `roofline` has each product with its rate and its kernels."
 _NO_PEAKS: Final = (
     "The peaks of the GPU are not known, so slow matrix products cannot be told: see"
     " docs/roofline.md."
@@ -210,11 +211,13 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
     calls = len(np.unique(inspection.launchers.of_gpu[slow]))
     claim = wall.claim_events(share > 0, share)
     reasons = inspection.ranked_by(_reason, claim, peaks)
+    told = "; ".join(place.name for place in reasons)
+    helps = [remedy for sign, remedy in _REMEDIES.items() if re.search(sign, told)]
     return inspection.finding(
         "slow-gemm",
         claim,
-        advice=" ".join(_advice(place.name for place in reasons)),
-        snippet=_TF32 if any("TF32" in place.name for place in reasons) else "",
+        advice=" ".join([*helps, _WHERE_TO_LOOK]),
+        snippet=_TF32 if "TF32" in told else "",
         confidence="medium" if reasons else "low",
         reason=(
             f"such sizes are taken to reach {_REACHED:.0%} of the peak matrix rate (AMD"
@@ -265,15 +268,6 @@ def _reason(row: RooflineRow, peaks: DevicePeaks | None) -> str:
     """Why a product is slow, as far as it shows."""
     tf32 = peaks is not None and _could_be_tf32(row, peaks)
     return row.why_slow or ("single precision without TF32" if tf32 else "")
-
-
-def _advice(reasons: Iterable[str]) -> Iterator[str]:
-    """What helps against the reasons that show, else where to look."""
-    text = "; ".join(reasons)
-    for sign, advice in _REMEDIES.items():
-        if re.search(sign, text):
-            yield advice
-    yield "The table `roofline` has each product with its rate and its kernels."
 
 
 def _label(row: RooflineRow) -> str:

@@ -51,20 +51,21 @@ def removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     host = [(np.maximum(start[m], 0), end[m]) for m in mine]
     if instead == "launches go":
         host = _with_operations(program, 2 * shorter > program.duration, host)
+    if instead != "waits no longer":
+        return Removed(shorter, on_link, host)
+    after = find_gaps(program.work, "device").after[claimed.gap[idle]]
+    node = program.node_of_event[after]
+    called = (node != NONE) & (program.call[node] != NONE)
+    node, until = node[called], end[idle][called]
     sooner, tail = np.zeros_like(shorter), np.zeros_like(program.block_start)
-    if instead == "waits no longer":
-        after = find_gaps(program.work, "device").after[claimed.gap[idle]]
-        node = program.node_of_event[after]
-        called = (node != NONE) & (program.call[node] != NONE)
-        node, until = node[called], end[idle][called]
-        np.add.at(sooner, node, until - np.maximum(start[idle][called], program.call[node]))
-        sooner = np.clip(sooner, 0, simulation.replay.latency)
-        for number, which in enumerate(mine):
-            block = np.flatnonzero(program.block_clock == number)
-            at = np.searchsorted(program.block_start[block], end[which]) - 1
-            block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
-            np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
-        tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
+    np.add.at(sooner, node, until - np.maximum(start[idle][called], program.call[node]))
+    sooner = np.clip(sooner, 0, simulation.replay.latency)
+    for number, which in enumerate(mine):
+        block = np.flatnonzero(program.block_clock == number)
+        at = np.searchsorted(program.block_start[block], end[which]) - 1
+        block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
+        np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
+    tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
     return Removed(shorter, on_link, host, sooner, tail)
 
 
@@ -125,7 +126,7 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
 def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> Int64Array:
     """What is saved without the claims of some findings, ns."""
     named = [Named("", tuple((f"finding:{each}", 0.0) for each in ids)) for ids in together]
-    walls, _ = simulation.replay.run([simulation.changes.change(each) for each in named])
+    walls, _ = simulation.replay.run(simulation.changes.change(each) for each in named)
     return simulation.replayed.wall - walls
 
 

@@ -95,12 +95,7 @@ def largest_place(finding: Finding) -> str:
 
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
-    """The places of each kind in words, the largest first; those with next to nothing left out.
-
-    Args:
-        finding: the finding.
-        cut: makes a name shorter.
-    """
+    """The places of each kind in words, the largest first, names cut; not those with hardly any."""
     least = _LEAST_PLACE * finding.claimed_ms
     told = {
         kind: [

@@ -64,8 +64,8 @@ class Removed:
     shorter: Int64Array  #: by how much each node becomes shorter, ns, (n,)
     on_link: Int64Array  #: work of each stream that runs beside the rest instead, ns
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
-    sooner: Int64Array  #: by how much each node starts sooner after its call, ns, (n,)
-    tail: Int64Array  #: by how much each block returns sooner, ns, (b,)
+    sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
+    tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
 
 
 @dataclass(eq=False)
@@ -114,7 +114,8 @@ class Changes:
         """The changed durations."""
         program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
         duration, waiting = program.duration, program.waiting
-        sooner, tail = np.zeros_like(duration), np.zeros_like(program.block_start)
+        sooner: Int64Array | int = 0
+        tail: Int64Array | int = 0
         scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]
         for name, factor in named.terms:
             if name == "gaps":
@@ -140,9 +141,8 @@ class Changes:
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""
-        is_real: BoolArray = self.program.event != NONE
         trace, (prefix, _, rest) = self._work.trace, name.partition(":")
-        kernels = is_real & ~self.is_copy
+        kernels: BoolArray = (self.program.event != NONE) & ~self.is_copy
         if name == "kernels":
             return kernels
         if name == "copies":
@@ -167,7 +167,7 @@ class Changes:
     def _inside(self, name: str) -> BoolArray:
         """The nodes launched in operations of a name, at any depth."""
         tree, trace = self._work.tree, self._work.trace
-        marked = tree.is_operation & _called(trace.names, name)[trace.name[tree.rows]]
+        marked = tree.is_operation & trace.named(trace.name[tree.rows], name.__eq__)
         if not marked.any():
             there = np.unique(trace.name[tree.rows[tree.is_operation]]).tolist()
             raise _unknown("operation", name, [trace.names[i] for i in there])
@@ -183,7 +183,7 @@ class Changes:
         rows = np.unique(program.launch[(program.call != NONE) & (program.launch != NONE)])
         if name != "launch":
             there, wanted = trace.rows_of(*HOST_KINDS), name.partition(":")[2]
-            rows = there[_called(trace.names, wanted)[trace.name[there]]]
+            rows = there[trace.named(trace.name[there], wanted.__eq__)]
             if not len(rows):
                 names = [trace.names[i] for i in np.unique(trace.name[there]).tolist()]
                 raise _unknown("host event", wanted, names)
@@ -192,10 +192,6 @@ class Changes:
             np.clip(time[rows] - program.window[0], 0, length) for time in (trace.ts, trace.end)
         )
         return [union(start[clock == c], end[clock == c]) for c in range(len(program.clocks.end))]
-
-
-def _called(names: Sequence[str], wanted: str) -> BoolArray:
-    return np.array([name == wanted for name in names], dtype=bool)
 
 
 def _unknown(what: str, name: str, there: Sequence[str]) -> UsageError:

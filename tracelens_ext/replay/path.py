@@ -62,7 +62,11 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             segments.append((begin, time, what, of, edge, known))
             time = begin
 
-    is_host, at = _last(replay, replayed, end)
+    if is_host := time not in end:
+        last = replayed.returned[replay.base_of_clock] + replay.offsets[2]
+        at = int(replay.base_of_clock[int(np.argmax(last))])
+    else:
+        at = end.index(time)
     while time > 0:
         if is_host:
             back_to(returned[at], HOST, at)
@@ -112,14 +116,6 @@ def _awaited(program: Program, end: list[int]) -> dict[int, tuple[int, bool]]:
         if block not in result or end[node] > end[result[block][0]]:
             result[block] = node, known
     return result
-
-
-def _last(replay: Replay, replayed: Replayed, end: list[int]) -> tuple[bool, int]:
-    """Whether the host ends last, and the node, or the row of `returned` since which it runs."""
-    if replayed.wall in end:
-        return False, end.index(replayed.wall)
-    last = replayed.returned[replay.base_of_clock] + replay.offsets[2]
-    return True, int(replay.base_of_clock[int(np.argmax(last))])
 
 
 _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.work.group_search import last_before
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tracelens_ext.replay.program import Program
     from tracelens_ext.trace import Int64Array
@@ -54,9 +55,6 @@ class Replayed:
 
 class Replay:
     """Runs a program again.
-
-    Args:
-        program: the nodes and edges.
 
     Attributes:
         clock: of each row of `recorded`: the k beginnings of clocks, then the b blocks.
@@ -108,16 +106,18 @@ class Replay:
             found.append(length)
         return found[0] + self.latency, found[1], found[2]
 
-    def run(self, changes: Sequence[Change]) -> tuple[Int64Array, Replayed]:
+    def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
         """The wall time of each change, ns, and the unchanged replay."""
         most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.lane), 1))
-        todo = [Change(), *changes]
-        passes = (_Pass(self, todo[at : at + most]) for at in range(0, len(todo), most))
-        first = next(passes)
-        walls = [first.run(), *(each.run() for each in passes)]
-        return np.concatenate(walls)[1:], Replayed(
-            first.start, first.returned[:, 0].copy(), int(walls[0][0])
-        )
+        todo, walls = chain([Change()], changes), []
+        unchanged: list[Replayed] = []
+        while batch := [*islice(todo, most)]:
+            done = _Pass(self, batch)
+            walls.append(done.run())
+            if not unchanged:
+                returned = done.returned[:, 0].copy()
+                unchanged.append(Replayed(done.start, returned, int(walls[0][0])))
+        return np.concatenate(walls)[1:], unchanged[0]
 
 
 class _Pass:
@@ -128,8 +128,9 @@ class _Pass:
         program, lanes = replay.program, np.unique(replay.program.lane)
         times = [replay.host_time(c.host) if c.host else replay.offsets for c in changes]
         node, block, last = zip(*times, strict=True)
-        sooner = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
-        self.offset, self.block_offset = np.column_stack(sooner), np.column_stack(block)
+        self.offset, self.block_offset = np.column_stack(node), np.column_stack(block)
+        for column, each in zip(self.offset.T, changes, strict=True):
+            column -= each.sooner
         self.last_offset = np.column_stack(last)
         durations = [program.duration if c.duration is None else c.duration for c in changes]
         self.duration = np.column_stack(durations)
@@ -250,7 +251,7 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
         first, last = trace.ts[called], trace.end_of(called)
         process = trace.process_of_thread == trace.process_of_thread[number]
         there = [c for c in np.unique(of_thread[process]).tolist() if c != NONE]
-        clock = next((c for c in there if _fits(*intervals, *busy[c])), len(busy))
+        clock = next((c for c in there if _fits(intervals, busy[c])), len(busy))
         of_thread[number] = clock
         if clock == len(busy):
             busy.append((first[:0], first[:0], points[:0]))
@@ -266,14 +267,9 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
     return Clocks(of_thread, np.array(end, dtype=np.int64))
 
 
-def _fits(
-    start: Int64Array,
-    end: Int64Array,
-    call_start: Int64Array,
-    call_end: Int64Array,
-    points: Int64Array,
-) -> bool:
+def _fits(intervals: tuple[Int64Array, ...], busy: tuple[Int64Array, ...]) -> bool:
     """Whether intervals lie where a clock's threads record nothing and are in no call."""
+    (start, end), (call_start, call_end, points) = intervals, busy
     alone = np.searchsorted(points, start, "right") == np.searchsorted(points, end, "left")
     at = np.searchsorted(call_start, start, "right")
     return bool(np.all(alone & (np.append(np.iinfo(np.int64).min, call_end)[at] <= start)))
