@@ -68,27 +68,18 @@ class Claim:
         its = self.intervals
         return sums(its.lane, its.end - its.start, len(self.devices))
 
-    @property
-    def gaps(self) -> Int64Array:
-        """The gaps of the devices of which it has something, (j,)."""
-        found: Int64Array = np.unique(self.intervals.gap[self.intervals.gap != NONE])
+    @cached_property
+    def events(self) -> Int64Array:
+        """The GPU events of which it has something, (j,)."""
+        found: Int64Array = np.unique(self.intervals.event[self.intervals.event != NONE])
         return found
 
     @cached_property
-    def _by_event(self) -> tuple[Int64Array, Float64Array]:
-        busy = self.intervals.event != NONE
-        events, number = np.unique(self.intervals.event[busy], return_inverse=True)
-        return events, np.bincount(number, self.ns[busy], len(events)).astype(np.float64)
-
-    @property
-    def events(self) -> Int64Array:
-        """The GPU events of which it has something, (j,)."""
-        return self._by_event[0]
-
-    @property
     def event_ns(self) -> Float64Array:
         """What it has of each of them, (j,)."""
-        return self._by_event[1]
+        busy = self.intervals.event != NONE
+        number = np.searchsorted(self.events, self.intervals.event[busy])
+        return np.bincount(number, self.ns[busy], len(self.events)).astype(np.float64)
 
     @property
     def idle_ns(self) -> float:

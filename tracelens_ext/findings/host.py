@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.places import frames_around, operations_around
+from tracelens_ext.findings.places import around, frames_around
 from tracelens_ext.gaps.causes import (
     HOST,
     LAUNCH_OVERHEAD,
@@ -110,7 +110,7 @@ def synchronisation(inspection: Inspection) -> Finding | None:
             Evidence("idle time after them", after.saving_ns / NS_PER_MS, "ms", "gap_summary"),
         ],
         where={
-            "operations": operations_around(work, asking, after.ns),
+            "operations": around(work, (EventKind.CPU_OP,), asking, after.ns),
             "python_frames": frames_around(work, asking, after.ns),
         },
     )
@@ -214,8 +214,8 @@ def host_bound(inspection: Inspection) -> Finding | None:
     claim = wall.claim_idle(late)
     if not inspection.is_worth(claim):
         return None
-    _, number = np.unique(claim.intervals.gap, return_inverse=True)
-    lasts = sums(number, claim.intervals.end - claim.intervals.start, len(claim.gaps))
+    gaps, number = np.unique(claim.intervals.gap, return_inverse=True)
+    lasts = sums(number, claim.intervals.end - claim.intervals.start, len(gaps))
     split, of_gap = _split(inspection, claim), np.sort(lasts)[::-1]
     half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
     recorder = _recorder_percent(inspection)
@@ -227,7 +227,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
         variant="holes" if holes_lead else "late",
         values={"recorder": _RECORDER.format(recorder) if recorder else ""},
         evidence=[
-            Evidence("gaps", len(claim.gaps), "gaps", "gap_summary"),
+            Evidence("gaps", len(gaps), "gaps", "gap_summary"),
             Evidence("half of it is in gaps of at least", half / NS_PER_US, "µs", "gaps"),
             Evidence("of it no longer than a launch takes", holes / NS_PER_MS, "ms", "gap_summary"),
             *(Evidence(what, ms, "ms", "gap_hosts") for what, ms in split.items() if ms),

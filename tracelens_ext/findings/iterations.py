@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding, Place
+from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import own_texts
+from tracelens_ext.findings.places import MOST_PLACES, ranked
 from tracelens_ext.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
@@ -63,7 +64,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     unexplained = (iterations.end - iterations.start) - claimed / count
     named = np.isin(np.array(labels, dtype=object), slow["iteration"].to_numpy(dtype=object))
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
-    numbers = np.flatnonzero(excess).tolist()
+    numbers = np.flatnonzero(excess)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
     runs = wall.about(wall.free)
     alone = np.zeros(len(work))
@@ -84,12 +85,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
             Evidence("longest of the slow ones", float(slow[_WALL].max()), "ms", "iterations"),
             *([Evidence(f"more {part} than usual", more, "ms", "iterations")] if part else []),
         ],
-        where={
-            "iterations": [
-                Place(labels[i], excess[i] / NS_PER_MS, 1)
-                for i in sorted(numbers, key=lambda i: -excess[i])[:5]
-            ]
-        },
+        where={"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]},
     )
 
 

@@ -161,7 +161,7 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     return {
         "operations": [
             *ranked(np.where(with_op, op[events], NONE), ops, ns),
-            *_around(work, _ENCLOSING, launch[without], ns[without]),
+            *around(work, _ENCLOSING, launch[without], ns[without]),
         ],
         "modules": ranked(module[events], paths, ns),
         "python_frames": frames_around(work, launch[linked], ns[linked]),
@@ -177,17 +177,13 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
     """The innermost lines of Python around the host calls with the most time, (k,)."""
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
-    return _around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
+    return around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
 
 
-def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
-    """The innermost operations around host calls, of all of them; else as `frames_around`."""
-    return _around(work, (EventKind.CPU_OP,), calls, ns)
-
-
-def _around(
+def around(
     work: GpuWork, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
+    """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
     for moments, asked in _innermost(trace, kinds, thread, begun, begun + 1):
