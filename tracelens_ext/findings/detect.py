@@ -137,12 +137,11 @@ def _ask(
         return offered.item.detect(inspection)
     with registry.guard(offered.plugin.name):
         seen = replace(inspection, wall=inspection.wall.copy(), notes=list(inspection.notes))
-        finding = call_within(time_limit(), partial(offered.item.detect, seen))
+        finding: Finding | None = call_within(time_limit(), partial(offered.item.detect, seen))
         claimed = seen.wall.claimed_ns - inspection.wall.claimed_ns
         _check_finding(offered.item, finding, claimed / NS_PER_MS)
         inspection.wall, inspection.notes = seen.wall, seen.notes
-        found: Finding | None = finding
-        return found
+        return finding
     return None
 
 

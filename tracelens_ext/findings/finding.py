@@ -71,8 +71,7 @@ class Claim:
     @cached_property
     def events(self) -> Int64Array:
         """The GPU events of which it has something, (j,)."""
-        found: Int64Array = np.unique(self.intervals.event[self.intervals.event != NONE])
-        return found
+        return np.unique(self.intervals.event[self.intervals.event != NONE])
 
     @cached_property
     def event_ns(self) -> Float64Array:

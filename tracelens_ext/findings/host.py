@@ -9,13 +9,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.places import around, frames_around
-from tracelens_ext.gaps.causes import (
-    HOST,
-    LAUNCH_OVERHEAD,
-    NOT_RECORDED,
-    SYNCHRONISATION,
-    blocking_calls,
-)
+from tracelens_ext.gaps import causes
 from tracelens_ext.gaps.hosts import innermost_moments
 from tracelens_ext.intervals import covered
 from tracelens_ext.memory.events import has_memory_events
@@ -98,7 +92,7 @@ def synchronisation(inspection: Inspection) -> Finding | None:
     wall, work = inspection.wall, inspection.work
     classified = wall.classified
     after = wall.claim_idle_after(classified.synchronising)
-    claim = after + wall.claim_idle_during(blocking_calls(work))
+    claim = after + wall.claim_idle_during(causes.blocking_calls(work))
     asking = classified.synchronising[after.intervals.gap]
     calls = np.unique(asking)
     return inspection.finding(
@@ -137,8 +131,8 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
     phases = trace.rows_of(EventKind.USER_ANNOTATION)
     phases = phases[~trace.named(trace.name[phases], _NO_PHASE.match)]
     rows = np.append(ops[parts <= _MOST_PARTS], phases[trace.dur[phases] >= long])
-    others = blocking_calls(work), compilations(trace), slow_regions(trace), captures(trace)[0]
-    alone = inspection.held_by(rows, np.concatenate(others)) == 0
+    others = [causes.blocking_calls(work), compilations(trace), slow_regions(trace)]
+    alone = inspection.held_by(rows, np.concatenate([*others, captures(trace)[0]])) == 0
     rows = rows[alone & ~inspection.starts_work(rows)]
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
     if claim is None:
@@ -206,11 +200,11 @@ def host_bound(inspection: Inspection) -> Finding | None:
     """The GPU is idle because the host launches too slowly."""
     wall = inspection.wall
     idle, length = wall.idle, wall.idle.end - wall.idle.start
-    late = np.isin(idle.cause, (HOST, LAUNCH_OVERHEAD, SYNCHRONISATION))
+    late = np.isin(idle.cause, (causes.HOST, causes.LAUNCH_OVERHEAD, causes.SYNCHRONISATION))
     # Why something starts late that was launched long before is not known, unless the host, too,
     # stood still.
     late |= wall.may_wait(idle) & wall.nothing_launched[idle.gap]
-    holes = wall.mean_ms(length[late & (idle.cause == LAUNCH_OVERHEAD)]) * NS_PER_MS
+    holes = wall.mean_ms(length[late & (idle.cause == causes.LAUNCH_OVERHEAD)]) * NS_PER_MS
     claim = wall.claim_idle(late)
     if not inspection.is_worth(claim):
         return None
@@ -282,7 +276,8 @@ def _recorder_percent(inspection: Inspection) -> float:
     """
     trace, wall, linked = inspection.work.trace, inspection.wall, inspection.work.tree.linked
     pieces, total = wall.classified.pieces, 0
-    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause < NOT_RECORDED]) * NS_PER_MS
+    idle = (pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED]
+    waits = wall.mean_ms(idle) * NS_PER_MS
     threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
     for what, (kind, cost) in _COSTS.items():
         if what not in inspection.missing:

@@ -167,9 +167,7 @@ TABLES = [
             documentation: the section about it
             """,
         table=_findings,
-        notes=lambda analyzer, options, tables: (
-            _found(analyzer, options).notes if "findings" in tables else ()
-        ),
+        notes=lambda it, options, tables: _found(it, options).notes if "findings" in tables else (),
         answer="What would save the most time",
         answer_if_empty=lambda *its: summary_sentence(_found(*its)).rstrip("."),
         answer_columns=[

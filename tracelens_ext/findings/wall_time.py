@@ -16,17 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.findings.finding import Claim, Intervals
-from tracelens_ext.gaps.causes import (
-    DEPENDENCY,
-    EDGE,
-    LAUNCH_OVERHEAD,
-    NOT_RECORDED,
-    START_UP,
-    UNKNOWN,
-    Pieces,
-    blocking_calls,
-    usual_launch_latency,
-)
+from tracelens_ext.gaps import causes
 from tracelens_ext.gaps.classified import classify_gaps
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
@@ -77,7 +67,7 @@ class WallTime:
     def parts(self) -> list[Claim]:
         """The idle time in each part of the recording that cannot be judged, in their order."""
         pieces = self.classified.pieces
-        idle = pieces.chosen(np.isin(pieces.cause, (NOT_RECORDED, START_UP)))
+        idle = pieces.chosen(np.isin(pieces.cause, (causes.NOT_RECORDED, causes.START_UP)))
         found = []
         for part in recording_of(self.work).parts.itertuples():
             device, start, end = part.device, part.start, part.end
@@ -90,9 +80,10 @@ class WallTime:
         """Times on all devices as the mean over them, ms."""
         return float(ns.sum()) / len(self._devices) / NS_PER_MS
 
-    def _judged_idle(self) -> Pieces:
+    def _judged_idle(self) -> causes.Pieces:
         pieces = self.classified.pieces
-        return pieces.chosen(~np.isin(pieces.cause, (NOT_RECORDED, START_UP, EDGE)))
+        others = causes.NOT_RECORDED, causes.START_UP, causes.EDGE
+        return pieces.chosen(~np.isin(pieces.cause, others))
 
     @cached_property
     def waits_for_host(self) -> BoolArray:
@@ -105,22 +96,23 @@ class WallTime:
         """
         classified, gaps = self.classified, self.classified.gaps
         left = gaps.end - classified.returned
-        pieces = classified.pieces.chosen(classified.pieces.cause == DEPENDENCY)
+        pieces = classified.pieces.chosen(classified.pieces.cause == causes.DEPENDENCY)
         depends = np.zeros(len(gaps), dtype=bool)
         depends[pieces.gap[pieces.gap != NONE]] = True
-        queued = classified.returned == gaps.start
-        calls, trace = blocking_calls(self.work), self.work.trace
+        queued: BoolArray = classified.returned == gaps.start
+        calls, trace = causes.blocking_calls(self.work), self.work.trace
         thread = self.threads_of_gap[1]
         at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
         called = np.flatnonzero(at != NONE)
         queued[called] &= trace.end_of(calls[at[called]]) <= gaps.end[called]
-        waits: BoolArray = queued & (~depends | (left > usual_launch_latency(self.work)))
-        return waits
+        return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
 
-    def may_wait(self, idle: Pieces) -> BoolArray:
+    def may_wait(self, idle: causes.Pieces) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
-        left = np.isin(idle.cause, (DEPENDENCY, UNKNOWN))
-        waits: BoolArray = (idle.cause != LAUNCH_OVERHEAD) & (~left | self.waits_for_host[idle.gap])
+        left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
+        waits: BoolArray = (idle.cause != causes.LAUNCH_OVERHEAD) & (
+            ~left | self.waits_for_host[idle.gap]
+        )
         return waits
 
     @cached_property
@@ -219,11 +211,11 @@ class WallTime:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
         return sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
 
-    def _of_gaps(self, idle: Pieces, thread: Int64Array) -> Intervals:
+    def _of_gaps(self, idle: causes.Pieces, thread: Int64Array) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
         return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread)
 
-    def _idle_claim(self, idle: Pieces, thread: Int64Array | None = None) -> Claim:
+    def _idle_claim(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Claim:
         waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
         return self._claimed(self._of_gaps(idle, waited_for))
 

@@ -82,8 +82,7 @@ class Changes:
 
     def _nodes_of(self, events: BoolArray) -> BoolArray:
         """The nodes of some GPU events, (n,)."""
-        found: BoolArray = np.append(events, False)[self.program.event]
-        return found
+        return np.append(events, False)[self.program.event]
 
     @cached_property
     def is_copy(self) -> BoolArray:
@@ -161,8 +160,7 @@ class Changes:
         if not same:
             others = ("kernels", "copies", "communication", "launch", "gaps", "host")
             raise _unknown("category", name, [*self._categories, *others])
-        result: BoolArray = code == labels.index(same[0])
-        return result
+        return np.isin(code, labels.index(same[0]))
 
     def _inside(self, name: str) -> BoolArray:
         """The nodes launched in operations of a name, at any depth."""

@@ -179,7 +179,8 @@ def _cut(
 ) -> tuple[Int64Array, Int64Array, Int64Array, BoolArray]:
     """Cut host time at launching calls, and collectives where their waiting ends."""
     program, replay = simulation.program, simulation.replay
-    calls = simulation.changes.host_intervals("launch")
+    intervals = simulation.changes.host_intervals("launch")
+    calls = [np.ravel(np.column_stack(of_clock)) for of_clock in intervals]
     pieces: list[tuple[int, int, int, bool]] = []
     columns = (column.tolist() for column in (path.what, path.of, path.start, path.end))
     for segment, (what, of, begin, stop) in enumerate(zip(*columns, strict=True)):
@@ -188,9 +189,10 @@ def _cut(
             cuts = np.array([begin, simulation.replayed.start[of] + program.waiting[of]])
         elif what == HOST and of < len(replay.clock):
             later = simulation.replayed.returned[of] - replay.recorded[of]
-            cuts = np.ravel(np.column_stack(calls[replay.clock[of]])) + later
-            first, last = np.searchsorted(cuts, [begin, stop])
-            cuts = cuts[first:last] if first % 2 == 0 else np.append(begin, cuts[first:last])
+            of_clock = calls[replay.clock[of]]
+            first, last = np.searchsorted(of_clock, [begin - later, stop - later])
+            cuts = of_clock[first:last] + later
+            cuts = np.append(begin, cuts) if first % 2 else cuts
         bounds = [begin, *cuts.clip(begin, stop).tolist(), stop]
         pieces += [(segment, a, b, n % 2 > 0) for n, (a, b) in enumerate(pairwise(bounds)) if a < b]
     cut = np.array(pieces, dtype=np.int64).reshape(-1, 4).T

@@ -278,9 +278,7 @@ TABLES = [
             """,
         table=_what_if,
         asked_by="what_if",
-        notes=lambda analyzer, _, tables: (
-            analyzer.simulation().lines() if "what_if" in tables else []
-        ),
+        notes=lambda it, _, tables: it.simulation().lines() if "what_if" in tables else (),
     ),
     Table(
         name="critical_path_summary",
