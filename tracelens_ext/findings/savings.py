@@ -126,6 +126,7 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
 def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> Int64Array:
     """What is saved without the claims of some findings, ns."""
     named = [Named("", tuple((f"finding:{each}", 0.0) for each in ids)) for ids in together]
+    # One change at a time: each has as many numbers as the program.
     walls, _ = simulation.replay.run(simulation.changes.change(each) for each in named)
     return simulation.replayed.wall - walls
 
