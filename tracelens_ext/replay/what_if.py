@@ -71,7 +71,6 @@ class Simulation:
         self.changes = Changes(self.program)
         self.replay = Replay(self.program)
         _, self.replayed = self.replay.run([])
-        self.state, self.reason = self._judged()
 
     @property
     def error_percent(self) -> float:
@@ -79,8 +78,14 @@ class Simulation:
         start, end = self.program.window
         return 100.0 * (self.replayed.wall / max(end - start, 1) - 1.0)
 
+    @property
+    def state(self) -> Literal["good", "warned", "withheld"]:
+        """Whether it can be relied on."""
+        return self._judged[0]
+
+    @cached_property
     def _judged(self) -> tuple[Literal["good", "warned", "withheld"], str]:
-        """Whether it can be relied on, and why not."""
+        """The state, and why."""
         error = self.error_percent
         if not (self.program.call != NONE).any():
             why = "no call in the window launched GPU work: what that waits for is unknown"
@@ -107,7 +112,7 @@ class Simulation:
         return {
             "error_percent": self.error_percent,
             "state": self.state,
-            "reason": self.reason,
+            "reason": self._judged[1],
             **{f"{name}_us": ns / NS_PER_US for name, ns in constants.items()},
             "edges": program.edges,
         }
@@ -131,7 +136,8 @@ class Simulation:
             + ", ".join(f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items())
             for device, its in self.program.constants.items()
         ]
-        why = [f"{self.reason[:1].upper()}{self.reason[1:]}."] if self.reason else []
+        reason = self._judged[1]
+        why = [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
         replayed = (
             f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded:"
             f" error {self.error_percent:+.2f} %, {self.state}"
