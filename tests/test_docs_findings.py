@@ -88,7 +88,7 @@ def test_adding_a_finding_is_one_file_and_one_line(
     assert source.count(before) == 1
     changed: dict[str, Any] = {"__name__": builtin.__name__}
     exec(source.replace(before, after), changed)  # noqa: S102  # a file of this project
-    monkeypatch.setattr(builtin, "_FILES", changed["_FILES"])
+    monkeypatch.setattr(builtin, "_DETECTORS", changed["_DETECTORS"])
     maker = TraceMaker()
     maker.launched("first", 50, 50, correlation=1, at=10)
     maker.frame("<built-in function collect>", 120, 100)

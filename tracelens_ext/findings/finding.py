@@ -1,22 +1,106 @@
-"""What a finding is, and how a list of them is told to programs."""
+"""What a finding is and claims, and how a list of them is told to programs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+import numpy as np
+
+from tracelens_ext.intervals import union
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.grouping import sums
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 Confidence = Literal["high", "medium", "low"]
+
+
+class Intervals(NamedTuple):
+    """Claimed stretches of time, apart on each device, i of them."""
+
+    start: Int64Array  #: ns since the trace's first event
+    end: Int64Array
+    lane: Int64Array  #: the device, an index into `Claim.devices`
+    gap: Int64Array  #: the gap that it is a part of, `NONE` where a GPU event runs
+    event: Int64Array  #: the GPU event that runs, `NONE` in a gap
+    thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
+
+    def chosen(self, which: BoolArray | Int64Array) -> Intervals:
+        """Some of them."""
+        return Intervals(*(column[which] for column in self))
+
+    @classmethod
+    def joined(cls, several: Iterable[Intervals]) -> Intervals:
+        """All of several."""
+        return cls(*(np.concatenate(columns) for columns in zip(*several, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """Wall time that a finding claims. Sums are means over all devices that work."""
+
+    intervals: Intervals
+    devices: list[int | str]  #: what those devices are called
+    wall_start: int  #: ns since the trace's first event
+
+    @property
+    def ns(self) -> Float64Array:
+        """What each interval is of the mean over the devices, (i,)."""
+        return (self.intervals.end - self.intervals.start) / len(self.devices)
+
+    @property
+    def saving_ns(self) -> float:
+        """All of it."""
+        return float(self.ns_of_devices.sum()) / len(self.devices)
+
+    @property
+    def ns_of_devices(self) -> Int64Array:
+        """What is claimed of each device."""
+        its = self.intervals
+        return sums(its.lane, its.end - its.start, len(self.devices))
+
+    @cached_property
+    def events(self) -> Int64Array:
+        """The GPU events of which it has something, (j,)."""
+        return np.unique(self.intervals.event[self.intervals.event != NONE])
+
+    @cached_property
+    def event_ns(self) -> Float64Array:
+        """What it has of each of them, (j,)."""
+        busy = self.intervals.event != NONE
+        number = np.searchsorted(self.events, self.intervals.event[busy])
+        return np.bincount(number, self.ns[busy], len(self.events)).astype(np.float64)
+
+    @property
+    def idle_ns(self) -> float:
+        """What of it is idle time."""
+        return float(self.ns[self.intervals.gap != NONE].sum())
+
+    def as_records(self) -> list[dict[str, object]]:
+        """Its stretches of time by device, those that touch in one; ns from the wall's start."""
+        records: list[dict[str, object]] = []
+        for lane, device in enumerate(self.devices):
+            mine = self.intervals.lane == lane
+            start, end = union(self.intervals.start[mine], self.intervals.end[mine])
+            times = np.column_stack((start, end)) - self.wall_start
+            records += [
+                {"device": device, "start_ns": first, "end_ns": last}
+                for first, last in times.tolist()
+            ]
+        return records
+
+    def __add__(self, other: Claim) -> Claim:
+        """Both claims, which have nothing in common."""
+        return replace(self, intervals=Intervals.joined((self.intervals, other.intervals)))
 
 
 @dataclass(frozen=True)
@@ -40,47 +124,34 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that costs wall time, and how to get rid of it.
+    """Something that costs wall time, and how to get rid of it."""
 
-    Attributes:
-        id: which kind of finding; a trace has one of each at most.
-        title: one sentence, with the number.
-        saving_ms: wall time of this trace that the fix removes; 0 of one that informs only. A
-            detector gives what it claims; the replay makes it what is saved.
-        share_percent: of the judged time, what it claims.
-        confidence: how sure it is that the fix saves as much.
-        confidence_reason: why so sure, or why not, a clause or a sentence.
-        where: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what
-            the trace has of them, the largest saving first.
-        evidence: the numbers that it rests on.
-        advice: what to change.
-        snippet: the change as a line of code, where one does it.
-        documentation: the page about it.
-        saving_low_ms: the least that the fix saves, None where that is `saving_ms`.
-        saving_high_ms: the most, likewise.
-        saving_together_ms: what it adds to what those before it save together, None where that is
-            `saving_ms`.
-        simulated: whether the savings are what a replay of the trace is shorter by without the
-            claim; else they are the claim.
-        claim: the stretches of time that it claims, as the mean over the devices; None for a
-            finding of a plugin that tells only their sum.
-    """
-
-    id: str
-    title: str
+    id: str  #: which kind of finding; a trace has one of each at most
+    title: str  #: one sentence, with the number
+    #: wall time of this trace that the fix removes; 0 of one that informs only. A detector gives
+    #: what it claims; the replay makes it what is saved
     saving_ms: float
-    share_percent: float
-    confidence: Confidence
-    confidence_reason: str
+    share_percent: float  #: of the judged time, what it claims
+    confidence: Confidence  #: how sure it is that the fix saves as much
+    confidence_reason: str  #: why so sure, or why not, a clause or a sentence
+    #: `operations`, `modules`, `python_frames`, `iterations`, `streams`, `kernels` …: what the
+    #: trace has of them, the largest saving first
     where: Mapping[str, Sequence[Place]]
-    evidence: Sequence[Evidence]
-    advice: str
-    documentation: str
-    snippet: str = ""
-    saving_low_ms: float | None = None
-    saving_high_ms: float | None = None
+    evidence: Sequence[Evidence]  #: the numbers that it rests on
+    advice: str  #: what to change
+    documentation: str  #: the page about it
+    snippet: str = ""  #: the change as a line of code, where one does it
+    saving_low_ms: float | None = (
+        None  #: the least that the fix saves, None where that is `saving_ms`
+    )
+    saving_high_ms: float | None = None  #: the most, likewise
+    #: what it adds to what those before it save together, None where that is `saving_ms`
     saving_together_ms: float | None = None
+    #: whether the savings are what a replay of the trace is shorter by without the claim; else they
+    #: are the claim
     simulated: bool = False
+    #: the stretches of time that it claims, as the mean over the devices; None for a finding of a
+    #: plugin that tells only their sum
     claim: Claim | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -98,38 +169,43 @@ class Finding:
         """What it saves, of the judged time."""
         return self.share_percent * self.saving_ms / self.claimed_ms if self.claimed_ms else 0.0
 
+    def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
+        """For JSON; with the stretches of time that it claims, or without."""
+        claim, record = self.claim, asdict(replace(self, claim=None))
+        del record["claim"]
+        if self.saving_together_ms is None:
+            record["saving_together_ms"] = self.saving_ms
+        of_devices = (claim.ns_of_devices / NS_PER_MS).tolist() if claim else []
+        both = zip(claim.devices if claim else [], of_devices, strict=True)
+        record |= {"claimed_ms": self.claimed_ms}
+        record["devices"] = [{"device": device, "claimed_ms": ms} for device, ms in both]
+        if intervals:
+            record["intervals"] = claim.as_records() if claim else []
+        return record
+
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in a trace.
+    """What was found in a trace."""
 
-    Attributes:
-        total_ms: wall time from the first start of GPU work to its last end.
-        findings: the largest saving first, those that inform only at the end.
-        notes: what could not be looked for, and why, a sentence each.
-        idle_by_cause_ms: the idle time of each device in the wall time, as `gaps` divides it.
-        model: how good the replay is that simulated the savings.
-        parts: the idle time in the parts of the recording.
-        recording: what the recording holds, as `recording.told.recording_dict`.
-        recording_lines: the same in sentences.
-        program: `kind` of the program, and `because`, what shows it.
-        judged_ms: the part of the wall time that shares are of.
-        all_clear: whether nothing was found though most of that was compared with something.
-        unknown: where nothing was found and that is no all-clear: what is not known.
-    """
-
-    total_ms: float
-    findings: Sequence[Finding] = ()
-    notes: Sequence[str] = field(default=())
+    total_ms: float  #: wall time from the first start of GPU work to its last end
+    findings: Sequence[Finding] = ()  #: the largest saving first, those that inform only at the end
+    notes: Sequence[str] = ()  #: what could not be looked for, and why, a sentence each
+    #: the idle time of each device in the wall time, as `gaps` divides it
     idle_by_cause_ms: Mapping[int | str, Mapping[str, float]] = field(default_factory=dict)
+    #: how good the replay is that simulated the savings
     model: Mapping[str, object] = field(default_factory=dict)
+    #: the idle time in the parts of the recording
     parts: Sequence[Claim] = field(default=(), repr=False)
+    #: what the recording holds, as `recording.told.recording_dict`
     recording: Mapping[str, object] = field(default_factory=dict)
-    recording_lines: Sequence[str] = ()
+    recording_lines: Sequence[str] = ()  #: the same in sentences
+    #: `kind` of the program, and `because`, what shows it
     program: Mapping[str, str] = field(default_factory=dict)
-    judged_ms: float = 0.0
+    judged_ms: float = 0.0  #: the part of the wall time that shares are of
+    #: whether nothing was found though most of that was compared with something
     all_clear: bool = False
-    unknown: str = ""
+    unknown: str = ""  #: where nothing was found and that is no all-clear: what is not known
 
     def __repr__(self) -> str:
         titles = "; ".join(each.title for each in self.findings)
@@ -170,25 +246,9 @@ class Findings:
             "left_ms": self.left_ms,
             "idle_by_cause_ms": self.idle_by_cause_ms,
             "model": self.model,
-            "findings": [_as_dict(finding, intervals) for finding in self.findings],
+            "findings": [each.as_dict(intervals=intervals) for each in self.findings],
             "notes": list(self.notes),
         }
-
-
-def _as_dict(finding: Finding, intervals: bool) -> dict[str, object]:
-    record = asdict(replace(finding, claim=None)) | {"claimed_ms": finding.claimed_ms}
-    del record["claim"]
-    if finding.saving_together_ms is None:
-        record["saving_together_ms"] = finding.saving_ms
-    record["devices"] = []
-    if intervals:
-        record["intervals"] = []
-    if claim := finding.claim:
-        times = zip(claim.devices, (claim.ns_of_devices / NS_PER_MS).tolist(), strict=True)
-        record["devices"] = [{"device": device, "claimed_ms": ms} for device, ms in times]
-        if intervals:
-            record["intervals"] = claim.as_records()
-    return record
 
 
 def saving_text(saving_ms: float, share_percent: float) -> str:
@@ -200,24 +260,16 @@ def wrong_field(finding: Finding) -> str:
     """The first field of a finding that is not what `Finding` says; empty for none."""
     if finding.confidence not in get_args(Confidence):
         return "confidence"
-    texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
-    numbers = ("saving_ms", "share_percent")
     places = finding.where.values() if isinstance(finding.where, Mapping) else [None]
-    fits = {
-        **{name: isinstance(getattr(finding, name), str) for name in texts},
-        **{name: _is_amount(getattr(finding, name)) for name in numbers},
-        **{
-            name: getattr(finding, name) is None or _is_amount(getattr(finding, name))
-            for name in ("saving_low_ms", "saving_high_ms")
-        },
-        "where": all(_all_of(found, Place, "saving_ms") for found in places),
-        "evidence": _all_of(finding.evidence, Evidence, "value"),
-    }
+    texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
+    fits = {name: isinstance(getattr(finding, name), str) for name in texts}
+    for name in ("saving_ms", "share_percent", "saving_low_ms", "saving_high_ms"):
+        value, may_lack = getattr(finding, name), name.startswith("saving_") and name != "saving_ms"
+        is_amount = isinstance(value, int | float) and 0 <= value < inf
+        fits[name] = is_amount or (value is None and may_lack)
+    fits["where"] = all(_all_of(found, Place, "saving_ms") for found in places)
+    fits["evidence"] = _all_of(finding.evidence, Evidence, "value")
     return next((name for name, right in fits.items() if not right), "")
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < inf
 
 
 def _all_of(found: object, kind: type, number: str) -> bool:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place, saving_text
-from tracelens_ext.findings.places import places_of
+from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.intervals import covered
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import by_group_and_time, items_before, number_groups
 
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import BoolArray, EventKind, Float64Array, Int64Array
+    from tracelens_ext.trace import BoolArray, Device, EventKind, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
@@ -34,6 +34,10 @@ Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
 MOST_ELEMENTS: Final = 2**62
+#: What kernels that are bound by memory reach of its bandwidth.
+MEMORY_SHARE: Final = 0.7
+_NVIDIA_WARP: Final = 32
+_AMD: Final = ("hip", "roc")
 NO_SHAPES: Final = (
     "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
     " cannot be told, and attention only by names: {how} records them."
@@ -42,20 +46,13 @@ NO_SHAPES: Final = (
 
 @dataclass(eq=False)
 class Inspection:
-    """A trace, as detectors see it.
+    """A trace, as detectors see it."""
 
-    Attributes:
-        work: the GPU events, g of them.
-        find_launchers: finds the operations that launched them.
-        find_roofline: finds how good those operations are.
-        wall: the wall time, and what is claimed of it.
-        notes: what cannot be looked for, a sentence each; detectors add to it.
-    """
-
-    work: GpuWork
-    find_launchers: Callable[[], Launchers]
-    find_roofline: Callable[[], Roofline]
-    wall: WallTime
+    work: GpuWork  #: the GPU events, g of them
+    find_launchers: Callable[[], Launchers]  #: finds the operations that launched them
+    find_roofline: Callable[[], Roofline]  #: finds how good those operations are
+    wall: WallTime  #: the wall time, and what is claimed of it
+    #: what cannot be looked for, a sentence each; detectors add to it
     notes: list[str] = field(default_factory=list)
 
     @cached_property
@@ -85,20 +82,75 @@ class Inspection:
         order = np.lexsort((self.work.start, stream))
         return order, stream[order]
 
-    def by_operation(self, values: Sequence[float], otherwise: float = 0) -> Float64Array:
+    def by_operation(
+        self, value: Callable[..., float], *columns: Sequence[Any], otherwise: float = 0
+    ) -> Float64Array:
         """What holds of each row of the roofline, for the GPU events of each, (g,).
 
-        Args:
-            values: one a row; 0 in place of what no number of elements can be.
-            otherwise: for GPU events that belong to none.
+        `value` is of a row and its items in the columns; 0 for what no number of elements can be.
         """
+        values = map(value, self.roofline.rows, *columns)
         sane = [value if value < MOST_ELEMENTS else 0 for value in values]
         return np.array([*sane, otherwise], dtype=np.float64)[self.roofline.groups.of_gpu]
+
+    def ranked_by(
+        self, label: Callable[..., str], claim: Claim, *columns: Sequence[Any]
+    ) -> list[Place]:
+        """The labels of rows of the roofline with most of a claim; columns as of `by_operation`."""
+        labels = [*map(label, self.roofline.rows, *columns)]
+        return ranked(self.roofline.groups.of_gpu[claim.events], labels, claim.event_ns)
 
     @cached_property
     def peaks_of_rows(self) -> list[DevicePeaks | None]:
         """The peaks of the device of each row of the roofline."""
         return [self.roofline.peaks.get(d) for d in self.roofline.groups.device.tolist()]
+
+    def named(self, pattern: re.Pattern[str]) -> BoolArray:
+        """The kernels in whose names a pattern is found, collectives left out, (g,)."""
+        work = self.work
+        found: BoolArray = work.trace.named(work.name, pattern.search)
+        return found & work.is_kernel & ~work.is_communication
+
+    def by_device(
+        self, value: Callable[[Device | None, DevicePeaks | None], float]
+    ) -> Float64Array:
+        """What holds of the device of each GPU event, by what the file says of it and its peaks."""
+        trace, result = self.work.trace, np.zeros(len(self.work))
+        for number, peaks in self.roofline.peaks.items():
+            result[trace.device == number] = value(trace.described(number), peaks)
+        return result
+
+    def beyond(self, needed: Float64Array, far: float) -> Float64Array:
+        """What calls take beyond what they need, ns, as a share of each GPU event's time, (g,).
+
+        What is not known needs 0; what takes less than `far` times as long takes nothing too much.
+        """
+        work, chosen = self.work, (needed > 0) & self.wall.free
+        share = np.zeros(len(work))
+        if chosen.any():
+            call = self.launchers.of_gpu[chosen]
+            takes = np.bincount(call, work.duration[chosen])[call]
+            share[chosen] = np.where(
+                takes > far * needed[chosen], 1.0 - needed[chosen] / takes, 0.0
+            )
+        return share
+
+    def rate_of(self, slow: BoolArray) -> float:
+        """TFLOP/s of the calls of some GPU events."""
+        events = np.flatnonzero(slow)
+        _, first = np.unique(self.launchers.of_gpu[events], return_index=True)
+        flops = self.by_operation(lambda row: row.cost.flops if row.cost else 0)
+        time = max(float(self.work.duration[events].sum()), 1.0)
+        return float(flops[events[first]].sum()) / time / 1e3
+
+    @property
+    def kernel_profiler(self) -> str:
+        """What profiles single kernels on the trace's GPUs."""
+        trace = self.work.trace
+        names = " ".join(trace.names[code] for code in np.unique(trace.name).tolist()[:1000])
+        is_amd = program_of(trace).tool == "rocprofv3" or any(f" {a}" in names for a in _AMD)
+        is_amd |= any("AMD" in device.name for device in trace.devices)
+        return "rocprof-compute" if is_amd else "ncu"
 
     @property
     def is_of_pytorch(self) -> bool:
@@ -126,34 +178,29 @@ class Inspection:
         rows = trace.rows_of(*kinds)
         return rows[trace.named(trace.name[rows], pattern.match)]
 
+    def host_ms(self, rows: Int64Array) -> float:
+        """How long some host events last together."""
+        return float(self.work.trace.dur[rows].sum()) / NS_PER_MS
+
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
         """Those of some host events that run in the idle time of a claim."""
         idle, trace = claim.intervals.gap != NONE, self.work.trace
         start, end = claim.intervals.start[idle], claim.intervals.end[idle]
-        inside: Int64Array = rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
-        return inside
+        return rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
 
     def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:
         """How many of some other host events begin in each of some, on its thread."""
         trace = self.work.trace
         if not len(rows):
             return np.zeros(0, dtype=np.int64)
-        order = by_group_and_time(trace.thread[others], trace.ts[others])
-        of_others = trace.thread[others[order]], trace.ts[others[order]]
-        first, last = (
-            items_before(*of_others, trace.thread[rows], time)
-            for time in (trace.ts[rows], trace.end_of(rows))
-        )
-        return last - first
+        others = others[by_group_and_time(trace.thread[others], trace.ts[others])]
+        begun = trace.thread[others], trace.ts[others], trace.thread[rows]
+        return items_before(*begun, trace.end_of(rows)) - items_before(*begun, trace.ts[rows])
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
         """Whether GPU work is launched in each of some host events, by its thread."""
         launches = np.unique(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
-
-    def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim | None:
-        """As `WallTime.claim_idle_during`, if it is worth it."""
-        return self.claim(lambda wall: wall.claim_idle_during(rows, until))
 
     def claim(self, claims: Callable[[WallTime], Claim]) -> Claim | None:
         """Claim wall time; what is too small to be told stays for others."""
@@ -212,8 +259,9 @@ class Inspection:
         """
         if claim is not None and not self.is_worth(claim):
             return None
-        saving = claim.saving_ns / NS_PER_MS if claim is not None and not informs else 0.0
-        share = self.share_percent(claim) if claim is not None else 0.0
+        claimed = None if informs else claim
+        saving = claimed.saving_ns / NS_PER_MS if claimed else 0.0
+        share = self.share_percent(claimed) if claimed else 0.0
         found = own_texts().get(detector, {})
         given = {"title": title, "advice": advice, "snippet": snippet, "reason": reason}
         given |= {"confidence": confidence}
@@ -221,12 +269,11 @@ class Inspection:
         said |= {key: text for key, text in given.items() if text is not None}
         for name, value in {**(values or {}), "saving": saving_text(saving, share)}.items():
             said |= {key: said.get(key, "").replace(f"{{{name}}}", str(value)) for key in given}
-        worst = "" if claim is None or informs else _worst(claim)
         return Finding(
             id=detector,
-            title=said["title"] + worst,
+            title=said["title"] + (_worst(claimed) if claimed else ""),
             saving_ms=saving,
-            share_percent=0.0 if informs else share,
+            share_percent=share,
             confidence=said["confidence"],
             confidence_reason=said["reason"],
             where=places_of(self.wall, claim, where) if claim is not None else {},
@@ -236,8 +283,48 @@ class Inspection:
             snippet=said["snippet"] if self.is_of_pytorch else "",
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
-            claim=None if informs else claim,
+            claim=claimed,
         )
+
+    def claimed(
+        self,
+        detector: str,
+        claim: Callable[[WallTime], Claim] | Float64Array,
+        evidence: Sequence[Evidence] = (),
+        *,
+        low_ms: float | None = None,
+        kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
+    ) -> Finding | None:
+        """A finding of some GPU events; too small a claim is left to others.
+
+        `claim` claims wall time, or is the share of each GPU event that is claimed, (g,). `kinds`
+        are further places: the code of each GPU event, `NONE` for none, (g,), and its labels.
+        """
+        its = self.claim(
+            claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
+        )
+        if its is None:
+            return None
+        time = self.wall.mean_ms(self.work.duration[its.events])
+        numbers = [
+            Evidence("of them", len(its.events), "GPU events", "kernels"),
+            Evidence("their time", time, "ms", "kernels"),
+        ]
+        places = (kinds or {}).items()
+        return self.finding(
+            detector,
+            its,
+            evidence=[*numbers, *evidence],
+            low_ms=low_ms,
+            where={kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places},
+        )
+
+
+def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Ten times NVIDIA's compute capability; 0: not known, or of another maker."""
+    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
+        return device.capability
+    return capability_of(peaks.name) if peaks else 0
 
 
 @lru_cache(maxsize=1)
@@ -260,28 +347,21 @@ def _worst(claim: Claim) -> str:
 
 @dataclass(frozen=True)
 class Detector:
-    """Looks for one kind of finding.
+    """Looks for one kind of finding."""
 
-    Attributes:
-        id: of the findings, lower case with hyphens.
-        detect: claims wall time of the inspected trace, and tells what it found; None for nothing.
-            Detectors are asked one after another, and what one claims no later one can.
-        instead: what happens to what it claims, where it does not simply go: GPU work `overlaps`
-            the rest; the host `waits no longer`; `launches go` with their kernels.
-        kinds: the kinds of programs of which it is looked for; all by default.
-        advice: what to change in programs of a kind, and that in code, instead of what `detect`
-            says; of `other` in all that are not of PyTorch and that it does not name.
-    """
-
-    id: str
+    id: str  #: of the findings, lower case with hyphens
+    #: claims wall time of the inspected trace, and tells what it found; None for nothing. Detectors
+    #: are asked one after another, and what one claims no later one can
     detect: Callable[[Inspection], Finding | None]
+    #: what happens to what it claims, where it does not simply go: GPU work `overlaps` the rest;
+    #: the host `waits no longer`; `launches go` with their kernels
     instead: Instead = ""
-    kinds: Collection[str] = get_args(Kind)
+    kinds: Collection[str] = get_args(Kind)  #: of programs of which it is looked for
+    #: by kind of program what to change, and that in code, instead of what `detect` says; of
+    #: `other` in all that are not of PyTorch and that it does not name
     advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def advised(self, finding: Finding, kind: Kind) -> Finding:
         """A finding of it, with the advice for a kind of program."""
         told = self.advice.get(kind) or (() if kind in PYTORCH else self.advice.get("other"))
-        if not told:
-            return finding
-        return replace(finding, advice=told[0], snippet="".join(told[1:]))
+        return replace(finding, advice=told[0], snippet="".join(told[1:])) if told else finding

@@ -20,7 +20,7 @@ from tracelens_ext.work.grouping import number_groups, texts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.wall_time import WallTime
     from tracelens_ext.trace import Float64Array, Int64Array, IntArray, Trace
     from tracelens_ext.work.gpu_work import GpuWork
@@ -41,13 +41,7 @@ _NO_LINES: Final = (
 def places_of(
     wall: WallTime, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
 ) -> dict[str, Sequence[Place]]:
-    """Where a claim is, by kind of place; kinds of which the trace says nothing are left out.
-
-    Args:
-        wall: the wall time.
-        claim: a part of it.
-        known: what the claimant knows better, by kind.
-    """
+    """Where a claim is, by kind of place, or what is known better; what is not told is left out."""
     of_gaps, of_events = _of_gaps(wall.work, claim), _of_events(wall.work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
     joined = {kind: of_gaps.get(kind, []) + of_events.get(kind, []) for kind in kinds}
@@ -159,64 +153,37 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     linked = launch != NONE
     with_op = work.tree.cpu_op_of_gpu[events] != NONE
     without = linked & ~with_op
-    stream, names = work.trace.stream[events], work.trace.names
-    streams = {number: f"stream {number}" for number in np.unique(stream).tolist()}
-    numbers = sorted(streams)
+    module, paths = module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
+    iterations, labels, _ = named_iterations(work.tree, None)
+    step = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
+    numbers, stream = np.unique(work.trace.stream[events], return_inverse=True)
+    streams = [f"stream {number}" * (number != NONE) for number in numbers.tolist()]
     return {
         "operations": [
             *ranked(np.where(with_op, op[events], NONE), ops, ns),
-            *_around(work, _ENCLOSING, launch[without], ns[without]),
+            *around(work, _ENCLOSING, launch[without], ns[without]),
         ],
-        "modules": _modules(work, events, ns),
+        "modules": ranked(module[events], paths, ns),
         "python_frames": frames_around(work, launch[linked], ns[linked]),
-        "iterations": _iterations(work, events, ns),
-        "streams": ranked(
-            np.where(stream == NONE, NONE, np.searchsorted(numbers, stream)),
-            [streams[number] for number in numbers],
-            ns,
-        ),
-        "kernels": _merged(
-            [
-                Place(simple_name(place.name), place.saving_ms, place.count)
-                for place in ranked(work.name[events], names, ns)
-            ]
-        ),
+        "iterations": ranked(step[events], labels, ns),
+        "streams": ranked(stream, streams, ns),
+        "kernels": [
+            replace(place, name=simple_name(place.name))
+            for place in ranked(work.name[events], work.trace.names, ns)
+        ],
     }
 
 
-def _modules(work: GpuWork, events: Int64Array, ns: Float64Array) -> list[Place]:
-    if not has_modules(work.trace):
-        return []
-    code, paths = module_of_gpu(work)
-    return ranked(code[events], paths, ns)
-
-
-def _iterations(work: GpuWork, events: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
-    iterations, labels, _ = named_iterations(work.tree, None)
-    of_gpu = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
-    return ranked(of_gpu[events], labels, ns)
-
-
 def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
-    """The innermost lines of Python around the host calls with the most time.
-
-    Args:
-        work: the GPU events.
-        calls: rows of host events, (k,).
-        ns: the time of each, (k,).
-    """
+    """The innermost lines of Python around the host calls with the most time, (k,)."""
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
-    return _around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
+    return around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
 
 
-def operations_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
-    """The innermost operations around host calls, of all of them; else as `frames_around`."""
-    return _around(work, (EventKind.CPU_OP,), calls, ns)
-
-
-def _around(
+def around(
     work: GpuWork, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
+    """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
     for moments, asked in _innermost(trace, kinds, thread, begun, begun + 1):

@@ -13,9 +13,9 @@ from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.gpu_work import find_gaps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from tracelens_ext.findings.claim import Claim
+    from tracelens_ext.findings.finding import Claim
     from tracelens_ext.findings.inspection import Instead
     from tracelens_ext.replay.program import Program
     from tracelens_ext.replay.what_if import Simulation
@@ -28,24 +28,7 @@ _SMALL_ERROR: Final = 3.0
 _SAME = 0.1
 
 
-def remove_claims(
-    simulation: Simulation, findings: Sequence[Finding], instead: Mapping[str, Instead]
-) -> None:
-    """Tell a simulation what goes with each finding.
-
-    Args:
-        simulation: learns the changes `finding:ID`.
-        findings: those that claim nothing are left out.
-        instead: what happens to what some claim, by their id.
-    """
-    simulation.changes.claims = {
-        each.id: _removed(simulation, each.claim, instead.get(each.id, ""))
-        for each in findings
-        if each.claim is not None and not each.informs_only
-    }
-
-
-def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
+def removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
 
     What overlaps leaves its streams. Where launches go, so does the time in their operations. Where
@@ -68,20 +51,21 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     host = [(np.maximum(start[m], 0), end[m]) for m in mine]
     if instead == "launches go":
         host = _with_operations(program, 2 * shorter > program.duration, host)
+    if instead != "waits no longer":
+        return Removed(shorter, on_link, host)
+    after = find_gaps(program.work, "device").after[claimed.gap[idle]]
+    node = program.node_of_event[after]
+    called = (node != NONE) & (program.call[node] != NONE)
+    node, until = node[called], end[idle][called]
     sooner, tail = np.zeros_like(shorter), np.zeros_like(program.block_start)
-    if instead == "waits no longer":
-        after = find_gaps(program.work, "device").after[claimed.gap[idle]]
-        node = program.node_of_event[after]
-        called = (node != NONE) & (program.call[node] != NONE)
-        node, until = node[called], end[idle][called]
-        np.add.at(sooner, node, until - np.maximum(start[idle][called], program.call[node]))
-        sooner = np.clip(sooner, 0, simulation.replay.latency)
-        for number, which in enumerate(mine):
-            block = np.flatnonzero(program.block_clock == number)
-            at = np.searchsorted(program.block_start[block], end[which]) - 1
-            block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
-            np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
-        tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
+    np.add.at(sooner, node, until - np.maximum(start[idle][called], program.call[node]))
+    sooner = np.clip(sooner, 0, simulation.replay.latency)
+    for number, which in enumerate(mine):
+        block = np.flatnonzero(program.block_clock == number)
+        at = np.searchsorted(program.block_start[block], end[which]) - 1
+        block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
+        np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
+    tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
     return Removed(shorter, on_link, host, sooner, tail)
 
 
@@ -110,23 +94,25 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
     if simulation.state != "good" or not asked:
         return list(findings)
     alone = _saved(simulation, [[each.id] for each in asked])
-    order = sorted(range(len(asked)), key=lambda i: -alone[i])
-    ranked = [asked[i].id for i in order]
-    together = _saved(simulation, [ranked[: i + 1] for i in range(len(ranked))])
-    more = dict(zip(ranked, np.diff(together, prepend=0), strict=True))
+    order = np.argsort(-alone, kind="stable")
+    asked = [asked[i] for i in order.tolist()]
+    ids = [each.id for each in asked]
+    more = np.diff(_saved(simulation, [ids[: i + 1] for i in range(len(ids))]), prepend=0)
+    both = zip((alone[order] / NS_PER_MS).tolist(), (more / NS_PER_MS).tolist(), strict=True)
     sure, why = _confidence(simulation)
-    result = []
-    for i in order:
-        finding, saving = asked[i], alone[i] / NS_PER_MS
-        share = saving / finding.claimed_ms
+    levels, result = get_args(Confidence), []  # the surest first
+    for finding, (saving, together) in zip(asked, both, strict=True):
+        share, title = saving / finding.claimed_ms, finding.title  # which tells the claim
         low, high = finding.saving_low_ms, finding.saving_high_ms
-        levels = get_args(Confidence)  # the surest first
+        if abs(1 - share) > _SAME:
+            told = saving_text(saving, share * finding.share_percent)
+            title += f"; without it {told} are saved"
         result.append(
             replace(
                 finding,
-                title=_title(finding, saving),
+                title=title,
                 saving_ms=saving,
-                saving_together_ms=float(more[finding.id]) / NS_PER_MS,
+                saving_together_ms=together,
                 simulated=True,
                 saving_low_ms=None if low is None else low * share,
                 saving_high_ms=None if high is None else max(high * share, saving),
@@ -137,22 +123,12 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
     return result + [each for each in findings if each.id not in claims]
 
 
-def _title(finding: Finding, saving: float) -> str:
-    """The title, which tells the claim, with the saving where that is another number."""
-    share = saving / finding.claimed_ms
-    if abs(1 - share) <= _SAME:
-        return finding.title
-    told = saving_text(saving, share * finding.share_percent)
-    return f"{finding.title}; without it {told} are saved"
-
-
-def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> list[int]:
+def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> Int64Array:
     """What is saved without the claims of some findings, ns."""
-    changes = (  # one at a time: each has as many numbers as the program
-        simulation.changes.change(Named("", tuple((f"finding:{each}", 0.0) for each in ids)))
-        for ids in together
-    )
-    return [simulation.replayed.wall - wall for wall in simulation.replay.run(changes)[0].tolist()]
+    named = [Named("", tuple((f"finding:{each}", 0.0) for each in ids)) for ids in together]
+    # One change at a time: each has as many numbers as the program.
+    walls, _ = simulation.replay.run(simulation.changes.change(each) for each in named)
+    return simulation.replayed.wall - walls
 
 
 def _confidence(simulation: Simulation) -> tuple[Confidence, str]:

@@ -1,4 +1,4 @@
-"""Findings as a table, and their places and evidence as texts."""
+"""Findings as tables, and their places and evidence as texts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.tables.table import Table
 from tracelens_ext.text import NO_NAME, ms_text
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
+    from tracelens_ext.tables.options import ReportOptions
 
 NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
+_NUMBERS: Final = ("saving_ms", "claimed_ms", "% of judged time", "saving_low_ms", "saving_high_ms")
 _TEXTS: Final = (
-    *("finding", "title", "confidence", "confidence_reason", "largest_place", "where", "evidence"),
-    *("see", "advice", "snippet", "documentation"),
+    *("confidence", "confidence_reason", "largest_place", "where", "evidence", "see", "advice"),
+    *("snippet", "documentation"),
 )
+#: The columns of `findings`, and their types.
+_KINDS: Final = {
+    **dict.fromkeys(("finding", "title"), "str"),
+    **dict.fromkeys(_NUMBERS, "float64"),
+    **dict.fromkeys(_TEXTS, "str"),
+}
 #: What evidence cites that is no sheet.
 _COMMANDS: Final = frozenset({"gaps", "tree"})
 #: The share of a saving below which a place is not named in texts.
@@ -28,40 +39,22 @@ _MOST_TELLING: Final = ("python_frames", "collectives", "operations", "kernels",
 
 
 def findings_table(found: Findings) -> pd.DataFrame:
-    """A row a finding, in their order.
-
-    Returns:
-        Columns `finding`, `title`, `saving_ms`, `claimed_ms`, `% of judged time`, `saving_low_ms`,
-        `saving_high_ms` (both empty where the saving is that), `confidence`, `confidence_reason`,
-        `largest_place` (its largest place), `where` (each kind of place) and `evidence` (each
-        number), `see` (the sheets and commands with the evidence), `advice`, `snippet`,
-        `documentation`.
-    """
+    """A row a finding, in their order; columns as the sheet `findings`."""
     rows = [
         {
+            **vars(finding),
             "finding": finding.id,
-            "title": finding.title,
-            "saving_ms": finding.saving_ms,
             "claimed_ms": finding.claimed_ms,
             "% of judged time": finding.share_percent,
-            "saving_low_ms": _number(finding.saving_low_ms),
-            "saving_high_ms": _number(finding.saving_high_ms),
-            "confidence": finding.confidence,
-            "confidence_reason": finding.confidence_reason,
             "largest_place": largest_place(finding),
             "where": " | ".join(f"{kind}: {text}" for kind, text in place_texts(finding).items()),
             "evidence": "; ".join(evidence_text(each) for each in finding.evidence),
             "see": ", ".join(dict.fromkeys(_seen(each) for each in finding.evidence)),
-            "advice": finding.advice,
-            "snippet": finding.snippet,
             "documentation": f"{finding.documentation} of tracelens-ext's source",
         }
         for finding in found.findings
     ]
-    columns = ["finding", "title", "saving_ms", "claimed_ms", "% of judged time", "saving_low_ms"]
-    columns += ["saving_high_ms", *_TEXTS[2:]]
-    kinds = {name: "str" if name in _TEXTS else "float64" for name in columns}
-    return pd.DataFrame(rows, columns=columns).astype(kinds)
+    return pd.DataFrame(rows, columns=[*_KINDS]).astype(_KINDS)
 
 
 def details_table(found: Findings) -> pd.DataFrame:
@@ -80,10 +73,6 @@ def details_table(found: Findings) -> pd.DataFrame:
     columns = ["finding", "kind", "name", "amount", "unit", "count", "see"]
     kinds = dict.fromkeys(columns, "str") | {"amount": "float64", "count": "float64"}
     return pd.DataFrame(rows, columns=columns).astype(kinds)
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def summary_sentence(found: Findings) -> str:
@@ -106,12 +95,7 @@ def largest_place(finding: Finding) -> str:
 
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
-    """The places of each kind in words, the largest first; those with next to nothing left out.
-
-    Args:
-        finding: the finding.
-        cut: makes a name shorter.
-    """
+    """The places of each kind in words, the largest first, names cut; not those with hardly any."""
     least = _LEAST_PLACE * finding.claimed_ms
     told = {
         kind: [
@@ -137,3 +121,75 @@ def evidence_text(evidence: Evidence) -> str:
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     space = " " if evidence.unit else ""
     return f"{evidence.what}: {shown}{space}{evidence.unit} ({_seen(evidence)})"
+
+
+def _found(analyzer: TreePerfAnalyzer, options: ReportOptions) -> Findings:
+    return analyzer.findings(options.device_peaks)
+
+
+def _findings(
+    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+) -> pd.DataFrame:
+    """What would save the most wall time, a row a finding; see `findings`."""
+    return findings_table(analyzer.findings(device_peaks))
+
+
+def _details(
+    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+) -> pd.DataFrame | None:
+    """Where each finding is, and the numbers it rests on."""
+    table = details_table(analyzer.findings(device_peaks))
+    return table if len(table) else None
+
+
+TABLES = [
+    Table(
+        name="findings",
+        shows="What would save the most time, why, and what to do",
+        columns="""
+            finding: which kind of finding; [findings](findings.md) has a section on each
+            title: what it is, a sentence
+            saving_ms: wall time that the fix removes, as a replay of the trace tells; savings
+                overlap. 0 of what only informs
+            claimed_ms: wall time that it is about; no time is claimed by two findings
+            % of judged time: the claim, of the time that was recorded and is no start-up
+            saving_low_ms, saving_high_ms: the least and the most that the fix saves; empty where
+                that is the saving
+            confidence: `high`, `medium` or `low`
+            confidence_reason: why
+            largest_place: the place with the most of the saving
+            where: places by their kind (operations, Python frames, kernels …), between bars, with
+                their part of the saving and how many gaps or GPU events that is, the largest first
+            evidence: the numbers it rests on, and the sheet or command that shows each
+            see: those sheets and commands
+            advice: what to change
+            snippet: the change in code, where one line does it
+            documentation: the section about it
+            """,
+        table=_findings,
+        notes=lambda it, options, tables: _found(it, options).notes if "findings" in tables else (),
+        answer="What would save the most time",
+        answer_if_empty=lambda *its: summary_sentence(_found(*its)).rstrip("."),
+        answer_columns=[
+            *("title", "saving_ms", "% of judged time", "advice", "confidence", "largest_place"),
+            "see",
+        ],
+        answer_links="see",
+    ),
+    Table(
+        name="finding_details",
+        shows="Where each finding is, and the numbers it rests on",
+        columns="""
+            finding: which kind of finding
+            kind: of place (`operations`, `python_frames`, `kernels` …), or `evidence`
+            name: the place, or what the number is
+            amount: the part of the saving that is there, or the number
+            unit: of the amount
+            count [GPU events or gaps]: in the place
+            see: the sheet or the command that shows the number
+            """,
+        table=_details,
+        asked_by="finding_details",
+        on_every_page=True,
+    ),
+]

@@ -15,24 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.claim import Claim, Intervals
-from tracelens_ext.gaps.causes import (
-    DEPENDENCY,
-    EDGE,
-    LAUNCH_OVERHEAD,
-    NOT_RECORDED,
-    START_UP,
-    UNKNOWN,
-    Pieces,
-    blocking_calls,
-    classify_gaps,
-    usual_launch_latency,
-)
+from tracelens_ext.findings.finding import Claim, Intervals
+from tracelens_ext.gaps import causes
+from tracelens_ext.gaps.causes import classify_gaps
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.gpu_work import find_lanes
-from tracelens_ext.work.grouping import by_group_and_time, last_before, number_groups
+from tracelens_ext.work.grouping import by_group_and_time, last_before, number_groups, sums
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
@@ -40,32 +30,23 @@ if TYPE_CHECKING:
 
 
 class WallTime:
-    """The wall time of a trace, and who claims it.
-
-    Args:
-        work: the GPU events, g of them, at least one.
-
-    Attributes:
-        start: where it begins, ns since the trace's first event.
-        end: where it ends.
-        classified: the gaps of the devices with their causes, k of them.
-        idle: the idle time that can be judged and that no finding has claimed.
-        free: which GPU events no finding has claimed, (g,).
-        claims: what is claimed so far.
-    """
+    """The wall time of a trace, and who claims it."""
 
     def __init__(self, work: GpuWork) -> None:
-        self.work = work
+        self.work = work  #: the GPU events, g of them, at least one
         recording = recording_of(work)
+        #: where it begins and ends, ns since the trace's first event
         self.start, self.end = recording.wall_start, recording.wall_end
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
-        self.classified = classify_gaps(work, "device")
         self.lanes = find_lanes(work, "device")
-        self.idle = self._judged_idle()
-        self.free = np.ones(len(work), dtype=bool)
-        self.claims: list[Claim] = []
-        self._unclaimed_from = work.start.copy()
+        self.classified = classify_gaps(work, "device")  #: the gaps with their causes, k of them
+        self.idle = (
+            self._judged_idle()
+        )  #: idle time that can be judged and that nothing has claimed
+        self.free = np.ones(len(work), dtype=bool)  #: GPU events that nothing has claimed, (g,)
+        self.claims: list[Claim] = []  #: what is claimed so far
+        self._unclaimed_from = work.start
         self._devices = self.lanes.device_labels
 
     @property
@@ -80,15 +61,12 @@ class WallTime:
 
     def copy(self) -> WallTime:
         """The same claims; further ones on either do not concern the other."""
-        result = copy(self)
-        result.free, result.claims = self.free.copy(), list(self.claims)
-        result._unclaimed_from = self._unclaimed_from.copy()
-        return result
+        return copy(self)
 
     def parts(self) -> list[Claim]:
         """The idle time in each part of the recording that cannot be judged, in their order."""
         pieces = self.classified.pieces
-        idle = pieces.chosen(np.isin(pieces.cause, (NOT_RECORDED, START_UP)))
+        idle = pieces.chosen(np.isin(pieces.cause, (causes.NOT_RECORDED, causes.START_UP)))
         found = []
         for part in recording_of(self.work).parts.itertuples():
             device, start, end = part.device, part.start, part.end
@@ -101,9 +79,10 @@ class WallTime:
         """Times on all devices as the mean over them, ms."""
         return float(ns.sum()) / len(self._devices) / NS_PER_MS
 
-    def _judged_idle(self) -> Pieces:
+    def _judged_idle(self) -> causes.Pieces:
         pieces = self.classified.pieces
-        return pieces.chosen(~np.isin(pieces.cause, (NOT_RECORDED, START_UP, EDGE)))
+        others = causes.NOT_RECORDED, causes.START_UP, causes.EDGE
+        return pieces.chosen(~np.isin(pieces.cause, others))
 
     @cached_property
     def waits_for_host(self) -> BoolArray:
@@ -116,32 +95,31 @@ class WallTime:
         """
         classified, gaps = self.classified, self.classified.gaps
         left = gaps.end - classified.returned
-        pieces = classified.pieces.chosen(classified.pieces.cause == DEPENDENCY)
+        pieces = classified.pieces.chosen(classified.pieces.cause == causes.DEPENDENCY)
         depends = np.zeros(len(gaps), dtype=bool)
         depends[pieces.gap[pieces.gap != NONE]] = True
-        queued = classified.returned == gaps.start
-        calls, trace = blocking_calls(self.work), self.work.trace
+        queued: BoolArray = classified.returned == gaps.start
+        calls, trace = causes.blocking_calls(self.work), self.work.trace
         thread = self.threads_of_gap[1]
         at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
         called = np.flatnonzero(at != NONE)
         queued[called] &= trace.end_of(calls[at[called]]) <= gaps.end[called]
-        waits: BoolArray = queued & (~depends | (left > usual_launch_latency(self.work)))
-        return waits
+        return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
 
-    def may_wait(self, idle: Pieces) -> BoolArray:
+    def may_wait(self, idle: causes.Pieces) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
-        left = np.isin(idle.cause, (DEPENDENCY, UNKNOWN))
-        waits: BoolArray = (idle.cause != LAUNCH_OVERHEAD) & (~left | self.waits_for_host[idle.gap])
+        left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
+        waits: BoolArray = (idle.cause != causes.LAUNCH_OVERHEAD) & (
+            ~left | self.waits_for_host[idle.gap]
+        )
         return waits
 
     @cached_property
     def _launches(self) -> list[Int64Array]:
         """Rows of the calls that started GPU work of each device, by time."""
         tree, ts = self.work.tree, self.work.trace.ts
-        of_lane = [
-            tree.launch_of_gpu[tree.linked & (self.lanes.of_gpu == lane)]
-            for lane in range(len(self.lanes))
-        ]
+        mine = (tree.linked & (self.lanes.of_gpu == lane) for lane in range(len(self.lanes)))
+        of_lane = (tree.launch_of_gpu[events] for events in mine)
         return [rows[np.argsort(ts[rows], kind="stable")] for rows in of_lane]
 
     @cached_property
@@ -179,14 +157,12 @@ class WallTime:
     def claim_idle(self, which: BoolArray) -> Claim:
         """Claim some of the pieces of `idle`."""
         claimed, self.idle = self.idle.chosen(which), self.idle.chosen(~which)
-        return self._idle_claim(claimed, self.threads_of_gap[1][claimed.gap])
+        return self._idle_claim(claimed)
 
     def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim:
         """Claim the idle time during which the launching thread was in one of some host events.
 
-        Args:
-            rows: the host events, (k,).
-            until: when what each begins has ended, by default when it ends itself, (k,).
+        Those last `until` what each begins has ended, by default until it ends itself, both (k,).
         """
         trace = self.work.trace
         thread = trace.thread[rows]
@@ -203,28 +179,20 @@ class WallTime:
         return claim
 
     def claim_idle_up_to(self, limit: Int64Array) -> Claim:
-        """Claim idle time of each gap from its beginning, up to a limit.
-
-        Args:
-            limit: ns, at least 0, (k,).
-        """
+        """Claim idle time of each gap from its beginning, up to a limit, ns, at least 0, (k,)."""
         idle = self.idle
         length = idle.end - idle.start
         before = np.cumsum(length) - length
         if len(length):  # of the same gap only
             before -= before[np.searchsorted(idle.gap, idle.gap)]
         take = np.clip(limit[idle.gap] - before, 0, length)
-        rest = idle._replace(start=idle.start + take).chosen(take < length)
-        claimed = idle._replace(end=idle.start + take).chosen(take > 0)
-        self.idle = rest
-        return self._idle_claim(claimed, self.threads_of_gap[1][claimed.gap])
+        self.idle = idle._replace(start=idle.start + take).chosen(take < length)
+        return self._idle_claim(idle._replace(end=idle.start + take).chosen(take > 0))
 
     def claim_idle_after(self, call: Int64Array) -> Claim:
         """Claim idle time of gaps from their beginning, as long as calls before them lasted.
 
-        Args:
-            call: the row of the call of each gap, `NONE` without; several gaps of a device may have
-                one, which counts once, (k,).
+        The row of the call of each gap, `NONE` without, (k,); one of several gaps counts once.
         """
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
@@ -240,21 +208,20 @@ class WallTime:
 
     def left_of_gaps(self) -> Int64Array:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
-        result = np.zeros(len(self.classified), dtype=np.int64)
-        np.add.at(result, self.idle.gap, self.idle.end - self.idle.start)
-        return result
+        return sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
 
-    def _of_gaps(self, idle: Pieces, thread: Int64Array) -> Intervals:
+    def _of_gaps(self, idle: causes.Pieces, thread: Int64Array) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
         return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread)
 
-    def _idle_claim(self, idle: Pieces, thread: Int64Array) -> Claim:
-        return self._claimed(self._of_gaps(idle, thread))
+    def _idle_claim(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Claim:
+        waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
+        return self._claimed(self._of_gaps(idle, waited_for))
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
         if len(intervals.start):
-            self.claims.append(claim)
+            self.claims = [*self.claims, claim]
         return claim
 
     # Busy time.
@@ -275,14 +242,12 @@ class WallTime:
             begins = np.minimum(np.maximum(start[order], reach), end[order])
             # What ran in a hole beside an event is not known.
             hole = self._holes[self._holes[:, 0] == lane]
-            others_run = union(
-                np.append(self.work.start[hide], hole[:, 1]), np.append(end[hide], hole[:, 2])
-            )
+            begun = np.append(self.work.start[hide], hole[:, 1])
+            others_run = union(begun, np.append(end[hide], hole[:, 2]))
             first, last, event = outside(begins, end[order], *others_run)
-            nothing = np.full(len(first), NONE)
-            lanes = np.full(len(first), lane)
+            lanes, nothing = np.full_like(first, lane), np.full_like(first, NONE)
             found.append(Intervals(first, last, lanes, nothing, order[event], nothing))
-        return Intervals(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+        return Intervals.joined(found)
 
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
@@ -295,8 +260,7 @@ class WallTime:
         gaps = self._of_gaps(idle, self.threads_of_gap[1][idle.gap])
         events = self._alone(self.lanes.of_gpu == lane)
         start, end, which, _ = inside(events.start, events.end, first, last)
-        busy = Intervals(*(column[which] for column in events))._replace(start=start, end=end)
-        both = Intervals(*(np.concatenate(pair) for pair in zip(gaps, busy, strict=True)))
+        both = Intervals.joined((gaps, events.chosen(which)._replace(start=start, end=end)))
         lanes = np.zeros(len(both.start), dtype=np.int64)
         return Claim(both._replace(lane=lanes), [self._devices[lane]], self.start)
 
@@ -320,12 +284,11 @@ class WallTime:
         found = self._alone(which, hiding)
         if until is not None:
             found = found._replace(end=np.minimum(found.end, until[found.event]))
-            self._unclaimed_from = np.where(
-                which, np.clip(until, self._unclaimed_from, self.work.end), self._unclaimed_from
-            )
+            begun = self._unclaimed_from
+            self._unclaimed_from = np.where(which, np.clip(until, begun, self.work.end), begun)
         else:
-            self.free &= ~which
+            self.free = self.free & ~which
         shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
         length = np.rint((found.end - found.start) * shares).astype(np.int64)
         found = found._replace(end=found.start + length)
-        return self._claimed(Intervals(*(column[length > 0] for column in found)))
+        return self._claimed(found.chosen(length > 0))

@@ -55,8 +55,7 @@ def compilations(trace: Trace) -> Int64Array:
 def _named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
     """The operations and annotations, or events of other kinds, with such names."""
     rows = trace.rows_of(*(kinds or (EventKind.CPU_OP, EventKind.USER_ANNOTATION)))
-    found: Int64Array = rows[trace.named(trace.name[rows], pattern.match)]
-    return found
+    return rows[trace.named(trace.name[rows], pattern.match)]
 
 
 def slow_regions(trace: Trace) -> Int64Array:
@@ -64,8 +63,7 @@ def slow_regions(trace: Trace) -> Int64Array:
     rows = _named(trace, _COMPILED_REGION)
     _, number = number_groups([trace.name[rows]])
     shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
-    slow: Int64Array = rows[trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)]
-    return slow
+    return rows[trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)]
 
 
 def instantiations(trace: Trace) -> Int64Array:
@@ -122,5 +120,4 @@ def _work_since_the_last(work: GpuWork, times: Int64Array) -> Float64Array:
     order = np.argsort(work.start, kind="stable")
     done = np.concatenate(([0], np.cumsum(work.duration[order])))
     before = done[np.searchsorted(work.start[order], times)]
-    share: Float64Array = np.diff(before, prepend=0) / max(int(done[-1]), 1)
-    return share
+    return np.diff(before, prepend=0) / max(int(done[-1]), 1)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.intervals import covered, outside, union
+from tracelens_ext.intervals import outside, union
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
@@ -83,8 +83,8 @@ class Recording:
 
     def mean_ns(self, *kinds: str) -> float:
         """Idle time in the parts of some kinds, the mean over the devices."""
-        chosen = self.parts["kind"].isin(kinds).to_numpy()
-        return float(self.parts["ns"].to_numpy()[chosen].sum()) / max(self.devices, 1)
+        ns = self.parts.loc[self.parts["kind"].isin(kinds), "ns"]
+        return float(ns.sum()) / max(self.devices, 1)
 
     @property
     def judged_ns(self) -> float:
@@ -102,21 +102,20 @@ def recording_of(work: GpuWork) -> Recording:
     if len(work):
         parts += [_before(work, lane, end - start) for lane in range(len(lanes))]
         parts.append(find_start_up(work, start, end))
-    columns = {"kind": "str", "device": "int64", "start": "int64", "end": "int64"}
-    columns |= {"count": "int64", "what": "str", "place": "str"}
-    table = pd.concat([pd.DataFrame(columns=list(columns)), *parts]).astype(columns)
-    lost = launches.rows[launches.lost]
-    missing = missing_of(work.trace)
-    return Recording(start, end, _apart(work, table), len(launches.rows), lost, len(lanes), missing)
+    numbers = dict.fromkeys(("device", "start", "end", "count", "row"), "int64")
+    columns = {"kind": "str", **numbers, "what": "str"}
+    table = _apart(work, pd.concat([pd.DataFrame(columns=[*columns]), *parts]).astype(columns))
+    place = [place_of(work, row) for row in table.pop("row").tolist()]
+    table["place"] = pd.Series(place, dtype="str")
+    lost, missing = launches.rows[launches.lost], missing_of(work.trace)
+    return Recording(start, end, table, len(launches.rows), lost, len(lanes), missing)
 
 
 def _apart(work: GpuWork, parts: pd.DataFrame) -> pd.DataFrame:
     """The parts without what earlier ones of their device have; those that hold idle time."""
-    lane = find_lanes(work, "device").of_gpu
-    found = [parts.assign(ns=0).head(0)]
-    for device, of_device in parts.groupby("device"):
-        busy = work.start[lane == device], work.end[lane == device]
-        taken = busy[0][:0], busy[0][:0]
+    found = [parts.head(0)]
+    for _, of_device in parts.groupby("device"):
+        taken = work.start[:0], work.end[:0]
         for kind in (HOLE, BEFORE, START_UP):
             some = of_device[of_device["kind"] == kind]
             some = some.sort_values(["start", "end"], ascending=[True, False])
@@ -125,10 +124,14 @@ def _apart(work: GpuWork, parts: pd.DataFrame) -> pd.DataFrame:
             begin = np.minimum(np.maximum(some["start"].to_numpy(), reach), end)
             begin, end, which = outside(begin, end, *taken)
             taken = union(np.append(taken[0], begin), np.append(taken[1], end))
-            ns = end - begin - covered(*busy, begin, end)
-            cut = some.iloc[which].assign(start=begin, end=end, ns=ns)
-            found.append(cut[cut["ns"] > 0])
-    return pd.concat(found).sort_values(["device", "start"], ignore_index=True)
+            found.append(some.iloc[which].assign(start=begin, end=end))
+    table = _with_idle_time(work, pd.concat(found), "ns")
+    return table[table["ns"] > 0].sort_values(["device", "start"], ignore_index=True)
+
+
+def _with_idle_time(work: GpuWork, table: pd.DataFrame, name: str) -> pd.DataFrame:
+    spans = table[["device", "start", "end"]].to_numpy().T
+    return table.assign(**{name: spans[2] - spans[1] - busy_within(work, *spans)})
 
 
 def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
@@ -145,7 +148,8 @@ def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
     lasts = end > start
     count = (after - first)[lasts]
     what = [f"{n:,} {'launch' if n == 1 else 'launches'} without GPU work" for n in count.tolist()]
-    return _table(work, HOLE, lane, start[lasts], end[lasts], rows[first[lasts]], count, what)
+    columns = {"start": start[lasts], "end": end[lasts], "row": rows[first[lasts]], "count": count}
+    return pd.DataFrame({"kind": HOLE, "device": lane, **columns, "what": what})
 
 
 def _queue_times(
@@ -184,16 +188,8 @@ def _before(work: GpuWork, lane: int, wall: int) -> pd.DataFrame:
     start, end = np.maximum(ended, returned), work.start[mine]
     long = (start < end) & (end - start > max(_WAIT_NS, int(_WAIT_SHARE * wall)))
     what = "work that was launched before the recording began"
-    return _table(work, BEFORE, lane, start[long], end[long], launch[mine][long], 1, what)
-
-
-def _table(
-    work: GpuWork, kind: str, device: int, start: Int64Array, end: Int64Array, rows: Int64Array,
-    count: object, what: object,
-) -> pd.DataFrame:  # fmt: skip
-    place = [place_of(work, row) for row in rows.tolist()]
-    columns = {"kind": kind, "device": device, "start": start, "end": end, "count": count}
-    return pd.DataFrame({**columns, "what": what, "place": place})
+    columns = {"start": start[long], "end": end[long], "row": launch[mine][long]}
+    return pd.DataFrame({"kind": BEFORE, "device": lane, **columns, "count": 1, "what": what})
 
 
 _LONG_NS: Final = 5_000_000
@@ -240,8 +236,7 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     table = table.assign(start=table["start"].clip(start), end=table["end"].clip(upper=end))
     table["device"] = lane_of_calls(work, table["row"].to_numpy())
     table = table[(table["device"] != NONE) & (table["end"] > table["start"])]
-    spans = (table[name].to_numpy() for name in ("device", "start", "end"))
-    table["idle"] = table["end"] - table["start"] - busy_within(work, *spans)
+    table = _with_idle_time(work, table, "idle")
     first_use = table["what"] == _FIRST_USE
     again = _launched_before(work, table["row"].to_numpy())
     table = table[(table["idle"] > np.where(first_use, _LONG_NS, 0)) & ~(first_use & again)]
@@ -257,11 +252,9 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     op = nearest_above(work.tree.parent_position, at, work.tree.is_operation)
     ends = uses.assign(op=op).groupby(["device", "op"])["end"].transform("max")
     table.loc[uses.index[op != ROOT], "end"] = ends[op != ROOT]
-    place = [place_of(work, row) for row in table["row"].tolist()]
-    names = trace.name[table["row"].to_numpy()].tolist()
-    what = [f"{w}: {trace.names[n]}" for w, n in zip(table["what"], names, strict=True)]
-    columns = ["device", "start", "end"]
-    return table[columns].assign(kind="start_up", count=1, what=what, place=place)
+    both = zip(table["what"], table["row"].tolist(), strict=True)
+    what = [f"{what}: {trace.name_of(row)}" for what, row in both]
+    return table[["device", "start", "end", "row"]].assign(kind=START_UP, count=1, what=what)
 
 
 def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
@@ -298,10 +291,8 @@ def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
 def _comes_back(work: GpuWork, table: pd.DataFrame, half: int) -> BoolArray:
     """Whether what each row is about comes back later."""
     trace, iterations = work.trace, find_iterations(work.tree)
-    number = table.groupby(
-        [table["what"], trace.name[table["row"].to_numpy()]], sort=False
-    ).ngroup()
-    groups = number.to_numpy()
+    names = trace.name[table["row"].to_numpy()]
+    groups = table.groupby([table["what"], names], sort=False).ngroup().to_numpy()
     count = int(groups.max(initial=-1)) + 1
     start, idle = table["start"].to_numpy(), table["idle"].to_numpy()
     if len(iterations) < 2:

@@ -37,20 +37,14 @@ _TPU: Final = "/device:TPU"
 def recording_dict(work: GpuWork) -> dict[str, object]:
     """The recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
     found = recording_of(work)
-    lanes = find_lanes(work, "device")
     parts = found.parts
-    shown = pd.DataFrame(
-        {
-            "kind": parts["kind"],
-            "device": lanes.device[parts["device"].to_numpy()],
-            "start_ms": (parts["start"] - found.wall_start) / NS_PER_MS,
-            "end_ms": (parts["end"] - found.wall_start) / NS_PER_MS,
-            "ms": parts["ns"] / NS_PER_MS,
-            "count": parts["count"],
-            "what": parts["what"],
-            "place": parts["place"],
-        }
-    )
+    times = (parts[["start", "end"]] - found.wall_start) / NS_PER_MS
+    shown = parts.assign(
+        device=find_lanes(work, "device").device[parts["device"].to_numpy()],
+        start_ms=times["start"],
+        end_ms=times["end"],
+        ms=parts["ns"] / NS_PER_MS,
+    )[["kind", "device", "start_ms", "end_ms", "ms", "count", "what", "place"]]
     there = bool(len(work))
     return {
         "wall_ms": found.wall_ns / NS_PER_MS if there else None,
@@ -83,15 +77,10 @@ def recording_table(work: GpuWork) -> pd.DataFrame:
         {"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how}
         for each in found.missing
     ]
-    numbers = ("device", "start_ms", "end_ms", "ms", "count")
-    table = pd.DataFrame(
-        {
-            name: pd.array([str(row.get(name) or "") for row in rows], dtype="str")
-            if name not in numbers
-            else np.array([row.get(name) for row in rows], dtype=np.float64)
-            for name in ("kind", *numbers, "what", "place", "how")
-        }
-    )
+    numbers = dict.fromkeys(("device", "start_ms", "end_ms", "ms", "count"), "float64")
+    kinds = {"kind": "str", **numbers, "what": "str", "place": "str", "how": "str"}
+    rows = [{"what": "", "place": "", "how": "", **row} for row in rows]
+    table = pd.DataFrame(rows, columns=[*kinds]).astype(kinds)
     table.insert(5, "% of wall time", 100.0 * table["ms"] / (found.wall_ns / NS_PER_MS or np.nan))
     return table
 
@@ -100,12 +89,11 @@ def _calls(trace: Trace) -> list[dict[str, object]]:
     """The API calls by time."""
     rows = trace.rows_of(*LAUNCH_KINDS)
     groups = group_durations([trace.name[rows]], trace.dur[rows])
+    columns = np.column_stack((groups.keys[0], groups.total, groups.count))[:_CALLS_SHOWN]
     return [
         {"kind": "api_calls", "what": trace.names[name], "ms": ns / NS_PER_MS, "count": count}
-        for name, ns, count in zip(
-            groups.keys[0].tolist(), groups.total.tolist(), groups.count.tolist(), strict=True
-        )
-    ][:_CALLS_SHOWN]
+        for name, ns, count in columns.tolist()
+    ]
 
 
 def recording_lines(work: GpuWork) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.replay.replay import Change, HostTime
+from tracelens_ext.replay.replay import Change, host_curve
 from tracelens_ext.trace import HOST_KINDS, NONE, EventKind
 from tracelens_ext.work.patterns import UserPattern
 
@@ -64,8 +64,8 @@ class Removed:
     shorter: Int64Array  #: by how much each node becomes shorter, ns, (n,)
     on_link: Int64Array  #: work of each stream that runs beside the rest instead, ns
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
-    sooner: Int64Array  #: by how much each node starts sooner after its call, ns, (n,)
-    tail: Int64Array  #: by how much each block returns sooner, ns, (b,)
+    sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
+    tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
 
 
 @dataclass(eq=False)
@@ -82,8 +82,7 @@ class Changes:
 
     def _nodes_of(self, events: BoolArray) -> BoolArray:
         """The nodes of some GPU events, (n,)."""
-        found: BoolArray = np.append(events, False)[self.program.event]
-        return found
+        return np.append(events, False)[self.program.event]
 
     @cached_property
     def is_copy(self) -> BoolArray:
@@ -114,8 +113,9 @@ class Changes:
         """The changed durations."""
         program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
         duration, waiting = program.duration, program.waiting
-        sooner, tail = np.zeros_like(duration), np.zeros_like(program.block_start)
-        host: list[list[Scaled]] = [[] for _ in program.clocks.end]
+        sooner: Int64Array | int = 0
+        tail: Int64Array | int = 0
+        scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]
         for name, factor in named.terms:
             if name == "gaps":
                 gap *= factor
@@ -126,23 +126,22 @@ class Changes:
                 duration, on_link = np.maximum(duration - gone.shorter, 0), on_link + gone.on_link
                 sooner, tail = sooner + gone.sooner, tail + gone.tail
                 for clock, (start, end) in enumerate(gone.host):
-                    host[clock].append((start, end, 0.0))
+                    scaled[clock].append((start, end, 0.0))
             elif name in {"host", "launch"} or name.startswith("host:"):
                 for clock, (start, end) in enumerate(self.host_intervals(name)):
-                    host[clock].append((start, end, factor))
+                    scaled[clock].append((start, end, factor))
             else:
-                scaled = waiting + np.rint((duration - waiting) * factor).astype(np.int64)
-                duration = np.where(self._nodes(name), scaled, duration)
-        changed = [[each for each in of_clock if len(each[0])] for of_clock in host]
-        time = HostTime(changed, program.frozen) if any(changed) else None
+                works = np.rint((duration - waiting) * factor).astype(np.int64)
+                duration = np.where(self._nodes(name), waiting + works, duration)
+        some = [[each for each in of_clock if len(each[0])] for of_clock in scaled]
+        host = [host_curve(each, program.frozen) for each in some] if any(some) else []
         same = duration is program.duration
-        return Change(None if same else duration, time, gap, int(on_link.max()), sooner, tail)
+        return Change(None if same else duration, host, gap, int(on_link.max()), sooner, tail)
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""
-        is_real: BoolArray = self.program.event != NONE
         trace, (prefix, _, rest) = self._work.trace, name.partition(":")
-        kernels = is_real & ~self.is_copy
+        kernels: BoolArray = (self.program.event != NONE) & ~self.is_copy
         if name == "kernels":
             return kernels
         if name == "copies":
@@ -161,13 +160,12 @@ class Changes:
         if not same:
             others = ("kernels", "copies", "communication", "launch", "gaps", "host")
             raise _unknown("category", name, [*self._categories, *others])
-        result: BoolArray = code == labels.index(same[0])
-        return result
+        return np.isin(code, labels.index(same[0]))
 
     def _inside(self, name: str) -> BoolArray:
         """The nodes launched in operations of a name, at any depth."""
         tree, trace = self._work.tree, self._work.trace
-        marked = tree.is_operation & _called(trace.names, name)[trace.name[tree.rows]]
+        marked = tree.is_operation & trace.named(trace.name[tree.rows], name.__eq__)
         if not marked.any():
             there = np.unique(trace.name[tree.rows[tree.is_operation]]).tolist()
             raise _unknown("operation", name, [trace.names[i] for i in there])
@@ -183,7 +181,7 @@ class Changes:
         rows = np.unique(program.launch[(program.call != NONE) & (program.launch != NONE)])
         if name != "launch":
             there, wanted = trace.rows_of(*HOST_KINDS), name.partition(":")[2]
-            rows = there[_called(trace.names, wanted)[trace.name[there]]]
+            rows = there[trace.named(trace.name[there], wanted.__eq__)]
             if not len(rows):
                 names = [trace.names[i] for i in np.unique(trace.name[there]).tolist()]
                 raise _unknown("host event", wanted, names)
@@ -192,10 +190,6 @@ class Changes:
             np.clip(time[rows] - program.window[0], 0, length) for time in (trace.ts, trace.end)
         )
         return [union(start[clock == c], end[clock == c]) for c in range(len(program.clocks.end))]
-
-
-def _called(names: Sequence[str], wanted: str) -> BoolArray:
-    return np.array([name == wanted for name in names], dtype=bool)
 
 
 def _unknown(what: str, name: str, there: Sequence[str]) -> UsageError:

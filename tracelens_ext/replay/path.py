@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -61,16 +62,20 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             segments.append((begin, time, what, of, edge, known))
             time = begin
 
-    is_host, at = _last(replay, replayed, end)
+    if is_host := time not in end:
+        last = replayed.returned[replay.base_of_clock] + replay.offsets[2]
+        at = int(replay.base_of_clock[int(np.argmax(last))])
+    else:
+        at = end.index(time)
     while time > 0:
         if is_host:
             back_to(returned[at], HOST, at)
             if not clocks <= at < clocks + blocks:
                 break
-            node, sure = awaited[at - clocks]
+            node, told = awaited[at - clocks]
             ready = returned[at] - tail[at - clocks]
             is_host = end[node] < ready
-            back_to(ready, SYNC, at - clocks, _SYNC, sure or is_host)
+            back_to(ready, SYNC, at - clocks, _SYNC, told or is_host)
             at = int(replay.base_of_block[at - clocks]) if is_host else node
             continue
         back_to(start[at], RUNS, at)
@@ -80,28 +85,25 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             continue
         if before[at] == NONE:
             break
-        sure = bool(known[at]) and edge[at] != _UNKNOWN
-        back_to(end[before[at]], GAP, at, edge[at], sure)
+        back_to(end[before[at]], GAP, at, edge[at], bool(known[at]) and edge[at] != _UNKNOWN)
         at = before[at]
     back_to(0, GAP, NONE, _UNKNOWN, False)
-    columns = np.array(segments[::-1], dtype=np.int64).reshape(-1, 6).T
-    start_ns, end_ns, what, of, by, known_of = columns
-    return CriticalPath(start_ns, end_ns, what, of, by, known_of.astype(bool))
+    start_ns, end_ns, what, of, by, sure = np.array(segments[::-1], np.int64).reshape(-1, 6).T
+    return CriticalPath(start_ns, end_ns, what, of, by, sure > 0)
 
 
 def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Array]:
     """What bound the start of each node, an index into `EDGES`, and the node that did, if any."""
     program, start = replay.program, replayed.start
     lane, end = program.lane, start + program.duration
-    before = np.full(len(lane), NONE, dtype=np.int64)
-    same = np.flatnonzero(lane[1:] == lane[:-1]) + 1
-    before[same] = same - 1
+    follows = np.append(False, lane[1:] == lane[:-1])[: len(lane)]
+    before = np.where(follows, np.arange(len(lane)) - 1, NONE)
     source = np.full(len(lane), NONE, dtype=np.int64)
     source[program.waits[:, 0]] = program.waits[:, 1]
     waits = (source != NONE) & (end[source] == start)
     ready = replayed.returned[replay.base_of_node] + replay.offsets[0]
     calls = (program.call != NONE) & (ready == start)
-    follows = (before != NONE) & (end[before] + replay.gap == start)
+    follows &= end[before] + replay.gap == start
     edge = np.select([waits, calls, follows], [_WAIT, _CALL, _STREAM], _UNKNOWN)
     return edge, np.where(waits, source, before)
 
@@ -114,14 +116,6 @@ def _awaited(program: Program, end: list[int]) -> dict[int, tuple[int, bool]]:
         if block not in result or end[node] > end[result[block][0]]:
             result[block] = node, known
     return result
-
-
-def _last(replay: Replay, replayed: Replayed, end: list[int]) -> tuple[bool, int]:
-    """Whether the host ends last, and the node, or the row of `returned` since which it runs."""
-    if replayed.wall in end:
-        return False, end.index(replayed.wall)
-    last = replayed.returned[replay.base_of_clock] + replay.offsets[2]
-    return True, int(replay.base_of_clock[int(np.argmax(last))])
 
 
 _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
@@ -185,30 +179,24 @@ def _cut(
 ) -> tuple[Int64Array, Int64Array, Int64Array, BoolArray]:
     """Cut host time at launching calls, and collectives where their waiting ends."""
     program, replay = simulation.program, simulation.replay
-    calls = simulation.changes.host_intervals("launch")
-    inner: list[Int64Array] = []
-    for what, of, begin, stop in zip(path.what, path.of, path.start, path.end, strict=True):
+    intervals = simulation.changes.host_intervals("launch")
+    calls = [np.ravel(np.column_stack(of_clock)) for of_clock in intervals]
+    pieces: list[tuple[int, int, int, bool]] = []
+    columns = (column.tolist() for column in (path.what, path.of, path.start, path.end))
+    for segment, (what, of, begin, stop) in enumerate(zip(*columns, strict=True)):
         cuts = np.empty(0, dtype=np.int64)
         if what == RUNS and program.waiting[of]:
             cuts = np.array([begin, simulation.replayed.start[of] + program.waiting[of]])
         elif what == HOST and of < len(replay.clock):
             later = simulation.replayed.returned[of] - replay.recorded[of]
-            cuts = np.ravel(np.column_stack(calls[replay.clock[of]])) + later
-            first, last = np.searchsorted(cuts, [begin, stop])
-            cuts = cuts[first:last] if first % 2 == 0 else np.append(begin, cuts[first:last])
-        inner.append(np.clip(cuts, begin, stop))
-    count = np.array([len(cuts) for cuts in inner], dtype=np.int64) + 1
-    segment = np.repeat(np.arange(len(count)), count)
-    first = np.cumsum(count) - count
-    start = np.insert(
-        np.concatenate([*inner, [0]])[:-1].astype(np.int64),
-        first - np.arange(len(count)),
-        path.start,
-    )
-    end = np.append(start[1:], path.end[-1:])
-    within = np.arange(len(segment)) - np.repeat(first, count)
-    some = end > start
-    return segment[some], start[some], end[some], (within % 2 == 1)[some]
+            of_clock = calls[replay.clock[of]]
+            first, last = np.searchsorted(of_clock, [begin - later, stop - later])
+            cuts = of_clock[first:last] + later
+            cuts = np.append(begin, cuts) if first % 2 else cuts
+        bounds = [begin, *cuts.clip(begin, stop).tolist(), stop]
+        pieces += [(segment, a, b, n % 2 > 0) for n, (a, b) in enumerate(pairwise(bounds)) if a < b]
+    cut = np.array(pieces, dtype=np.int64).reshape(-1, 4).T
+    return cut[0], cut[1], cut[2], cut[3] > 0
 
 
 def _host(

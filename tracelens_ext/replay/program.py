@@ -8,7 +8,6 @@ Work waits for earlier calls only, so the order of calls is an order of all edge
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,12 @@ from tracelens_ext.recording.recording import BEFORE, HOLE, recording_of
 from tracelens_ext.replay.replay import find_clocks
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.gpu_work import find_lanes
-from tracelens_ext.work.grouping import by_group_and_time, items_before, running_maximum
+from tracelens_ext.work.grouping import (
+    by_group_and_time,
+    items_before,
+    last_before,
+    running_maximum,
+)
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array
@@ -39,15 +43,6 @@ _EARLY_NS: Final = 20_000
 MOST_LANES: Final = 256  # those with most work
 _LONGEST_LATENCY_NS: Final = 1_000_000
 _USUAL_NS: Final = (5_000, 1_000, 5_000)  # where nothing in the window tells
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What starting and ending takes on a device, ns."""
-
-    latency: int  #: from a call to the start of its work on an idle stream
-    gap: int  #: between two pieces of work of a stream
-    tail: int  #: from the end of what a call waits for to its return
 
 
 class Program:
@@ -72,16 +67,13 @@ class Program:
         awaited, awaited_known: blocks and nodes that they wait for, (a, 2); likewise.
         contradicted: waits that the recorded times contradict.
         frozen: starts and ends of host time that stays as recorded.
-        constants: by device.
+        constants: by device what starting and ending takes, ns: the `latency` from a call to the
+            start of its work on an idle stream, the `gap` between two pieces of work of a stream,
+            the `tail` from the end of what a call waits for to its return.
     """
 
     def __init__(
-        self,
-        work: GpuWork,
-        window: tuple[int, int],
-        device: int | None = None,
-        *,
-        closes: bool = False,
+        self, work: GpuWork, window: tuple[int, int], device: int | None, *, closes: bool
     ) -> None:
         trace = work.trace
         self.work, self.window, self.contradicted = work, window, 0
@@ -107,9 +99,8 @@ class Program:
         self.reach = running_maximum(self.lane, self.end)[0]
         self.duration, self.waiting = self.end - self.start, self.start * 0
         self.clocks = find_clocks(trace, window)
-        self.clock = np.where(
-            self.launch == NONE, 0, self.clocks.of_thread[trace.thread[self.launch]]
-        )
+        of_launch = self.clocks.of_thread[trace.thread[self.launch]]
+        self.clock = np.where(self.launch == NONE, 0, of_launch)
         if closes:
             self.clocks.end[:1] = window[1] - window[0]
         self._find_blocks()
@@ -119,7 +110,7 @@ class Program:
     def constant(self, name: str) -> Int64Array:
         """A constant of the device of each node."""
         devices = self.lanes.device.tolist()
-        of_lane = np.array([getattr(self.constants[d], name) for d in devices], dtype=np.int64)
+        of_lane = np.array([self.constants[d][name] for d in devices], dtype=np.int64)
         return of_lane[self.lane]
 
     @cached_property
@@ -158,8 +149,7 @@ class Program:
 
     def _last(self, lane: Int64Array, before: Int64Array) -> Int64Array:
         """The last node of a stream that was called before a moment, `NONE` without."""
-        at = items_before(self.lane, self.key, lane, before) - 1
-        return np.where((at >= 0) & (np.append(self.lane, NONE)[at] == lane), at, NONE)
+        return last_before(self.lane, self.key, lane, before)
 
     def _add_holes(self) -> tuple[Int64Array, Int64Array]:
         """Make holes nodes, before what starts at their end; returns what stays as recorded."""
@@ -214,10 +204,8 @@ class Program:
         thread = np.append(trace.thread[self.launch[linked[order]]], NONE)
         of_call = trace.thread[rows]
         after = items_before(thread[:-1], begun, of_call, self._at(rows))
-        before = items_before(thread[:-1], begun, of_call, recorded) - 1
-        waiting, source = (
-            np.where(thread[at] == of_call, lane[at], NONE) for at in (after, before)
-        )
+        waiting = np.where(thread[after] == of_call, lane[after], NONE)
+        source = lane[last_before(thread[:-1], begun, of_call, recorded)]
         by_time = self.lane[linked]
         changes = np.append(True, by_time[1:] != by_time[:-1])[: len(by_time)]
         run = np.maximum.accumulate(np.where(changes, np.arange(len(by_time)), 0))
@@ -267,10 +255,9 @@ class Program:
     def _record_before(self, rows: Int64Array) -> Int64Array:
         """When the last event before each was recorded on its thread; when it began without one."""
         trace, records = self.work.trace, self._records
-        thread = trace.thread[rows]
-        at = items_before(trace.thread[records], trace.ts[records], thread, trace.ts[rows]) - 1
-        found = (at >= 0) & (np.append(trace.thread[records], NONE)[at] == thread)
-        return np.where(found, np.append(self._at(records), 0)[at], self._at(rows))
+        of_records = trace.thread[records], trace.ts[records]
+        at = last_before(*of_records, trace.thread[rows], trace.ts[rows])
+        return np.where(at == NONE, self._at(rows), np.append(self._at(records), 0)[at])
 
     # Blocks.
 
@@ -281,9 +268,8 @@ class Program:
         copy = copy[self.work.is_copy[self.event[copy]]]
         back = trace.end_of(self.launch[copy]) - self.window[0]
         waits = (self.call[copy] <= self.start[copy]) & (self.start[copy] <= back)
-        copy = copy[
-            waits & (back >= self.end[copy] - _EARLY_NS) & (self.key[copy] == self.call[copy])
-        ]
+        waits &= (back >= self.end[copy] - _EARLY_NS) & (self.key[copy] == self.call[copy])
+        copy = copy[waits]
         named = [self._named(pattern) for pattern in _BLOCKING]
         rows = np.concatenate((*named, self.launch[copy]))
         kind = np.repeat(np.arange(4), [*map(len, named), len(copy)])
@@ -344,7 +330,7 @@ class Program:
 
     # Constants.
 
-    def _measure(self) -> dict[int, Constants]:
+    def _measure(self) -> dict[int, dict[str, int]]:
         """The constants of each device."""
         count = len(self.event)
         after = np.append(False, self.lane[1:] == self.lane[:-1])[:count]
@@ -369,7 +355,7 @@ class Program:
             here = device[node[runs]] == number
             idle_tail = _quantile((returned - begin)[here], 0.5, _USUAL_NS[2])
             tail = _quantile((returned - until)[here & (until > begin)], 0.5, idle_tail)
-            result[number] = Constants(latency, gap, tail)
+            result[number] = {"latency": latency, "gap": gap, "tail": tail}
         return result
 
     def _find_earliest(self) -> Int64Array:

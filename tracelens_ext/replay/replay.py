@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens_ext.intervals import union
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.work.grouping import items_before
+from tracelens_ext.work.grouping import last_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     #: Intervals of host time, and what their length is multiplied by
     Scaled = tuple[Int64Array, Int64Array, float]
+    #: Recorded moments of a clock, and the host time that has passed until each; None: as recorded
+    Curve = tuple[Int64Array, Int64Array] | None
 
 _ROWS_AT_ONCE: Final = 4096
 _NUMBERS_AT_ONCE: Final = 1 << 23
@@ -35,7 +37,7 @@ class Change:
     """A program with other durations; as recorded by default."""
 
     duration: Int64Array | None = None  #: of each node, ns
-    host: HostTime | None = None
+    host: Sequence[Curve] = ()  #: the time of each clock; as recorded without
     gap: float = 1.0  #: what gaps are multiplied by
     at_least: int = 0  #: how long it lasts anyhow, ns
     sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
@@ -53,9 +55,6 @@ class Replayed:
 
 class Replay:
     """Runs a program again.
-
-    Args:
-        program: the nodes and edges.
 
     Attributes:
         clock: of each row of `recorded`: the k beginnings of clocks, then the b blocks.
@@ -75,9 +74,8 @@ class Replay:
         clock, end = program.block_clock[order], program.block_end[order]
 
         def base(of: Int64Array, moment: Int64Array) -> Int64Array:
-            at = items_before(clock, end, of, moment + 1) - 1
-            found = (at >= 0) & (np.append(clock, NONE)[at] == of)
-            return np.where(found, self.clocks + np.append(order, 0)[at], of)
+            at = last_before(clock, end, of, moment + 1)
+            return np.where(at == NONE, of, self.clocks + np.append(order, 0)[at])
 
         called, real = program.call != NONE, program.event != NONE
         self.base_of_node = base(program.clock, program.call)
@@ -88,9 +86,9 @@ class Replay:
         self.gap = np.where(real, program.constant("gap"), 0)
         self.tail = np.zeros(len(program.block_start), dtype=np.int64)
         self.tail[program.awaited[:, 0]] = program.constant("tail")[program.awaited[:, 1]]
-        self.offsets = self.host_time(None)
+        self.offsets = self.host_time(())
 
-    def host_time(self, host: HostTime | None) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def host_time(self, curves: Sequence[Curve]) -> tuple[Int64Array, Int64Array, Int64Array]:
         """From the base of each node to its earliest start, of each block, and of each end."""
         program, found = self.program, []
         for base, until in (
@@ -99,7 +97,13 @@ class Replay:
             (self.base_of_clock, program.clocks.end),
         ):
             begin, clock = np.minimum(self.recorded[base], until), np.append(self.clock, NONE)[base]
-            found.append(until - begin if host is None else host.between(clock, begin, until))
+            length = until - begin
+            for number, curve in enumerate(curves):
+                if curve is not None:
+                    mine = clock == number
+                    length[mine] = np.rint(np.interp(until[mine], *curve)).astype(np.int64)
+                    length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(np.int64)
+            found.append(length)
         return found[0] + self.latency, found[1], found[2]
 
     def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
@@ -116,7 +120,7 @@ class Replay:
     def columns(self, change: Change) -> tuple[Any, ...]:
         """Offsets of nodes, blocks, ends of clocks; durations, tails, gaps; the least time."""
         program, host = self.program, change.host
-        node, block, last = self.offsets if host is None else self.host_time(host)
+        node, block, last = self.host_time(host) if host else self.offsets
         duration = program.duration if change.duration is None else change.duration
         gap = np.rint(self.gap * change.gap).astype(np.int64) if change.gap != 1.0 else self.gap
         tail = self.tail - change.tail
@@ -255,7 +259,7 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
         first, last = trace.ts[called], trace.end_of(called)
         process = trace.process_of_thread == trace.process_of_thread[number]
         there = [c for c in np.unique(of_thread[process]).tolist() if c != NONE]
-        clock = next((c for c in there if _fits(*intervals, *busy[c])), len(busy))
+        clock = next((c for c in there if _fits(intervals, busy[c])), len(busy))
         of_thread[number] = clock
         if clock == len(busy):
             busy.append((first[:0], first[:0], points[:0]))
@@ -271,45 +275,18 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
     return Clocks(of_thread, np.array(end, dtype=np.int64))
 
 
-def _fits(
-    start: Int64Array,
-    end: Int64Array,
-    call_start: Int64Array,
-    call_end: Int64Array,
-    points: Int64Array,
-) -> bool:
+def _fits(intervals: tuple[Int64Array, ...], busy: tuple[Int64Array, ...]) -> bool:
     """Whether intervals lie where a clock's threads record nothing and are in no call."""
+    (start, end), (call_start, call_end, points) = intervals, busy
     alone = np.searchsorted(points, start, "right") == np.searchsorted(points, end, "left")
     at = np.searchsorted(call_start, start, "right")
     return bool(np.all(alone & (np.append(np.iinfo(np.int64).min, call_end)[at] <= start)))
 
 
-class HostTime:
-    """How long the host needs from one moment to another when some of its time is scaled.
-
-    `scaled` are intervals of each clock, which multiply where they overlap; `frozen` ones stay.
-    """
-
-    def __init__(
-        self, scaled: Sequence[Sequence[Scaled]], frozen: tuple[Int64Array, Int64Array]
-    ) -> None:
-        self._curves = [_curve(of_clock, frozen) if of_clock else None for of_clock in scaled]
-
-    def between(self, clock: Int64Array, begin: Int64Array, end: Int64Array) -> Int64Array:
-        """From a moment to a later one on a clock each, ns."""
-        length = end - begin
-        for number, curve in enumerate(self._curves):
-            if curve is not None:
-                mine = clock == number
-                length[mine] = np.rint(np.interp(end[mine], *curve)).astype(np.int64)
-                length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(np.int64)
-        return length
-
-
-def _curve(
-    scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]
-) -> tuple[Int64Array, Int64Array]:
-    """Recorded moments, and the host time that has passed until each."""
+def host_curve(scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]) -> Curve:
+    """The time of a clock of which intervals are scaled, which multiply; `frozen` ones stay."""
+    if not scaled:
+        return None
     terms = [*scaled, (*frozen, NONE)]
     far = 2**62
     edges = np.sort(np.concatenate([t for term in terms for t in term[:2]] + [[0, far]]))

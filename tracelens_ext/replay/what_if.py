@@ -88,24 +88,21 @@ class Simulation:
         """The state, and why."""
         error = self.error_percent
         if not (self.program.call != NONE).any():
-            return (
-                "withheld",
-                "no call in the window launched GPU work: what that waits for is unknown",
-            )
+            why = "no call in the window launched GPU work: what that waits for is unknown"
+            return "withheld", why
         streams = len(np.unique(self.program.lane))
         if abs(error) <= _WARNED and streams > MOST_LANES:
             return "warned", f"of {streams:,} streams the waits of {MOST_LANES} were looked for"
         if abs(error) <= _WARNED:
             return "good", ""
-        why = "something waits for what the recording does not tell"
+        too, why = "short", "something waits for what the recording does not tell"
         if error > 0:
+            too = "long"
             why = "work overlaps, or begins early, in ways that the recording does not tell"
         if self.program.contradicted:
             why += f"; {self.program.contradicted:,} waits contradict the recorded times"
-        reason = (
-            f"the unchanged replay is {abs(error):.1f} % too {'long' if error > 0 else 'short'}"
-        )
-        return "withheld" if abs(error) > _WITHHELD else "warned", f"{reason}: {why}"
+        why = f"the unchanged replay is {abs(error):.1f} % too {too}: {why}"
+        return "withheld" if abs(error) > _WITHHELD else "warned", why
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
@@ -116,9 +113,7 @@ class Simulation:
             "error_percent": self.error_percent,
             "state": self.state,
             "reason": self._judged[1],
-            "latency_us": constants.latency / NS_PER_US,
-            "gap_us": constants.gap / NS_PER_US,
-            "tail_us": constants.tail / NS_PER_US,
+            **{f"{name}_us": ns / NS_PER_US for name, ns in constants.items()},
             "edges": program.edges,
         }
 
@@ -135,18 +130,19 @@ class Simulation:
     def lines(self) -> list[str]:
         """The error, the constants and the edges in words, a line each."""
         window = self.window()
-        replayed = (
-            f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded"
-        )
         edges = ", ".join(f"{count:,} {kind}" for kind, count in self.program.edges.items())
         constants = [
-            f"Device {device}: launch latency {each.latency / NS_PER_US:,.3f} µs, gap"
-            f" {each.gap / NS_PER_US:,.3f} µs, tail {each.tail / NS_PER_US:,.3f} µs"
-            for device, each in self.program.constants.items()
+            f"Device {device}: launch "
+            + ", ".join(f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items())
+            for device, its in self.program.constants.items()
         ]
-        why = [f"{self._judged[1][:1].upper()}{self._judged[1][1:]}."] if self._judged[1] else []
-        error = f"error {self.error_percent:+.2f} %, {self.state}"
-        return [f"{replayed}: {error}", *why, *constants, f"Edges: {edges}"]
+        reason = self._judged[1]
+        why = [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
+        replayed = (
+            f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded:"
+            f" error {self.error_percent:+.2f} %, {self.state}"
+        )
+        return [replayed, *why, *constants, f"Edges: {edges}"]
 
     def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
         """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
@@ -165,10 +161,8 @@ class Simulation:
             "saved_ms": saved / NS_PER_MS,
             "saved (%)": percent(saved, replayed.wall),
         }
-        frame = pd.DataFrame(columns)
-        if changes is None:
-            frame = frame.sort_values("saved_ms", ascending=False, kind="stable", ignore_index=True)
-        return frame
+        order = np.arange(len(asked)) if changes else np.argsort(-saved, kind="stable")
+        return pd.DataFrame(columns).take(order).reset_index(drop=True)
 
     @cached_property
     def _path(self) -> CriticalPath:
@@ -290,9 +284,7 @@ TABLES = [
             """,
         table=_what_if,
         asked_by="what_if",
-        notes=lambda analyzer, _, tables: (
-            analyzer.simulation().lines() if "what_if" in tables else []
-        ),
+        notes=lambda it, _, tables: it.simulation().lines() if "what_if" in tables else (),
     ),
     Table(
         name="critical_path_summary",
@@ -309,10 +301,7 @@ TABLES = [
         asked_by="what_if",
         charts=[
             Chart(
-                "Critical path",
-                "critical_path_summary",
-                "kind",
-                "on_path_ms",
+                *("Critical path", "critical_path_summary", "kind", "on_path_ms"),
                 kind="stacked",
                 on="page",
             )

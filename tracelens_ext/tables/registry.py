@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Lists of tables in the order of the report: `TABLES` of a module, or another list of it.
 _LISTS = (
     "recording.told",
-    "findings.tables",
+    "findings.told",
     "timeline.timeline",
     "recording.told:VIEWS",
     "modules.tables:VIEWS",

@@ -1,20 +1,15 @@
-"""`unfused-attention`: scores written to memory between matrix products and a softmax.
-
-A fused kernel (Dao and others, "FlashAttention", 2022) never writes the scores. Chains are found
-around each softmax by sizes: the products near it that make or take as many scores as it has.
-"""
+"""Attention: in parts, or slow though it is fused."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import MOST_ELEMENTS, Detector, Inspection
+from tracelens_ext.findings.inspection import MEMORY_SHARE, MOST_ELEMENTS, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.text import ms_text
@@ -25,19 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracelens_ext.roofline.found import Roofline, RooflineRow
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
+    from tracelens_ext.roofline.peaks import DevicePeaks
+    from tracelens_ext.trace import Float64Array, Int64Array
+
 
 #: What fused kernels reach of the peak matrix rate: FlashAttention-2 35 to 40 % on H100 and
 #: MI300, 50 to 70 % on A100; FlashAttention-3 up to 75 % on H100.
-FUSED_SHARE: Final = 0.4
-#: What kernels that are bound by memory reach of its bandwidth.
-_MEMORY_SHARE: Final = 0.7
+_FUSED_SHARE: Final = 0.4
 #: The backward pass computes the scores again: five products for four.
 _BACKWARD_FLOPS: Final = 1.25
 #: Rows and columns of scores that a fused kernel computes at once, needed or not.
 _TILE: Final = 64
-#: A fused kernel takes at least this long.
-_LEAST_NS: Final = 5_000
+#: A fused kernel takes at least this long, or this besides what it computes and moves.
+_FIXED_NS: Final = 5_000
 #: GPU events between a softmax and its products: scale, mask, casts, dropout, copies of operands.
 _WINDOW: Final = 16
 #: Batch and heads, queries, keys; a softmax over fewer is a classifier's or a router's.
@@ -52,25 +47,17 @@ _BETWEEN: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class _Chains:
-    """Chains, c of them, in the order of `Inspection.stream_order`."""
-
-    softmax: Int64Array  #: the row of the roofline of each softmax, (c,)
-    products: Int64Array  #: rows of its products before and after it, `NONE` for none, (c, 4)
-    of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
-
-
-def _detect(inspection: Inspection) -> Finding | None:
+def unfused_attention(inspection: Inspection) -> Finding | None:
+    """Scores written to memory between products and a softmax; a fused kernel never writes them."""
     shaped = inspection.has_shapes
     work, wall, rows = inspection.work, inspection.wall, inspection.roofline.rows
     if not any(_scores(row) > 0 for row in rows):
         return None
-    chains = _find_chains(inspection)
-    free = (chains.of_gpu != NONE) & wall.free
-    chain, count = chains.of_gpu[free], len(chains.softmax)
+    softmax, products, chain_of = _find_chains(inspection)
+    free = (chain_of != NONE) & wall.free
+    chain, count = chain_of[free], len(softmax)
     takes = np.bincount(chain, work.duration[free], minlength=count)
-    needs = _fused_ns(inspection.roofline, chains)
+    needs = _fused_ns(inspection.roofline, softmax, products)
     share = np.zeros(len(work))
     share[free] = np.maximum(1.0 - needs[chain] / np.maximum(takes[chain], 1), 0.0)
     claim = wall.claim_events(free & (share > 0), share)
@@ -82,12 +69,12 @@ def _detect(inspection: Inspection) -> Finding | None:
     ]
     known = shaped and all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
     return inspection.finding(
-        DETECTOR.id,
+        "unfused-attention",
         claim,
         confidence="high" if known and low_ms * NS_PER_MS > 0.7 * claim.saving_ns else "medium",
         reason=(
-            f"a fused kernel is taken to reach {FUSED_SHARE:.0%} of the peak matrix rate or"
-            f" {_MEMORY_SHARE:.0%} of the memory bandwidth; one half as fast saves"
+            f"a fused kernel is taken to reach {_FUSED_SHARE:.0%} of the peak matrix rate or"
+            f" {MEMORY_SHARE:.0%} of the memory bandwidth; one half as fast saves"
             f" {ms_text(low_ms)}. It cannot return the weights of attention"
             if known
             else "shapes, or the peaks of this GPU, are not known, so products are taken to stay"
@@ -97,15 +84,18 @@ def _detect(inspection: Inspection) -> Finding | None:
             Evidence("their time", wall.mean_ms(takes), "ms", "roofline"),
             Evidence("a fused kernel needs", wall.mean_ms(needs), "ms", "roofline"),
         ],
-        where={
-            "scores": ranked(chains.softmax[chains.of_gpu[claim.events]], shapes, claim.event_ns)
-        },
+        where={"scores": ranked(softmax[chain_of[claim.events]], shapes, claim.event_ns)},
         low_ms=low_ms,
     )
 
 
-def _find_chains(inspection: Inspection) -> _Chains:
-    """Each softmax with its products, and what lies between them and passes over the scores."""
+def _find_chains(inspection: Inspection) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Each softmax with its products, and what lies between them and passes over the scores.
+
+    Returns:
+        Of c chains the row of the roofline of each softmax, (c,); those of its products before and
+        after it, `NONE` for none, (c, 4); and the chain of each GPU event, `NONE` for none, (g,).
+    """
     rows = inspection.roofline.rows
     order, stream = inspection.stream_order
     row = inspection.roofline.groups.of_gpu[order]
@@ -115,69 +105,43 @@ def _find_chains(inspection: Inspection) -> _Chains:
     softmax = np.flatnonzero((scores > 0) & np.append(True, call[1:] != call[:-1]))
     of_products = [_score_sizes(each) for each in rows]
     sizes = np.stack([_column(each[i] for each in of_products) for i in range(3)], axis=1)[row]
-    search = _Search(softmax, backward[row[softmax]], scores, sizes, stream, call)
-    (before, first), (after, last) = search.products(-1), search.products(1)
-    whole = np.flatnonzero((before[:, 0] != NONE) & (after[:, 0] != NONE))
-    length = last[whole] + 1 - first[whole]
-    chain = np.repeat(np.arange(len(whole)), length)
-    place = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-    place += first[whole][chain]
-    wanted = scores[softmax[whole]][chain]
-    passes = _column(map(_passes_over, rows))[row[place]] == wanted
-    taking_part = passes | (sizes[place] == wanted[:, None]).any(axis=1)
-    of_gpu = np.full(len(order), NONE)
-    of_gpu[order[place[taking_part]]] = chain[taking_part]
-    products = np.concatenate((before[whole], after[whole]), axis=1)
-    return _Chains(
-        softmax=row[softmax[whole]],
-        products=np.where(products != NONE, row[products], NONE),
-        of_gpu=of_gpu,
-    )
+    most, wanted = np.where(backward[row[softmax]], 2, 1), scores[softmax][:, None]
+    shapeless = scores[softmax] == _NOT_RECORDED
 
-
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """Looks around each softmax, all of them at once; GPU events are in stream order.
-
-    Attributes:
-        softmax: where they are, (s,).
-        backward: whether each is that of a backward pass, (s,).
-        scores: of each GPU event what `_scores` says, (g,).
-        sizes: elements of what products take and make, (g, 3).
-        stream: of each, (g,).
-        call: the launcher of each, (g,).
-    """
-
-    softmax: Int64Array
-    backward: BoolArray
-    scores: Int64Array
-    sizes: Int64Array
-    stream: Int64Array
-    call: Int64Array
-
-    def products(self, direction: int) -> tuple[Int64Array, Int64Array]:
+    def nearest(direction: int) -> tuple[Int64Array, Int64Array]:
         """The nearest products on one side, `NONE` for none, (s, 2), and where they end, (s,)."""
-        at, most = self.softmax, np.where(self.backward, 2, 1)
-        wanted = self.scores[at][:, None]
-        shapeless = self.scores[at] == _NOT_RECORDED
-        found, edge = np.full((len(at), 2), NONE), at.copy()
-        number = np.zeros(len(at), dtype=np.int64)
-        near = np.ones(len(at), dtype=bool)
+        found, edge = np.full((len(softmax), 2), NONE), softmax.copy()
+        number = np.zeros(len(softmax), dtype=np.int64)
+        near = np.ones(len(softmax), dtype=bool)
         for step in range(1, _WINDOW + 1):
-            there = at + direction * step
-            near &= (there >= 0) & (there < len(self.call))
-            there = np.where(near, there, at)
-            near &= self.stream[there] == self.stream[at]
-            closes = (self.scores[there] > 0) | ((self.scores[there] < 0) & shapeless)
-            near &= ~closes | (self.call[there] == self.call[at])
-            product = near & (self.sizes[there] == wanted).any(axis=1)
-            same = product & (self.call[there] == self.call[edge])  # another kernel of it
+            there = softmax + direction * step
+            near &= (there >= 0) & (there < len(call))
+            there = np.where(near, there, softmax)
+            near &= stream[there] == stream[softmax]
+            closes = (scores[there] > 0) | ((scores[there] < 0) & shapeless)
+            near &= ~closes | (call[there] == call[softmax])
+            product = near & (sizes[there] == wanted).any(axis=1)
+            same = product & (call[there] == call[edge])  # another kernel of it
             new = np.flatnonzero(product & ~same & (number < most))
             found[new, number[new]] = there[new]
             number[new] += 1
             edge[new] = there[new]
             edge[same] = there[same]
         return found, edge
+
+    (before, first), (after, last) = nearest(-1), nearest(1)
+    whole = np.flatnonzero((before[:, 0] != NONE) & (after[:, 0] != NONE))
+    length = last[whole] + 1 - first[whole]
+    chain = np.repeat(np.arange(len(whole)), length)
+    place = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+    place += first[whole][chain]
+    wanted = wanted[whole][chain]
+    passes = _column(map(_passes_over, rows))[row[place]] == wanted[:, 0]
+    taking_part = passes | (sizes[place] == wanted).any(axis=1)
+    of_gpu = np.full(len(order), NONE)
+    of_gpu[order[place[taking_part]]] = chain[taking_part]
+    products = np.concatenate((before[whole], after[whole]), axis=1)
+    return row[softmax[whole]], np.where(products != NONE, row[products], NONE), of_gpu
 
 
 def _scores(row: RooflineRow) -> int:
@@ -209,11 +173,11 @@ def _passes_over(row: RooflineRow) -> int:
     return max((tensor.elements for tensor in row.operation.tensors), default=0)
 
 
-def _fused_ns(roofline: Roofline, chains: _Chains) -> Float64Array:
+def _fused_ns(roofline: Roofline, softmax: Int64Array, products: Int64Array) -> Float64Array:
     """What a fused kernel needs for each chain, ns, (c,)."""
-    first, number = number_groups([chains.softmax, *chains.products.T])
-    softmax, products = chains.softmax[first].tolist(), chains.products[first].tolist()
-    needs = [_fused(roofline, *both) for both in zip(softmax, products, strict=True)]
+    first, number = number_groups([softmax, *products.T])
+    both = zip(softmax[first].tolist(), products[first].tolist(), strict=True)
+    needs = [_fused(roofline, *rows) for rows in both]
     return np.array(needs, dtype=np.float64)[number]
 
 
@@ -229,7 +193,7 @@ def _fused(roofline: Roofline, softmax: int, products: list[int]) -> float:
     flops *= math.prod(-(-n // _TILE) * _TILE / max(n, 1) for n in scores.dims[-2:])
     compute = sum(row.cost.flops / (row.peak * 1e3) for row in judged if row.cost and row.peak)
     moved = sum(row.cost.bytes - scores.written for row in judged if row.cost)
-    return max(flops * compute / FUSED_SHARE, moved / (peaks.memory * _MEMORY_SHARE), _LEAST_NS)
+    return max(flops * compute / _FUSED_SHARE, moved / (peaks.memory * MEMORY_SHARE), _FIXED_NS)
 
 
 def _is_backward(row: RooflineRow) -> bool:
@@ -241,4 +205,27 @@ def _column(values: Iterable[int]) -> Int64Array:
     return np.array([*(v if v < MOST_ELEMENTS else 0 for v in values), 0], dtype=np.int64)
 
 
-DETECTOR = Detector("unfused-attention", _detect)
+#: Queries of a head that one block computes; what takes so many times as long as usual is far off.
+_QUERIES, _FAR = 128, 1.5
+
+
+def slow_attention(inspection: Inspection) -> Finding | None:
+    """Fused attention far below what such kernels reach."""
+    needed = inspection.by_operation(_needed_ns, inspection.peaks_of_rows)
+    share = inspection.beyond(needed, _FAR)
+    if not share.any():
+        return None
+    rate = Evidence("their rate", inspection.rate_of(share > 0), "TFLOP/s", "roofline")
+    return inspection.claimed("slow-attention", share, [rate])
+
+
+def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
+    """What a call would take at the usual rate, ns; 0 for what is no attention."""
+    if not (row.cost and row.cost.family.startswith("SDPA") and row.peak and peaks):
+        return 0.0
+    sizes = [row.cost.parameters.get(name) for name in ("B", "H_Q", "N_Q")]
+    b, h, n = (size if isinstance(size, int) else 1 for size in sizes)
+    tiles, units = max(b * h * -(-n // _QUERIES), 1), peaks.units or 1
+    idle = -(-tiles // units) * units / tiles
+    compute = row.cost.flops * idle / (row.peak * 1e3 * _FUSED_SHARE)
+    return _FIXED_NS + max(compute, row.cost.bytes / (peaks.memory * MEMORY_SHARE))

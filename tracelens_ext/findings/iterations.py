@@ -1,4 +1,4 @@
-"""`slow-iterations`: iterations that take longer than the others, for no reason found elsewhere."""
+"""What iterations cost: those that are slow, what is computed again, and memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding, Place
-from tracelens_ext.findings.inspection import Detector, Inspection
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import own_texts
+from tracelens_ext.findings.places import MOST_PLACES, ranked
 from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
 from tracelens_ext.iterations.measured import (
     ODD_AT_LEAST,
@@ -16,17 +17,27 @@ from tracelens_ext.iterations.measured import (
     odd_among,
 )
 from tracelens_ext.lazy import pd
+from tracelens_ext.memory.events import HOST, has_memory_events
+from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
+from tracelens_ext.operations.launchers import recomputed
+from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS
 
 if TYPE_CHECKING:
+    from tracelens_ext.findings.inspection import Inspection
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import Gaps
 
+
 _WALL = "wall_time_ms"
-_NOT_PARTS = ("iteration", "process", "device", "start_ms", _WALL, "kernels", "whole", "odd")
+_NOT_PARTS = (
+    *("iteration", "process", "device", "start_ms", _WALL, "busy_time_ms"),
+    *("kernels", "whole", "odd"),
+)
 
 
-def _detect(inspection: Inspection) -> Finding | None:
+def slow_iterations(inspection: Inspection) -> Finding | None:
+    """Iterations that take longer than the others, for no reason found elsewhere."""
     work, wall = inspection.work, inspection.wall
     steps = find_iterations(work.tree)
     lengths = (steps.end - steps.start)[steps.whole].astype(np.float64)
@@ -52,7 +63,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     unexplained = (iterations.end - iterations.start) - claimed / count
     named = np.isin(np.array(labels, dtype=object), slow["iteration"].to_numpy(dtype=object))
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
-    numbers = np.flatnonzero(excess).tolist()
+    numbers = np.flatnonzero(excess)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
     runs = wall.about(wall.free)
     alone = np.zeros(len(work))
@@ -64,7 +75,7 @@ def _detect(inspection: Inspection) -> Finding | None:
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
     return inspection.finding(
-        DETECTOR.id,
+        "slow-iterations",
         claim,
         title=f"{len(numbers)} of {len(labels)} iterations are slow, which costs {{saving}}"
         + (f"; most of it is {part}" if part else ""),
@@ -73,12 +84,7 @@ def _detect(inspection: Inspection) -> Finding | None:
             Evidence("longest of the slow ones", float(slow[_WALL].max()), "ms", "iterations"),
             *([Evidence(f"more {part} than usual", more, "ms", "iterations")] if part else []),
         ],
-        where={
-            "iterations": [
-                Place(labels[i], excess[i] / NS_PER_MS, 1)
-                for i in sorted(numbers, key=lambda i: -excess[i])[:5]
-            ]
-        },
+        where={"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]},
     )
 
 
@@ -98,8 +104,7 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     before, after = (iterations.started_in[events] for events in (gaps.before, gaps.after))
     middle = (gaps.start + gaps.end) // 2
     sooner = (before != NONE) & (after != NONE) & (middle < iterations.start[after])
-    result: Int64Array = np.where(sooner, before, after)
-    return result
+    return np.where(sooner, before, after)
 
 
 def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64Array:
@@ -109,7 +114,7 @@ def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64
 
 def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     """The measured part that made them slow, in words, and by how much, ms."""
-    parts = [c for c in whole if c not in _NOT_PARTS and c != "busy_time_ms"]
+    parts = [c for c in whole if c not in _NOT_PARTS]
     usual = whole.drop(slow.index)[parts].median()
     more = (slow[parts] - usual).sum()
     if not len(more) or not more.max() > 0:
@@ -118,4 +123,75 @@ def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     return name.removesuffix("_ms").replace("_", " "), float(more.max())
 
 
-DETECTOR = Detector("slow-iterations", _detect)
+def recompute(inspection: Inspection) -> Finding | None:
+    """What activation checkpointing costs: time for memory, so it only informs."""
+    again = inspection.wall.about(recomputed(inspection.work))
+    cost, share = again.saving_ns / NS_PER_MS, inspection.share_percent(again)
+    return inspection.finding(
+        "recompute",
+        again,
+        title=f"Activation checkpointing runs parts of the forward again: {ms_text(cost)}"
+        f" ({share:.1f} %)",
+        informs=True,
+        evidence=[Evidence("GPU time of the second forward", cost, "ms", "ops_unique_args")],
+    )
+
+
+_MEGABYTE = 1e6
+#: A part of the peak below this, percent, is not worth a change.
+_LEAST_PERCENT = 5.0
+#: Nor is what was reserved at the peak below this share of the device's memory, percent, where
+#: that is known.
+_LEAST_OF_DEVICE = 30.0
+_MOST_OWNERS = 3  # operations that are named
+#: The phases and what is reserved without being in use, as in `texts.toml`, and where that is seen.
+_PARTS = dict.fromkeys(("forward", "backward", "optimizer"), "memory_at_peak")
+_PARTS |= {"unused": "memory_peaks"}
+
+
+def memory_peak(inspection: Inspection) -> Finding | None:
+    """What the most memory was allocated for, and what to change to need less."""
+    if not has_memory_events(inspection.work.trace):
+        return None
+    memory = find_memory(inspection.work.tree)
+    peaks = memory_peaks(memory).dropna(subset="peak_allocated_bytes")
+    peaks = peaks[peaks["device"] != HOST].fillna({"unused_at_peak_bytes": 0})
+    if not len(peaks):
+        return None
+    row = peaks.nlargest(1, "peak_allocated_bytes").iloc[0]
+    peak, device = int(row["peak_allocated_bytes"]), int(row["device"])
+    described = inspection.work.trace.described(device)
+    held = peak + int(row["unused_at_peak_bytes"])
+    if described and 100.0 * held < _LEAST_OF_DEVICE * described.memory_bytes:
+        return None
+    alive = memory_at_peak(memory)
+    alive = alive[alive["device"] == device]
+    parts = alive.groupby("phase")["bytes"].sum().to_dict()
+    owners = alive[alive["outer_operation"] != ""].groupby("outer_operation", sort=False)["bytes"]
+    parts["unused"] = row["unused_at_peak_bytes"]
+    sizes = {part: int(parts.get(part, 0)) for part in _PARTS}
+    largest = max(sizes, key=lambda part: sizes[part])
+    share = 100.0 * sizes[largest] / max(peak, 1)
+    if share < _LEAST_PERCENT:
+        return None
+    texts = own_texts()["memory-peak"]
+    values = {"peak": f"{peak / _MEGABYTE:,.0f}", "size": f"{sizes[largest] / _MEGABYTE:,.0f}"}
+    values |= {"device": str(device), "share": f"{share:.1f}", "what": texts[largest]["what"]}
+    return inspection.finding(
+        "memory-peak",
+        None,
+        informs=True,
+        variant=largest,
+        values=values,
+        evidence=[
+            Evidence("most memory allocated at once", peak / _MEGABYTE, "MB", "memory_peaks"),
+            *(
+                Evidence(texts[part]["what"], size / _MEGABYTE, "MB", _PARTS[part])
+                for part, size in sizes.items()
+            ),
+            *(
+                Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+                for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
+            ),
+        ],
+    )

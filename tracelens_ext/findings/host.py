@@ -1,0 +1,337 @@
+"""What the host does while the GPU is idle."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.places import around, frames_around
+from tracelens_ext.gaps import causes
+from tracelens_ext.gaps.hosts import innermost_moments
+from tracelens_ext.intervals import covered
+from tracelens_ext.memory.events import has_memory_events
+from tracelens_ext.memory.usage import find_memory, memory_by_operation
+from tracelens_ext.recording.again import compilations, instantiations, slow_regions
+from tracelens_ext.text import ms_text
+from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.work.grouping import sums
+from tracelens_ext.work.launches import captures, find_launches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens_ext.findings.finding import Claim
+    from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.trace import Int64Array
+
+
+#: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
+_NEXT = re.compile(
+    r"enumerate\(DataLoader\)#|(?:.*[/\\])?(?:torch[/\\]utils[/\\]data[/\\])?dataloader\.py"
+    r"\(\d+\): __next__"
+)
+_SINGLE_PROCESS = re.compile(r"enumerate\(DataLoader\)#_SingleProcess|.*_SingleProcess")
+
+
+def dataloader(inspection: Inspection) -> Finding | None:
+    """The GPU is idle while the host waits for, or makes, the next batch."""
+    kinds = EventKind.CPU_OP, EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION
+    rows = inspection.host_rows(_NEXT, *kinds)
+    claim = inspection.wall.claim_idle_during(rows)
+    rows = inspection.rows_in(claim, rows)
+    single = bool(len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])))
+    return inspection.finding(
+        "dataloader",
+        claim,
+        variant="single" if single else "workers",
+        evidence=[
+            Evidence("calls of the loader's __next__", len(rows), "calls", "cpu_ops"),
+            Evidence("host time in them", inspection.host_ms(rows), "ms", "cpu_ops"),
+            Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
+        ],
+    )
+
+
+#: Calls of the CUDA and HIP runtimes and drivers that allocate, map or free memory.
+_CALLS = re.compile(
+    r"(?:cuda|hip|cu)(?:(?:Ext)?(?:Host)?(?:Malloc|Free|MemAlloc|MemFree|Alloc)"
+    r"|Mem(?:Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree|HostAlloc)"
+    r"|HostRegister|HostUnregister)"
+)
+
+
+def allocator(inspection: Inspection) -> Finding | None:
+    """The GPU is idle while the host asks the driver for memory, or gives it back."""
+    rows = inspection.host_rows(_CALLS, *LAUNCH_KINDS)
+    claim = inspection.wall.claim_idle_during(rows)
+    if not inspection.is_worth(claim):
+        return None
+    rows, churn = inspection.rows_in(claim, rows), []
+    if has_memory_events(inspection.work.trace):
+        table = memory_by_operation(find_memory(inspection.work.tree))
+        freed = float(table["frees_within_operation"].sum())
+        what = "blocks that an operation allocated and freed again"
+        churn = [Evidence(what, freed, "blocks", "memory_by_operation")]
+    return inspection.finding(
+        "allocator",
+        claim,
+        evidence=[
+            Evidence("calls that allocate or free", len(rows), "calls", "tree"),
+            Evidence("host time in them", inspection.host_ms(rows), "ms", "tree"),
+            Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gaps_longest"),
+            *churn,
+        ],
+    )
+
+
+def synchronisation(inspection: Inspection) -> Finding | None:
+    """Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
+    wall, work = inspection.wall, inspection.work
+    classified = wall.classified
+    after = wall.claim_idle_after(classified.synchronising)
+    claim = after + wall.claim_idle_during(causes.blocking_calls(work))
+    asking = classified.synchronising[after.intervals.gap]
+    calls = np.unique(asking)
+    return inspection.finding(
+        "synchronisation",
+        claim,
+        evidence=[
+            Evidence("calls that waited before the GPU idled", len(calls), "calls", "gap_summary"),
+            Evidence("host time in them", inspection.host_ms(calls), "ms", "tree"),
+            Evidence("idle time after them", after.saving_ns / NS_PER_MS, "ms", "gap_summary"),
+        ],
+        where={
+            "operations": around(work, (EventKind.CPU_OP,), asking, after.ns),
+            "python_frames": frames_around(work, asking, after.ns),
+        },
+    )
+
+
+#: Operations, and what is no phase: neither what waits for others, nor what has its own detector.
+_OPERATION: Final = re.compile(r"(?!(?:c10d|gloo|mpi|autograd|profiler)\b)\w+::\w")
+_NO_PHASE: Final = re.compile(
+    r"ProfilerStep#|enumerate\(|(?:c10d|gloo|nccl|rccl|mpi)\b|.*(?i:compile|barrier|wait)"
+)
+#: One this long keeps no queue of launches busy: ns, or percent of what is judged; and at least.
+_LONGEST_NS, _LONG_PERCENT, _SHORT_NS = 20_000_000, 2.0, 100_000
+#: An operation of more operations than that does not compute itself: views of many tensors, say.
+_MOST_PARTS: Final = 16
+
+
+def cpu_operation(inspection: Inspection) -> Finding | None:
+    """Long operations and phases of the CPU whose thread starts and awaits no GPU work in them."""
+    trace, work = inspection.work.trace, inspection.work
+    long = min(_LONGEST_NS, max(_SHORT_NS, inspection.judged_ns * _LONG_PERCENT / 100))
+    ops = inspection.host_rows(_OPERATION, EventKind.CPU_OP)
+    ops = ops[trace.dur[ops] >= long]
+    parts = inspection.held_by(ops, trace.rows_of(EventKind.CPU_OP))
+    phases = trace.rows_of(EventKind.USER_ANNOTATION)
+    phases = phases[~trace.named(trace.name[phases], _NO_PHASE.match)]
+    rows = np.append(ops[parts <= _MOST_PARTS], phases[trace.dur[phases] >= long])
+    others = [causes.blocking_calls(work), compilations(trace), slow_regions(trace)]
+    alone = inspection.held_by(rows, np.concatenate([*others, captures(trace)[0]])) == 0
+    rows = rows[alone & ~inspection.starts_work(rows)]
+    claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
+    if claim is None:
+        return None
+    rows = inspection.rows_in(claim, rows)
+    longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
+    several = f" (of {len(rows):,} such)" if len(rows) > 1 else ""
+    return inspection.finding(
+        "cpu-operation",
+        claim,
+        title=f"{longest}{several} works on the CPU while the GPU idles for {{saving}}",
+        evidence=[Evidence("operations and phases of the CPU", len(rows), "events", "cpu_ops")],
+    )
+
+
+def recompilation(inspection: Inspection) -> Finding | None:
+    """The GPU is idle while the host compiles what ran before."""
+    trace = inspection.work.trace
+    rows = np.append(compilations(trace), slow_regions(trace))
+    # The first time is start-up, and not judged, as that of a capture.
+    claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
+    if claim is None:
+        return None
+    return inspection.finding(
+        "recompilation",
+        claim,
+        evidence=[Evidence("compilations, with their parts", len(rows), "events", "cpu_ops")],
+    )
+
+
+def graph_recapture(inspection: Inspection) -> Finding | None:
+    """The GPU is idle while the host captures a graph again."""
+    trace, launched = inspection.work.trace, int(find_launches(inspection.work).is_graph.sum())
+    (begins, ends), calls = captures(trace), instantiations(trace)
+    rows, until = np.append(begins, calls), np.append(ends, trace.end_of(calls))
+    claim = inspection.claim(lambda wall: wall.claim_idle_during(rows, until))
+    if claim is None:
+        return None
+    return inspection.finding(
+        "graph-recapture",
+        claim,
+        evidence=[
+            Evidence("captures", len(begins), "captures", "tree"),
+            Evidence("launches of graphs", launched, "calls", "tree"),
+        ],
+    )
+
+
+_LAUNCHING: Final = "while the host launches"
+#: Where the host is, and how the line begins if it is there most.
+_LEADS: Final = {
+    _LAUNCHING: "The host launches too slowly: the GPU idles for {saving}",
+    "in operations of the CPU": "Operations of the CPU delay launches: the GPU idles for {saving}",
+    "in Python": "Python between operations is slow: the GPU idles for {saving}",
+    "between calls": "The host is slow between calls: the GPU idles for {saving}",
+    "in phases of the CPU alone": "The host launches nothing for long: the GPU idles for {saving}",
+}
+_RECORDER: Final = "; recording may be {:.0f} % of the host's time, see profiler-overhead"
+_LONG_NS: Final = 1_000_000
+#: So many gaps (and a tenth of the GPU events) at most are a few; of lengths within such a factor.
+_FEW, _ALIKE = 20, 10
+
+
+def host_bound(inspection: Inspection) -> Finding | None:
+    """The GPU is idle because the host launches too slowly."""
+    wall = inspection.wall
+    idle, length = wall.idle, wall.idle.end - wall.idle.start
+    late = np.isin(idle.cause, (causes.HOST, causes.LAUNCH_OVERHEAD, causes.SYNCHRONISATION))
+    # Why something starts late that was launched long before is not known, unless the host, too,
+    # stood still.
+    late |= wall.may_wait(idle) & wall.nothing_launched[idle.gap]
+    holes = wall.mean_ms(length[late & (idle.cause == causes.LAUNCH_OVERHEAD)]) * NS_PER_MS
+    claim = wall.claim_idle(late)
+    if not inspection.is_worth(claim):
+        return None
+    gaps, number = np.unique(claim.intervals.gap, return_inverse=True)
+    lasts = sums(number, claim.intervals.end - claim.intervals.start, len(gaps))
+    split, of_gap = _split(inspection, claim), np.sort(lasts)[::-1]
+    half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
+    recorder = _recorder_percent(inspection)
+    holes_lead = holes > claim.saving_ns / 2
+    return inspection.finding(
+        "host-bound",
+        claim,
+        title=None if holes_lead else _title(of_gap, min(_FEW, len(inspection.work) / 10), split),
+        variant="holes" if holes_lead else "late",
+        values={"recorder": _RECORDER.format(recorder) if recorder else ""},
+        evidence=[
+            Evidence("gaps", len(gaps), "gaps", "gap_summary"),
+            Evidence("half of it is in gaps of at least", half / NS_PER_US, "µs", "gaps"),
+            Evidence("of it no longer than a launch takes", holes / NS_PER_MS, "ms", "gap_summary"),
+            *(Evidence(what, ms, "ms", "gap_hosts") for what, ms in split.items() if ms),
+        ],
+    )
+
+
+def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
+    """What the host was in during a claim, ms; nothing where no operation and call is recorded."""
+    trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
+    kinds = EventKind.CPU_OP, *LAUNCH_KINDS
+    moments = innermost_moments(trace, kinds, thread, start, end)
+    row, ns = moments.row, moments.time_of(thread, start, end)
+    if not ns.any():
+        return {}
+    launches = (trace.kind[row] != EventKind.CPU_OP) | inspection.starts_work(row)
+    left = end - start - moments.time_in(thread, start, end)
+    _, number = np.unique(gap, return_inverse=True)
+    long = np.bincount(number, left)[number] >= _LONG_NS
+    nothing = left[:0]
+    operations = inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0
+    short = (left[~long], nothing) if operations else (nothing, left[~long])
+    parts = ns[launches], ns[~launches], *short, left[long]
+    return {what: inspection.wall.mean_ms(of) for what, of in zip(_LEADS, parts, strict=True)}
+
+
+def _title(of_gap: Int64Array, few: float, split: Mapping[str, float]) -> str:
+    """The largest part of a claim first: a few long gaps that make most of it, or what it is in."""
+    large = of_gap[of_gap >= max(_LONG_NS, of_gap[0] / _ALIKE)]
+    share = 100 * large.sum() / of_gap.sum()
+    if 0 < len(large) <= few and share >= 50:
+        first, last = (ms_text(ns / NS_PER_MS) for ns in (large[-1], large[0]))
+        sizes = last if first == last else f"{first.removesuffix(' ms')} to {last}"
+        make = "1 gap of {} makes" if len(large) == 1 else f"{len(large)} gaps of {{}} make"
+        which = make.format(sizes)
+        return f"{which} {share:.0f} % of what the GPU idles for the host, {{saving}}"
+    what = max(split, key=lambda part: split[part], default=_LAUNCHING)
+    share = 100 * split.get(what, 0) / max(sum(split.values()), 1e-9)
+    return _LEADS[what] + (f", {share:.0f} % of it {what}" if what != _LAUNCHING else "")
+
+
+#: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
+_COSTS: Final = {"stacks": (EventKind.PYTHON_FUNCTION, 500), "shapes": (EventKind.CPU_OP, 1_000)}
+#: What of the host's time is worth telling, where the GPU is idle for so much, percent.
+_WORTH, _WAITS = 10.0, 5.0
+
+
+def _recorder_percent(inspection: Inspection) -> float:
+    """What recording may be of the time of the launching threads; 0 for what is not worth telling.
+
+    Nor does it matter where the GPU is hardly idle.
+    """
+    trace, wall, linked = inspection.work.trace, inspection.wall, inspection.work.tree.linked
+    pieces, total = wall.classified.pieces, 0
+    idle = (pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED]
+    waits = wall.mean_ms(idle) * NS_PER_MS
+    threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
+    for what, (kind, cost) in _COSTS.items():
+        if what not in inspection.missing:
+            rows = trace.rows_of(kind)
+            rows = rows[(trace.ts[rows] >= wall.start) & (trace.ts[rows] < wall.end)]
+            total += cost * int(np.isin(trace.thread[rows], threads).sum())
+    percent = min(100.0 * total / max(len(threads) * wall.total_ns, 1), 100.0)
+    told = percent >= _WORTH and 100 * waits >= _WAITS * inspection.judged_ns
+    return percent if told else 0.0
+
+
+def profiler_overhead(inspection: Inspection) -> Finding | None:
+    """How much of the host's time recording stacks and shapes may be."""
+    percent = _recorder_percent(inspection)
+    if not percent:
+        return None
+    return inspection.finding(
+        "profiler-overhead",
+        None,
+        title=f"Recording stacks and shapes may be {percent:.0f} % of the host's time",
+        informs=True,
+        evidence=[Evidence("estimated for the launching threads", percent, "%", "cpu_ops")],
+    )
+
+
+#: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
+_BLOCKED_NS, _FEWEST, _LEAST = 50_000, 4, 0.05
+_BUSY: Final = 0.9  # of a launch that blocks, at least
+
+
+def full_launch_queue(inspection: Inspection) -> Finding | None:
+    """Launches take long as the queue is full: the GPU limits, not the host."""
+    work, trace, lane = inspection.work, inspection.work.trace, inspection.wall.lanes.of_gpu
+    launches = find_launches(work)
+    events = np.flatnonzero(np.isin(work.tree.launch_of_gpu, launches.rows[launches.is_kernel]))
+    events = events[np.argsort(work.start[events], kind="stable")]
+    _, first = np.unique(work.name[events], return_index=True)
+    events = np.delete(events, first)  # the first of a kernel loads its code
+    calls = work.tree.launch_of_gpu[events]
+    waits = (trace.dur[calls] >= _BLOCKED_NS) & (work.start[events] > trace.end_of(calls))
+    events, calls = events[waits], calls[waits]
+    for device in np.unique(lane[events]).tolist():
+        mine, here = lane == device, calls[lane[events] == device]
+        busy = covered(work.start[mine], work.end[mine], trace.ts[here], trace.end_of(here))
+        calls = np.setdiff1d(calls, here[busy < _BUSY * trace.dur[here]])
+    time = int(trace.dur[calls].sum())
+    if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
+        return None
+    return inspection.finding(
+        "full-launch-queue",
+        None,
+        title=f"The queue of launches is full: {len(calls):,} launches block for"
+        f" {time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all;"
+        " the host is no limit there",
+        informs=True,
+        evidence=[Evidence("launches that block", len(calls), "calls", "tree")],
+    )

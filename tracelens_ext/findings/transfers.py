@@ -1,0 +1,355 @@
+"""Copies and collectives."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.collectives.collectives import (
+    SYNCHRONOUS,
+    bus_factor,
+    communication_of,
+    described_by,
+    element_bytes,
+    text_argument,
+)
+from tracelens_ext.findings.finding import Evidence, Finding, Place
+from tracelens_ext.findings.places import MOST_PLACES, places_of
+from tracelens_ext.intervals import union
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.kernel_names import simple_name
+from tracelens_ext.roofline.peaks import DevicePeaks, peer_links_of
+from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.work.gpu_work import GpuWork, gigabytes_per_second
+from tracelens_ext.work.gpu_work import pageable_copies as are_pageable
+
+if TYPE_CHECKING:
+    from tracelens_ext.findings.finding import Claim
+    from tracelens_ext.findings.inspection import Inspection
+    from tracelens_ext.findings.wall_time import WallTime
+    from tracelens_ext.trace import BoolArray, Device, Float64Array, Int64Array
+
+
+#: Copies within a device are work like any other: those of layouts have findings of their own.
+_WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
+_TO_DEVICE = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
+_COPIES = re.compile(r"(?:cuda|hip|cu)Memcpy")
+_GROUP: Final = ["Process Group Name", "Group size"]
+_SAME: Final = ["collective", *_GROUP, "Process Group Description", "dtype", "iteration"]
+#: The others wait for it so many times as long as for any other device.
+_FAR_WORSE: Final = 2
+
+
+def straggler(inspection: Inspection) -> Finding | None:
+    """The device of one of several ranks for which the others wait in collectives.
+
+    One that needs every rank ends on all at about the same time: a kernel that comes early runs
+    longer than the last one by its wait. The n-th calls alike in an iteration are the same.
+    """
+    work, wall = inspection.work, inspection.wall
+    if len(wall.lanes) < 2 or not work.is_communication.any():
+        return None
+    wait, last = _waits(inspection)
+    caused = np.bincount(last[last != NONE], wait[last != NONE], minlength=len(wall.lanes))
+    worst, second = np.argsort(-caused, kind="stable")[:2].tolist()
+    if caused[worst] <= _FAR_WORSE * caused[second]:
+        return None
+    claim = wall.claim_events(
+        (last == worst) & (wait > 0),
+        hiding=~(work.is_communication | work.is_copy),
+        until=work.start + wait,
+    )
+    if not inspection.is_worth(claim):
+        return None
+    name = claim.devices[worst]
+    meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))
+    busy, calls = (meanwhile.saving_ns - meanwhile.idle_ns) / NS_PER_MS, len(claim.events)
+    return inspection.finding(
+        "straggler",
+        claim,
+        values={"name": name},
+        evidence=[
+            Evidence("calls in which others waited for it", calls, "calls", "coll_analysis"),
+            Evidence(f"device {name} idle then", meanwhile.idle_ns / NS_PER_MS, "ms", "gap_hosts"),
+            Evidence(f"device {name} busy alone then", busy, "ms", "kernels"),
+        ],
+        where={
+            **places_of(wall, meanwhile),
+            "streams": (),
+            "collectives": _named_collectives(inspection, claim),
+        },
+    )
+
+
+def _waits(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
+    """How long each GPU event waits for the last device of its call, ns, and which that is.
+
+    Returns:
+        Both (g,); `NONE` for an event that is in no call of several devices.
+    """
+    work, steps = inspection.work, find_iterations(inspection.work.tree)
+    table = communication_of(work).copy()
+    simple = table["kernel_name"].map({n: simple_name(n) for n in table["kernel_name"].unique()})
+    table["collective"] = table["Collective name"].where(table["Collective name"] != "", simple)
+    event = table.index.to_numpy()
+    table["iteration"] = np.array([*steps.number, NONE], dtype=object)[steps.of_gpu[event]]
+    table["lane"], table["ns"] = inspection.wall.lanes.of_gpu[event], work.duration[event]
+    table["start"] = work.start[event]
+    table = table[table["collective"].str.contains(SYNCHRONOUS)].sort_values("start")
+    table["which"] = table.groupby(_SAME, dropna=False, sort=False).ngroup()
+    table["sequence"] = table.groupby(["which", "lane"]).cumcount()
+    calls = table.groupby(["which", "lane"])["ns"].transform("size")
+    counts = calls.groupby(table["which"])
+    call = table.groupby(["which", "sequence"])
+    devices = call["lane"].transform("size")
+    judged = (counts.transform("min") == counts.transform("max")) & (devices >= 2)
+    judged &= ~(devices > table["Group size"])
+    table = table[judged]
+    lane = table["lane"].to_numpy()
+    shortest = table.groupby(["which", "sequence"])["ns"].transform("idxmin").to_numpy()
+    wait, last = np.zeros(len(work), dtype=np.int64), np.full(len(work), NONE)
+    event = table.index.to_numpy()
+    last[event] = inspection.wall.lanes.of_gpu[shortest]
+    wait[event] = work.duration[event] - work.duration[shortest]
+    last[event[last[event] == lane]] = NONE
+    return wait, last
+
+
+def pageable_copies(inspection: Inspection) -> Finding | None:
+    """Copies from or to pageable memory, which go through a buffer of the driver."""
+    work, size = inspection.work, _copied_bytes(inspection)
+    pageable = are_pageable(work)[0] & work.is_copy
+    pageable &= ~((size > 0) & (size <= _SMALL_BYTES))  # for which the rate is no matter
+    if not pageable.any():
+        return None
+    rate = inspection.by_device(_link)
+    known = bool(((size > 0) & (rate > 0))[pageable].all())
+    total = max(int(work.duration[pageable].sum()), 1)
+    needed = float((size / np.maximum(rate, 1))[pageable].sum()) / total
+    wall = inspection.wall.copy()
+    copied = wall.claim_events(pageable).saving_ns
+    waits = _claim_waits(wall, pageable).saving_ns
+    return inspection.claimed(
+        "pageable-copies",
+        lambda wall: wall.claim_events(pageable) + _claim_waits(wall, pageable),
+        [
+            *_copy_rates(work, np.flatnonzero(pageable)),
+            *([Evidence("the link moves", float(rate.max()), "GB/s", "roofline")] if known else []),
+            Evidence("idle time of waits", waits / NS_PER_MS, "ms", "gap_summary"),
+        ],
+        # The link needs the rest, if each is exposed as much as all are.
+        low_ms=(copied * max(0.0, 1 - needed) + waits) / NS_PER_MS if known else None,
+    )
+
+
+#: A copy of so many bytes is mostly its own start and end; without a size, one that is as short.
+_SMALL_BYTES, _SHORT_NS = 65_536, 5_000
+#: Within a device: a parameter of this size and less, copied into a bucket.
+_PARAMETER_BYTES, _PARAMETER_NS = 2**22, 25_000
+_FLOOD: Final = 100
+
+
+def small_copies(inspection: Inspection) -> Finding | None:
+    """Floods of copies that are too small for the link or the memory to matter."""
+    work, size = inspection.work, _copied_bytes(inspection)
+    within = work.trace.named(work.name, _WITHIN_DEVICE.match)
+    short = work.duration <= np.where(within, _PARAMETER_NS, _SHORT_NS)
+    few = size <= np.where(within, _PARAMETER_BYTES, _SMALL_BYTES)
+    small = work.is_copy & np.where(size > 0, few, short)
+    if small.sum() < _FLOOD:
+        return None
+    launches = len(np.unique(work.tree.launch_of_gpu[small]))
+    return inspection.claimed(
+        "small-copies",
+        small.astype(np.float64),
+        [Evidence("launches of them", launches, "calls", "kernels")],
+        kinds={"copies": (work.name, work.trace.names)},
+    )
+
+
+#: Less than this share of the link is far below it. Smaller messages take their latency.
+_FAR, _LARGE_BYTES = 1 / 3, 2**20
+#: Between GPUs what takes less has not reached its rate, ns.
+_LARGE_NS: Final = 50_000
+_BETWEEN_GPUS: Final = re.compile(r"Memcpy PtoP|.*Peer-to-Peer")
+#: A collective that takes so many times as long as the best of its size waits for others; one call
+#: of a size cannot tell.
+_WAITS, _CALLS = 1.5, 3
+_SIZE: Final = ["Collective name", "dtype", "In msg nelems", "Out msg nelems"]
+
+
+def slow_link(inspection: Inspection) -> Finding | None:
+    """Collectives and copies far below what the link of the device moves."""
+    work, between = inspection.work, _between_gpus(inspection)
+    to_host = inspection.by_device(_link)
+    rate = np.where(between > 0, between, to_host)
+    # What is slower than the link to the host might as well go over that.
+    far = np.minimum(_FAR * rate, np.where(to_host > 0, to_host, np.inf))
+    crosses = ~work.trace.named(work.name, _WITHIN_DEVICE.match) & ~are_pageable(work)[0]
+    crosses |= work.trace.named(work.name, _BETWEEN_GPUS.match)
+    moved = np.where(crosses, _copied_bytes(inspection), 0.0)
+    transfer = work.duration.astype(np.float64)
+    _set_collectives(inspection, far, moved, transfer)
+    needed = moved / np.maximum(rate, 1)
+    slow = (moved >= _LARGE_BYTES) & (moved < far * transfer)
+    slow &= (between == 0) | (needed >= _LARGE_NS)
+    if not slow.any():
+        return None
+    # What is left of a call is its wait for others, and what the link needs.
+    until = work.start + np.rint(np.where(slow, transfer - needed, 0.0)).astype(np.int64)
+    computation = ~(work.is_communication | work.is_copy)
+    reached = float(moved[slow].sum() / transfer[slow].sum())
+    return inspection.claimed(
+        "slow-link",
+        lambda wall: wall.claim_events(slow, hiding=computation, until=until),
+        [
+            Evidence("they move (collectives: on the bus)", reached, "GB/s", "coll_analysis"),
+            Evidence("the link moves", float(rate[slow].max()), "GB/s", "roofline"),
+        ],
+    )
+
+
+def _between_gpus(inspection: Inspection) -> Float64Array:
+    """The rate of the links between GPUs over which each GPU event goes; 0: none is known, (g,).
+
+    Those of a product to one other GPU, as often as there are others, as far as it has links.
+    """
+    work = inspection.work
+    one = inspection.by_device(lambda _, its: peer_links_of(its.name)[0] if its else 0)
+    every = inspection.by_device(lambda _, its: peer_links_of(its.name)[1] if its else 0)
+    others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
+    event, gpus = communication_of(work).index.to_numpy(), len(work.trace.devices)
+    ranks = text_argument(work, "Process Group Ranks", described_by(work, event))
+    told = work.trace.metadata.get("distributedInfo")
+    world = told.get("world_size") if isinstance(told, dict) else None
+    if isinstance(world, int) and gpus and world >= gpus and world % gpus == 0:
+        # Else GPUs of a machine are without a rank, so where the ranks are is not known.
+        count = {text: _others_on_board(text, gpus) for text in {*ranks}}
+        others[event] = [count[text] for text in ranks]
+    return np.minimum(one * others, every)
+
+
+def _others_on_board(text: str, gpus: int) -> int:
+    """How many others a group has whose ranks are on one machine of so many GPUs; 0: not known."""
+    try:
+        ranks = json.loads(text)
+        boards = {rank // gpus for rank in ranks}
+    except (ValueError, TypeError, RecursionError):
+        return 0
+    return len(ranks) - 1 if len(boards) == 1 else 0
+
+
+def _set_collectives(
+    inspection: Inspection, far: Float64Array, moved: Float64Array, transfer: Float64Array
+) -> None:
+    """Set the bytes of collectives, as bus bandwidth counts, and ns without the wait for others."""
+    table = communication_of(inspection.work)
+    event, same = table.index.to_numpy(), [*_GROUP, *_SIZE]
+    told = table[_SIZE + _GROUP].drop_duplicates()
+    told["moved"] = [
+        np.fmax(sent, received) * element_bytes(kind) * bus_factor(name, ranks)
+        for name, kind, sent, received, _, ranks in told.itertuples(index=False)
+    ]
+    moved[event] = np.nan_to_num(table[same].merge(told, how="left", on=same)["moved"])
+    if moved[event].max(initial=0) < _LARGE_BYTES:
+        return  # none is judged
+    rate = np.where(moved[event] >= _LARGE_BYTES, moved[event] / np.maximum(transfer[event], 1), 0)
+    # A group that is fast in one call has a fast link: others of its calls wait for other ranks.
+    fastest = table.assign(rate=rate).groupby(_GROUP, dropna=False)["rate"].transform("max")
+    calls = table.groupby(same, dropna=False)["time"]
+    shortest = 1e3 * calls.transform("min")
+    alone = np.where(transfer[event] > _WAITS * shortest, shortest, transfer[event])
+    judged = calls.transform("size") >= _CALLS
+    judged &= fastest < far[event]
+    transfer[event] = np.where(judged, alone, 0.0)
+
+
+def exposed_copy(inspection: Inspection) -> Finding | None:
+    """Copies that nothing hides, and idle time in which the host waits for one to the device."""
+    work, wall = inspection.work, inspection.wall
+    crosses = ~work.trace.named(work.name, _WITHIN_DEVICE.match)
+    claim = wall.claim_events(work.is_copy & crosses)
+    pageable, _ = are_pageable(work)
+    wait = _claim_waits(wall, pageable | (work.trace.end_of(work.tree.launch_of_gpu) >= work.end))
+    return inspection.finding(
+        "exposed-copy",
+        claim + wait,
+        evidence=[
+            Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
+            *_copy_rates(work, claim.events),
+            Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
+        ],
+    )
+
+
+def _copy_rates(work: GpuWork, events: Int64Array) -> list[Evidence]:
+    """How fast some copies run, by direction."""
+    to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
+    return [
+        Evidence(f"they move, {way}", rate, "GB/s", "kernels")
+        for way, mine in (("to the device", to_device), ("from it", ~to_device))
+        if (rate := gigabytes_per_second(work, events[mine])) > 0
+    ]
+
+
+def _claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
+    """Claim the idle time in and after the calls of some copies to a device, (g,)."""
+    work, trace = wall.work, wall.work.trace
+    launch = work.tree.launch_of_gpu
+    copies = waited_for & work.is_copy & (launch != NONE)
+    copies &= trace.named(work.name, _TO_DEVICE.match)
+    copies &= trace.named(trace.name[launch], _COPIES.match)
+    idle = wall.claim_idle_during(np.unique(launch[copies]))
+    after = copies[wall.classified.gaps.before]
+    return idle + wall.claim_idle_after(np.where(after, wall.classified.synchronising, NONE))
+
+
+def exposed_communication(inspection: Inspection) -> Finding | None:
+    """Collectives that run while nothing is computed."""
+    work = inspection.work
+    communication = work.is_communication
+    computation = ~(communication | work.is_copy)
+    claim = inspection.wall.claim_events(communication, hiding=computation)
+    total = inspection.wall.mean_ms(work.duration[communication])
+    return inspection.finding(
+        "exposed-communication",
+        claim,
+        evidence=[
+            Evidence("communication in all", total, "ms", "coll_analysis"),
+            Evidence("of it claimed here", claim.saving_ns / NS_PER_MS, "ms", "gpu_timeline"),
+        ],
+        where={"collectives": _named_collectives(inspection, claim)},
+    )
+
+
+def _named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
+    """The collectives with their groups, the largest first."""
+    keys = ["Collective name", *_GROUP]
+    claimed = communication_of(inspection.work).loc[claim.events, keys].assign(ns=claim.event_ns)
+    sums = claimed.groupby(keys, sort=False, dropna=False)["ns"].agg(["sum", "size"])
+    largest = sums.sort_values("sum", ascending=False, kind="stable").head(MOST_PLACES)
+    return [
+        Place(_name(*group), float(ns) / NS_PER_MS, int(count))
+        for group, ns, count in largest.itertuples()
+        if group[0]
+    ]
+
+
+def _name(collective: str, group: str, ranks: float) -> str:
+    name = f"{collective}, group {group}" if group else collective
+    return name if np.isnan(ranks) else f"{name} of {ranks:.0f}"
+
+
+def _link(_: Device | None, peaks: DevicePeaks | None) -> float:
+    """Its link to the host in one direction, bytes a ns; 0: not known."""
+    return (peaks.link or 0.0) if peaks else 0.0
+
+
+def _copied_bytes(inspection: Inspection) -> Float64Array:
+    """The bytes of each copy; 0 for what is none, or not known, (g,)."""
+    work = inspection.work
+    size = np.maximum(work.trace.arg("bytes").at(work.rows, 0), 0)
+    return np.where(work.is_copy, size, 0).astype(np.float64)
