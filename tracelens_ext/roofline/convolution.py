@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens_ext.roofline.operation import (
     Cost,
@@ -11,8 +11,15 @@ from tracelens_ext.roofline.operation import (
     Operation,
     Tensor,
     bytes_read,
+    filing,
     short_type,
 )
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Model
+
+MODELS: dict[str, Model] = {}
+_of = filing(MODELS, "convolution")
 
 
 class _Places(NamedTuple):
@@ -97,23 +104,21 @@ def _each(op: Operation, i: int | None, n: int, default: int) -> list[int]:
     return numbers * n if len(numbers) == 1 else (numbers + [default] * n)[:n]
 
 
+@_of(" ".join(_FORWARD))
 def forward(op: Operation) -> Cost:
     """Input [N, Cin, …], weight [Cout, Cin / groups, …], bias; the result in the input's type."""
     at = _FORWARD[op.plain_name]
     x, weight = op.need(0), op.need(1)
     bias = op.tensor(at.bias) if at.bias is not None else None
     flops, result, parameters = _shape(op, x, weight, at)
-    elements = math.prod(result)
-    return Cost(
-        family="CONV_fwd",
-        flops=flops + (elements if bias else 0),
-        bytes=bytes_read(x, weight, bias) + elements * x.item,
-        data_type=short_type(x.kind),
-        engine="matrix",
-        parameters=parameters | {"bias": bias is not None},
-    )
+    elements, biased = math.prod(result), bias is not None
+    moved = bytes_read(x, weight, bias) + elements * x.item
+    parameters["bias"] = biased
+    kind = short_type(x.kind)
+    return Cost("CONV_fwd", flops + elements * biased, moved, kind, "matrix", parameters)
 
 
+@_of("convolution_backward")
 def backward(op: Operation) -> Cost:
     """Gradients of input, weight and bias, as far as `output_mask` asks for them."""
     grad, x, weight = op.need(0), op.need(1), op.need(2)
@@ -126,14 +131,6 @@ def backward(op: Operation) -> Cost:
     written = (x.written if of_input else 0) + (weight.written if of_weight else 0)
     if of_bias and len(grad.dims) > 1:
         written += grad.dims[1] * weight.item
-    return Cost(
-        family="CONV_bwd",
-        flops=flops * (of_input + of_weight) + (grad.elements if of_bias else 0),
-        bytes=read + written,
-        data_type=short_type(x.kind),
-        engine="matrix",
-        parameters=parameters | {"dgrad": of_input, "wgrad": of_weight},
-    )
-
-
-MODELS = {**dict.fromkeys(_FORWARD, forward), "convolution_backward": backward}
+    flops = flops * (of_input + of_weight) + grad.elements * of_bias
+    parameters |= {"dgrad": of_input, "wgrad": of_weight}
+    return Cost("CONV_bwd", flops, read + written, short_type(x.kind), "matrix", parameters)

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.hooks import Offered
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.models import Model
+    from tracelens_ext.roofline.operation import Model
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -198,27 +198,17 @@ def _compared(
     tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
     if tf32 and any(map(_TF32.search, op.kernels)):
         cost = replace(cost, data_type="tf32")
+    name = name_of(offered) if offered and cost.engine != "link" else "host_copy"
     best, bound, peak = _best_case(cost, peaks)
-    roofline_ns = None if best is None else best * count
-    return RooflineRow(
-        op,
-        count,
-        gpu_ns,
-        cost,
-        model="host_copy" if cost.engine == "link" else _name_of(offered),
-        roofline_ns=roofline_ns,
-        bound=bound,
-        peak=peak,
-        why_slow=why_slow(op, cost, peaks, gpu_ns, roofline_ns, count),
-        is_host_copy=is_host_copy,
-    )
+    best = None if best is None else best * count
+    slow = why_slow(op, cost, peaks, gpu_ns, best, count)
+    return RooflineRow(op, count, gpu_ns, cost, name, None, best, bound, peak, slow, is_host_copy)
 
 
-def _name_of(offered: Offered[Model] | None) -> str | None:
-    if offered is None:
-        return None
-    module = str(getattr(offered.item, "__module__", ""))
-    home = module.rpartition(".")[2] if offered.plugin.own else offered.plugin.name
+def name_of(offered: Offered[Model]) -> str:
+    """What tables call a model: `home.function`."""
+    module = str(getattr(offered.item, "__module__", "")).rpartition(".")[2]
+    home = getattr(offered.item, "home", module) if offered.plugin.own else offered.plugin.name
     return f"{home}.{getattr(offered.item, '__name__', 'model')}"
 
 
@@ -226,11 +216,10 @@ def _best_case(
     cost: Cost, peaks: DevicePeaks | None
 ) -> tuple[float | None, str | None, float | None]:
     """The roofline time of a call in ns, what limits it, and the peak of its engine and type."""
-    if peaks is None:
+    if peaks is None or (cost.engine == "link" and peaks.link is None):
         return None, None, None
     if cost.engine == "link":
-        best = None if peaks.link is None else cost.bytes / peaks.link
-        return best, None if best is None else "link", None
+        return cost.bytes / (peaks.link or 0.0), "link", None
     memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
     found = peaks.peak(cost.engine, cost.data_type)
     if found is None:
@@ -244,31 +233,37 @@ def _best_case(
 def roofline_table(roofline: Roofline) -> pd.DataFrame:
     """A row for each operation and its arguments, the longest GPU time first."""
     rows, groups = roofline.rows, roofline.groups
-    costs = [row.cost for row in rows]
     gpu_ns = groups.gpu_ns.astype(np.float64)
     measured = np.where(gpu_ns > 0, gpu_ns, np.nan)  # work of no time has no rate
     # What is None becomes NaN.
     best_ns = np.array([row.roofline_ns for row in rows], dtype=np.float64)
-    flops = np.array([cost.flops if cost else None for cost in costs], dtype=np.float64)
-    moved = np.array([cost.bytes if cost else None for cost in costs], dtype=np.float64)
+
+    def of_cost(*names: str) -> dict[str, list[Any]]:
+        return {name: [getattr(row.cost, name, None) for row in rows] for name in names}
+
+    def of_row(*names: str) -> dict[str, list[Any]]:
+        return {name: [getattr(row, name) for row in rows] for name in names}
+
+    work = {name: pd.array(each, dtype="Int64") for name, each in of_cost("flops", "bytes").items()}
+    rates = {  # 1,000 a ns are 10^12 a second
+        name: work[of].to_numpy(np.float64, na_value=np.nan) * groups.count / measured / 1e3
+        for name, of in (("tflops_per_s", "flops"), ("tb_per_s", "bytes"))
+    }
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
-        "family": [cost.family if cost else None for cost in costs],
+        **of_cost("family"),
         **groups.texts,
         "count": groups.count,
         "gpu_time_ms": gpu_ns / NS_PER_MS,
-        "flops": pd.array([cost.flops if cost else None for cost in costs], dtype="Int64"),
-        "bytes": pd.array([cost.bytes if cost else None for cost in costs], dtype="Int64"),
-        "engine": [cost.engine if cost else None for cost in costs],
-        "data_type": [cost.data_type if cost else None for cost in costs],
-        **{name: [getattr(row, name) for row in rows] for name in ("model", "why_no_model")},
-        "tflops_per_s": flops * groups.count / measured / 1e3,  # 1,000 a ns are 10^12 a second
-        "tb_per_s": moved * groups.count / measured / 1e3,
+        **work,
+        **of_cost("engine", "data_type"),
+        **of_row("model", "why_no_model"),
+        **rates,
         "roofline_time_ms": best_ns / NS_PER_MS,
-        "bound": [row.bound for row in rows],
+        **of_row("bound"),
         "% of roofline": best_ns / measured * 100,
         "time_lost_ms": np.maximum(gpu_ns - best_ns, 0.0) / NS_PER_MS,
-        "why_slow": [row.why_slow for row in rows],
+        **of_row("why_slow"),
     }
     return pd.DataFrame(columns)
 
@@ -286,7 +281,6 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
 
 
 _MOST_TENSORS: Final = 4
-_PRODUCTS: Final = ("GEMM", "CONV_fwd")
 
 
 def shape_text(row: RooflineRow) -> str:
@@ -295,8 +289,13 @@ def shape_text(row: RooflineRow) -> str:
     A type is said again where it changes; single elements and what comes late are left out.
     """
     op = row.operation
-    parts = [*_tensors(op), *_lists(op)]
-    product = row.cost is not None and row.cost.family in _PRODUCTS
+    parts = [(short_type(t.kind), _sizes(t.dims)) for t in op.tensors if t.dims]
+    parts += [
+        ("", f"{len(parts)} × {_sizes(parts[0])}")
+        for kind, parts in zip(op.types, op.dims, strict=False)
+        if kind == "TensorList" and isinstance(parts, tuple) and parts
+    ]
+    product = row.cost is not None and row.cost.family in ("GEMM", "CONV_fwd")
     if product:  # neither what is added nor `out=`
         first = int(op.plain_name.startswith(("add", "_add", "badd")))
         parts = parts[first : first + 2]
@@ -307,18 +306,6 @@ def shape_text(row: RooflineRow) -> str:
     if len(parts) > _MOST_TENSORS:
         texts.append("…")
     return (" × " if product else ", ").join(texts)
-
-
-def _tensors(op: Operation) -> list[tuple[str, str]]:
-    return [(short_type(t.kind), _sizes(t.dims)) for t in op.tensors if t.dims]
-
-
-def _lists(op: Operation) -> list[tuple[str, str]]:
-    return [
-        ("", f"{len(parts)} × {_sizes(parts[0])}")
-        for kind, parts in zip(op.types, op.dims, strict=False)
-        if kind == "TensorList" and isinstance(parts, tuple) and parts
-    ]
 
 
 def _sizes(dims: object) -> str:

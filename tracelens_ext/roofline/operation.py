@@ -8,13 +8,15 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens_ext.roofline.hlo_work import Work
+    from tracelens_ext.roofline.hlo import Work
     from tracelens_ext.serving.annotations import Batch
+
+    Model = Callable[["Operation"], "Cost"]
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
 
@@ -65,6 +67,8 @@ _BOOLEAN, _WHOLE, _FLOATING, _COMPLEX = range(4)
 #: Templates of kernels that handle elements by their size, such as those of `cat`.
 _OPAQUE_SIZE: Final = re.compile(r"OpaqueType<(\d+)")
 _OPAQUE_TYPES: Final = {1: "bool", 2: "c10::Half", 4: "float", 8: "double"}
+#: Serving engines and their libraries, as names of operations begin.
+_ENGINES: Final = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
 _KERNEL_TYPE: Final = re.compile(r"[<, ](c10::BFloat16|c10::Half|float|double)[>,]")
 
 
@@ -338,15 +342,30 @@ def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
     return "long int" if kind == "bool" and type(number) is int else kind
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The names in a text, for the tables of models."""
-    return tuple(text.split())
+def filing(models: dict[str, Model], home: str) -> Callable[..., Callable[[Model], Model]]:
+    """A decorator that adds a function to `models`, by operations; tables call it `home.function`.
+
+    With `engines` the names are those of serving engines and of their libraries.
+    """
+
+    def of(names: str, *, engines: bool = False) -> Callable[[Model], Model]:
+        libraries = [f"{each}::" for each in _ENGINES] if engines else [""]
+
+        def add(model: Model) -> Model:
+            vars(model)["home"] = home
+            models.update(
+                {library + name: model for library in libraries for name in names.split()}
+            )
+            return model
+
+        return add
+
+    return of
 
 
-def of_libraries(names: str, model: Callable[[Operation], Cost]) -> dict[str, Any]:
-    """A model for the operations of these names of serving engines and their libraries."""
-    libraries = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
-    return {f"{library}::{name}": model for library in libraries for name in names.split()}
+def vector_cost(family: str, x: Tensor, flops: int, moved: int, **parameters: object) -> Cost:
+    """The cost of work on the vector engine that is judged by the type of `x`."""
+    return Cost(family, flops, moved, short_type(x.kind), parameters=parameters)
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
