@@ -157,7 +157,8 @@ class _Heads(NamedTuple):
     "_C::paged_attention_v1 _C::paged_attention_v2 _rocm_C::paged_attention"
     " vllm::unified_attention* sglang::unified_attention* _vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd"
     " sgl_kernel::fwd flash_attn::_flash_attn_varlen_forward aiter::mha_varlen_fwd"
-    " aiter::fmha_v3_varlen_fwd aiter::pa_fwd_asm flashinfer::batch_prefill* flashinfer::batch_decode*"
+    " aiter::fmha_v3_varlen_fwd aiter::pa_fwd_asm"
+    " flashinfer::batch_prefill* flashinfer::batch_decode*"
 )
 def attention_by_lengths(op: Operation) -> Cost:
     """Prompts 2·H·(d_qk + d_v)·(Σ q·k - Σ q²/2), generation 2·H·(d_qk + d_v)·Σ k.
