@@ -100,13 +100,12 @@ class Analyzed(TableMethods):
         )
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
-        """The steps of a serving engine; see `serving.inferred.serving_steps`.
+        """The steps of a serving engine; see `serving.steps.serving_steps`.
 
         Raises:
             UsageError: one of `phases` has another form.
         """
-        from tracelens_ext.serving.inferred import serving_steps
-        from tracelens_ext.serving.steps import own_phases
+        from tracelens_ext.serving.steps import own_phases, serving_steps
 
         return serving_steps(self.tree, own_phases(phases))
 

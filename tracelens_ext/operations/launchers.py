@@ -9,9 +9,10 @@ below it. Communication has no launcher here: its time is mostly waiting for oth
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Arguments that tell two launches of one operation apart.
@@ -311,3 +313,56 @@ def _as_tuple(value: object) -> object:
     if not isinstance(value, list):
         return value
     return tuple([_as_tuple(v) if isinstance(v, list) else v for v in value])
+
+
+#: What is kept of captured operations, among their arguments.
+EXPERTS_BELOW: Final = "Experts below"
+_Tensor = tuple[tuple[int, ...], str]
+
+
+def is_of_experts(name: str) -> bool:
+    """Whether an engine's operation has experts, whose weights operations below it take.
+
+    vLLM's `moe_forward` has tokens [T, K] and what the router says [T, E] as arguments. The weights
+    [E, …] show in views of them, and how many experts a token has in what sorts the chosen ones.
+    """
+    return name.startswith("vllm::moe_forward")
+
+
+def experts_below(tree: CallTree, row: int) -> str:
+    """JSON of sizes and types of both weights, then of the choice (shares, numbers); or empty."""
+    at = int(tree.position[row])
+    rows = tree.rows[at : int(tree.subtree_end[at])]
+    calls = _tensors(tree.trace, rows[tree.trace.kind[rows] == EventKind.CPU_OP])
+    matrices = [dims for dims, _ in calls[0] if len(dims) == 2] if calls else []
+    if len(matrices) < 2:
+        return ""
+    (tokens, _), (_, experts) = matrices[:2]
+    every = dict.fromkeys(tensor for call in calls for tensor in call if len(tensor[0]) == 3)
+    weights = [tensor for tensor in every if tensor[0][0] == experts]
+    first, second = (math.prod(sizes) for sizes, _ in weights) if len(weights) == 2 else (0, 1)
+    for call in calls[1:] if first in (second, 2 * second) else ():  # 2: of gated experts
+        chosen = [each for each in call if len(each[0]) == 2 and each[0][0] == tokens]
+        if len(chosen) > 1 and chosen[0][0] == chosen[1][0] and chosen[0][0][1] < experts:
+            return json.dumps([*zip(*weights, *chosen[:2], strict=True)])
+    return ""
+
+
+def _tensors(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
+    """Sizes and types of the tensors that operations take."""
+    missing: tuple[object, str] = ((), "")
+    columns = []
+    for argument in ARGUMENTS[:2]:
+        number, values = argument_values(trace, rows, argument, parsed, missing)
+        columns.append([values[i][0] for i in number.tolist()])
+    return [
+        [each for each in zip(*call, strict=False) if _are_sizes(each[0]) and type(each[1]) is str]
+        if all(isinstance(part, tuple) for part in call)
+        else []
+        for call in zip(*columns, strict=True)
+    ]
+
+
+def _are_sizes(dims: object) -> bool:
+    sizes = dims if isinstance(dims, tuple) else ()
+    return len(sizes) > 0 and all(type(size) is int and size > 0 for size in sizes)

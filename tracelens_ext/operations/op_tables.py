@@ -18,8 +18,6 @@ from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import (
     group_durations,
-    inverse,
-    number_groups,
     percent,
     sums,
     texts,
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.trace import Float64Array, IntArray
+    from tracelens_ext.trace import Float64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 
@@ -131,31 +129,18 @@ class _Groups:
 
     def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
         self._table, self._by = table, by
-        first, number = number_groups([_factorized(table[column])[0] for column in by])
-        self.of_row = inverse(np.argsort(first))[number]
-        self.first = np.sort(first)
-        self.count = np.bincount(self.of_row, minlength=len(first))
+        grouped = table.groupby([*by], sort=False, observed=True, dropna=False)
+        self.of_row = grouped.ngroup().to_numpy()
+        _, self.first, self.count = np.unique(self.of_row, return_index=True, return_counts=True)
         self._grouped = table.groupby(self.of_row)
 
     def keys(self) -> dict[str, list[str]]:
         """What the groups have in common, column by column."""
-        result = {}
-        for column in self._by:
-            codes, labels = _factorized(self._table[column])
-            result[column] = [labels[code] for code in codes[self.first].tolist()]
-        return result
+        return {column: self._table[column].iloc[self.first].tolist() for column in self._by}
 
     def statistic(self, column: str, metric: str) -> Float64Array:
         """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
         return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
-
-
-def _factorized(column: pd.Series[Any]) -> tuple[IntArray, list[Any]]:
-    """Codes, and what they stand for; those of a categorical column are there already."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return column.cat.codes.to_numpy(), column.cat.categories.tolist()
-    codes, labels = pd.factorize(column)
-    return codes, list(labels)
 
 
 class LaunchedKernels:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.operations.experts import is_of_experts
+from tracelens_ext.operations.launchers import is_of_experts
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,

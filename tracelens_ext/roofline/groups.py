@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
-from tracelens_ext.operations.launchers import ARGUMENTS, argument_values, parsed
+from tracelens_ext.operations.launchers import (
+    ARGUMENTS,
+    EXPERTS_BELOW,
+    argument_values,
+    experts_below,
+    is_of_experts,
+    parsed,
+)
 from tracelens_ext.roofline.attention import takes_lengths
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.roofline.operation import Operation

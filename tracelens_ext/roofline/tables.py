@@ -16,8 +16,7 @@ from tracelens_ext.roofline.summary import (
     utilisation,
     with_roofline,
 )
-from tracelens_ext.serving.phases import phase_table
-from tracelens_ext.serving.tables import HAS_STEPS, phase_notes
+from tracelens_ext.serving.phases import HAS_STEPS, phase_notes, phase_table
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
