@@ -8,6 +8,7 @@ With operations and kernels below, it is small enough to be drawn.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
+from tracelens_ext.work.grouping import CallPaths, find_paths, group_durations, percent, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -229,16 +230,12 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array
 
 
 def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
-    """The same without the number of the instance."""
+    """The same without the number of the instance: `Block` of `Block_0`, `layers` of `layers/0`."""
+    parts = [label.partition(SEPARATOR) for label in labels]
+    named = [name if number else _INSTANCE.sub("", name) for name, number, _ in parts]
     classes: dict[str, int] = {}
-    code_of = [classes.setdefault(_class_name(label), len(classes)) for label in labels]
+    code_of = [classes.setdefault(name, len(classes)) for name in named]
     return list(classes), np.array(code_of, dtype=np.int64)[codes]
-
-
-def _class_name(label: str) -> str:
-    """`Block` of `Block_0`, `layers` of `layers/0`."""
-    name, *numbers = label.split(SEPARATOR)
-    return name if numbers else _INSTANCE.sub("", name)
 
 
 def _below(
@@ -269,7 +266,6 @@ def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[st
 
 
 MOST_NODES = 1000
-_OTHER = "other"
 
 
 def call_tree(work: GpuWork) -> pd.DataFrame:
@@ -289,68 +285,50 @@ def call_tree(work: GpuWork) -> pd.DataFrame:
             break
     nodes = {path: nodes[path] for path in sorted(nodes, key=len)}
     category = [max(times, key=lambda each: times[each]) for times in nodes.values()]
-    total = [sum(times.values()) for times in nodes.values()]
+    total = [times.total() for times in nodes.values()]
     return pd.DataFrame({**numbered(nodes), "category": category, "gpu_time_ns": total})
-
-
-def _leaves(work: GpuWork) -> list[tuple[str, str, str, str, int]]:
-    """(module, operation, kernel, category, ns), the longest first."""
-    code, labels = work.tree.cpu_op_label_of_gpu
-    names, found = work.trace.names, work.categories
-    module = ["" for _ in range(len(work))]
-    if has_modules(work.trace):
-        codes, paths = module_of_gpu(work)
-        known = [*paths, ""]  # NONE is the last
-        module = [known[each] for each in codes.tolist()]
-    frame = pd.DataFrame(
-        {
-            "module": module,
-            "operation": pd.Categorical.from_codes(code, pd.Index(range(len(labels)))),
-            "kernel": work.name,
-            "category": found.code if found is not None else 0,
-            "ns": work.duration,
-        }
-    )
-    keys = ["module", "operation", "kernel", "category"]
-    sums = frame.groupby(keys, observed=True, sort=False)["ns"].sum().sort_values(ascending=False)
-    categories = found.labels if found is not None else ["GPU work"]
-    return [
-        (place, labels[operation], names[kernel], categories[category], int(ns))
-        for (place, operation, kernel, category), ns in zip(
-            sums.index.tolist(), sums.tolist(), strict=True
-        )
-    ]
 
 
 #: Kind and label at each level.
 NodePath = tuple[tuple[str, str], ...]
-#: Path of a node → ns by category.
-_Nodes = dict[NodePath, dict[str, int]]
 
 
-def _nodes(leaves: list[tuple[str, str, str, str, int]], shown: int) -> _Nodes:
-    """The nodes of the first leaves and what encloses them; the others as `other`."""
-    nodes: _Nodes = {}
+def _leaves(work: GpuWork) -> list[tuple[NodePath, str, int]]:
+    """Path, category and ns of kernels, the longest first."""
+    operation, operations = work.tree.cpu_op_label_of_gpu
+    (module, modules), found = module_of_gpu(work), work.categories
+    categories = found.labels if found is not None else ["GPU work"]
+    category = found.code if found is not None else np.zeros(len(work), dtype=np.int64)
+    groups = group_durations([module, operation, work.name, category], work.duration)
+    above = [tuple(("module", part) for part in path.split(SEPARATOR) if part) for path in modules]
+    above.append(())  # of NONE
+    kernels = zip(*(key.tolist() for key in groups.keys), groups.total.tolist(), strict=True)
+    return [
+        (
+            (*above[at], ("operation", operations[op]), ("kernel", work.trace.names[kernel])),
+            categories[of],
+            ns,
+        )
+        for at, op, kernel, of, ns in kernels
+    ]
+
+
+def _nodes(leaves: list[tuple[NodePath, str, int]], shown: int) -> dict[NodePath, Counter[str]]:
+    """By path the ns by category, of the first leaves and what encloses them; others are `other`."""
+    nodes: dict[NodePath, Counter[str]] = {}
 
     def add(path: NodePath, category: str, ns: int) -> None:
         for depth in range(1, len(path) + 1):
-            times = nodes.setdefault(path[:depth], {})
-            times[category] = times.get(category, 0) + ns
+            nodes.setdefault(path[:depth], Counter())[category] += ns
 
-    rest = []
-    for at, (module, operation, kernel, category, ns) in enumerate(leaves):
-        above = [("module", part) for part in module.split(SEPARATOR) if part]
-        path = (*above, ("operation", operation), ("kernel", kernel))
-        if at < shown:
-            add(path, category, ns)
-        else:
-            rest.append((path, category, ns))
+    for leaf in leaves[:shown]:
+        add(*leaf)
     kept = frozenset(nodes)
-    for path, category, ns in rest:
+    for path, category, ns in leaves[shown:]:
         depth = len(path) - 1
         while depth and path[:depth] not in kept:
             depth -= 1
-        add((*path[:depth], (_OTHER, f"{_OTHER} ({category})")), category, ns)
+        add((*path[:depth], ("other", f"other ({category})")), category, ns)
     return nodes
 
 
@@ -365,10 +343,11 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
     }
 
 
-_NN_MODULES = Table(
-    name="nn_modules",
-    shows="GPU time by nn.Module",
-    columns="""
+TABLES = [
+    Table(
+        name="nn_modules",
+        shows="GPU time by nn.Module",
+        columns="""
         path: classes, the outermost module first, joined by `/`; with `nn_module_instances=True`
             modules, `Block_0`, `Block_1`
         modules [modules]: how many there are of the path; not with `nn_module_instances=True`
@@ -382,29 +361,28 @@ _NN_MODULES = Table(
         backward_time_ms: in training: busy time of what autograd launched for the operations of the
             module. It runs on another thread, outside of the module, and is in no other column.
         """,
-    table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
-    options=["nn_module_instances"],
-    when=[
-        GPU_EVENTS,
-        Condition(
-            "the trace has Python frames of `nn.Module`s",
-            lambda analyzer, _: has_modules(analyzer.trace),
-        ),
-    ],
-    method="get_df_nn_modules()",
-    charts=[
-        Chart(
-            "GPU time by module class, without the modules within",
-            "nn_modules",
-            "path",
-            "gpu_time_self_ms",
-            top=15,
-            on="page",
-        )
-    ],
-)
-
-TABLES = [_NN_MODULES]
+        table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
+        options=["nn_module_instances"],
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "the trace has Python frames of `nn.Module`s",
+                lambda analyzer, _: has_modules(analyzer.trace),
+            ),
+        ],
+        method="get_df_nn_modules()",
+        charts=[
+            Chart(
+                "GPU time by module class, without the modules within",
+                "nn_modules",
+                "path",
+                "gpu_time_self_ms",
+                top=15,
+                on="page",
+            )
+        ],
+    )
+]
 VIEWS = [
     Table(
         name="call_tree",

@@ -56,17 +56,18 @@ def busy_by_step(work: GpuWork, steps: Steps) -> Int64Array:
 
 def phase_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     """A row a phase, and `other` if GPU work lies outside of all steps; without the roofline."""
-    labels, count = steps.labels, len(steps.labels)
+    count = len(steps.labels)
     busy = sums(np.append(steps.phase, count - 1), busy_by_step(work, steps), count)
     idle = _idle(work, steps)
     elapsed = busy + idle.sum(axis=0)
-    counts = _counts(steps)
-    columns: dict[str, object] = {"phase": labels, **counts}
-    tokens = np.array([total or np.nan for total in counts["tokens"]])
-    per_step = np.append(np.bincount(steps.phase, minlength=count - 1), 0)
+    told = {"steps": np.ones(len(steps), dtype=np.int64), **_told(steps)}
+    columns: dict[str, object] = {"phase": steps.labels}
+    columns |= {name: sums(steps.phase, each, count) for name, each in told.items()}
+    tokens = sums(steps.phase, told["tokens"], count).astype(np.float64)
+    tokens[tokens == 0] = np.nan
     columns |= {
         "gpu_busy_ms": busy / NS_PER_MS,
-        "gpu_ms_per_step": _ratio(busy / NS_PER_MS, per_step),
+        "gpu_ms_per_step": _ratio(busy / NS_PER_MS, sums(steps.phase, told["steps"], count)),
         "gpu_us_per_token": _ratio(busy / NS_PER_US, tokens),
         "idle_ms": (elapsed - busy) / NS_PER_MS,
         "busy_%": percent(busy, elapsed),
@@ -87,46 +88,38 @@ def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     """A row a step, the longest GPU time first; columns as the sheet `phase_steps`."""
     busy = busy_by_step(work, steps)[:-1]
     mine = work.counted & (steps.of_gpu != NONE)
-    owner = steps.of_gpu[mine]
-    kernels = np.bincount(steps.of_gpu[mine & work.is_kernel], minlength=len(steps))
     gaps = classify_gaps(work, "device").gaps
     ended_by = steps.of_gpu[gaps.after]
     idle = sums(ended_by[ended_by != NONE], gaps.duration[ended_by != NONE], len(steps))
-    batches = steps.batch
-    tokens = np.array([batch.tokens for batch in batches], dtype=np.int64)
+    told = _told(steps)
     frame = pd.DataFrame(
         {
             "step": steps.name,
-            "phase": [batch.phase for batch in batches],
+            "phase": [batch.phase for batch in steps.batch],
             "start_ms": steps.start / NS_PER_MS,
             "wall_time_ms": (steps.end - steps.start) / NS_PER_MS,
-            "context_requests": [batch.context.requests for batch in batches],
-            "generation_requests": [batch.generation.requests for batch in batches],
-            "tokens": tokens,
+            **{name: told[name] for name in ("context_requests", "generation_requests", "tokens")},
             "gpu_busy_ms": busy / NS_PER_MS,
-            "gpu_us_per_token": _ratio(busy / NS_PER_US, tokens.astype(np.float64)),
+            "gpu_us_per_token": _ratio(busy / NS_PER_US, told["tokens"]),
             "idle_ms": idle / NS_PER_MS,
-            "gpu_events": np.bincount(owner, minlength=len(steps)),
-            "kernels": kernels,
+            "gpu_events": np.bincount(steps.of_gpu[mine], minlength=len(steps)),
+            "kernels": np.bincount(steps.of_gpu[mine & work.is_kernel], minlength=len(steps)),
         }
     )
     order = np.lexsort((steps.start, -busy))
     return frame.iloc[order].reset_index(drop=True)
 
 
-def _counts(steps: Steps) -> dict[str, list[int]]:
-    """Steps, requests and tokens of each phase; nothing for what lies outside."""
-    names = (
-        *("steps", "context_requests", "generation_requests"),
-        *("context_tokens", "generation_tokens", "tokens"),
-    )
-    counts: dict[str, list[int]] = {name: [0] * len(steps.labels) for name in names}
-    for phase, batch in zip(steps.phase.tolist(), steps.batch, strict=True):
-        context, generation = batch.context, batch.generation
-        of_step = (1, context.requests, generation.requests, context.tokens, generation.tokens)
-        for name, number in zip(names, (*of_step, batch.tokens), strict=True):
-            counts[name][phase] += number
-    return counts
+def _told(steps: Steps) -> dict[str, Int64Array]:
+    """Requests and tokens of each step."""
+    figures = {
+        "context_requests": [batch.context.requests for batch in steps.batch],
+        "generation_requests": [batch.generation.requests for batch in steps.batch],
+        "context_tokens": [batch.context.tokens for batch in steps.batch],
+        "generation_tokens": [batch.generation.tokens for batch in steps.batch],
+        "tokens": [batch.tokens for batch in steps.batch],
+    }
+    return {name: np.array(each, dtype=np.int64) for name, each in figures.items()}
 
 
 def _idle(work: GpuWork, steps: Steps) -> Int64Array:
@@ -191,14 +184,11 @@ def _has_steps(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
     return len(analyzer.serving_steps() if asked else find_steps(analyzer.tree)) > 0
 
 
-def _has_layers(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
-    return _has_steps(analyzer, options) and bool(
-        layers.find_layers(analyzer.work, analyzer.serving_steps())
-    )
-
-
 HAS_STEPS = Condition("annotations of a serving engine name its steps", _has_steps)
-_LAYERS = Condition("a block of kernels repeats within a step", _has_layers)
+_LAYERS = Condition(
+    "a block of kernels repeats within a step",
+    lambda analyzer, _: bool(layers.find_layers(analyzer.work, analyzer.serving_steps())),
+)
 
 
 def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Iterable[str]:
@@ -215,7 +205,7 @@ def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Itera
     yield f"The steps launched {share:.1f} % of the GPU time; the rest is `other`."
     if any(batch.tokens == 0 for batch in steps.batch):
         yield "The annotations of some steps say nothing of tokens; those count as none."
-    yield from layers.layer_notes(analyzer.work, steps)
+    yield from layers.layer_notes(work, steps)
 
 
 def _of(make: Callable[[GpuWork, Steps], pd.DataFrame]) -> Callable[..., pd.DataFrame]:

@@ -4,18 +4,19 @@ A step is an annotation that an engine (`annotations.py`) or the user named; ann
 another on a thread are one step, which is as long as the outermost and holds what the most telling
 of them says.
 
-Where no annotation names them, shapes of operations may show them. A pass through the model begins
-with a look-up in the largest embedding table, and lasts until the next on its thread; where none was
-recorded, it begins with the first attention whose sizes differ from those before it. One query a
-sequence is `decode`, more are `prefill`. A trace with a backward pass, without attention, or of
-images (convolutions, and no vocabulary) has no steps. Python frames of an engine's step say where
-steps are, shapes then only their phase.
+Where no annotation names them, shapes may show them. A pass through the model begins with a look-up
+in the largest embedding table, and lasts until the next on its thread; where none was recorded, it
+begins with the first attention whose sizes differ from those before it. One query a sequence is
+`decode`, more are `prefill`. A trace with a backward pass, without attention, or of images
+(convolutions, and no vocabulary) has no steps. Python frames of an engine's step say where steps
+are, shapes then only their phase.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -68,26 +69,25 @@ class Steps:
     end: Int64Array  #: likewise, (k,)
     of_gpu: Int64Array  #: the step in which each GPU event was launched, `NONE` for none, (g,)
     note: str = ""  #: how they were found, where no annotation of the host tells; empty otherwise
-    phases: list[str] = field(init=False)  #: the phases that occur, in the order of tables
-    phase: Int64Array = field(init=False)  #: of each step, an index into those, (k,)
-
-    def __post_init__(self) -> None:
-        found = dict.fromkeys(batch.phase for batch in self.batch)
-        phases = [*(p for p in ORDER if p in found), *(p for p in found if p not in ORDER)]
-        place = {name: i for i, name in enumerate(phases)}
-        phase = np.array([place[batch.phase] for batch in self.batch], dtype=np.int64)
-        object.__setattr__(self, "phases", phases)
-        object.__setattr__(self, "phase", phase)
 
     def __len__(self) -> int:
         return len(self.name)
 
+    @cached_property
+    def phases(self) -> list[str]:
+        """The phases that occur, in the order of tables."""
+        found = dict.fromkeys(batch.phase for batch in self.batch)
+        return [*(p for p in ORDER if p in found), *(p for p in found if p not in ORDER)]
+
+    @cached_property
+    def phase(self) -> Int64Array:
+        """Of each step, an index into those, (k,)."""
+        return np.array([self.phases.index(b.phase) for b in self.batch], dtype=np.int64)
+
     @property
     def phase_of_gpu(self) -> Int64Array:
         """The phase of each GPU event, an index into `labels`, (g,)."""
-        of_step = np.append(self.phase, len(self.phases))
-        result: Int64Array = of_step[self.of_gpu]
-        return result
+        return np.append(self.phase, len(self.phases))[self.of_gpu]
 
     @property
     def labels(self) -> list[str]:
@@ -140,15 +140,13 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
         begins &= ~_goes_on(begins, key, start, end, np.zeros_like(end))
     step = np.cumsum(begins) - 1
     first = np.flatnonzero(np.diff(step, prepend=-1))
-    best = first.tolist()
-    codes, whose = trace.name[rows].tolist(), step.tolist()
-    for at in np.flatnonzero(np.diff(step, prepend=-1) == 0).tolist():
-        if batch_of[codes[at]][0] > batch_of[codes[best[whose[at]]]][0]:
-            best[whose[at]] = at
+    codes = trace.name[rows].tolist()
+    told = np.array([batch_of[code][0] for code in codes], dtype=np.int64)
+    most = np.lexsort((-told, step))[first].tolist()  # the first of those that tell most
     return steps_at(
         tree,
-        [trace.names[codes[at]] for at in best],
-        [batch_of[codes[at]][1] for at in best],
+        [trace.names[codes[at]] for at in most],
+        [batch_of[codes[at]][1] for at in most],
         (thread[first], start[first], np.maximum.reduceat(end, first) if len(first) else end),
         _ON_GPU if on_gpu else "",
         on_gpu=on_gpu,
@@ -218,7 +216,6 @@ _EMBEDDING: Final = "aten::embedding"
 _ATTENTION: Final = re.compile(
     r"scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_", re.IGNORECASE
 )
-_HEADS_FIRST: Final = re.compile(r"scaled_dot_product")
 _BACKWARD: Final = re.compile(r"autograd::engine|.*Backward\d*$|.*_backward$")
 _CONVOLUTION: Final = re.compile(r"aten::(?:_?convolution|conv[23]d|(?:cudnn|miopen)_convolution)")
 _OF_IMAGES: Final = 4  # sizes of what a convolution of images gets, at least
@@ -267,46 +264,38 @@ def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
 def infer_steps(tree: CallTree) -> Steps:
     """The steps by shapes, none where the trace does not show them; see the module."""
     trace = tree.trace
-    empty = np.empty(0, dtype=np.int64)
-    rows = trace.rows_of(EventKind.CPU_OP)
-    attention = rows[trace.named(trace.name[rows], _ATTENTION.search)]
-    training = trace.named(trace.name[rows], _BACKWARD.match).any()
-    if training or not len(attention):
-        return steps_at(tree, [], [], (empty, empty, empty), HOW)
-    attention = attention[np.argsort(trace.ts[attention], kind="stable")]
-    starts, batches, vocabulary = _embeddings(trace, rows, attention)
-    if vocabulary < _VOCABULARY and _has_images(trace, rows):
-        return steps_at(tree, [], [], (empty, empty, empty), HOW)
-    if not len(starts):
-        starts, batches = _by_attention(trace, attention)
-    order = np.lexsort((trace.ts[starts], trace.thread[starts]))
-    starts = starts[order]
-    thread, start = trace.thread[starts].astype(np.int64), trace.ts[starts]
+    starts = _starts(trace)
+    rows = np.array([*starts], dtype=np.int64)
+    rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
+    thread, start = trace.thread[rows].astype(np.int64), trace.ts[rows]
     same = thread[1:] == thread[:-1]
     end = np.append(np.where(same, start[1:], trace.span_ns + 1), trace.span_ns + 1)[: len(start)]
-    batches = [batches[i] for i in order.tolist()]
+    batches = [starts[row] for row in rows.tolist()]
     names = [f"{batch.phase} (inferred)" for batch in batches]
     return steps_at(tree, names, batches, (thread, start, end), HOW)
 
 
-def _embeddings(
-    trace: Trace, rows: Int64Array, attention: Int64Array
-) -> tuple[Int64Array, list[Batch], int]:
-    """The look-ups in the largest table, the batches that their indices show, and its rows."""
+def _starts(trace: Trace) -> dict[int, Batch]:
+    """The operations that steps begin with, and what each computes."""
+    rows = trace.rows_of(EventKind.CPU_OP)
+    attention = rows[trace.named(trace.name[rows], _ATTENTION.search)]
+    training = trace.named(trace.name[rows], _BACKWARD.match).any()
+    if training or not len(attention):
+        return {}
+    attention = attention[np.argsort(trace.ts[attention], kind="stable")]
     named = trace.names_matching(lambda name: name == _EMBEDDING)
-    found = []
-    for row in rows[named[trace.name[rows]]].tolist():
-        sizes = _sizes(trace, row)
-        if len(sizes) > 1 and len(sizes[0]) == 2:
-            found.append((sizes[0][0], row, sizes[1]))
-    largest = max((size for size, *_ in found), default=0)
-    starts, batches = [], []
-    for size, row, indices in found:
-        batch = _batch(trace, row, indices, attention) if size == largest else None
-        if batch is not None:
-            starts.append(row)
-            batches.append(batch)
-    return np.array(starts, dtype=np.int64), batches, largest
+    look_ups = {row: _sizes(trace, row)[:2] for row in rows[named[trace.name[rows]]].tolist()}
+    look_ups = {row: each for row, each in look_ups.items() if list(map(len, each[:1])) == [2]}
+    tables = [table[0] for table, *indices in look_ups.values() if indices]
+    if max(tables, default=0) < _VOCABULARY and _has_images(trace, rows):
+        return {}
+    found = {
+        row: _batch(trace, row, indices[0], attention)
+        for row, (table, *indices) in look_ups.items()
+        if indices and table[0] == max(tables)
+    }
+    starts = {row: batch for row, batch in found.items() if batch is not None}
+    return starts or _by_attention(trace, attention)
 
 
 def _has_images(trace: Trace, rows: Int64Array) -> bool:
@@ -330,23 +319,21 @@ def _batch(trace: Trace, row: int, indices: list[int], attention: Int64Array) ->
     return None
 
 
-def _by_attention(trace: Trace, attention: Int64Array) -> tuple[Int64Array, list[Batch]]:
+def _by_attention(trace: Trace, attention: Int64Array) -> dict[int, Batch]:
     """The first attention of each run with the same sizes of Q and K on a thread."""
-    starts, batches = [], []
+    starts = {}
     before: tuple[object, ...] = ()
     for row in attention[np.argsort(trace.thread[attention], kind="stable")].tolist():
         sizes = _sizes(trace, row)[:2]
-        if len(sizes) < 2 or any(len(each) != 4 for each in sizes):
+        if list(map(len, sizes)) != [4, 4]:
             continue
-        heads_first = bool(_HEADS_FIRST.search(trace.name_of(row)))
-        queries, keys = (each[2 if heads_first else 1] for each in sizes)
-        this = (int(trace.thread[row]), sizes[0][0], queries, keys)
-        batch = _phase(sizes[0][0], sizes[0][0] * queries)
+        at = 2 if "scaled_dot_product" in trace.name_of(row) else 1
+        this = (int(trace.thread[row]), sizes[0][0], sizes[0][at], sizes[1][at])
+        batch = _phase(sizes[0][0], sizes[0][0] * sizes[0][at])
         if this != before and batch is not None:
-            starts.append(row)
-            batches.append(batch)
+            starts[row] = batch
         before = this
-    return np.array(starts, dtype=np.int64), batches
+    return starts
 
 
 def _phase(sequences: int, tokens: int) -> Batch | None:
