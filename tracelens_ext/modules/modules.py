@@ -314,7 +314,7 @@ def _leaves(work: GpuWork) -> list[tuple[NodePath, str, int]]:
 
 
 def _nodes(leaves: list[tuple[NodePath, str, int]], shown: int) -> dict[NodePath, Counter[str]]:
-    """By path the ns by category, of the first leaves and what encloses them; others are `other`."""
+    """By path the ns by category: of the first leaves and what encloses them, and of `other`."""
     nodes: dict[NodePath, Counter[str]] = {}
 
     def add(path: NodePath, category: str, ns: int) -> None:

@@ -268,7 +268,7 @@ def _device(entry: object, where: str) -> DevicePeaks:
         link=_number(entry, "link", where) if "link" in entry else None,
         units=int(_number(entry, "units", where, _listed("units", name))),
         warp=int(_number(entry, "warp", where, 0)),
-        memory_gb=_number(entry, "memory_gb", where, 0),
+        memory_gb=_number(entry, "memory_gb", where, _listed("memory_gb", name)),
         cache=_listed("cache", name),
         partitions=bool(entry.get("partitions", False)),
         source=str(entry.get("source", where)),
