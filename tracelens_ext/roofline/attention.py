@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens_ext.roofline.operation import (
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     bytes_read,
-    filing,
     short_type,
 )
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Model
     from tracelens_ext.serving.annotations import Batch
 
-MODELS: dict[str, Model] = {}
+MODELS = Models()
 
 
 class _Places(NamedTuple):
@@ -64,7 +63,7 @@ _PLACES = {
 }
 
 
-@filing(MODELS, "attention")(" ".join(_PLACES))
+@MODELS.of("attention")(" ".join(_PLACES))
 def attention(op: Operation) -> Cost:
     """Forward 2·B·H·P·(d_qk + d_v) for P pairs of positions, backward 2.5 times that.
 
@@ -132,7 +131,7 @@ def _pairs(op: Operation, at: _Places, nq: int, nkv: int) -> tuple[int, int]:
     return pairs, max(last - first, 0)
 
 
-_of_engines = filing(MODELS, "serving")
+_of_engines = MODELS.of("serving")
 #: Where the query is among the arguments; keys and values follow. Other operations begin with it.
 _QUERY: Final = {
     "_C::paged_attention_v1": 1,

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tracelens_ext.roofline.operation import (
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     bytes_read,
-    filing,
     short_type,
 )
 
-if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Model
-
-MODELS: dict[str, Model] = {}
-_of = filing(MODELS, "convolution")
+MODELS = Models()
+_of = MODELS.of("convolution")
 
 
 class _Places(NamedTuple):

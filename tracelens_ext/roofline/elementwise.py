@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     broadcast,
     bytes_read,
-    filing,
     is_whole,
     promoted_type,
     short_type,
@@ -28,7 +28,6 @@ from tracelens_ext.roofline.operation import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens_ext.roofline.operation import Model
 
 #: Operations for each element of the result, a convention: 1 for what one instruction does, about
 #: as many as an approximation by a polynomial takes for the others. 1 for those not listed.
@@ -45,9 +44,9 @@ FLOPS_PER_ELEMENT: Final = {
     }.items()
     for name in names.split()
 }
-MODELS: dict[str, Model] = {}
-_of = filing(MODELS, "elementwise")
-_of_lists = filing(MODELS, "optimizer")
+MODELS = Models()
+_of = MODELS.of("elementwise")
+_of_lists = MODELS.of("optimizer")
 
 
 def elementwise(
@@ -337,7 +336,7 @@ _NO_WORK = re.compile(
 )
 
 
-@filing(MODELS, "compiled")("triton_*")
+@MODELS.of("compiled")("triton_*")
 def inductor(op: Operation) -> Cost:
     """Every recorded tensor crosses memory once; each fused operation works on the largest."""
     if not op.tensors:

@@ -11,27 +11,24 @@ the number of their elements is always N·K, and K is known from the activations
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelens_ext.operations.launchers import is_of_experts
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     bytes_read,
-    filing,
     is_whole,
     short_type,
 )
 
-if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Model
-
-MODELS: dict[str, Model] = {}
-_of = filing(MODELS, "gemm")
-_of_engines = filing(MODELS, "quantized")
+MODELS = Models()
+_of = MODELS.of("gemm")
+_of_engines = MODELS.of("quantized")
 
 
 def matrix_product(

@@ -24,17 +24,16 @@ from tracelens_ext.readers.xplane.shapes import (
     results_of,
     windows_of,
 )
-from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, filing, short_type
+from tracelens_ext.roofline.operation import Cost, Models, NoModelError, Operation, short_type
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tracelens_ext.readers.xplane.hlo import Message
-    from tracelens_ext.roofline.operation import Model
     from tracelens_ext.trace import Int64Array, IntArray, Trace
 
-MODELS: dict[str, Model] = {}
+MODELS = Models()
 _FAMILIES: Final = {
     "dot": "GEMM",
     "convolution": "CONV_fwd",
@@ -101,7 +100,7 @@ class Work:
         return work
 
 
-@filing(MODELS, "hlo")("hlo::*")
+@MODELS.of("hlo")("hlo::*")
 def instruction(op: Operation) -> Cost:
     """A product of the matrix units, or else a fusion, whose bytes are what counts."""
     about, work = op.attributes, op.work

@@ -6,26 +6,22 @@ Inputs are read once, results written once.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     broadcast,
     bytes_read,
-    filing,
     vector_cost,
 )
 
-if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Model
-
-MODELS: dict[str, Model] = {}
-_of = filing(MODELS, "movement")
-_of_pooling = filing(MODELS, "pooling")
+MODELS = Models()
+_of = MODELS.of("movement")
+_of_pooling = MODELS.of("pooling")
 _INDEX_BYTES = ELEMENT_BYTES["long int"]
 
 
@@ -250,7 +246,7 @@ def pair_loss_backward(op: Operation) -> Cost:
     return _pooled(x, 3 * x.elements, bytes_read(grad, x, target) + x.written, "Loss")
 
 
-@filing(MODELS, "fourier")("_fft_c2c _fft_r2c _fft_c2r")
+@MODELS.of("fourier")("_fft_c2c _fft_r2c _fft_c2r")
 def transform(op: Operation) -> Cost:
     """Over the given dimensions: 5·N·log2 N operations for N points (the usual count)."""
     x = op.need(0)

@@ -325,25 +325,28 @@ def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
     return "long int" if kind == "bool" and type(number) is int else kind
 
 
-def filing(models: dict[str, Model], home: str) -> Callable[..., Callable[[Model], Model]]:
-    """A decorator that adds a function to `models`, by operations; tables call it `home.function`.
+class Models(dict[str, "Model"]):
+    """The models of a file, by operations; a name without a library is PyTorch's own (`aten::`)."""
 
-    With `engines` the names are those of serving engines and of their libraries.
-    """
+    def of(self, home: str) -> Callable[..., Callable[[Model], Model]]:
+        """A decorator that adds a function for operations; tables call it `home.function`.
 
-    def of(names: str, *, engines: bool = False) -> Callable[[Model], Model]:
-        libraries = [f"{each}::" for each in _ENGINES] if engines else [""]
+        With `engines` the names are those of serving engines and of their libraries.
+        """
 
-        def add(model: Model) -> Model:
-            vars(model)["home"] = home
-            models.update(
-                {library + name: model for library in libraries for name in names.split()}
-            )
-            return model
+        def decorator(names: str, *, engines: bool = False) -> Callable[[Model], Model]:
+            found = names.split()
+            if engines:
+                found = [f"{library}::{name}" for library in _ENGINES for name in found]
 
-        return add
+            def add(model: Model) -> Model:
+                vars(model)["home"] = home
+                self.update(dict.fromkeys(found, model))
+                return model
 
-    return of
+            return add
+
+        return decorator
 
 
 def vector_cost(family: str, x: Tensor, flops: int, moved: int, **parameters: object) -> Cost:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tracelens_ext.roofline.elementwise import elementwise
 from tracelens_ext.roofline.movement import length_along
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     bytes_read,
-    filing,
     is_whole,
     vector_cost,
 )
 
-if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Model
-
-MODELS: dict[str, Model] = {}
-_of = filing(MODELS, "reduction")
-_of_norms = filing(MODELS, "normalization")
+MODELS = Models()
+_of = MODELS.of("reduction")
+_of_norms = MODELS.of("normalization")
 _INDEX_BYTES = ELEMENT_BYTES["long int"]
 
 
