@@ -57,13 +57,8 @@ def has_modules(trace: Trace) -> bool:
 def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
     """The innermost module around each GPU event's launch, or around its forward operation.
 
-    Args:
-        work: the GPU events.
-        instances: whether a path names modules, and not their classes.
-
-    Returns:
-        Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
-        `Model_0/Block_3`.
+    Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
+    `Model_0/Block_3`; without `instances` of classes.
     """
     frames = _find_frames(work)
     labels, codes = _module_names(work.trace, frames.rows)
@@ -271,12 +266,8 @@ MOST_NODES = 1000
 def call_tree(work: GpuWork) -> pd.DataFrame:
     """The tree: modules, the operations in them, and their kernels; the largest kernels.
 
-    What is not shown stands below what encloses it as `other`, by category.
-
-    Returns:
-        A row a node, parents before children, at most `MOST_NODES`: `node`, `parent` (-1 at the
-        top), `label`, `kind` (`module`, `operation`, `kernel`, `other`), `category` (of a node with
-        children that of most of its time), `gpu_time_ns`, which is the sum of its children's.
+    A row a node, parents before children, at most `MOST_NODES`. What is not shown stands below what
+    encloses it as `other`, by category.
     """
     leaves = _leaves(work)
     for shown in (600, 300, 150, 75, 30, 10, 0):

@@ -42,35 +42,25 @@ _SHORT_NAME = 64
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
     """GPU time by category of operation, as the sheet `ops_summary_by_category`; longest first."""
     groups = _Groups(launchers, ["op category"])
-    return _longest_first(
-        {
-            **groups.keys(),
-            "Count": groups.count,
-            f"{_DIRECT}_ms": groups.statistic(_DIRECT, "sum") / 1e3,
-        },
-        f"{_DIRECT}_ms",
-    )
+    time = groups.statistic(_DIRECT, "sum") / 1e3
+    columns = {**groups.keys(), "Count": groups.count, f"{_DIRECT}_ms": time}
+    return _longest_first(columns, f"{_DIRECT}_ms")
 
 
 def summary(launchers: pd.DataFrame) -> pd.DataFrame:
     """GPU time by operation, as the sheet `ops_summary`; longest direct time first."""
     groups = _Groups(launchers, ["name"])
     sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
-    pairs = _Groups(launchers, ["name", "op category"]).keys()
-    categories: dict[object, list[str]] = {}
-    for name, category in zip(pairs["name"], pairs["op category"], strict=True):
-        categories.setdefault(name, []).append(category)
-    names = groups.keys()["name"]
-    return _longest_first(
-        {
-            "name": names,
-            **{f"{column}_sum": time for column, time in sums.items()},
-            **{f"{column}_ms": time / 1e3 for column, time in sums.items()},
-            "Count": groups.count,
-            "Categories": [str(sorted(categories[name])) for name in names],
-        },
-        f"{_DIRECT}_sum",
-    )
+    pairs = pd.DataFrame(_Groups(launchers, ["name", "op category"]).keys())
+    categories = pairs.groupby("name")["op category"].agg(lambda its: str(sorted(its)))
+    columns = {
+        **groups.keys(),
+        **{f"{column}_sum": time for column, time in sums.items()},
+        **{f"{column}_ms": time / 1e3 for column, time in sums.items()},
+        "Count": groups.count,
+        "Categories": [categories[name] for name in groups.keys()["name"]],
+    }
+    return _longest_first(columns, f"{_DIRECT}_sum")
 
 
 def unique_args(
@@ -80,20 +70,12 @@ def unique_args(
     metrics: Sequence[str] = METRICS,
     group_by_num_kernels: bool = False,
 ) -> pd.DataFrame:
-    """GPU time by operation, its arguments, and the thread it ran on.
+    """GPU time by operation, its arguments and thread, as the sheet `ops_unique_args`.
 
-    Args:
-        launchers: as `launchers.launcher_table` makes it.
-        kernels: what each launched; None for no columns about kernels.
-        metrics: statistics over the operations of a row, some of `METRICS`; `sum` always is one.
-        group_by_num_kernels: whether operations that launched different numbers of GPU events are
-            rows of their own, with the number in a column `direct_kernel_count`.
-
-    Returns:
-        Columns as the sheet `ops_unique_args`; longest direct time first.
-
-    Raises:
-        UsageError: there is no such metric.
+    The longest direct time is first. `kernels`: what each launched; None for no columns about it.
+    `metrics`: statistics over the operations of a row, some of `METRICS`; `sum` always is one. With
+    `group_by_num_kernels` operations that launched different numbers of GPU events are rows of
+    their own, with the number in a column `direct_kernel_count`.
     """
     if unknown := sorted(set(metrics) - {*METRICS, "sum"}):
         raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
@@ -158,18 +140,12 @@ class LaunchedKernels:
     def of_each(self, uids: np.ndarray) -> list[list[dict[str, object]]]:
         """The GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
         first, last = (np.searchsorted(self._uid, uids, side) for side in ("left", "right"))
-        return [
-            [
-                {"name": self._labels[name], "dur": duration / NS_PER_US, "stream": stream}
-                for name, duration, stream in zip(
-                    self._name[a:b].tolist(),
-                    self._duration[a:b].tolist(),
-                    self._stream[a:b].tolist(),
-                    strict=True,
-                )
-            ]
-            for a, b in zip(first.tolist(), last.tolist(), strict=True)
+        columns = (self._name.tolist(), self._duration.tolist(), self._stream.tolist())
+        events = [
+            {"name": self._labels[name], "dur": duration / NS_PER_US, "stream": stream}
+            for name, duration, stream in zip(*columns, strict=True)
         ]
+        return [events[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def describe(
         self, uids: np.ndarray, group: np.ndarray, groups: int
@@ -228,8 +204,8 @@ def cpu_ops(work: GpuWork) -> pd.DataFrame:
     inner = np.flatnonzero(is_op & (above != ROOT))
     start = trace.ts[tree.rows][inner]
     below = BusyTime(start, start + duration[inner]).by_owner(above[inner], len(tree.rows))
-    self_time = duration - below
-    names, self_time, duration = trace.name[tree.rows][is_op], self_time[is_op], duration[is_op]
+    names, self_time = trace.name[tree.rows][is_op], (duration - below)[is_op]
+    duration = duration[is_op]
     total = group_durations([names], duration)
     own = sums(total.number, self_time, len(total))
     frame = pd.DataFrame(

@@ -88,13 +88,8 @@ def call_tree_table(
 ) -> pd.DataFrame:
     """The call tree with GPU time, a row a node, parents before children, as the sheet `tree`.
 
-    Args:
-        work: the GPU events.
-        op: a regular expression; only what is at or below host events whose name it matches.
-        merge: whether siblings of one name are one row.
-
-    Raises:
-        UsageError: `op` is no regular expression.
+    `op`: a regular expression; only what is at or below host events whose name it matches. With
+    `merge` siblings of one name are one row.
     """
     return tree_rows(merged_tree(work, op=op, merge=merge))
 
@@ -119,16 +114,10 @@ def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
 def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
     """The call tree with GPU time.
 
-    Args:
-        work: the GPU events.
-        op: a regular expression, searched in the names of host events: only the outermost events
-            that it matches, as roots, and what is below them. Without it every thread that
-            launches is a root when there are several, and GPU events without a launch in the trace
-            are below a root `(unlinked)`.
-        merge: whether siblings of one name are one node, `ProfilerStep#N` counting as one name.
-
-    Raises:
-        UsageError: `op` is no regular expression.
+    `op`: a regular expression, searched in the names of host events: only the outermost events that
+    it matches, as roots, and what is below them. Without it every thread that launches is a root
+    when there are several, and GPU events without a launch in the trace are below a root
+    `(unlinked)`. With `merge` siblings of one name are one node, `ProfilerStep#N` being one name.
     """
     tree, trace = work.tree, work.trace
     chosen, taken = _chosen(work, user_pattern(op, "op"))
@@ -252,12 +241,9 @@ def folded_stacks(
 
     The value is the summed duration of GPU events in ns, so the values of all lines add up to that
     of the tree (overlaps on the GPU count as often as they are). `;` in names becomes `:`, line
-    ends become blanks, and a number at the end of a name is joined to it by `_`.
-
-    Args:
-        tree: the tree.
-        depth: levels to keep; the time of what is deeper goes to the last level kept.
-        min_percent: so does the time of nodes with a smaller share of the busy time.
+    ends become blanks, and a number at the end of a name is joined to it by `_`. The time of what
+    is deeper than `depth` levels, or has a smaller share than `min_percent`, goes to the last level
+    that is kept.
     """
     keep = tree.kept(depth, min_percent)
     above = nearest_marked(tree.parent, keep)
