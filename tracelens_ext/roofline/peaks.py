@@ -28,7 +28,7 @@ _MEMORY_TOLERANCE = 0.06
 #: The file of peaks that are known, and which products of a GeForce run at half the rate.
 _KNOWN = "device_peaks.toml"
 _HALVED = {"tf32", "bf16", "fp16", "fp8"}
-#: What a user's file may say of a device, and what it has to.
+#: What a user's file may say of a device, and what ours say besides.
 _KEYS = {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
 _MORE_KEYS = {"source", "partitions", "like"}
 
@@ -169,9 +169,8 @@ def find_peaks(
 ) -> DevicePeaks | None:
     """The peaks of a device as a trace describes it; None for an unknown one.
 
-    `name`: as the profiler gives it; it may be empty, or tell nothing. `units`: compute units; 0:
-    not recorded. `warp`: threads of a warp; 0: not recorded. `memory_bytes`: size of its memory; 0:
-    not recorded.
+    `name`: as the profiler gives it; it may be empty, or tell nothing. Compute units, threads of a
+    warp and the size of its memory are 0 where they are not recorded.
     """
     whole = name.split(" MIG ")[0].strip()
     for device in builtin_peaks():
@@ -182,9 +181,7 @@ def find_peaks(
             return device
     if card := _cards().get(whole.lower().removeprefix("nvidia ").removeprefix("amd ")):
         return card
-    if not units:
-        return None
-    for device in builtin_peaks():
+    for device in builtin_peaks() if units else ():
         near = abs(memory_bytes / 1e9 - device.memory_gb) <= _MEMORY_TOLERANCE * device.memory_gb
         if device.units == units and device.warp == warp and device.memory_gb and near:
             return device
@@ -194,21 +191,15 @@ def find_peaks(
 def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, DevicePeaks | None]:
     """What each device that did the work could do, by its number; None for an unknown one."""
     found: dict[int, DevicePeaks | None] = {}
-    for number in set(trace.device.tolist()):
-        device = trace.described(number)
-        if own is not None or device is None:
-            found[number] = own
-        else:
+    for number in sorted(set(trace.device.tolist())):
+        found[number] = own
+        if own is None and (told := trace.described(number)) is not None:
             found[number] = find_peaks(
-                device.name, units=device.units, warp=device.warp, memory_bytes=device.memory_bytes
+                told.name, units=told.units, warp=told.warp, memory_bytes=told.memory_bytes
             ) or computed_peaks(
-                device.name,
-                _version(device.capability),
-                device.units,
-                device.clock_hz,
-                device.bandwidth,
+                *(told.name, _version(told.capability), told.units, told.clock_hz, told.bandwidth)
             )
-    return dict(sorted(found.items()))
+    return found
 
 
 def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:

@@ -24,7 +24,7 @@ _MANY_WAVES: Final = 4
 _MANY_SMALL, _SMALL = 256, 64
 #: Batch, heads, queries, keys.
 _DIMS_OF_SCORES: Final = 4
-_ITEM: Final = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4}
+_ITEM: Final = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "tf32": 4}
 _TILE: Final = re.compile(r"(?<![\dx])(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?![\dx])|MT(\d+)x(\d+)x\d+")
 _OLD_KERNELS: Final = (
     (re.compile(r"cutlass_75|turing_"), 80, "kernels for Turing"),
@@ -61,17 +61,11 @@ def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> lis
     found = []
     if cost.data_type == "fp32" and (peaks is None or "tf32" in peaks.matrix):
         found.append("single precision without TF32")
-    item = _ITEM.get(cost.data_type)
-    if item is not None and cost.data_type != "fp32":
-        step = _ALIGNED_BYTES // item
-        odd = [
-            f"{name}={size}"
-            for name in ("N", "K")
-            if isinstance(size := cost.parameters.get(name), int) and size % step and size > 1
-        ]
-        if odd and cost.family == "GEMM":
-            found.append(f"{', '.join(odd)} not a multiple of {step}")
     batch, m, n, k = product_sizes(cost)
+    step = _ALIGNED_BYTES // _ITEM.get(cost.data_type, _ALIGNED_BYTES)
+    odd = [f"{name}={size}" for name, size in (("N", n), ("K", k)) if size % step and size > 1]
+    if odd:
+        found.append(f"{', '.join(odd)} not a multiple of {step}")
     if batch >= _MANY_SMALL and 0 < max(m, n, k) <= _SMALL:
         found.append(f"{batch:,} small products of {m}x{n}x{k}")
     if any(_MISALIGNED.search(kernel) for kernel in op.kernels):
@@ -87,18 +81,15 @@ def _of_old_kernels(op: Operation, peaks: DevicePeaks | None) -> list[str]:
     return [
         said
         for pattern, needed, said in _OLD_KERNELS
-        if generation >= needed and any(pattern.search(kernel) for kernel in op.kernels)
+        if generation >= needed and any(map(pattern.search, op.kernels))
     ][:1]
 
 
 def _of_waves(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
-    sizes = [cost.parameters.get(name) for name in ("B", "M", "N")]
-    if cost.family != "GEMM" or peaks is None or not peaks.units:
-        return []
+    batch, m, n, _ = product_sizes(cost)
     tile = next((t for kernel in op.kernels if (t := _TILE.search(kernel))), None)
-    if tile is None or not all(isinstance(size, int) for size in sizes):
+    if peaks is None or not peaks.units or tile is None or not batch * m * n:
         return []
-    batch, m, n = (size if isinstance(size, int) else 1 for size in sizes)
     rows, columns = (int(t) for t in tile.groups() if t)
     tiles = batch * -(-m // max(rows, 1)) * -(-n // max(columns, 1))
     if tiles < peaks.units:
