@@ -289,7 +289,6 @@ def _as_tuple(value: object) -> object:
 
 #: What is kept of captured operations, among their arguments.
 EXPERTS_BELOW: Final = "Experts below"
-_Tensor = tuple[tuple[int, ...], str]
 
 
 def is_of_experts(name: str) -> bool:
@@ -320,21 +319,19 @@ def experts_below(tree: CallTree, row: int) -> str:
     return ""
 
 
-def _tensors(trace: Trace, rows: Int64Array) -> list[list[_Tensor]]:
+def _tensors(trace: Trace, rows: Int64Array) -> list[list[tuple[tuple[int, ...], str]]]:
     """Sizes and types of the tensors that operations take."""
-    missing: tuple[object, str] = ((), "")
     columns = []
     for argument in ARGUMENTS[:2]:
-        number, values = argument_values(trace, rows, argument, parsed, missing)
-        columns.append([values[i][0] for i in number.tolist()])
+        number, values = argument_values(trace, rows, argument, parsed, ((), ""))
+        told = [value if isinstance(value, tuple) else () for value, _ in values]
+        columns.append([told[i] for i in number.tolist()])
     return [
-        [each for each in zip(*call, strict=False) if _are_sizes(each[0]) and type(each[1]) is str]
-        if all(isinstance(part, tuple) for part in call)
-        else []
+        [
+            (dims, kind)
+            for dims, kind in zip(*call, strict=False)
+            if isinstance(dims, tuple) and dims and type(kind) is str
+            if all(type(size) is int and size > 0 for size in dims)
+        ]
         for call in zip(*columns, strict=True)
     ]
-
-
-def _are_sizes(dims: object) -> bool:
-    sizes = dims if isinstance(dims, tuple) else ()
-    return len(sizes) > 0 and all(type(size) is int and size > 0 for size in sizes)

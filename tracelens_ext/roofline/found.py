@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -109,16 +110,11 @@ def find_roofline(
     }
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
+    calls = zip(groups.count.tolist(), groups.gpu_ns.tolist(), groups.device.tolist(), strict=True)
     rows = [
         _compared(op, count, ns, is_host, by_name[op.model_name], its, peaks[device])
-        for op, count, ns, is_host, its, device in zip(
-            groups.operations,
-            groups.count.tolist(),
-            groups.gpu_ns.tolist(),
-            host,
-            costs,
-            groups.device.tolist(),
-            strict=True,
+        for op, (count, ns, device), is_host, its in zip(
+            groups.operations, calls, host, costs, strict=True
         )
     ]
     return Roofline(groups, rows, peaks)
@@ -131,34 +127,28 @@ def _costs(
     registry: PluginRegistry,
 ) -> list[Modelled]:
     """The cost of each operation, or why it has none; a plugin's models have a time limit."""
-    result: list[Modelled] = [(None, "")] * len(operations)
-    of_plugins: dict[str, list[int]] = defaultdict(list)
-    for i, op in enumerate(operations):
+    result: list[Modelled] = []
+    of_plugins: dict[str, dict[int, tuple[Model, Operation]]] = defaultdict(dict)
+    for i, (op, is_host) in enumerate(zip(operations, host, strict=True)):
         offered = models[op.model_name]
+        said = f"no performance model for {op.name}"
         if op.name == OTHERS:
-            result[i] = None, f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
+            said = f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
         elif not op.types:
-            result[i] = None, "no shapes were recorded"
-        elif host[i]:
-            result[i] = _modelled(_host_copy, op)
-        elif offered is None:
-            result[i] = None, f"no performance model for {op.name}"
-        elif offered.plugin.own:
-            result[i] = _modelled(offered.item, op)
-        else:
-            result[i] = None, f"the plugin {offered.plugin.name} failed"
-            of_plugins[offered.plugin.name].append(i)
-    for plugin, places in of_plugins.items():
-        asked = [(models[operations[i].model_name], operations[i]) for i in places]
+            said = "no shapes were recorded"
+        elif is_host or (offered is not None and offered.plugin.own):
+            result.append(_modelled(_host_copy if is_host or not offered else offered.item, op))
+            continue
+        elif offered is not None:
+            said = f"the plugin {offered.plugin.name} failed"
+            of_plugins[offered.plugin.name][i] = offered.item, op
+        result.append((None, said))
+    for plugin, asked in of_plugins.items():
         with registry.guard(plugin):
-            found = call_within(time_limit(), partial(_of_plugin, asked))
-            for i, each in zip(places, found, strict=True):
+            found = call_within(time_limit(), partial(list, starmap(_modelled, asked.values())))
+            for i, each in zip(asked, found, strict=True):
                 result[i] = each
     return result
-
-
-def _of_plugin(asked: Sequence[tuple[Offered[Model] | None, Operation]]) -> list[Modelled]:
-    return [_modelled(offered.item, op) for offered, op in asked if offered is not None]
 
 
 def _modelled(model: Callable[[Operation], Cost], op: Operation) -> Modelled:
