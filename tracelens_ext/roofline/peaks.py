@@ -84,14 +84,13 @@ class DevicePeaks:
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
     """The devices that are known here, with all their figures."""
     found: dict[str, dict[str, Any]] = {}
-    for entry in _known()["device"]:
-        name = entry["name"]
+    for name, entry in _known()["device"].items():
         maker, warp = ("AMD Instinct", 64) if name.startswith("MI") else ("NVIDIA", 32)
         usual: dict[str, Any] = {"warp": warp}
         if rates := _known()["architecture"].get(_version(capability_of(name))):
             usual["link"] = rates["link"]
-        names = {"names": [f"{maker} {name}"]}
-        found[name] = usual | found.get(entry.get("like"), {}) | names | entry
+        own = {"name": name, "names": [f"{maker} {name}"]} | entry
+        found[name] = usual | found.get(entry.get("like"), {}) | own
     return tuple(_device(entry, _KNOWN) for entry in found.values())
 
 
@@ -228,6 +227,8 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
     if is_json:
         return _from_tracelens(entry, str(path))
     devices = entry.get("device", entry)
+    if devices is not entry and isinstance(devices, dict):  # as ours are written
+        devices = [{"name": name, **of} for name, of in devices.items() if isinstance(of, dict)]
     if isinstance(devices, list):
         if len(devices) != 1:
             raise UsageError(f"{path}: holds {len(devices)} devices; give one")
