@@ -11,7 +11,6 @@ other ranks, so on one rank the shortest run tells most about the network.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.text import encodable
+from tracelens_ext.text import encodable, json_value
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import percent, texts
 from tracelens_ext.work.memoize import once_for_each
@@ -204,10 +203,7 @@ def number_argument(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
 
 
 def _plain(raw: str) -> str:
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        return raw
+    value = json_value(raw)
     return encodable(value) if isinstance(value, str) else raw
 
 

@@ -8,7 +8,6 @@ those of operands and results, each once; of an operand that a fusion takes slic
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -25,6 +24,7 @@ from tracelens_ext.readers.xplane.shapes import (
     windows_of,
 )
 from tracelens_ext.roofline.operation import Cost, Models, NoModelError, Operation, short_type
+from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 
 if TYPE_CHECKING:
@@ -259,10 +259,7 @@ def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> 
     product = next((p for begin, p in _PRODUCTS.items() if target.startswith(begin)), "")
     if not product or len(operands) < 2 or not results:
         return None
-    try:
-        config = json.loads(each.backend_config)
-    except (ValueError, RecursionError):
-        config = None
+    config = json_value(each.backend_config)
     if product == "dot":
         dot = _member(config, "gemm_backend_config", "dot_dimension_numbers")
         if not isinstance(dot, dict):

@@ -143,12 +143,8 @@ def _window_result(
     if not kernel:
         raise NoModelError("the window is not recorded")
     n = len(kernel)
-
-    def each(i: int | None, default: list[int]) -> list[int]:
-        numbers = op.wholes(i) or default
-        return numbers * n if len(numbers) == 1 else numbers
-
-    stride, padding, dilation = each(2, kernel), each(3, [0]), each(dilation_at, [1])
+    told = (op.wholes(2) or kernel, op.wholes(3) or [0], op.wholes(dilation_at) or [1])
+    stride, padding, dilation = (each * n if len(each) == 1 else each for each in told)
     up = op.value(ceil_at) is True
     result = math.prod(x.dims[: len(x.dims) - n])
     for i, size in enumerate(x.dims[len(x.dims) - n :]):
