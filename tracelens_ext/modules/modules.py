@@ -143,40 +143,15 @@ def _is_module(name: str) -> bool:
 
 @once_for_each
 def _find_frames(work: GpuWork) -> _Frames:
-    """The module frames, and which of them is around each launch.
-
-    Those of captures are around what is captured, within those around the graph's launch.
-    """
-    trace = work.trace
-    frames, frame_of_row = _recorded_frames(work)
-    replays = trace.replays
-    if replays is None:
-        return frames
-    is_module = _is_replayed_module(trace)
-    places, known = np.flatnonzero(is_module), len(frames.rows)
-    number = np.full(len(is_module) + 1, ROOT, dtype=np.int64)
-    number[places] = known + np.arange(len(places))
-    around = number[nearest_marked(replays.parent, is_module)]
-    around = np.where(around == ROOT, frame_of_row[replays.graph_launch], around)
-    frame_of_row[trace.recorded : -1] = around
-    return _Frames(
-        rows=np.concatenate((frames.rows, trace.recorded + places)),
-        parent=np.concatenate((frames.parent, around[places])).astype(np.int32),
-        of_gpu=frame_of_row[work.tree.parent_of_gpu],
-        of_forward=frames.of_forward,
-    )
-
-
-def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     """Nest module frames, launches, and the forward ops whose backward launched something.
 
-    The frames; and the frame around each of those events, by row, `NONE` for others and at the end.
+    Frames of captures are around what is captured, within those around the graph's launch.
     """
-    trace, tree = work.trace, work.tree
+    trace, tree, replays = work.trace, work.tree, work.trace.replays
     modules = _module_rows(trace)
     forward = np.full(len(work), NONE, dtype=np.int64)
     inner = forward[:0]
-    if len(modules) or trace.replays is not None:  # without them nothing is looked for
+    if len(modules) or replays is not None:  # without them nothing is looked for
         forward = forward_of_gpu(work)
         launches = tree.launch_of_gpu[tree.linked]
         inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
@@ -186,19 +161,27 @@ def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     leaf = np.isin(trace.kind[rows], LAUNCH_KINDS)
     nesting = nest(trace.thread[rows], start, start + trace.dur[rows], kind, leaf)
     is_module = kind[nesting.order] == 0
-    around = nearest_marked(nesting.parent, is_module)
-    places = np.flatnonzero(is_module)
-    number = np.full(len(rows) + 1, ROOT, dtype=np.int64)
-    number[places] = np.arange(len(places))
-    frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)  # the last is what `NONE` picks
-    frame_of_row[rows[nesting.order]] = number[around]
-    frames = _Frames(
-        rows=rows[nesting.order[places]],
-        parent=number[around[places]].astype(np.int32),
-        of_gpu=frame_of_row[tree.launch_of_gpu],
-        of_forward=frame_of_row[forward],
-    )
-    return frames, frame_of_row
+    around = _frame_around(nesting.parent, is_module, 0)
+    # Row → the frame around it; the last is what `NONE` picks.
+    frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)
+    frame_of_row[rows[nesting.order]] = around
+    rows, parent = rows[nesting.order[is_module]], around[is_module]
+    if replays is not None:
+        is_module = _is_replayed_module(trace)
+        around = _frame_around(replays.parent, is_module, len(rows))
+        around = np.where(around == ROOT, frame_of_row[replays.graph_launch], around)
+        frame_of_row[trace.recorded : -1] = around
+        rows = np.concatenate((rows, trace.recorded + np.flatnonzero(is_module)))
+        parent = np.concatenate((parent, around[is_module]))
+    of_gpu, of_forward = frame_of_row[tree.parent_of_gpu], frame_of_row[forward]
+    return _Frames(rows, parent.astype(np.int32), of_gpu, of_forward)
+
+
+def _frame_around(parent: Int32Array, is_module: BoolArray, known: int) -> Int64Array:
+    """The module frame above each node of a forest, numbered from `known` on; `ROOT` without."""
+    number = np.full(len(is_module) + 1, ROOT, dtype=np.int64)
+    number[:-1][is_module] = known + np.arange(is_module.sum())
+    return number[nearest_marked(parent, is_module)]
 
 
 def forward_of_gpu(work: GpuWork) -> Int64Array:
