@@ -321,9 +321,9 @@ def experts_below(tree: CallTree, row: int) -> str:
 
 def _tensors(trace: Trace, rows: Int64Array) -> list[list[tuple[tuple[int, ...], str]]]:
     """Sizes and types of the tensors that operations take."""
-    columns = []
+    columns, missing = [], parsed("[]")
     for argument in ARGUMENTS[:2]:
-        number, values = argument_values(trace, rows, argument, parsed, ((), ""))
+        number, values = argument_values(trace, rows, argument, parsed, missing)
         told = [value if isinstance(value, tuple) else () for value, _ in values]
         columns.append([told[i] for i in number.tolist()])
     return [

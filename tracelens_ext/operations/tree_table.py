@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.work.grouping import CallPaths
 
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
 _ANY_STEP = "ProfilerStep#*"
@@ -140,11 +141,13 @@ def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = Tr
     above = np.where(above == ROOT, of_thread[trace.thread[rows]], above)
     launch = place[tree.launch_position_of_gpu[taken]]
     launch = np.where(tree.linked[taken], launch, len(threads) + len(rows))
-    host = above, same[trace.name[rows]], trace.kind[rows], np.ones(len(rows))
-    on_gpu = launch, same[work.name[taken]], work.kind[taken], np.ones(len(taken))
+    host = above, same[trace.name[rows]], trace.kind[rows], np.ones(len(rows), dtype=np.int64)
+    on_gpu = launch, same[work.name[taken]], work.kind[taken], np.ones(len(taken), dtype=np.int64)
     of_threads = _headings(known + 1, [1] * len(threads))
-    parts = zip(of_threads, host, _headings(len(names) - 1, unlinked), on_gpu, strict=True)
-    parent, name, kind, events = (np.concatenate(each).astype(np.int64) for each in parts)
+    parts: list[tuple[IntArray, ...]]
+    parts = [of_threads, host, _headings(len(names) - 1, unlinked), on_gpu]
+    columns = (np.concatenate(each).astype(np.int64) for each in zip(*parts, strict=True))
+    parent, name, kind, events = columns
     last = np.arange(len(parent)) >= len(parent) - len(taken)
     key = (last * len(names) + name) * len(EventKind) + kind if merge else np.arange(len(parent))
     paths = find_paths(parent.astype(np.int32), key)
@@ -153,8 +156,7 @@ def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = Tr
     count = sums(paths.of_node, events, len(paths))
     owner = np.full(len(work), NONE, dtype=np.int64)
     owner[taken] = paths.of_node[last]
-    parent = paths.parent.astype(np.int32)
-    return _tree(work, parent, name[example], names, kind[example], count, owner)
+    return _tree(work, paths, name[example], names, kind[example], count, owner)
 
 
 def _headings(name: int, counts: list[int]) -> tuple[IntArray, ...]:
@@ -193,7 +195,7 @@ def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Arr
 
 def _tree(
     work: GpuWork,
-    parent: Int32Array,
+    paths: CallPaths,
     name: Int64Array,
     names: list[str],
     kind: IntArray,
@@ -201,6 +203,7 @@ def _tree(
     owner: Int64Array,
 ) -> MergedTree:
     """The nodes with times, in the order in which they are shown; `owner`: of each GPU event."""
+    parent = paths.parent.astype(np.int32)
     depth = depths(parent)
     taken = owner[owner != NONE]
     durations = sums(taken, work.duration[owner != NONE], len(parent))
