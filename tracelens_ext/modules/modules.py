@@ -21,7 +21,7 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.grouping import CallPaths, find_paths, group_durations, percent, sums
+from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -272,18 +272,19 @@ def _leaves(work: GpuWork) -> list[tuple[NodePath, str, int]]:
     operation, operations = work.tree.cpu_op_label_of_gpu
     (module, modules), found = module_of_gpu(work), work.categories
     categories = found.labels if found is not None else ["GPU work"]
-    category = found.code if found is not None else np.zeros(len(work), dtype=np.int64)
-    groups = group_durations([module, operation, work.name, category], work.duration)
+    keys = {"module": module, "operation": operation, "kernel": work.name}
+    frame = pd.DataFrame({**keys, "category": 0 if found is None else found.code})
+    frame["ns"] = work.duration
+    sums = frame.groupby([*frame][:-1], sort=False)["ns"].sum().sort_values(ascending=False)
     above = [tuple(("module", part) for part in path.split(SEPARATOR) if part) for path in modules]
     above.append(())  # of NONE
-    kernels = zip(*(key.tolist() for key in groups.keys), groups.total.tolist(), strict=True)
     return [
         (
             (*above[at], ("operation", operations[op]), ("kernel", work.trace.names[kernel])),
             categories[of],
             ns,
         )
-        for at, op, kernel, of, ns in kernels
+        for (at, op, kernel, of), ns in sums.items()
     ]
 
 
