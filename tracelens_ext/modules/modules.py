@@ -284,7 +284,7 @@ def _leaves(work: GpuWork) -> list[tuple[NodePath, str, int]]:
             categories[of],
             ns,
         )
-        for (at, op, kernel, of), ns in sums.items()
+        for (at, op, kernel, of), ns in zip(sums.index.tolist(), sums.tolist(), strict=True)
     ]
 
 
