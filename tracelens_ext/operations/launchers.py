@@ -21,7 +21,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.grouping import inverse, number_groups
+from tracelens_ext.work.grouping import inverse, minima, number_groups
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
@@ -231,8 +231,7 @@ def _ran_first(work: GpuWork, inside: BoolArray, candidate: BoolArray) -> BoolAr
     both = np.concatenate((forward, asked))
     dims: IntArray = trace.arg("Input Dims").at(rows[both])
     first, group = number_groups([trace.name[rows[both]], dims])
-    begun = np.full(len(first), np.iinfo(np.int64).max)
-    np.minimum.at(begun, group[: len(forward)], trace.ts[rows[forward]])
+    begun = minima(group[: len(forward)], trace.ts[rows[forward]], len(first))
     result = np.zeros(len(rows), dtype=bool)
     result[asked] = begun[group[len(forward) :]] >= trace.ts[rows[asked]]
     return result

@@ -19,11 +19,11 @@ import numpy as np
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
+from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
-from tracelens_ext.roofline.peaks import peaks_of_devices
-from tracelens_ext.roofline.reasons import why_slow
+from tracelens_ext.roofline.peaks import capability_of, peaks_of_devices
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -44,6 +44,26 @@ if TYPE_CHECKING:
 _TF32: Final = re.compile(r"tf32|xf32|s1688|nvjet_s", re.IGNORECASE)
 #: FLOPs and bytes of a call from here on are no numbers of this world.
 _MOST: Final = 2**62
+#: Above this share of the roofline nothing needs explaining.
+_GOOD_PERCENT: Final = 60.0
+#: A kernel shorter than this is mostly its own start and end.
+_LAUNCH_NS: Final = 4_000
+#: Bytes that tensor cores load at once: rows have to be multiples of it.
+_ALIGNED_BYTES: Final = 16
+#: The last wave of tiles leaves units idle when there are fewer waves than this.
+_MANY_WAVES: Final = 4
+#: Products that leave tensor cores idle: many in a batch, none of whose sizes fills a tile.
+_MANY_SMALL, _SMALL = 256, 64
+#: Batch, heads, queries, keys.
+_DIMS_OF_SCORES: Final = 4
+_ITEM: Final = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "tf32": 4}
+_TILE: Final = re.compile(r"(?<![\dx])(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?![\dx])|MT(\d+)x(\d+)x\d+")
+_OLD_KERNELS: Final = (
+    (re.compile(r"cutlass_75|turing_"), 80, "kernels for Turing"),
+    (re.compile(r"cutlass_70|volta_"), 80, "kernels for Volta"),
+    (re.compile(r"ampere_|cutlass_80|sm80_"), 90, "kernels for Ampere"),
+)
+_MISALIGNED: Final = re.compile(r"align[12](?!\d)")
 
 
 @dataclass(frozen=True)
@@ -191,7 +211,7 @@ def _compared(
     name = name_of(offered) if offered and cost.engine != "link" else "host_copy"
     best, bound, peak = _best_case(cost, peaks)
     best = None if best is None else best * count
-    slow = why_slow(op, cost, peaks, gpu_ns, best, count)
+    slow = _why_slow(op, cost, peaks, gpu_ns, best, count)
     return RooflineRow(op, count, gpu_ns, cost, name, None, best, bound, peak, slow, is_host_copy)
 
 
@@ -218,6 +238,83 @@ def _best_case(
     compute_ns = cost.flops / (found[0] * 1e3)
     bound = "compute" if compute_ns > memory_ns else "memory"
     return max(compute_ns, memory_ns), bound, found[0]
+
+
+def _why_slow(
+    op: Operation,
+    cost: Cost,
+    peaks: DevicePeaks | None,
+    gpu_ns: int,
+    best_ns: float | None,
+    count: int,
+) -> str:
+    """What shapes and kernel names show of the reason, the most telling first; else empty."""
+    if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * gpu_ns:
+        return ""
+    found = []
+    if cost.engine == "matrix":
+        found += _of_matrix_work(op, cost, peaks)
+    elif cost.engine == "vector":
+        found += _of_strides(op)
+        if cost.family == "Softmax" and len(op.tensors[0].dims) >= _DIMS_OF_SCORES:
+            found.append("scores of attention that is not fused")
+    if gpu_ns < _LAUNCH_NS * count:
+        found.append("too small to fill the GPU")
+    return "; ".join(found)
+
+
+def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
+    found = []
+    if cost.data_type == "fp32" and (peaks is None or "tf32" in peaks.matrix):
+        found.append("single precision without TF32")
+    batch, m, n, k = product_sizes(cost)
+    step = _ALIGNED_BYTES // _ITEM.get(cost.data_type, _ALIGNED_BYTES)
+    odd = [f"{name}={size}" for name, size in (("N", n), ("K", k)) if size % step and size > 1]
+    if odd:
+        found.append(f"{', '.join(odd)} not a multiple of {step}")
+    if batch >= _MANY_SMALL and 0 < max(m, n, k) <= _SMALL:
+        found.append(f"{batch:,} small products of {m}x{n}x{k}")
+    if any(_MISALIGNED.search(kernel) for kernel in op.kernels):
+        found.append("kernel for unaligned data")
+    found += _of_old_kernels(op, peaks)
+    found += _of_waves(op, cost, peaks)
+    return found
+
+
+def _of_old_kernels(op: Operation, peaks: DevicePeaks | None) -> list[str]:
+    """Kernels of an older generation than the device; known for NVIDIA's alone."""
+    generation = capability_of(peaks.name) if peaks is not None else 0
+    return [
+        said
+        for pattern, needed, said in _OLD_KERNELS
+        if generation >= needed and any(map(pattern.search, op.kernels))
+    ][:1]
+
+
+def _of_waves(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
+    batch, m, n, _ = product_sizes(cost)
+    tile = next((t for kernel in op.kernels if (t := _TILE.search(kernel))), None)
+    if peaks is None or not peaks.units or tile is None or not batch * m * n:
+        return []
+    rows, columns = (int(t) for t in tile.groups() if t)
+    tiles = batch * -(-m // max(rows, 1)) * -(-n // max(columns, 1))
+    if tiles < peaks.units:
+        return [f"{tiles} tiles of {rows}x{columns} for {peaks.units} compute units"]
+    waves = tiles / peaks.units
+    if waves < _MANY_WAVES and waves % 1 and waves / -(-waves // 1) < 0.8:
+        return [f"{waves:.1f} waves of tiles: the last leaves units idle"]
+    return []
+
+
+def _of_strides(op: Operation) -> list[str]:
+    """Inputs whose innermost dimension is not contiguous, while another tensor's is."""
+    for tensor in op.tensors:
+        if len(tensor.dims) < 2 or len(tensor.strides) != len(tensor.dims):
+            continue
+        inner = next((i for i in reversed(range(len(tensor.dims))) if tensor.dims[i] > 1), None)
+        if inner is not None and tensor.strides[inner] > 1:
+            return ["strided input"]
+    return []
 
 
 def roofline_table(roofline: Roofline) -> pd.DataFrame:

@@ -162,7 +162,7 @@ class Operation:
     concrete: tuple[str, ...] = ()  #: numbers, flags and lists as text; empty for tensors
     kernels: tuple[str, ...] = ()  #: the names of the GPU events that its calls launched
     #: what the step of a serving engine that its calls are part of computes; None for those whose
-    #: model needs none (`roofline/serving.py` lists the others)
+    #: model needs none (`roofline/attention.py` lists the others)
     batch: Batch | None = None
     #: what an instruction of XLA computes and moves; None for other operations, and where the HLO
     #: does not say
