@@ -162,12 +162,8 @@ def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = Tr
 def _headings(name: int, counts: list[int]) -> tuple[IntArray, ...]:
     """Roots that are no events: parent, name, kind, and events that they stand for."""
     codes = np.arange(name, name + len(counts))
-    return (
-        np.full_like(codes, ROOT),
-        codes,
-        np.full_like(codes, EventKind.OTHER),
-        np.array(counts, dtype=np.int64),
-    )
+    kind = np.full_like(codes, EventKind.OTHER)
+    return np.full_like(codes, ROOT), codes, kind, np.array(counts, dtype=np.int64)
 
 
 def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Array]:

@@ -93,9 +93,7 @@ def _shape(
 def _each(op: Operation, i: int | None, n: int, default: int) -> list[int]:
     """A setting for each of n dimensions, which may be one number for all."""
     value = op.value(i)
-    numbers = [value] if type(value) is int else op.wholes(i)
-    if value is None or numbers == []:
-        return [default] * n
+    numbers = [value] if type(value) is int else [] if value is None else op.wholes(i)
     if numbers is None:
         raise NoModelError(f"padding {value!r} is not recorded as numbers")
     return numbers * n if len(numbers) == 1 else (numbers + [default] * n)[:n]
@@ -124,10 +122,9 @@ def backward(op: Operation) -> Cost:
         raise NoModelError("which gradients are wanted is not recorded")
     flops, _, parameters = _shape(op, x, weight, _Places(None, 4, 5, 6, 7, 8, 9))
     of_input, of_weight, of_bias = map(bool, mask)
-    read = grad.read + (x.read if of_weight else 0) + (weight.read if of_input else 0)
-    written = (x.written if of_input else 0) + (weight.written if of_weight else 0)
+    moved = grad.read + (x.read + weight.written) * of_weight + (weight.read + x.written) * of_input
     if of_bias and len(grad.dims) > 1:
-        written += grad.dims[1] * weight.item
+        moved += grad.dims[1] * weight.item
     flops = flops * (of_input + of_weight) + grad.elements * of_bias
     parameters |= {"dgrad": of_input, "wgrad": of_weight}
-    return Cost("CONV_bwd", flops, read + written, short_type(x.kind), "matrix", parameters)
+    return Cost("CONV_bwd", flops, moved, short_type(x.kind), "matrix", parameters)

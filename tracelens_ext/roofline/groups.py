@@ -62,16 +62,14 @@ def group_operations(
     A launcher takes part with all that it launched if its first GPU event is `selected`, (g,).
     """
     trace = work.trace
-    launched = np.flatnonzero(launchers.of_gpu != NONE)
-    owner = launchers.of_gpu[launched]
+    launched = np.flatnonzero(launchers.of_gpu != NONE)[::-1]
     first_gpu = np.zeros(len(launchers), dtype=np.int64)
-    first_gpu[owner[::-1]] = launched[::-1]
+    first_gpu[launchers.of_gpu[launched]] = launched  # the last to be written is the first
     taken = np.arange(len(launchers))
     if selected is not None:
         taken = taken[selected[first_gpu]]
     rows = launchers.rows[taken]
-    columns = [trace.arg(argument) for argument in ARGUMENTS]
-    codes = [column.at(rows) for column in columns]
+    codes = [trace.arg(argument).at(rows) for argument in ARGUMENTS]
     batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
     work_of, works = works_of(trace, rows)
     first, group = number_groups([trace.name[rows], *codes, batch, work_of])

@@ -238,8 +238,7 @@ def with_roofline(
     phase, count = steps.phase_of_gpu[first][known], len(steps.labels)
     time = launchers.direct_ns[launchers.of_gpu[first]][known]
     gpu_ns, best_ns = (np.bincount(phase, ns, count)[: len(frame)] for ns in (time, best[known]))
-    percent = np.full(len(frame), np.nan)
-    np.divide(100.0 * best_ns, gpu_ns, out=percent, where=gpu_ns > 0)
+    percent = 100.0 * best_ns / np.where(gpu_ns > 0, gpu_ns, np.nan)
     at = list(frame.columns).index("tokens_per_s_without_idle")
     frame.insert(at + 1, "modelled_ms", gpu_ns / NS_PER_MS)
     frame.insert(at + 2, "roofline_time_ms", best_ns / NS_PER_MS)

@@ -173,9 +173,7 @@ def _categories(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
 
 def _ratio(part: Float64Array, whole: Int64Array | Float64Array) -> Float64Array:
     """One by the other, NaN where there is nothing to divide by."""
-    result: Float64Array = np.full(len(part), np.nan)
-    np.divide(part, whole, out=result, where=np.asarray(whole) > 0)
-    return result
+    return part / np.where(whole > 0, whole, np.nan)
 
 
 def _has_steps(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
