@@ -41,7 +41,7 @@ from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.fleet.inputs import rank_in_name
 from tracelens_ext.readers import read_trace
-from tracelens_ext.roofline.hlo_work import works_of
+from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.trace_files import trace_names, traces_in

@@ -210,9 +210,8 @@ class TreePerfAnalyzer(TableMethods):
         )
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
-        """The steps of a serving engine; see `serving.inferred.serving_steps`."""
-        from tracelens_ext.serving.inferred import serving_steps
-        from tracelens_ext.serving.steps import own_phases
+        """The steps of a serving engine; see `serving.steps.serving_steps`."""
+        from tracelens_ext.serving.steps import own_phases, serving_steps
 
         return serving_steps(self.tree, own_phases(phases))
 

@@ -48,8 +48,8 @@ def phases(
         top -t 0..: Slowest steps to print.
     """
     from tracelens_ext.graphs.tables import capture_notes
+    from tracelens_ext.serving.phases import phase_notes
     from tracelens_ext.serving.steps import own_phases
-    from tracelens_ext.serving.tables import phase_notes
 
     own = tuple(phase or ())
     own_phases(own)  # before a trace is read that takes long

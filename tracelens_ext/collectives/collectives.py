@@ -11,7 +11,6 @@ other ranks, so on one rank the shortest run tells most about the network.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.text import encodable
+from tracelens_ext.text import encodable, json_value
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind
 from tracelens_ext.work.grouping import percent, texts
 from tracelens_ext.work.memoize import once_for_each
@@ -51,7 +50,6 @@ _ELEMENT_BYTES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-_EIGHT_BIT_FLOAT = "Float8_"
 
 #: Collectives that no rank leaves before all have come.
 SYNCHRONOUS = re.compile(
@@ -61,14 +59,13 @@ SYNCHRONOUS = re.compile(
 #: No number of ranks, elements or bytes is as large; a trace may say anything.
 _MOST = 2.0**62
 
-#: What a collective's name contains → its factor, in order: `reduce` is within `allreduce`.
-_FAMILIES = (
-    (re.compile("all_?reduce"), "all-reduce"),
-    (re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), "partial"),
-    (re.compile("broadcast|reduce|send|recv"), "whole"),
+#: What a collective's name contains → the factor of n ranks as (n-1)/n times the first number, or
+#: the second, in order: `reduce` is within `allreduce`.
+_FACTORS = (
+    (re.compile("all_?reduce"), 2, 0),
+    (re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0),
+    (re.compile("broadcast|reduce|send|recv"), 0, 1),
 )
-#: PyTorch names its annotation around a collective after backend and collective.
-_ANNOTATION_PREFIX = "nccl:"
 
 
 def collectives(work: GpuWork) -> pd.DataFrame:
@@ -128,21 +125,22 @@ def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
     size = np.fmax(sent, received)  # the whole array, whichever side has all of it
     names, ranks = frame["Collective name"].tolist(), frame["Group size"].to_numpy()
     factor = np.array([bus_factor(*pair) for pair in zip(names, ranks.tolist(), strict=True)])
-    mean, shortest = frame["mean"].to_numpy(), frame["min"].to_numpy()
-    total = frame["sum"].to_numpy()
+    mean, total = frame["mean"].to_numpy(), frame["sum"].to_numpy()
     result = frame[list(KEYS)].copy()
     for name in _NUMBERS:
         result[name] = _whole(frame[name].to_numpy())
     result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
     result["count"] = frame["count"]
     result["total_time_ms"] = total / 1e3
-    for statistic in ("mean", "std", "min", "max"):
-        label = "avg" if statistic == "mean" else statistic
+    for label, statistic in (("avg", "mean"), *((each, each) for each in ("std", "min", "max"))):
         result[f"{label}_time_us"] = frame[statistic]
     result["% of communication time"] = percent(total, total.sum())
-    result["algorithm bandwidth (GB/s)"] = _gigabytes_a_second(size, mean)
-    result["bus bandwidth (GB/s)"] = _gigabytes_a_second(size, mean) * factor
-    result["best bus bandwidth (GB/s)"] = _gigabytes_a_second(size, shortest) * factor
+    bandwidth, best = (
+        size / np.where(time > 0, time * 1e3, np.nan) for time in (mean, frame["min"].to_numpy())
+    )
+    result["algorithm bandwidth (GB/s)"] = bandwidth
+    result["bus bandwidth (GB/s)"] = bandwidth * factor
+    result["best bus bandwidth (GB/s)"] = best * factor
     return result
 
 
@@ -167,7 +165,8 @@ def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
 def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
     """The collective that the annotation around each chosen GPU event names, else empty; (k,)."""
     trace = work.trace
-    named = [n.removeprefix(_ANNOTATION_PREFIX) for n in trace.names]
+    # PyTorch names its annotation after backend and collective.
+    named = [n.removeprefix("nccl:") for n in trace.names]
     names_one = np.array([n != k for n, k in zip(trace.names, named, strict=True)], dtype=bool)
     annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)  # the latter: NVTX
     row = _event_above(work, chosen, annotations[names_one[trace.name[annotations]]])
@@ -204,10 +203,7 @@ def number_argument(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
 
 
 def _plain(raw: str) -> str:
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        return raw
+    value = json_value(raw)
     return encodable(value) if isinstance(value, str) else raw
 
 
@@ -222,25 +218,16 @@ def _as_number(raw: str) -> float:
 
 def element_bytes(dtype: str) -> float:
     """Bytes of an element, by PyTorch's name of its type; NaN for one that is not known."""
-    if dtype.startswith(_EIGHT_BIT_FLOAT):
-        return 1
-    return _ELEMENT_BYTES.get(dtype, np.nan)
+    return 1 if dtype.startswith("Float8_") else _ELEMENT_BYTES.get(dtype, np.nan)
 
 
 def bus_factor(collective: str, ranks: float) -> float:
     """Bus bandwidth as a multiple of algorithm bandwidth; NaN where it is not defined."""
     if not ranks >= 1:
         return np.nan
-    lower = collective.lower()
-    family = next((family for pattern, family in _FAMILIES if pattern.search(lower)), "")
-    share = (ranks - 1) / ranks
-    return {"all-reduce": 2 * share, "partial": share, "whole": 1.0}.get(family, np.nan)
-
-
-def _gigabytes_a_second(size: Float64Array, time_us: Float64Array) -> Float64Array:
-    result: Float64Array = np.full(size.shape, np.nan)
-    np.divide(size, time_us * 1e3, out=result, where=time_us > 0)
-    return result
+    found = (each for each in _FACTORS if each[0].search(collective.lower()))
+    _, parts, whole = next(found, (None, np.nan, np.nan))
+    return parts * (ranks - 1) / ranks + whole
 
 
 def _whole(values: Float64Array) -> pd.Series[int]:

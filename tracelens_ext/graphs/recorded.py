@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
+from tracelens_ext.operations.launchers import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
 from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups

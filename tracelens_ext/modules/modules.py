@@ -8,6 +8,7 @@ With operations and kernels below, it is small enough to be drawn.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ import numpy as np
 from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
+from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
@@ -54,13 +57,8 @@ def has_modules(trace: Trace) -> bool:
 def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
     """The innermost module around each GPU event's launch, or around its forward operation.
 
-    Args:
-        work: the GPU events.
-        instances: whether a path names modules, and not their classes.
-
-    Returns:
-        Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
-        `Model_0/Block_3`.
+    Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
+    `Model_0/Block_3`; without `instances` of classes.
     """
     frames = _find_frames(work)
     labels, codes = _module_names(work.trace, frames.rows)
@@ -145,40 +143,15 @@ def _is_module(name: str) -> bool:
 
 @once_for_each
 def _find_frames(work: GpuWork) -> _Frames:
-    """The module frames, and which of them is around each launch.
-
-    Those of captures are around what is captured, within those around the graph's launch.
-    """
-    trace = work.trace
-    frames, frame_of_row = _recorded_frames(work)
-    replays = trace.replays
-    if replays is None:
-        return frames
-    is_module = _is_replayed_module(trace)
-    places, known = np.flatnonzero(is_module), len(frames.rows)
-    number = np.full(len(is_module) + 1, ROOT, dtype=np.int64)
-    number[places] = known + np.arange(len(places))
-    around = number[nearest_marked(replays.parent, is_module)]
-    around = np.where(around == ROOT, frame_of_row[replays.graph_launch], around)
-    frame_of_row[trace.recorded : -1] = around
-    return _Frames(
-        rows=np.concatenate((frames.rows, trace.recorded + places)),
-        parent=np.concatenate((frames.parent, around[places])).astype(np.int32),
-        of_gpu=frame_of_row[work.tree.parent_of_gpu],
-        of_forward=frames.of_forward,
-    )
-
-
-def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     """Nest module frames, launches, and the forward ops whose backward launched something.
 
-    The frames; and the frame around each of those events, by row, `NONE` for others and at the end.
+    Frames of captures are around what is captured, within those around the graph's launch.
     """
-    trace, tree = work.trace, work.tree
+    trace, tree, replays = work.trace, work.tree, work.trace.replays
     modules = _module_rows(trace)
     forward = np.full(len(work), NONE, dtype=np.int64)
     inner = forward[:0]
-    if len(modules) or trace.replays is not None:  # without them nothing is looked for
+    if len(modules) or replays is not None:  # without them nothing is looked for
         forward = forward_of_gpu(work)
         launches = tree.launch_of_gpu[tree.linked]
         inner = np.unique(np.concatenate((launches, forward[forward != NONE])))
@@ -188,19 +161,27 @@ def _recorded_frames(work: GpuWork) -> tuple[_Frames, Int64Array]:
     leaf = np.isin(trace.kind[rows], LAUNCH_KINDS)
     nesting = nest(trace.thread[rows], start, start + trace.dur[rows], kind, leaf)
     is_module = kind[nesting.order] == 0
-    around = nearest_marked(nesting.parent, is_module)
-    places = np.flatnonzero(is_module)
-    number = np.full(len(rows) + 1, ROOT, dtype=np.int64)
-    number[places] = np.arange(len(places))
-    frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)  # the last is what `NONE` picks
-    frame_of_row[rows[nesting.order]] = number[around]
-    frames = _Frames(
-        rows=rows[nesting.order[places]],
-        parent=number[around[places]].astype(np.int32),
-        of_gpu=frame_of_row[tree.launch_of_gpu],
-        of_forward=frame_of_row[forward],
-    )
-    return frames, frame_of_row
+    around = _frame_around(nesting.parent, is_module, 0)
+    # Row → the frame around it; the last is what `NONE` picks.
+    frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)
+    frame_of_row[rows[nesting.order]] = around
+    rows, parent = rows[nesting.order[is_module]], around[is_module]
+    if replays is not None:
+        is_module = _is_replayed_module(trace)
+        around = _frame_around(replays.parent, is_module, len(rows))
+        around = np.where(around == ROOT, frame_of_row[replays.graph_launch], around)
+        frame_of_row[trace.recorded : -1] = around
+        rows = np.concatenate((rows, trace.recorded + np.flatnonzero(is_module)))
+        parent = np.concatenate((parent, around[is_module]))
+    of_gpu, of_forward = frame_of_row[tree.parent_of_gpu], frame_of_row[forward]
+    return _Frames(rows, parent.astype(np.int32), of_gpu, of_forward)
+
+
+def _frame_around(parent: Int32Array, is_module: BoolArray, known: int) -> Int64Array:
+    """The module frame above each node of a forest, numbered from `known` on; `ROOT` without."""
+    number = np.full(len(is_module) + 1, ROOT, dtype=np.int64)
+    number[:-1][is_module] = known + np.arange(is_module.sum())
+    return number[nearest_marked(parent, is_module)]
 
 
 def forward_of_gpu(work: GpuWork) -> Int64Array:
@@ -227,16 +208,12 @@ def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array
 
 
 def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
-    """The same without the number of the instance."""
+    """The same without the number of the instance: `Block` of `Block_0`, `layers` of `layers/0`."""
+    parts = [label.partition(SEPARATOR) for label in labels]
+    named = [name if number else _INSTANCE.sub("", name) for name, number, _ in parts]
     classes: dict[str, int] = {}
-    code_of = [classes.setdefault(_class_name(label), len(classes)) for label in labels]
+    code_of = [classes.setdefault(name, len(classes)) for name in named]
     return list(classes), np.array(code_of, dtype=np.int64)[codes]
-
-
-def _class_name(label: str) -> str:
-    """`Block` of `Block_0`, `layers` of `layers/0`."""
-    name, *numbers = label.split(SEPARATOR)
-    return name if numbers else _INSTANCE.sub("", name)
 
 
 def _below(
@@ -267,18 +244,13 @@ def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[st
 
 
 MOST_NODES = 1000
-_OTHER = "other"
 
 
 def call_tree(work: GpuWork) -> pd.DataFrame:
     """The tree: modules, the operations in them, and their kernels; the largest kernels.
 
-    What is not shown stands below what encloses it as `other`, by category.
-
-    Returns:
-        A row a node, parents before children, at most `MOST_NODES`: `node`, `parent` (-1 at the
-        top), `label`, `kind` (`module`, `operation`, `kernel`, `other`), `category` (of a node with
-        children that of most of its time), `gpu_time_ns`, which is the sum of its children's.
+    A row a node, parents before children, at most `MOST_NODES`. What is not shown stands below what
+    encloses it as `other`, by category.
     """
     leaves = _leaves(work)
     for shown in (600, 300, 150, 75, 30, 10, 0):
@@ -287,68 +259,51 @@ def call_tree(work: GpuWork) -> pd.DataFrame:
             break
     nodes = {path: nodes[path] for path in sorted(nodes, key=len)}
     category = [max(times, key=lambda each: times[each]) for times in nodes.values()]
-    total = [sum(times.values()) for times in nodes.values()]
+    total = [times.total() for times in nodes.values()]
     return pd.DataFrame({**numbered(nodes), "category": category, "gpu_time_ns": total})
-
-
-def _leaves(work: GpuWork) -> list[tuple[str, str, str, str, int]]:
-    """(module, operation, kernel, category, ns), the longest first."""
-    code, labels = work.tree.cpu_op_label_of_gpu
-    names, found = work.trace.names, work.categories
-    module = ["" for _ in range(len(work))]
-    if has_modules(work.trace):
-        codes, paths = module_of_gpu(work)
-        known = [*paths, ""]  # NONE is the last
-        module = [known[each] for each in codes.tolist()]
-    frame = pd.DataFrame(
-        {
-            "module": module,
-            "operation": pd.Categorical.from_codes(code, pd.Index(range(len(labels)))),
-            "kernel": work.name,
-            "category": found.code if found is not None else 0,
-            "ns": work.duration,
-        }
-    )
-    keys = ["module", "operation", "kernel", "category"]
-    sums = frame.groupby(keys, observed=True, sort=False)["ns"].sum().sort_values(ascending=False)
-    categories = found.labels if found is not None else ["GPU work"]
-    return [
-        (place, labels[operation], names[kernel], categories[category], int(ns))
-        for (place, operation, kernel, category), ns in zip(
-            sums.index.tolist(), sums.tolist(), strict=True
-        )
-    ]
 
 
 #: Kind and label at each level.
 NodePath = tuple[tuple[str, str], ...]
-#: Path of a node → ns by category.
-_Nodes = dict[NodePath, dict[str, int]]
 
 
-def _nodes(leaves: list[tuple[str, str, str, str, int]], shown: int) -> _Nodes:
-    """The nodes of the first leaves and what encloses them; the others as `other`."""
-    nodes: _Nodes = {}
+def _leaves(work: GpuWork) -> list[tuple[NodePath, str, int]]:
+    """Path, category and ns of kernels, the longest first."""
+    operation, operations = work.tree.cpu_op_label_of_gpu
+    (module, modules), found = module_of_gpu(work), work.categories
+    categories = found.labels if found is not None else ["GPU work"]
+    keys = {"module": module, "operation": operation, "kernel": work.name}
+    frame = pd.DataFrame({**keys, "category": 0 if found is None else found.code})
+    frame["ns"] = work.duration
+    sums = frame.groupby([*frame][:-1], sort=False)["ns"].sum().sort_values(ascending=False)
+    above = [tuple(("module", part) for part in path.split(SEPARATOR) if part) for path in modules]
+    above.append(())  # of NONE
+    return [
+        (
+            (*above[at], ("operation", operations[op]), ("kernel", work.trace.names[kernel])),
+            categories[of],
+            ns,
+        )
+        for (at, op, kernel, of), ns in zip(sums.index.tolist(), sums.tolist(), strict=True)
+    ]
+
+
+def _nodes(leaves: list[tuple[NodePath, str, int]], shown: int) -> dict[NodePath, Counter[str]]:
+    """By path the ns by category: of the first leaves and what encloses them, and of `other`."""
+    nodes: dict[NodePath, Counter[str]] = {}
 
     def add(path: NodePath, category: str, ns: int) -> None:
         for depth in range(1, len(path) + 1):
-            times = nodes.setdefault(path[:depth], {})
-            times[category] = times.get(category, 0) + ns
+            nodes.setdefault(path[:depth], Counter())[category] += ns
 
-    rest = []
-    for at, (module, operation, kernel, category, ns) in enumerate(leaves):
-        above = [("module", part) for part in module.split(SEPARATOR) if part]
-        path = (*above, ("operation", operation), ("kernel", kernel))
-        if at < shown:
-            add(path, category, ns)
-        else:
-            rest.append((path, category, ns))
+    for leaf in leaves[:shown]:
+        add(*leaf)
     kept = frozenset(nodes)
-    for path, category, ns in rest:
+    for path, category, ns in leaves[shown:]:
         depth = len(path) - 1
         while depth and path[:depth] not in kept:
             depth -= 1
-        add((*path[:depth], (_OTHER, f"{_OTHER} ({category})")), category, ns)
+        add((*path[:depth], ("other", f"other ({category})")), category, ns)
     return nodes
 
 
@@ -361,3 +316,66 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
         "label": [path[-1][1] for path in nodes],
         "kind": [path[-1][0] for path in nodes],
     }
+
+
+TABLES = [
+    Table(
+        name="nn_modules",
+        shows="GPU time by nn.Module",
+        columns="""
+        path: classes, the outermost module first, joined by `/`; with `nn_module_instances=True`
+            modules, `Block_0`, `Block_1`
+        modules [modules]: how many there are of the path; not with `nn_module_instances=True`
+        calls [calls]: how many
+        kernels [GPU events]: launched within
+        gpu_time_total_ms: busy time of those, summed over the calls
+        gpu_time_self_ms: of those that no module within launched
+        % of GPU busy time: of `gpu_time_total_ms` in the busy time of all GPU events
+        top_category: when categories are on: that with the longest summed duration within
+        top_category (% of kernel time): its share
+        backward_time_ms: in training: busy time of what autograd launched for the operations of the
+            module. It runs on another thread, outside of the module, and is in no other column.
+        """,
+        table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
+        options=["nn_module_instances"],
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "the trace has Python frames of `nn.Module`s",
+                lambda analyzer, _: has_modules(analyzer.trace),
+            ),
+        ],
+        method="get_df_nn_modules()",
+        charts=[
+            Chart(
+                "GPU time by module class, without the modules within",
+                "nn_modules",
+                "path",
+                "gpu_time_self_ms",
+                top=15,
+                on="page",
+            )
+        ],
+    )
+]
+VIEWS = [
+    Table(
+        name="call_tree",
+        shows="GPU time by module, operation and kernel, the largest kernels",
+        columns="""
+            node: its number
+            parent: the node above it; -1 at the top
+            label: module, operation or kernel; `other` for what is too small to be shown
+            kind: `module`, `operation`, `kernel` or `other`
+            category: of its kernels, or of most of them
+            gpu_time_ns [ns]: summed durations of its GPU events
+            """,
+        table=call_tree,
+        asked_by="call_tree",
+        method='table("call_tree")',
+        on_every_page=True,
+        charts=[
+            Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")
+        ],
+    )
+]

@@ -9,9 +9,10 @@ below it. Communication has no launcher here: its time is mostly waiting for oth
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -20,13 +21,14 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.grouping import inverse, minima, number_groups
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
+    from tracelens_ext.tree import CallTree
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Arguments that tell two launches of one operation apart.
@@ -63,21 +65,16 @@ def find_launchers(work: GpuWork) -> Launchers:
     position = np.where(above != ROOT, above, launch)
     # From here on launchers are numbered in tree order, in the end in order of start.
     places, number = np.unique(position, return_inverse=True)
-    busy = BusyTime(work.start, work.end)
-    owner = np.full(len(work), NONE, dtype=np.int64)
-    owner[counted] = number
-    direct = busy.by_owner(owner, len(places))
-    subtree = busy.by_subtree(*_forest(work, places))
     rows = tree.rows[places]
     order = np.lexsort((rows, trace.ts[rows]))
-    renumbered = np.empty(len(order) + 1, dtype=np.int64)
-    renumbered[order] = np.arange(len(order))
-    renumbered[-1] = NONE  # what index `NONE` picks
+    of_gpu = np.full(len(work), NONE, dtype=np.int64)
+    of_gpu[counted] = inverse(order)[number]
+    busy = BusyTime(work.start, work.end)
     return Launchers(
         rows=rows[order],
-        of_gpu=renumbered[owner],
-        direct_ns=direct[order],
-        subtree_ns=subtree[order],
+        of_gpu=of_gpu,
+        direct_ns=busy.by_owner(of_gpu, len(places)),
+        subtree_ns=busy.by_subtree(*_forest(work, places))[order],
         count=np.bincount(number, minlength=len(places))[order],
     )
 
@@ -104,22 +101,19 @@ def busy_below(work: GpuWork, rows: IntArray) -> Int64Array:
     """Busy time of all GPU events below some distinct host events of the tree, ns."""
     position = work.tree.position[rows]
     order = np.argsort(position)
-    result = np.empty(len(rows), dtype=np.int64)
-    busy = BusyTime(work.start, work.end)
-    result[order] = busy.by_subtree(*_forest(work, position[order]))
-    return result
+    busy = BusyTime(work.start, work.end).by_subtree(*_forest(work, position[order]))
+    return busy[inverse(order)]
 
 
 def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
     """A row a launcher, in order of start.
 
-    Returns:
-        Columns `name`, `op category`, `UID` (the event's row in the trace),
-        `total_direct_kernel_time`, `total_subtree_kernel_time` (µs), `direct_kernel_count` (GPU
-        events), `Input Dims`, `Input type`, `Input Strides`, `Concrete Inputs` (empty where the
-        trace has none), `process_name`, `process_label`, `thread_name` (`Unknown` where the trace
-        does not name them). Texts are categorical. Where the backward ran a part of the forward
-        again, also `is_recompute`: whether the operation belongs to that.
+    Columns `name`, `op category`, `UID` (the event's row in the trace), `total_direct_kernel_time`,
+    `total_subtree_kernel_time` (µs), `direct_kernel_count` (GPU events), `Input Dims`, `Input
+    type`, `Input Strides`, `Concrete Inputs` (empty where the trace has none), `process_name`,
+    `process_label`, `thread_name` (`Unknown` where the trace does not name them). Texts are
+    categorical. Where the backward ran a part of the forward again, also `is_recompute`: whether
+    the operation belongs to that.
     """
     trace, rows = work.trace, launchers.rows
     category, labels = op_categories(work, rows, launchers.of_gpu)
@@ -133,7 +127,12 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
     }
     for argument in ARGUMENTS:
         columns[argument] = _text_column(*op_argument(trace, rows, argument))
-    columns |= _thread_columns(trace, rows)
+    for column, named in {
+        "process_name": [trace.process_names.get(pid, _UNKNOWN) for pid, _ in trace.threads],
+        "process_label": [trace.process_labels.get(pid, _UNKNOWN) for pid, _ in trace.threads],
+        "thread_name": [trace.thread_names.get(both, _UNKNOWN) for both in trace.threads],
+    }.items():
+        columns[column] = _text_column(trace.thread[rows], named)
     if (again := recomputed(work)).any():
         of_launcher = np.zeros(len(rows) + 1, dtype=bool)
         of_launcher[launchers.of_gpu[again]] = True
@@ -143,22 +142,11 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
 
 def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     """The texts that codes stand for; only those that occur are kept, equal ones merged."""
-    first, inverse = number_groups([codes])
+    first, place = number_groups([codes])
     numbers: dict[str, int] = {}
     merged = [numbers.setdefault(labels[i], len(numbers)) for i in codes[first].tolist()]
     categories = pd.Index(list(numbers), dtype="str")
-    return pd.Categorical.from_codes(np.array(merged, dtype=np.int64)[inverse], categories)
-
-
-def _thread_columns(trace: Trace, rows: IntArray) -> dict[str, pd.Categorical[str]]:
-    """What the trace calls the process and the thread of each event."""
-    thread = trace.thread[rows]
-    texts = {
-        "process_name": [trace.process_names.get(pid, _UNKNOWN) for pid, _ in trace.threads],
-        "process_label": [trace.process_labels.get(pid, _UNKNOWN) for pid, _ in trace.threads],
-        "thread_name": [trace.thread_names.get(both, _UNKNOWN) for both in trace.threads],
-    }
-    return {column: _text_column(thread, labels) for column, labels in texts.items()}
+    return pd.Categorical.from_codes(np.array(merged, dtype=np.int64)[place], categories)
 
 
 GRAPH_CATEGORY = "graph"
@@ -168,20 +156,13 @@ RUNTIME_CATEGORY = "runtime"
 def op_categories(
     work: GpuWork, rows: IntArray, of_gpu: Int64Array
 ) -> tuple[Int64Array, list[str]]:
-    """Categorize operations, each by its name and what it launched.
+    """Categorize CPU ops and launches, each by its name and what it launched.
 
     A CPU op is judged by its name. One whose name says nothing is `graph` when it launched one (as
     compiled functions do), else it is judged by the name of the first kernel it launched: the same
     rules are asked, for some know what a kernel tells of its operation. A launch that no CPU op
-    encloses is `graph` or `runtime`.
-
-    Args:
-        work: the GPU events.
-        rows: CPU ops and launches, shape (k,).
-        of_gpu: which of those each GPU event belongs to, `NONE` for none, shape (g,).
-
-    Returns:
-        Codes, shape (k,), and the labels that they stand for.
+    encloses is `graph` or `runtime`. `of_gpu`: which of the `rows`, (k,), each GPU event belongs
+    to, `NONE` for none, (g,). Gives codes, (k,), and the labels that they stand for.
     """
     trace = work.trace
     name = trace.name[rows]
@@ -198,12 +179,12 @@ def op_categories(
     category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
     for names in (name, kernel_name):
         unknown = np.flatnonzero((category == other) & (names != NONE))
-        first, inverse = number_groups([names[unknown]])
+        first, place = number_groups([names[unknown]])
         used = names[unknown[first]]
         answers = work.op_categorizer.categorize_ops([trace.names[i] for i in used.tolist()])
         labels += sorted(set(answers) - set(labels))
         code = np.array([labels.index(answer) for answer in answers], dtype=np.int64)
-        category[unknown] = code[inverse]
+        category[unknown] = code[place]
         category[(category == other) & launched_graph] = graph
     return category, labels
 
@@ -222,10 +203,9 @@ def recomputed(work: GpuWork) -> BoolArray:
     outside the backward before.
     """
     trace, tree = work.trace, work.tree
-    nothing = np.zeros(len(work), dtype=bool)
     is_node = trace.names_matching(lambda name: name.startswith(_NODE))
     if not is_node.any():
-        return nothing
+        return np.zeros(len(work), dtype=bool)
     rows, parent = tree.rows, tree.parent_position
     node = is_node[trace.name[rows]]
     around = nearest_marked(parent, node)
@@ -236,12 +216,10 @@ def recomputed(work: GpuWork) -> BoolArray:
     makes_node = (number >= 0) & (trace.arg("Fwd thread id").at(rows) <= 0)
     candidate = (trace.kind[rows] == EventKind.CPU_OP) & ~node & (again | inside & makes_node)
     candidate &= ~_ran_first(work, inside, candidate)
-    above = nearest_marked(parent, candidate)
-    at = tree.launch_position_of_gpu
-    result: BoolArray = (at != NONE) & (np.append(above, ROOT)[at] != ROOT)
+    at, around = tree.launch_position_of_gpu, np.append(around, ROOT)
+    owner = np.append(nearest_marked(parent, candidate), ROOT)[at]
     # What a nested node launches is the backward of what was recomputed.
-    owner = np.append(above, ROOT)[at]
-    result &= np.append(around, ROOT)[at] == np.append(around, ROOT)[owner]
+    result: BoolArray = (at != NONE) & (owner != ROOT) & (around[at] == around[owner])
     return result
 
 
@@ -253,8 +231,7 @@ def _ran_first(work: GpuWork, inside: BoolArray, candidate: BoolArray) -> BoolAr
     both = np.concatenate((forward, asked))
     dims: IntArray = trace.arg("Input Dims").at(rows[both])
     first, group = number_groups([trace.name[rows[both]], dims])
-    begun = np.full(len(first), np.iinfo(np.int64).max)
-    np.minimum.at(begun, group[: len(forward)], trace.ts[rows[forward]])
+    begun = minima(group[: len(forward)], trace.ts[rows[forward]], len(first))
     result = np.zeros(len(rows), dtype=bool)
     result[asked] = begun[group[len(forward) :]] >= trace.ts[rows[asked]]
     return result
@@ -264,11 +241,7 @@ Value = TypeVar("Value")
 
 
 def argument_values(
-    trace: Trace,
-    rows: IntArray,
-    name: str,
-    convert: Callable[[str], Value],
-    missing: Value,
+    trace: Trace, rows: IntArray, name: str, convert: Callable[[str], Value], missing: Value
 ) -> tuple[Int64Array, list[Value]]:
     """An argument of some events, converted once for each distinct text.
 
@@ -311,3 +284,53 @@ def _as_tuple(value: object) -> object:
     if not isinstance(value, list):
         return value
     return tuple([_as_tuple(v) if isinstance(v, list) else v for v in value])
+
+
+#: What is kept of captured operations, among their arguments.
+EXPERTS_BELOW: Final = "Experts below"
+
+
+def is_of_experts(name: str) -> bool:
+    """Whether an engine's operation has experts, whose weights operations below it take.
+
+    vLLM's `moe_forward` has tokens [T, K] and what the router says [T, E] as arguments. The weights
+    [E, …] show in views of them, and how many experts a token has in what sorts the chosen ones.
+    """
+    return name.startswith("vllm::moe_forward")
+
+
+def experts_below(tree: CallTree, row: int) -> str:
+    """JSON of sizes and types of both weights, then of the choice (shares, numbers); or empty."""
+    at = int(tree.position[row])
+    rows = tree.rows[at : int(tree.subtree_end[at])]
+    calls = _tensors(tree.trace, rows[tree.trace.kind[rows] == EventKind.CPU_OP])
+    matrices = [dims for dims, _ in calls[0] if len(dims) == 2] if calls else []
+    if len(matrices) < 2:
+        return ""
+    (tokens, _), (_, experts) = matrices[:2]
+    every = dict.fromkeys(tensor for call in calls for tensor in call if len(tensor[0]) == 3)
+    weights = [tensor for tensor in every if tensor[0][0] == experts]
+    first, second = (math.prod(sizes) for sizes, _ in weights) if len(weights) == 2 else (0, 1)
+    for call in calls[1:] if first in (second, 2 * second) else ():  # 2: of gated experts
+        chosen = [each for each in call if len(each[0]) == 2 and each[0][0] == tokens]
+        if len(chosen) > 1 and chosen[0][0] == chosen[1][0] and chosen[0][0][1] < experts:
+            return json.dumps([*zip(*weights, *chosen[:2], strict=True)])
+    return ""
+
+
+def _tensors(trace: Trace, rows: Int64Array) -> list[list[tuple[tuple[int, ...], str]]]:
+    """Sizes and types of the tensors that operations take."""
+    columns, missing = [], parsed("[]")
+    for argument in ARGUMENTS[:2]:
+        number, values = argument_values(trace, rows, argument, parsed, missing)
+        told = [value if isinstance(value, tuple) else () for value, _ in values]
+        columns.append([told[i] for i in number.tolist()])
+    return [
+        [
+            (dims, kind)
+            for dims, kind in zip(*call, strict=False)
+            if isinstance(dims, tuple) and dims and type(kind) is str
+            if all(type(size) is int and size > 0 for size in dims)
+        ]
+        for call in zip(*columns, strict=True)
+    ]

@@ -18,8 +18,6 @@ from tracelens_ext.trace import NS_PER_MS, NS_PER_US
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import (
     group_durations,
-    inverse,
-    number_groups,
     percent,
     sums,
     texts,
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.trace import Float64Array, IntArray
+    from tracelens_ext.trace import Float64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
 
@@ -44,35 +42,25 @@ _SHORT_NAME = 64
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
     """GPU time by category of operation, as the sheet `ops_summary_by_category`; longest first."""
     groups = _Groups(launchers, ["op category"])
-    return _longest_first(
-        {
-            **groups.keys(),
-            "Count": groups.count,
-            f"{_DIRECT}_ms": groups.statistic(_DIRECT, "sum") / 1e3,
-        },
-        f"{_DIRECT}_ms",
-    )
+    time = groups.statistic(_DIRECT, "sum") / 1e3
+    columns = {**groups.keys(), "Count": groups.count, f"{_DIRECT}_ms": time}
+    return _longest_first(columns, f"{_DIRECT}_ms")
 
 
 def summary(launchers: pd.DataFrame) -> pd.DataFrame:
     """GPU time by operation, as the sheet `ops_summary`; longest direct time first."""
     groups = _Groups(launchers, ["name"])
     sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
-    pairs = _Groups(launchers, ["name", "op category"]).keys()
-    categories: dict[object, list[str]] = {}
-    for name, category in zip(pairs["name"], pairs["op category"], strict=True):
-        categories.setdefault(name, []).append(category)
-    names = groups.keys()["name"]
-    return _longest_first(
-        {
-            "name": names,
-            **{f"{column}_sum": time for column, time in sums.items()},
-            **{f"{column}_ms": time / 1e3 for column, time in sums.items()},
-            "Count": groups.count,
-            "Categories": [str(sorted(categories[name])) for name in names],
-        },
-        f"{_DIRECT}_sum",
-    )
+    pairs = pd.DataFrame(_Groups(launchers, ["name", "op category"]).keys())
+    categories = pairs.groupby("name")["op category"].agg(lambda its: str(sorted(its)))
+    columns = {
+        **groups.keys(),
+        **{f"{column}_sum": time for column, time in sums.items()},
+        **{f"{column}_ms": time / 1e3 for column, time in sums.items()},
+        "Count": groups.count,
+        "Categories": [categories[name] for name in groups.keys()["name"]],
+    }
+    return _longest_first(columns, f"{_DIRECT}_sum")
 
 
 def unique_args(
@@ -82,20 +70,12 @@ def unique_args(
     metrics: Sequence[str] = METRICS,
     group_by_num_kernels: bool = False,
 ) -> pd.DataFrame:
-    """GPU time by operation, its arguments, and the thread it ran on.
+    """GPU time by operation, its arguments and thread, as the sheet `ops_unique_args`.
 
-    Args:
-        launchers: as `launchers.launcher_table` makes it.
-        kernels: what each launched; None for no columns about kernels.
-        metrics: statistics over the operations of a row, some of `METRICS`; `sum` always is one.
-        group_by_num_kernels: whether operations that launched different numbers of GPU events are
-            rows of their own, with the number in a column `direct_kernel_count`.
-
-    Returns:
-        Columns as the sheet `ops_unique_args`; longest direct time first.
-
-    Raises:
-        UsageError: there is no such metric.
+    The longest direct time is first. `kernels`: what each launched; None for no columns about it.
+    `metrics`: statistics over the operations of a row, some of `METRICS`; `sum` always is one. With
+    `group_by_num_kernels` operations that launched different numbers of GPU events are rows of
+    their own, with the number in a column `direct_kernel_count`.
     """
     if unknown := sorted(set(metrics) - {*METRICS, "sum"}):
         raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
@@ -131,31 +111,18 @@ class _Groups:
 
     def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
         self._table, self._by = table, by
-        first, number = number_groups([_factorized(table[column])[0] for column in by])
-        self.of_row = inverse(np.argsort(first))[number]
-        self.first = np.sort(first)
-        self.count = np.bincount(self.of_row, minlength=len(first))
+        grouped = table.groupby([*by], sort=False, observed=True, dropna=False)
+        self.of_row = grouped.ngroup().to_numpy()
+        _, self.first, self.count = np.unique(self.of_row, return_index=True, return_counts=True)
         self._grouped = table.groupby(self.of_row)
 
     def keys(self) -> dict[str, list[str]]:
         """What the groups have in common, column by column."""
-        result = {}
-        for column in self._by:
-            codes, labels = _factorized(self._table[column])
-            result[column] = [labels[code] for code in codes[self.first].tolist()]
-        return result
+        return {column: self._table[column].iloc[self.first].tolist() for column in self._by}
 
     def statistic(self, column: str, metric: str) -> Float64Array:
         """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
         return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
-
-
-def _factorized(column: pd.Series[Any]) -> tuple[IntArray, list[Any]]:
-    """Codes, and what they stand for; those of a categorical column are there already."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return column.cat.codes.to_numpy(), column.cat.categories.tolist()
-    codes, labels = pd.factorize(column)
-    return codes, list(labels)
 
 
 class LaunchedKernels:
@@ -173,18 +140,12 @@ class LaunchedKernels:
     def of_each(self, uids: np.ndarray) -> list[list[dict[str, object]]]:
         """The GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
         first, last = (np.searchsorted(self._uid, uids, side) for side in ("left", "right"))
-        return [
-            [
-                {"name": self._labels[name], "dur": duration / NS_PER_US, "stream": stream}
-                for name, duration, stream in zip(
-                    self._name[a:b].tolist(),
-                    self._duration[a:b].tolist(),
-                    self._stream[a:b].tolist(),
-                    strict=True,
-                )
-            ]
-            for a, b in zip(first.tolist(), last.tolist(), strict=True)
+        columns = (self._name.tolist(), self._duration.tolist(), self._stream.tolist())
+        events = [
+            {"name": self._labels[name], "dur": duration / NS_PER_US, "stream": stream}
+            for name, duration, stream in zip(*columns, strict=True)
         ]
+        return [events[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
     def describe(
         self, uids: np.ndarray, group: np.ndarray, groups: int
@@ -243,8 +204,8 @@ def cpu_ops(work: GpuWork) -> pd.DataFrame:
     inner = np.flatnonzero(is_op & (above != ROOT))
     start = trace.ts[tree.rows][inner]
     below = BusyTime(start, start + duration[inner]).by_owner(above[inner], len(tree.rows))
-    self_time = duration - below
-    names, self_time, duration = trace.name[tree.rows][is_op], self_time[is_op], duration[is_op]
+    names, self_time = trace.name[tree.rows][is_op], (duration - below)[is_op]
+    duration = duration[is_op]
     total = group_durations([names], duration)
     own = sums(total.number, self_time, len(total))
     frame = pd.DataFrame(

@@ -15,21 +15,13 @@ import numpy as np
 
 from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import (
-    ROOT,
-    depths,
-    is_narrow,
-    levels,
-    nearest_marked,
-    preorder,
-    summed_up,
-)
+from tracelens_ext.nesting import ROOT, depths, nearest_marked, preorder, summed_up
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
 from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import KIND_LABELS
-from tracelens_ext.work.grouping import inverse, sums, texts
+from tracelens_ext.work.grouping import find_paths, inverse, sums, texts
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
 
 if TYPE_CHECKING:
@@ -39,6 +31,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.work.grouping import CallPaths
 
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
 _ANY_STEP = "ProfilerStep#*"
@@ -96,13 +89,8 @@ def call_tree_table(
 ) -> pd.DataFrame:
     """The call tree with GPU time, a row a node, parents before children, as the sheet `tree`.
 
-    Args:
-        work: the GPU events.
-        op: a regular expression; only what is at or below host events whose name it matches.
-        merge: whether siblings of one name are one row.
-
-    Raises:
-        UsageError: `op` is no regular expression.
+    `op`: a regular expression; only what is at or below host events whose name it matches. With
+    `merge` siblings of one name are one row.
     """
     return tree_rows(merged_tree(work, op=op, merge=merge))
 
@@ -127,41 +115,61 @@ def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
 def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
     """The call tree with GPU time.
 
-    Args:
-        work: the GPU events.
-        op: a regular expression, searched in the names of host events: only the outermost events
-            that it matches, as roots, and what is below them. Without it every thread that
-            launches is a root when there are several, and GPU events without a launch in the trace
-            are below a root `(unlinked)`.
-        merge: whether siblings of one name are one node, `ProfilerStep#N` counting as one name.
-
-    Raises:
-        UsageError: `op` is no regular expression.
+    `op`: a regular expression, searched in the names of host events: only the outermost events that
+    it matches, as roots, and what is below them. Without it every thread that launches is a root
+    when there are several, and GPU events without a launch in the trace are below a root
+    `(unlinked)`. With `merge` siblings of one name are one node, `ProfilerStep#N` being one name.
     """
-    grown = _Growth(work, merge=merge)
-    depth, chosen, below_op = _chosen_positions(work, user_pattern(op, "op"))
-    roots = grown.threads(chosen) if op is None else {}
-    node_of = grown.host_events(depth, chosen, roots)
-    launch = work.tree.launch_position_of_gpu
-    parent = np.full(len(work), NONE, dtype=np.int64)
-    linked = np.flatnonzero(work.tree.linked)
-    parent[linked] = node_of[launch[linked]]
-    unlinked = np.flatnonzero(~work.tree.linked)
-    if op is None and len(unlinked):
-        parent[unlinked] = grown.heading(UNLINKED, count=len(unlinked))
-    taken = np.flatnonzero(parent != NONE) if op is None else np.flatnonzero(below_op)
+    tree, trace = work.tree, work.trace
+    chosen, taken = _chosen(work, user_pattern(op, "op"))
+    rows = tree.rows[chosen]
+    threads = np.unique(trace.thread[rows]).tolist() if op is None else []
+    threads = threads if len(threads) > 1 else []
+    unlinked = [len(work) - int(tree.linked.sum())] if op is None and not tree.linked.all() else []
+    known = len(trace.names)
+    names = [*trace.names, _ANY_STEP, *(_thread_label(work, each) for each in threads), UNLINKED]
+    same = np.arange(known)
+    if merge:
+        steps = [code for code, each in enumerate(trace.names) if _STEP.fullmatch(each)]
+        same[steps if len(steps) > 1 else []] = known
+    # The forest: threads, host events, `(unlinked)`, GPU events.
+    place = np.full(len(tree.rows) + 1, ROOT, dtype=np.int64)
+    place[chosen] = len(threads) + np.arange(len(chosen))
+    of_thread = np.full(len(trace.threads), ROOT, dtype=np.int64)
+    of_thread[threads] = np.arange(len(threads))
+    above = place[tree.parent_position[chosen]]
+    above = np.where(above == ROOT, of_thread[trace.thread[rows]], above)
+    launch = place[tree.launch_position_of_gpu[taken]]
+    launch = np.where(tree.linked[taken], launch, len(threads) + len(rows))
+    host = above, same[trace.name[rows]], trace.kind[rows], np.ones(len(rows), dtype=np.int64)
+    on_gpu = launch, same[work.name[taken]], work.kind[taken], np.ones(len(taken), dtype=np.int64)
+    of_threads = _headings(known + 1, [1] * len(threads))
+    parts: list[tuple[IntArray, ...]]
+    parts = [of_threads, host, _headings(len(names) - 1, unlinked), on_gpu]
+    columns = (np.concatenate(each).astype(np.int64) for each in zip(*parts, strict=True))
+    parent, name, kind, events = columns
+    last = np.arange(len(parent)) >= len(parent) - len(taken)
+    key = (last * len(names) + name) * len(EventKind) + kind if merge else np.arange(len(parent))
+    paths = find_paths(parent.astype(np.int32), key)
+    example = np.zeros(len(paths), dtype=np.int64)
+    example[paths.of_node] = np.arange(len(parent))
+    count = sums(paths.of_node, events, len(paths))
     owner = np.full(len(work), NONE, dtype=np.int64)
-    owner[taken] = grown.add(parent[taken], work.name[taken], work.kind[taken])
-    return grown.finish(owner)
+    owner[taken] = paths.of_node[last]
+    return _tree(work, paths, name[example], names, kind[example], count, owner)
 
 
-def _chosen_positions(
-    work: GpuWork, op: UserPattern | None
-) -> tuple[Int32Array, Int64Array, BoolArray]:
-    """The host events that have GPU work below them, and are at or below `op`.
+def _headings(name: int, counts: list[int]) -> tuple[IntArray, ...]:
+    """Roots that are no events: parent, name, kind, and events that they stand for."""
+    codes = np.arange(name, name + len(counts))
+    kind = np.full_like(codes, EventKind.OTHER)
+    return np.full_like(codes, ROOT), codes, kind, np.array(counts, dtype=np.int64)
 
-    The depth of every position of the tree below its root among the chosen; the chosen positions,
-    ascending; whether each GPU event is below one of them.
+
+def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Array]:
+    """The host events that have GPU work below them, at or below `op`; and GPU events likewise.
+
+    The former are positions of the tree, ascending.
     """
     tree = work.tree
     launch = tree.launch_position_of_gpu
@@ -172,160 +180,48 @@ def _chosen_positions(
         at = tree.parent_position[at]
         at = np.unique(at[at != ROOT])
         at = at[~needed[at]]
-    depth = tree.depth
-    if op is not None:
-        found = work.trace.names_matching(op.search)
-        roots = np.flatnonzero(needed & found[work.trace.name[tree.rows]])
-        ends = tree.subtree_end[roots]
-        reach = np.maximum.accumulate(ends) if len(roots) else ends
-        outermost = np.concatenate(([True], roots[1:] >= reach[:-1]))[: len(roots)]
-        roots, ends = roots[outermost], ends[outermost]
-        positions = np.arange(len(needed))
-        of_root = np.searchsorted(roots, positions, side="right") - 1
-        inside = of_root >= 0
-        inside[inside] = positions[inside] < ends[of_root[inside]]
-        needed &= inside
-        depth = depth.copy()
-        depth[inside] -= depth[roots[of_root[inside]]]
+    if op is None:
+        return np.flatnonzero(needed), np.arange(len(work))
+    found = work.trace.names_matching(op.search)[work.trace.name[tree.rows]]
+    needed &= found | (nearest_marked(tree.parent_position, found) != ROOT)
     below = tree.linked.copy()
     below[below] = needed[launch[below]]
-    return depth, np.flatnonzero(needed), below
+    return np.flatnonzero(needed), np.flatnonzero(below)
 
 
-class _Growth:
-    """Adds nodes level by level; parents get lower numbers than their children."""
-
-    def __init__(self, work: GpuWork, *, merge: bool) -> None:
-        self._work = work
-        self._merge = merge
-        self._names = list(work.trace.names)
-        self._same_name = np.arange(len(self._names), dtype=np.int64)
-        if merge:
-            steps = [code for code, name in enumerate(self._names) if _STEP.fullmatch(name)]
-            if len(steps) > 1:
-                self._same_name[steps] = self._name(_ANY_STEP)
-        self._parts: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
-        self._nodes = 0
-
-    def _name(self, name: str) -> int:
-        self._names.append(name)
-        return len(self._names) - 1
-
-    def heading(self, name: str, count: int) -> int:
-        """A root that is no event; its number."""
-        columns = (ROOT, self._name(name), int(EventKind.OTHER), count)
-        self._parts.append(tuple(np.array([value]) for value in columns))  # type: ignore[arg-type]
-        self._nodes += 1
-        return self._nodes - 1
-
-    def threads(self, chosen: Int64Array) -> dict[int, int]:
-        """A root for each thread that launches, where there are several: thread → node."""
-        work = self._work
-        thread = work.trace.thread[work.tree.rows[chosen]]
-        used = np.unique(thread)
-        if len(used) < 2:
-            return {}
-        labels = [_thread_label(work, number) for number in used.tolist()]
-        numbers = zip(used.tolist(), labels, strict=True)
-        return {number: self.heading(label, count=1) for number, label in numbers}
-
-    def host_events(
-        self, depth: Int32Array, chosen: Int64Array, roots: dict[int, int]
-    ) -> Int64Array:
-        """Add host events; the node of each position of the tree, `NONE` for one not chosen."""
-        tree, trace = self._work.tree, self._work.trace
-        node_of = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
-        of_thread = np.full(len(trace.threads), ROOT, dtype=np.int64)
-        of_thread[list(roots)] = list(roots.values())
-        if is_narrow(depth[chosen]):
-            self._add_one_by_one(chosen, of_thread, node_of)
-            return node_of[:-1]
-        for level in (chosen[places] for places in levels(depth[chosen])):
-            rows = tree.rows[level]
-            is_root = int(depth[level[0]]) == 0
-            parent = (
-                of_thread[trace.thread[rows]] if is_root else node_of[tree.parent_position[level]]
-            )
-            node_of[level] = self.add(parent, trace.name[rows], trace.kind[rows])
-        return node_of[:-1]
-
-    def _add_one_by_one(
-        self, chosen: Int64Array, of_thread: Int64Array, node_of: Int64Array
-    ) -> None:
-        """Fill in `node_of` event by event."""
-        tree, trace = self._work.tree, self._work.trace
-        rows = tree.rows[chosen]
-        distinct: dict[tuple[int, int, int, int], int] = {}
-        nodes = node_of.tolist()
-        roots = of_thread[trace.thread[rows]].tolist()
-        above = tree.parent_position[chosen].tolist()
-        names, kinds = self._same_name[trace.name[rows]].tolist(), trace.kind[rows].tolist()
-        for position, up, root, name, kind in zip(
-            chosen.tolist(), above, roots, names, kinds, strict=True
-        ):
-            parent = root if up == ROOT or nodes[up] == NONE else nodes[up]
-            key = parent, name, kind, NONE if self._merge else position
-            nodes[position] = self._nodes + distinct.setdefault(key, len(distinct))
-        node_of[:] = nodes
-        node = node_of[chosen] - self._nodes
-        parents, codes, event_kinds, _ = np.array(list(distinct), dtype=np.int64).T
-        self._append(parents, codes, event_kinds, np.bincount(node), node)
-
-    def add(
-        self,
-        parent: Int64Array,
-        name: IntArray,
-        kind: npt.NDArray[np.uint8],
-    ) -> Int64Array:
-        """Add events below nodes; the node of each."""
-        name = self._same_name[name]
-        if not self._merge:
-            ones = np.ones(len(parent), dtype=np.int64)
-            return self._append(parent, name, kind, ones, np.arange(len(parent)))
-        kinds = len(EventKind)
-        key = ((parent + 1) * len(self._names) + name) * kinds + kind
-        distinct, inverse, count = np.unique(key, return_inverse=True, return_counts=True)
-        above, name_of = np.divmod(distinct // kinds, len(self._names))
-        return self._append(above - 1, name_of, distinct % kinds, count, inverse)
-
-    def _append(
-        self,
-        parent: Int64Array,
-        name: IntArray,
-        kind: IntArray,
-        count: Int64Array,
-        node: Int64Array,
-    ) -> Int64Array:
-        self._parts.append((parent, name.astype(np.int64), kind.astype(np.int64), count))
-        first, self._nodes = self._nodes, self._nodes + len(parent)
-        return node + first
-
-    def finish(self, owner: Int64Array) -> MergedTree:
-        """The tree, of which each GPU event has a node, or `NONE`."""
-        work = self._work
-        parts = zip(*self._parts, strict=True) if self._parts else [()] * 4
-        empty = np.empty(0, dtype=np.int64)
-        parent, name, kind, count = (np.concatenate([empty, *part]) for part in parts)
-        parent = parent.astype(np.int32)
-        depth = depths(parent)
-        taken = owner[owner != NONE]
-        durations = sums(taken, work.duration[owner != NONE], len(parent))
-        busy = BusyTime(work.start, work.end).by_subtree(parent, owner)
-        gpu_events = summed_up(parent, depth, np.bincount(taken, minlength=len(parent)))
-        order, place = _display_order(parent, depth, busy)
-        above = parent[order]
-        return MergedTree(
-            parent=np.where(above == ROOT, ROOT, place[above]).astype(np.int32),
-            depth=depth[order],
-            name=name[order],
-            names=self._names,
-            kind=kind[order].astype(np.uint8),
-            count=count[order],
-            gpu_events=gpu_events[order],
-            busy_ns=busy[order],
-            self_ns=durations[order],
-            total_ns=union_length(work.start, work.end),
-        )
+def _tree(
+    work: GpuWork,
+    paths: CallPaths,
+    name: Int64Array,
+    names: list[str],
+    kind: IntArray,
+    count: Int64Array,
+    owner: Int64Array,
+) -> MergedTree:
+    """The nodes with times, in the order in which they are shown; `owner`: of each GPU event."""
+    parent = paths.parent.astype(np.int32)
+    depth = depths(parent)
+    taken = owner[owner != NONE]
+    durations = sums(taken, work.duration[owner != NONE], len(parent))
+    busy = BusyTime(work.start, work.end).by_subtree(parent, owner)
+    gpu_events = summed_up(parent, depth, np.bincount(taken, minlength=len(parent)))
+    # Each node is followed by all below it, longest sibling first.
+    size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
+    place = preorder(parent, size, np.lexsort((np.arange(len(parent)), -busy, parent)))
+    order = inverse(place)
+    above = parent[order]
+    return MergedTree(
+        parent=np.where(above == ROOT, ROOT, place[above]).astype(np.int32),
+        depth=depth[order],
+        name=name[order],
+        names=names,
+        kind=kind[order].astype(np.uint8),
+        count=count[order],
+        gpu_events=gpu_events[order],
+        busy_ns=busy[order],
+        self_ns=durations[order],
+        total_ns=union_length(work.start, work.end),
+    )
 
 
 def _thread_label(work: GpuWork, thread: int) -> str:
@@ -337,15 +233,6 @@ def _thread_label(work: GpuWork, thread: int) -> str:
     return f"{name}, {place}" if many else name
 
 
-def _display_order(
-    parent: Int32Array, depth: Int32Array, busy: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Nodes so that each is followed by all below it, longest sibling first; and its inverse."""
-    size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
-    place = preorder(parent, size, np.lexsort((np.arange(len(parent)), -busy, parent)))
-    return inverse(place), place
-
-
 def folded_stacks(
     tree: MergedTree, *, depth: int | None = None, min_percent: float = 0.0
 ) -> Iterator[str]:
@@ -353,12 +240,9 @@ def folded_stacks(
 
     The value is the summed duration of GPU events in ns, so the values of all lines add up to that
     of the tree (overlaps on the GPU count as often as they are). `;` in names becomes `:`, line
-    ends become blanks, and a number at the end of a name is joined to it by `_`.
-
-    Args:
-        tree: the tree.
-        depth: levels to keep; the time of what is deeper goes to the last level kept.
-        min_percent: so does the time of nodes with a smaller share of the busy time.
+    ends become blanks, and a number at the end of a name is joined to it by `_`. The time of what
+    is deeper than `depth` levels, or has a smaller share than `min_percent`, goes to the last level
+    that is kept.
     """
     keep = tree.kept(depth, min_percent)
     above = nearest_marked(tree.parent, keep)

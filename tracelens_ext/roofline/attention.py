@@ -2,13 +2,30 @@
 
 A query sees the keys from a window's size before its own position to as many after it, or to itself
 with a causal mask. Its position counts from the end of the keys, or from their beginning.
+
+That of serving engines is told by the annotation of the step: arguments of its operations hold the
+tokens of all requests one after another, and the cache of keys and values of the whole engine; how
+long each sequence is, is in neither.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, bytes_read, short_type
+from tracelens_ext.roofline.operation import (
+    Cost,
+    Models,
+    NoModelError,
+    Operation,
+    Tensor,
+    bytes_read,
+    short_type,
+)
+
+if TYPE_CHECKING:
+    from tracelens_ext.serving.annotations import Batch
+
+MODELS = Models()
 
 
 class _Places(NamedTuple):
@@ -19,46 +36,41 @@ class _Places(NamedTuple):
     heads_first: bool  #: [B, H, N, D], else [B, N, H, D]
     lengths: int | None = None  #: the cumulated lengths of sequences
     window: int | None = None  #: the window to the left; to the right follows; negative for none
-    backward: bool = False  #: whether it is the backward pass, with the gradient before Q
     top_left: bool = False  #: whether a causal mask counts from the beginning of the keys
 
 
-_FORWARD = {
+#: Backward passes have the gradient before Q.
+_PLACES = {
     "aten::_flash_attention_forward": _Places(0, 8, False, 3, 11),
     "aten::_efficient_attention_forward": _Places(0, 9, False, 4, 13),
     "aten::_cudnn_attention_forward": _Places(0, 10, True, 4),
     "aten::_scaled_dot_product_flash_attention": _Places(0, 4, True),
     "aten::_scaled_dot_product_efficient_attention": _Places(0, 6, True, top_left=True),
     "aten::_scaled_dot_product_cudnn_attention": _Places(0, 6, True),
-    **dict.fromkeys(
-        (
-            *("flash_attn::_flash_attn_forward", "aiter::_flash_attn_forward"),
-            *("aiter::mha_fwd", "aiter::fmha_v3_fwd"),
-        ),
-        _Places(0, 5, False, None, 6),
-    ),
-}
-_BACKWARD = {
-    "aten::_flash_attention_backward": _Places(1, 11, False, 6, 15, True),
-    "aten::_efficient_attention_backward": _Places(1, 14, False, 6, 18, True),
-    "aten::_scaled_dot_product_flash_attention_backward": _Places(1, 11, True, 6, None, True),
-    "aten::_scaled_dot_product_efficient_attention_backward": _Places(
-        1, 11, True, None, None, True, True
-    ),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Places(1, 14, True, None, None, True),
-    "flash_attn::_flash_attn_backward": _Places(1, 11, False, None, 12, True),
-    "aiter::_flash_attn_backward": _Places(1, 12, False, None, 13, True),
-    **dict.fromkeys(("aiter::mha_bwd", "aiter::fmha_v3_bwd"), _Places(1, 8, False, None, 9, True)),
+    "flash_attn::_flash_attn_forward": _Places(0, 5, False, None, 6),
+    "aiter::_flash_attn_forward": _Places(0, 5, False, None, 6),
+    "aiter::mha_fwd": _Places(0, 5, False, None, 6),
+    "aiter::fmha_v3_fwd": _Places(0, 5, False, None, 6),
+    "aten::_flash_attention_backward": _Places(1, 11, False, 6, 15),
+    "aten::_efficient_attention_backward": _Places(1, 14, False, 6, 18),
+    "aten::_scaled_dot_product_flash_attention_backward": _Places(1, 11, True, 6),
+    "aten::_scaled_dot_product_efficient_attention_backward": _Places(1, 11, True, top_left=True),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Places(1, 14, True),
+    "flash_attn::_flash_attn_backward": _Places(1, 11, False, None, 12),
+    "aiter::_flash_attn_backward": _Places(1, 12, False, None, 13),
+    "aiter::mha_bwd": _Places(1, 8, False, None, 9),
+    "aiter::fmha_v3_bwd": _Places(1, 8, False, None, 9),
 }
 
 
+@MODELS.of("attention")(" ".join(_PLACES))
 def attention(op: Operation) -> Cost:
     """Forward 2·B·H·P·(d_qk + d_v) for P pairs of positions, backward 2.5 times that.
 
     K and V have heads of their own (grouped queries). A causal mask leaves Nq·Nkv - Nq²/2 pairs; of
     keys that no query sees nothing is read.
     """
-    at = _FORWARD.get(op.name) or _BACKWARD[op.name]
+    at = _PLACES[op.name]
     q, k, v = (op.need(at.query + i) for i in range(3))
     packed = at.lengths is not None and op.tensor(at.lengths) is not None
     if packed or any(len(t.dims) != 4 for t in (q, k, v)):
@@ -72,27 +84,22 @@ def attention(op: Operation) -> Cost:
     flops = batch * q.dims[heads] * pairs_twice * (q.dims[3] + v.dims[3])
     result = q.elements // max(1, q.dims[3]) * v.dims[3] * q.item
     moved = bytes_read(q) + bytes_read(k, v) * seen // max(nkv, 1) + result
-    if at.backward:  # also reads the gradient of the result, and writes those of Q, K and V
+    if at.query:  # also reads the gradient of the result, and writes those of Q, K and V
         flops = flops * 5 // 2
         moved += result + q.written + k.written + v.written
-    return Cost(
-        family="SDPA_bwd" if at.backward else "SDPA_fwd",
-        flops=flops,
-        bytes=moved,
-        data_type=short_type(q.kind),
-        engine="matrix",
-        parameters={
-            "B": batch,
-            "N_Q": nq,
-            "H_Q": q.dims[heads],
-            "N_KV": nkv,
-            "H_KV": k.dims[heads],
-            "d_h_qk": q.dims[3],
-            "d_h_v": v.dims[3],
-            "causal": bool(causal),
-            "dtype_A_B": (q.kind, k.kind),
-        },
-    )
+    parameters = {
+        "B": batch,
+        "N_Q": nq,
+        "H_Q": q.dims[heads],
+        "N_KV": nkv,
+        "H_KV": k.dims[heads],
+        "d_h_qk": q.dims[3],
+        "d_h_v": v.dims[3],
+        "causal": bool(causal),
+        "dtype_A_B": (q.kind, k.kind),
+    }
+    family = "SDPA_bwd" if at.query else "SDPA_fwd"
+    return Cost(family, flops, moved, short_type(q.kind), "matrix", parameters)
 
 
 def _pairs(op: Operation, at: _Places, nq: int, nkv: int) -> tuple[int, int]:
@@ -124,4 +131,132 @@ def _pairs(op: Operation, at: _Places, nq: int, nkv: int) -> tuple[int, int]:
     return pairs, max(last - first, 0)
 
 
-MODELS = dict.fromkeys((*_FORWARD, *_BACKWARD), attention)
+_of_engines = MODELS.of("serving")
+#: Where the query is among the arguments; keys and values follow. Other operations begin with it.
+_QUERY: Final = {
+    "_C::paged_attention_v1": 1,
+    "_C::paged_attention_v2": 4,
+    "_rocm_C::paged_attention": 4,
+}
+
+
+class _Heads(NamedTuple):
+    """What attention works on."""
+
+    query: int  #: heads of the query
+    keys: int  #: heads of keys and values; 1 where all heads share a latent vector
+    d_qk: int  #: elements of a query and of a key
+    d_v: int  #: elements of a value
+    cached: int  #: elements of the cache for a token and head
+    q: Tensor  #: the query
+    cache_item: int  #: bytes of an element of the cache
+
+
+@_of_engines(
+    "_C::paged_attention_v1 _C::paged_attention_v2 _rocm_C::paged_attention"
+    " vllm::unified_attention* sglang::unified_attention* _vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd"
+    " sgl_kernel::fwd flash_attn::_flash_attn_varlen_forward aiter::mha_varlen_fwd"
+    " aiter::fmha_v3_varlen_fwd aiter::pa_fwd_asm"
+    " flashinfer::batch_prefill* flashinfer::batch_decode*"
+)
+def attention_by_lengths(op: Operation) -> Cost:
+    """Prompts 2·H·(d_qk + d_v)·(Σ q·k - Σ q²/2), generation 2·H·(d_qk + d_v)·Σ k.
+
+    With q and k the lengths of queries and keys of each request (several queries a request, as in
+    speculative decoding, each see the keys: Σ q·k). Bytes: Q and the result, K and V of the tokens
+    of the step, and the cache of those before.
+    """
+    batch, heads = _lengths(op), _heads(op)
+    pairs_twice = _read_twice(batch) + _generated_twice(batch)
+    return _cost(heads, batch, pairs_twice * heads.query * (heads.d_qk + heads.d_v))
+
+
+attention_by_lengths.__name__ = "attention"  # as tables call it
+
+
+@_of_engines("vllm::unified_mla_attention*")
+def latent_attention(op: Operation) -> Cost:
+    """The same of multi-head latent attention (DeepSeek-V2, 2024): all heads share the cache.
+
+    Arguments are Q [T, H, d], the latent vectors [T, c], the rotary part of keys [T, 1, r], and the
+    result [T, H·d_v]. Prompts are computed with heads of their own; generation attends to the
+    latent vectors themselves, so that d_qk is c + r and d_v is c.
+    """
+    batch = _lengths(op)
+    q, latent, rotary, result = (op.need(i) for i in range(4))
+    if len(q.dims) != 3 or not latent.dims or not rotary.dims:
+        raise NoModelError("the recorded shapes are not those of latent attention")
+    tokens, heads, d_qk = q.dims
+    c, r = latent.dims[-1], rotary.dims[-1]
+    d_v = result.elements // max(1, tokens * heads)
+    flops = (d_qk + d_v) * _read_twice(batch) + (c + r + c) * _generated_twice(batch)
+    return _cost(_Heads(heads, 1, d_qk, d_v, c + r, q, latent.item), batch, heads * flops)
+
+
+def takes_lengths(name: str) -> bool:
+    """Whether the model of an operation is told the lengths of sequences."""
+    told = [each for each, model in MODELS.items() if model is not attention]
+    return name in told or any(each[-1] == "*" and name.startswith(each[:-1]) for each in told)
+
+
+def _lengths(op: Operation) -> Batch:
+    if op.batch is None:
+        raise NoModelError("the lengths of its sequences: no annotation of a serving engine")
+    if not op.batch.has_lengths:
+        raise NoModelError(
+            "the lengths of its sequences: the engine's annotation lacks them (vLLM's"
+            " detailed_trace_annotation, SGLang's roofline_annotations)"
+        )
+    return op.batch
+
+
+def _read_twice(batch: Batch) -> int:
+    """Twice the pairs of positions of prompts that see each other."""
+    return 2 * (batch.context.products or 0) - (batch.context.squares or 0)
+
+
+def _generated_twice(batch: Batch) -> int:
+    group = batch.generation
+    one_each = group.tokens == group.requests and group.keys is not None
+    return 2 * ((group.keys if one_each else group.products) or 0)
+
+
+def _heads(op: Operation) -> _Heads:
+    """Heads and sizes, from Q [T, H, d] and K and V of the step or of the paged cache.
+
+    Caches are [pages, page, heads, d], or of five dimensions [pages, heads, d/x, page, x] with V
+    [pages, heads, d, page].
+    """
+    first = _QUERY.get(op.name, 0)
+    if op.name.startswith("flashinfer::"):  # several buffers come before
+        with_heads = (i for i in range(len(op.types)) if (t := op.tensor(i)) and len(t.dims) == 3)
+        first = next(with_heads, 0)
+    q, k, v = (op.need(first + i) for i in range(3))
+    if len(q.dims) != 3 or not 3 <= len(k.dims) <= 5 or not 3 <= len(v.dims) <= 5:
+        raise NoModelError("the recorded shapes are not those of attention")
+    if len(k.dims) == 5:
+        keys, d_qk, d_v = k.dims[1], q.dims[2], v.dims[2]
+    else:
+        keys, d_qk, d_v = k.dims[-2], k.dims[-1], v.dims[-1]
+    return _Heads(q.dims[1], keys, d_qk, d_v, d_qk + d_v, q, k.item)
+
+
+def _cost(heads: _Heads, batch: Batch, flops: int) -> Cost:
+    context, generation = batch.context, batch.generation
+    tokens, keys = batch.tokens, (context.keys or 0) + (generation.keys or 0)
+    computed = heads.query * (heads.d_qk + heads.d_v) + heads.keys * heads.cached
+    before = max(keys - tokens, 0) * heads.keys * heads.cached * heads.cache_item
+    parameters: dict[str, object] = {
+        "N_Q": tokens,
+        "H_Q": heads.query,
+        "H_KV": heads.keys,
+        "d_h_qk": heads.d_qk,
+        "d_h_v": heads.d_v,
+    }
+    for letter, group in (("c", context), ("g", generation)):
+        sums = {"sq": group.tokens, "sk": group.keys, "sqsq": group.squares, "sqsk": group.products}
+        parameters |= {f"{letter}_{name}": number for name, number in sums.items()}
+    parameters["dtype_Q"] = heads.q.kind
+    moved = tokens * computed * heads.q.item + before
+    kind = short_type(heads.q.kind)
+    return Cost("InferenceAttention_fwd", flops, moved, kind, "matrix", parameters)

@@ -7,12 +7,16 @@ from typing import NamedTuple
 
 from tracelens_ext.roofline.operation import (
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     bytes_read,
     short_type,
 )
+
+MODELS = Models()
+_of = MODELS.of("convolution")
 
 
 class _Places(NamedTuple):
@@ -89,31 +93,27 @@ def _shape(
 def _each(op: Operation, i: int | None, n: int, default: int) -> list[int]:
     """A setting for each of n dimensions, which may be one number for all."""
     value = op.value(i)
-    numbers = [value] if type(value) is int else op.wholes(i)
-    if value is None or numbers == []:
-        return [default] * n
+    numbers = [value] if type(value) is int else [] if value is None else op.wholes(i)
     if numbers is None:
         raise NoModelError(f"padding {value!r} is not recorded as numbers")
     return numbers * n if len(numbers) == 1 else (numbers + [default] * n)[:n]
 
 
+@_of(" ".join(_FORWARD))
 def forward(op: Operation) -> Cost:
     """Input [N, Cin, …], weight [Cout, Cin / groups, …], bias; the result in the input's type."""
     at = _FORWARD[op.plain_name]
     x, weight = op.need(0), op.need(1)
     bias = op.tensor(at.bias) if at.bias is not None else None
     flops, result, parameters = _shape(op, x, weight, at)
-    elements = math.prod(result)
-    return Cost(
-        family="CONV_fwd",
-        flops=flops + (elements if bias else 0),
-        bytes=bytes_read(x, weight, bias) + elements * x.item,
-        data_type=short_type(x.kind),
-        engine="matrix",
-        parameters=parameters | {"bias": bias is not None},
-    )
+    elements, biased = math.prod(result), bias is not None
+    moved = bytes_read(x, weight, bias) + elements * x.item
+    parameters["bias"] = biased
+    kind = short_type(x.kind)
+    return Cost("CONV_fwd", flops + elements * biased, moved, kind, "matrix", parameters)
 
 
+@_of("convolution_backward")
 def backward(op: Operation) -> Cost:
     """Gradients of input, weight and bias, as far as `output_mask` asks for them."""
     grad, x, weight = op.need(0), op.need(1), op.need(2)
@@ -122,18 +122,9 @@ def backward(op: Operation) -> Cost:
         raise NoModelError("which gradients are wanted is not recorded")
     flops, _, parameters = _shape(op, x, weight, _Places(None, 4, 5, 6, 7, 8, 9))
     of_input, of_weight, of_bias = map(bool, mask)
-    read = grad.read + (x.read if of_weight else 0) + (weight.read if of_input else 0)
-    written = (x.written if of_input else 0) + (weight.written if of_weight else 0)
+    moved = grad.read + (x.read + weight.written) * of_weight + (weight.read + x.written) * of_input
     if of_bias and len(grad.dims) > 1:
-        written += grad.dims[1] * weight.item
-    return Cost(
-        family="CONV_bwd",
-        flops=flops * (of_input + of_weight) + (grad.elements if of_bias else 0),
-        bytes=read + written,
-        data_type=short_type(x.kind),
-        engine="matrix",
-        parameters=parameters | {"dgrad": of_input, "wgrad": of_weight},
-    )
-
-
-MODELS = {**dict.fromkeys(_FORWARD, forward), "convolution_backward": backward}
+        moved += grad.dims[1] * weight.item
+    flops = flops * (of_input + of_weight) + grad.elements * of_bias
+    parameters |= {"dgrad": of_input, "wgrad": of_weight}
+    return Cost("CONV_bwd", flops, moved, short_type(x.kind), "matrix", parameters)

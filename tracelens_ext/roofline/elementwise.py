@@ -1,64 +1,52 @@
-"""Elementwise operations: each input read once with broadcasting, the result written once."""
+"""Elementwise operations: each input read once with broadcasting, the result written once.
+
+Also such work over lists of tensors (`_foreach_*`, fused optimizers), and Triton kernels of
+`torch.compile`: a bound from the tensors they were given.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
     Cost,
+    Models,
     NoModelError,
     Operation,
     Tensor,
     broadcast,
     bytes_read,
     is_whole,
-    of_libraries,
     promoted_type,
     short_type,
-    words,
+    vector_cost,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+
 
 #: Operations for each element of the result, a convention: 1 for what one instruction does, about
 #: as many as an approximation by a polynomial takes for the others. 1 for those not listed.
 FLOPS_PER_ELEMENT: Final = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos"), 8),
-    **dict.fromkeys(("tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "atan2"), 10),
-    **dict.fromkeys(("sigmoid", "silu", "softplus", "logit", "elu", "selu", "celu", "mish"), 10),
-    **dict.fromkeys(("gelu", "erf", "erfc", "erfinv", "pow", "float_power"), 12),
-    **dict.fromkeys(("gelu_backward", "silu_backward"), 16),
-    **dict.fromkeys(("sigmoid_backward", "tanh_backward", "lerp", "addcmul", "addcdiv"), 3),
-    **dict.fromkeys(("hardswish", "hardsigmoid", "hypot", "rms"), 4),
-    **dict.fromkeys(("sqrt", "rsqrt", "reciprocal", "div", "remainder", "fmod"), 1),
+    name: flops
+    for flops, names in {
+        8: "exp exp2 expm1 log log2 log10 log1p sin cos",
+        10: "tan asin acos atan sinh cosh tanh atan2 sigmoid silu softplus logit elu selu celu"
+        " mish",
+        12: "gelu erf erfc erfinv pow float_power",
+        16: "gelu_backward silu_backward",
+        3: "sigmoid_backward tanh_backward lerp addcmul addcdiv",
+        4: "hardswish hardsigmoid hypot rms",
+    }.items()
+    for name in names.split()
 }
-_FLOATING = words(
-    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh sigmoid erf erfc erfinv reciprocal logit lgamma digamma i0 sinc"
-)
-_KEEPING = words(
-    "neg relu gelu silu elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus mish "
-    "sign sgn floor ceil round trunc frac square bitwise_not nan_to_num threshold tril triu "
-    "relu6 log_sigmoid_forward softshrink hardshrink conj_physical flip roll"
-)
-_TESTS = words("isnan isinf isfinite isneginf isposinf logical_not signbit")
-_LIMITS = ["clamp", "clamp_min", "clamp_max"]
-_ARITHMETIC = words(
-    "add sub rsub mul maximum minimum fmin fmax remainder fmod floor_divide bitwise_and "
-    "bitwise_or bitwise_xor copysign hypot pow lerp addcmul addcdiv threshold_backward "
-    "sigmoid_backward tanh_backward gelu_backward silu_backward hardtanh_backward "
-    "leaky_relu_backward elu_backward softplus_backward hardswish_backward "
-    "hardsigmoid_backward mish_backward bitwise_left_shift bitwise_right_shift __lshift__ "
-    "__rshift__ __and__ __or__ __xor__ xlogy"
-)
-_QUOTIENTS = ["div", "true_divide", "atan2"]
-_COMPARISONS = words("eq ne lt le gt ge logical_and logical_or logical_xor isclose")
-_THREE_INPUTS = ("lerp", "addcmul", "addcdiv", "softplus_backward")
-_FILLS = ("fill_", "zero_")
-_RANDOM = words("normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_")
+MODELS = Models()
+_of = MODELS.of("elementwise")
+_of_lists = MODELS.of("optimizer")
 
 
 def elementwise(
@@ -79,13 +67,10 @@ def elementwise(
     with_sizes = [t for t in inputs if t.dims]
     family = family or ("UnaryElementwise" if len(with_sizes) <= 1 else "BinaryElementwise")
     elements = math.prod(shape)
-    return Cost(
-        family=family,
-        flops=elements * FLOPS_PER_ELEMENT.get(op.plain_name.rstrip("_"), 1),
-        bytes=bytes_read(*inputs) + elements * ELEMENT_BYTES[kind],
-        data_type=short_type(inputs[0].kind),
-        parameters=_parameters(shape, with_sizes or inputs, kind),
-    )
+    flops = elements * FLOPS_PER_ELEMENT.get(op.plain_name.rstrip("_"), 1)
+    moved = bytes_read(*inputs) + elements * ELEMENT_BYTES[kind]
+    shown = _parameters(shape, with_sizes or inputs, kind)
+    return vector_cost(family, inputs[0], flops, moved, **shown)
 
 
 def _parameters(shape: tuple[int, ...], inputs: list[Tensor], kind: str) -> dict[str, object]:
@@ -103,53 +88,67 @@ def _parameters(shape: tuple[int, ...], inputs: list[Tensor], kind: str) -> dict
     }
 
 
-def floating(op: Operation) -> Cost:
-    """Functions whose result is floating point also for whole numbers."""
-    inputs = op.leading(1)
-    return elementwise(op, inputs, "float" if is_whole(inputs[0].kind) else None)
+def _of_inputs(
+    name: str,
+    operations: str,
+    most: int,
+    kind: Callable[[Operation, list[Tensor]], str | None] = lambda *_: None,
+) -> None:
+    """A model of operations, also in place, by how many inputs they have and the type they give."""
+
+    def model(op: Operation) -> Cost:
+        inputs = op.leading(most)
+        return elementwise(op, inputs, kind(op, inputs))
+
+    model.__name__ = name
+    _of(" ".join(f"{each} {each}_" for each in operations.split()))(model)
 
 
-def keeping(op: Operation) -> Cost:
-    """Functions that keep the type."""
-    inputs = op.leading(1)
-    return elementwise(op, inputs, inputs[0].kind)
-
-
-def absolute(op: Operation) -> Cost:
-    """`abs`: complex numbers become real."""
-    inputs = op.leading(1)
-    real = {"c10::complex<float>": "float", "c10::complex<double>": "double"}
-    return elementwise(op, inputs, real.get(inputs[0].kind, inputs[0].kind))
-
-
-def limits(op: Operation) -> Cost:
-    """`clamp` and its kind: the limits may be tensors."""
-    return elementwise(op, op.leading(3 if op.plain_name.rstrip("_") == "clamp" else 2))
-
-
-def truth(op: Operation) -> Cost:
-    """Tests of one input."""
-    return elementwise(op, op.leading(1), "bool")
-
-
-def comparison(op: Operation) -> Cost:
-    """Tests of two inputs."""
-    return elementwise(op, op.leading(2), "bool")
-
-
-def arithmetic(op: Operation) -> Cost:
-    """Two or three inputs; the type by promotion."""
-    three = op.plain_name.rstrip("_") in _THREE_INPUTS
-    return elementwise(op, op.leading(3 if three else 2))
-
-
-def quotient(op: Operation) -> Cost:
-    """Divisions: whole numbers become floating point, unless they are rounded."""
-    inputs = op.leading(2)
+def _quotient(op: Operation, inputs: list[Tensor]) -> str:
+    """Whole numbers become floating point, unless they are rounded."""
     kind = promoted_type(op, inputs)
-    return elementwise(op, inputs, "float" if is_whole(kind) and not op.value(2) else kind)
+    return "float" if is_whole(kind) and not op.value(2) else kind
 
 
+def _bool(*_: object) -> str:
+    return "bool"
+
+
+_REAL = {"c10::complex<float>": "float", "c10::complex<double>": "double"}
+_of_inputs(
+    "floating",
+    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh"
+    " asinh acosh atanh sigmoid erf erfc erfinv reciprocal logit lgamma digamma i0 sinc",
+    1,
+    lambda _, inputs: "float" if is_whole(inputs[0].kind) else None,
+)
+_of_inputs(
+    "keeping",
+    "neg relu gelu silu elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus mish"
+    " sign sgn floor ceil round trunc frac square bitwise_not nan_to_num threshold tril triu"
+    " relu6 log_sigmoid_forward softshrink hardshrink conj_physical flip roll",
+    1,
+    lambda _, inputs: inputs[0].kind,
+)
+_of_inputs("absolute", "abs", 1, lambda _, x: _REAL.get(x[0].kind, x[0].kind))
+_of_inputs("truth", "isnan isinf isfinite isneginf isposinf logical_not signbit", 1, _bool)
+_of_inputs("limits", "clamp", 3)
+_of_inputs("limits", "clamp_min clamp_max", 2)
+_of_inputs("arithmetic", "lerp addcmul addcdiv softplus_backward", 3)
+_of_inputs(
+    "arithmetic",
+    "add sub rsub mul maximum minimum fmin fmax remainder fmod floor_divide bitwise_and bitwise_or"
+    " bitwise_xor copysign hypot pow threshold_backward sigmoid_backward tanh_backward"
+    " gelu_backward silu_backward hardtanh_backward leaky_relu_backward elu_backward"
+    " hardswish_backward hardsigmoid_backward mish_backward bitwise_left_shift bitwise_right_shift"
+    " __lshift__ __rshift__ __and__ __or__ __xor__ xlogy native_dropout_backward",
+    2,
+)
+_of_inputs("quotient", "div true_divide atan2", 2, _quotient)
+_of_inputs("comparison", "eq ne lt le gt ge logical_and logical_or logical_xor isclose", 2, _bool)
+
+
+@_of("where")
 def where(op: Operation) -> Cost:
     """`where`: a condition and two choices."""
     choices = [t for i in (1, 2) if (t := op.tensor(i)) is not None]
@@ -158,79 +157,76 @@ def where(op: Operation) -> Cost:
     return elementwise(op, op.leading(3), promoted_type(op, choices), family="BinaryElementwise")
 
 
+@_of("masked_fill masked_fill_")
 def masked_fill(op: Operation) -> Cost:
     """`masked_fill`: reads itself and the mask."""
     return elementwise(op, [op.need(0), op.need(1)], op.need(0).kind)
 
 
+def _copied(source: Tensor, dims: tuple[int, ...], kind: str, **more: object) -> Cost:
+    moved = source.read + math.prod(dims) * ELEMENT_BYTES[kind]
+    shown = _parameters(dims, [source], kind)
+    return vector_cost("UnaryElementwise", source, 0, moved, **shown, **more)
+
+
+@_of("copy_")
 def copy(op: Operation) -> Cost:
     """`copy_`: reads the source, writes the target, each in its own type."""
     target, source = op.need(0), op.need(1)
-    return Cost(
-        family="UnaryElementwise",
-        flops=0,
-        bytes=target.written + source.read,
-        data_type=short_type(source.kind),
-        parameters=_parameters(target.dims, [source], target.kind)
-        | {"stride_output": target.strides},
-    )
+    return _copied(source, target.dims, target.kind, stride_output=target.strides)
 
 
+@_of("clone contiguous")
 def clone(op: Operation) -> Cost:
     """`clone` and its kind: as much is written as there is."""
-    return _moved(op.need(0), op.need(0).kind)
+    return _copied(op.need(0), op.need(0).dims, op.need(0).kind)
 
 
+@_of("_to_copy to")
 def cast(op: Operation) -> Cost:
     """`_to_copy` and `to`: written in the type that is asked for."""
-    return _moved(op.need(0), op.scalar_type(1) or op.need(0).kind)
+    return _copied(op.need(0), op.need(0).dims, op.scalar_type(1) or op.need(0).kind)
 
 
-def _moved(source: Tensor, kind: str) -> Cost:
-    return Cost(
-        family="UnaryElementwise",
-        flops=0,
-        bytes=source.read + source.elements * ELEMENT_BYTES[kind],
-        data_type=short_type(source.kind),
-        parameters=_parameters(source.dims, [source], kind),
-    )
-
-
+@_of("fill_ zero_")
 def fill(op: Operation) -> Cost:
     """Writes only."""
-    target = op.need(0)
-    return Cost("Fill", 0, target.written, short_type(target.kind))
+    return vector_cost("Fill", op.need(0), 0, op.need(0).written)
 
 
+@_of("arange linspace range eye full randperm")
 def filled_result(op: Operation) -> Cost:
     """`arange` and its kind, which write the tensor given as `out=`."""
     if not op.tensors or not op.tensors[-1].elements:
         raise NoModelError("the size of the result is not recorded")
-    target = op.tensors[-1]
-    return Cost("Fill", 0, target.written, short_type(target.kind))
+    return vector_cost("Fill", op.tensors[-1], 0, op.tensors[-1].written)
 
 
+@_of("normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_")
 def random(op: Operation) -> Cost:
     """Random numbers in place: written only; some 10 operations each (Philox rounds)."""
     target = op.need(0)
-    return Cost("RNG", 10 * target.elements, target.written, short_type(target.kind))
+    return vector_cost("RNG", target, 10 * target.elements, target.written)
 
 
+@_of("native_dropout")
 def dropout(op: Operation) -> Cost:
     """`native_dropout`: input, result, and a mask of truth values."""
     x = op.need(0)
-    moved = x.read + x.written + x.elements
-    return Cost("RNG", 12 * x.elements, moved, short_type(x.kind), parameters={"shape": x.dims})
+    return vector_cost("RNG", x, 12 * x.elements, x.read + x.written + x.elements, shape=x.dims)
 
 
+@_of("glu")
+@_of("silu_and_mul* gelu_and_mul* gelu_tanh_and_mul*", engines=True)
 def gated(op: Operation) -> Cost:
     """`glu`, `silu_and_mul` (with its result first): the halves of the input are multiplied."""
     x = max(op.leading(2), key=lambda tensor: tensor.elements)
     half = x.elements // 2
     out = next((t.item for t in op.leading(2) if t.elements == half), x.item)
-    return Cost("UnaryElementwise", 12 * half, x.read + half * out, short_type(x.kind))
+    return vector_cost("UnaryElementwise", x, 12 * half, x.read + half * out)
 
 
+@_of("rotary_embedding* batched_rotary_embedding*", engines=True)
 def rotary(op: Operation) -> Cost:
     """`rotary_embedding`: positions, Q, perhaps K, the size of a head, a cache of angles; in place.
 
@@ -243,9 +239,10 @@ def rotary(op: Operation) -> Cost:
     turned = both * min(cache.dims[-1], head) // head
     angles = min(positions.elements * cache.dims[-1], cache.elements) * cache.item
     moved = positions.read + angles + 2 * turned * q.item
-    return Cost("BinaryElementwise", 3 * turned, moved, short_type(q.kind))
+    return vector_cost("BinaryElementwise", q, 3 * turned, moved)
 
 
+@_of("aiter::rope_*")
 def aiters_rotary(op: Operation) -> Cost:
     """`rope_*_impl` of aiter: one result or two (`2c`), as many inputs, then angles.
 
@@ -266,37 +263,93 @@ def aiters_rotary(op: Operation) -> Cost:
     read = sum(int(min(t.elements, rows * t.dims[-1])) * t.item for t in tables)
     turned = sum(t.elements * min(angles, t.dims[-1]) // max(t.dims[-1], 1) for t in inputs)
     moved = sum(t.read + t.written for t in inputs) + read + bytes_read(*indices)
-    return Cost("BinaryElementwise", 3 * turned, moved, short_type(inputs[0].kind))
+    return vector_cost("BinaryElementwise", inputs[0], 3 * turned, moved)
 
 
-def _both(
-    names: Iterable[str], function: Callable[[Operation], Cost]
-) -> dict[str, Callable[[Operation], Cost]]:
-    """Operations and their forms in place."""
-    return dict.fromkeys([n + tail for n in names for tail in ("", "_")], function)
+#: Operations for each parameter of a step of an optimizer, a convention.
+_STEP_FLOPS = {"adam": 18, "adamw": 20, "sgd": 4, "adagrad": 8}
+_FOREACH = (
+    "add sub mul div addcmul addcdiv lerp sqrt rsqrt neg exp log abs reciprocal pow maximum"
+    " minimum clamp_min clamp_max sign zero copy norm sigmoid tanh"
+)
 
 
-MODELS = {
-    **_both(_FLOATING, floating),
-    **_both(_KEEPING, keeping),
-    **_both(["abs"], absolute),
-    **_both(_TESTS, truth),
-    **_both(_LIMITS, limits),
-    **_both(_ARITHMETIC, arithmetic),
-    **_both(_QUOTIENTS, quotient),
-    **_both(_COMPARISONS, comparison),
-    **_both(["masked_fill"], masked_fill),
-    "where": where,
-    "copy_": copy,
-    **dict.fromkeys(("clone", "contiguous"), clone),
-    **dict.fromkeys(("_to_copy", "to"), cast),
-    **dict.fromkeys(_FILLS, fill),
-    **dict.fromkeys(("arange", "linspace", "range", "eye", "full", "randperm"), filled_result),
-    **dict.fromkeys(_RANDOM, random),
-    "native_dropout": dropout,
-    "native_dropout_backward": arithmetic,
-    "glu": gated,
-    **of_libraries("silu_and_mul* gelu_and_mul* gelu_tanh_and_mul*", gated),
-    **of_libraries("rotary_embedding* batched_rotary_embedding*", rotary),
-    "aiter::rope_*": aiters_rotary,
-}
+def _lists(op: Operation) -> list[list[Tensor]]:
+    """The lists of tensors: parameters or what is first, gradients, states …."""
+    found = [
+        op.tensor_list(i)
+        for i, kind in enumerate(op.types)
+        if kind == "TensorList" and i < len(op.dims) and op.dims[i]
+    ]
+    if not found:
+        raise NoModelError("the tensors of a list are not recorded")
+    return found
+
+
+def _cost_of_lists(first: list[Tensor], flops: int, moved: int) -> Cost:
+    """`flops`: for each element of the first list."""
+    elements = sum(t.elements for t in first)
+    shown = {"tensors": len(first), "elements": elements}
+    return vector_cost("Optimizer", first[0], elements * flops, moved, **shown)
+
+
+@_of_lists(" ".join(f"_foreach_{each} _foreach_{each}_" for each in _FOREACH.split()))
+def foreach(op: Operation) -> Cost:
+    """`_foreach_*`: all lists read; the first written in place, or as many results made."""
+    lists = _lists(op)
+    if len(lists) < op.types.count("TensorList"):
+        raise NoModelError("the tensors of a list are not recorded")
+    first = lists[0]
+    word = op.plain_name.removeprefix("_foreach_").rstrip("_")
+    # `zero` reads nothing, and the first list of `copy` is the target.
+    read = [t for tensors in lists[word == "copy" :] for t in tensors if word != "zero"]
+    results = len(first) * first[0].item if word == "norm" else sum(t.written for t in first)
+    flops = 0 if word in ("zero", "copy") else FLOPS_PER_ELEMENT.get(word, 1)
+    return _cost_of_lists(first, flops, bytes_read(*read) + results)
+
+
+@_of_lists("_amp_foreach_non_finite_check_and_unscale_")
+def unscale(op: Operation) -> Cost:
+    """`_amp_foreach_non_finite_check_and_unscale_`: gradients read and written."""
+    (gradients, *_) = _lists(op)
+    elements = sum(t.elements for t in gradients)
+    moved = bytes_read(*gradients) + sum(t.written for t in gradients)
+    return vector_cost("Optimizer", gradients[0], 2 * elements, moved)
+
+
+@_of_lists("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
+def fused_step(op: Operation) -> Cost:
+    """`_fused_adam_` and its kind: gradients read; parameters and their states read and written."""
+    lists = _lists(op)
+    moved = sum(bytes_read(*tensors) for tensors in lists)
+    # Lists of step counters have a single element a tensor.
+    moved += sum(t.written for tensors in (lists[0], *lists[2:]) for t in tensors if t.dims)
+    flops = _STEP_FLOPS[op.plain_name.removeprefix("_fused_").rstrip("_")]
+    return _cost_of_lists(lists[0], flops, moved)
+
+
+#: What Inductor calls its kernels: kind (pointwise, reduction, persistent …), fused operations.
+_INDUCTOR = re.compile(r"triton_(?:poi|red|per|tem|for|spl|mm|unk)_fused_(?P<words>\w+?)_?\d*$")
+_NO_WORK = re.compile(
+    r"(view|unsafe|clone|copy|to|cat|t|transpose|permute|expand|slice|select|as|strided|empty"
+    r"|unsqueeze|squeeze|split|stack|constant|pad|nd|embedding|index|detach|lift|fresh)?"
+)
+
+
+@MODELS.of("compiled")("triton_*")
+def inductor(op: Operation) -> Cost:
+    """Every recorded tensor crosses memory once; each fused operation works on the largest."""
+    if not op.tensors:
+        raise NoModelError("no argument is a tensor with a recorded shape")
+    match = _INDUCTOR.match(op.plain_name)
+    words = match["words"].split("_") if match else []
+    largest = max(op.tensors, key=lambda t: t.elements)
+    each = sum(FLOPS_PER_ELEMENT.get(word, 1) for word in words if not _NO_WORK.fullmatch(word))
+    return Cost(
+        "Triton",
+        each * largest.elements,
+        bytes_read(*op.tensors),
+        short_type(largest.kind),
+        parameters={"fused": " ".join(words), "shape": largest.dims},
+        bound_only=True,
+    )

@@ -11,18 +11,19 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
+from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
-from tracelens_ext.roofline.peaks import peaks_of_devices
-from tracelens_ext.roofline.reasons import why_slow
+from tracelens_ext.roofline.peaks import capability_of, peaks_of_devices
 from tracelens_ext.trace import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.hooks import Offered
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.models import Model
+    from tracelens_ext.roofline.operation import Model
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -43,6 +44,26 @@ if TYPE_CHECKING:
 _TF32: Final = re.compile(r"tf32|xf32|s1688|nvjet_s", re.IGNORECASE)
 #: FLOPs and bytes of a call from here on are no numbers of this world.
 _MOST: Final = 2**62
+#: Above this share of the roofline nothing needs explaining.
+_GOOD_PERCENT: Final = 60.0
+#: A kernel shorter than this is mostly its own start and end.
+_LAUNCH_NS: Final = 4_000
+#: Bytes that tensor cores load at once: rows have to be multiples of it.
+_ALIGNED_BYTES: Final = 16
+#: The last wave of tiles leaves units idle when there are fewer waves than this.
+_MANY_WAVES: Final = 4
+#: Products that leave tensor cores idle: many in a batch, none of whose sizes fills a tile.
+_MANY_SMALL, _SMALL = 256, 64
+#: Batch, heads, queries, keys.
+_DIMS_OF_SCORES: Final = 4
+_ITEM: Final = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "tf32": 4}
+_TILE: Final = re.compile(r"(?<![\dx])(\d{2,3})x(\d{2,3})(?:x\d{1,3})?(?![\dx])|MT(\d+)x(\d+)x\d+")
+_OLD_KERNELS: Final = (
+    (re.compile(r"cutlass_75|turing_"), 80, "kernels for Turing"),
+    (re.compile(r"cutlass_70|volta_"), 80, "kernels for Volta"),
+    (re.compile(r"ampere_|cutlass_80|sm80_"), 90, "kernels for Ampere"),
+)
+_MISALIGNED: Final = re.compile(r"align[12](?!\d)")
 
 
 @dataclass(frozen=True)
@@ -109,16 +130,11 @@ def find_roofline(
     }
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
+    calls = zip(groups.count.tolist(), groups.gpu_ns.tolist(), groups.device.tolist(), strict=True)
     rows = [
         _compared(op, count, ns, is_host, by_name[op.model_name], its, peaks[device])
-        for op, count, ns, is_host, its, device in zip(
-            groups.operations,
-            groups.count.tolist(),
-            groups.gpu_ns.tolist(),
-            host,
-            costs,
-            groups.device.tolist(),
-            strict=True,
+        for op, (count, ns, device), is_host, its in zip(
+            groups.operations, calls, host, costs, strict=True
         )
     ]
     return Roofline(groups, rows, peaks)
@@ -131,34 +147,28 @@ def _costs(
     registry: PluginRegistry,
 ) -> list[Modelled]:
     """The cost of each operation, or why it has none; a plugin's models have a time limit."""
-    result: list[Modelled] = [(None, "")] * len(operations)
-    of_plugins: dict[str, list[int]] = defaultdict(list)
-    for i, op in enumerate(operations):
+    result: list[Modelled] = []
+    of_plugins: dict[str, dict[int, tuple[Model, Operation]]] = defaultdict(dict)
+    for i, (op, is_host) in enumerate(zip(operations, host, strict=True)):
         offered = models[op.model_name]
+        said = f"no performance model for {op.name}"
         if op.name == OTHERS:
-            result[i] = None, f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
+            said = f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
         elif not op.types:
-            result[i] = None, "no shapes were recorded"
-        elif host[i]:
-            result[i] = _modelled(_host_copy, op)
-        elif offered is None:
-            result[i] = None, f"no performance model for {op.name}"
-        elif offered.plugin.own:
-            result[i] = _modelled(offered.item, op)
-        else:
-            result[i] = None, f"the plugin {offered.plugin.name} failed"
-            of_plugins[offered.plugin.name].append(i)
-    for plugin, places in of_plugins.items():
-        asked = [(models[operations[i].model_name], operations[i]) for i in places]
+            said = "no shapes were recorded"
+        elif is_host or (offered is not None and offered.plugin.own):
+            result.append(_modelled(_host_copy if is_host or not offered else offered.item, op))
+            continue
+        elif offered is not None:
+            said = f"the plugin {offered.plugin.name} failed"
+            of_plugins[offered.plugin.name][i] = offered.item, op
+        result.append((None, said))
+    for plugin, asked in of_plugins.items():
         with registry.guard(plugin):
-            found = call_within(time_limit(), partial(_of_plugin, asked))
-            for i, each in zip(places, found, strict=True):
+            found = call_within(time_limit(), partial(list, starmap(_modelled, asked.values())))
+            for i, each in zip(asked, found, strict=True):
                 result[i] = each
     return result
-
-
-def _of_plugin(asked: Sequence[tuple[Offered[Model] | None, Operation]]) -> list[Modelled]:
-    return [_modelled(offered.item, op) for offered, op in asked if offered is not None]
 
 
 def _modelled(model: Callable[[Operation], Cost], op: Operation) -> Modelled:
@@ -198,27 +208,17 @@ def _compared(
     tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
     if tf32 and any(map(_TF32.search, op.kernels)):
         cost = replace(cost, data_type="tf32")
+    name = name_of(offered) if offered and cost.engine != "link" else "host_copy"
     best, bound, peak = _best_case(cost, peaks)
-    roofline_ns = None if best is None else best * count
-    return RooflineRow(
-        op,
-        count,
-        gpu_ns,
-        cost,
-        model="host_copy" if cost.engine == "link" else _name_of(offered),
-        roofline_ns=roofline_ns,
-        bound=bound,
-        peak=peak,
-        why_slow=why_slow(op, cost, peaks, gpu_ns, roofline_ns, count),
-        is_host_copy=is_host_copy,
-    )
+    best = None if best is None else best * count
+    slow = _why_slow(op, cost, peaks, gpu_ns, best, count)
+    return RooflineRow(op, count, gpu_ns, cost, name, None, best, bound, peak, slow, is_host_copy)
 
 
-def _name_of(offered: Offered[Model] | None) -> str | None:
-    if offered is None:
-        return None
-    module = str(getattr(offered.item, "__module__", ""))
-    home = module.rpartition(".")[2] if offered.plugin.own else offered.plugin.name
+def name_of(offered: Offered[Model]) -> str:
+    """What tables call a model: `home.function`."""
+    module = str(getattr(offered.item, "__module__", "")).rpartition(".")[2]
+    home = getattr(offered.item, "home", module) if offered.plugin.own else offered.plugin.name
     return f"{home}.{getattr(offered.item, '__name__', 'model')}"
 
 
@@ -226,11 +226,10 @@ def _best_case(
     cost: Cost, peaks: DevicePeaks | None
 ) -> tuple[float | None, str | None, float | None]:
     """The roofline time of a call in ns, what limits it, and the peak of its engine and type."""
-    if peaks is None:
+    if peaks is None or (cost.engine == "link" and peaks.link is None):
         return None, None, None
     if cost.engine == "link":
-        best = None if peaks.link is None else cost.bytes / peaks.link
-        return best, None if best is None else "link", None
+        return cost.bytes / (peaks.link or 0.0), "link", None
     memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
     found = peaks.peak(cost.engine, cost.data_type)
     if found is None:
@@ -241,34 +240,117 @@ def _best_case(
     return max(compute_ns, memory_ns), bound, found[0]
 
 
+def _why_slow(
+    op: Operation,
+    cost: Cost,
+    peaks: DevicePeaks | None,
+    gpu_ns: int,
+    best_ns: float | None,
+    count: int,
+) -> str:
+    """What shapes and kernel names show of the reason, the most telling first; else empty."""
+    if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * gpu_ns:
+        return ""
+    found = []
+    if cost.engine == "matrix":
+        found += _of_matrix_work(op, cost, peaks)
+    elif cost.engine == "vector":
+        found += _of_strides(op)
+        if cost.family == "Softmax" and len(op.tensors[0].dims) >= _DIMS_OF_SCORES:
+            found.append("scores of attention that is not fused")
+    if gpu_ns < _LAUNCH_NS * count:
+        found.append("too small to fill the GPU")
+    return "; ".join(found)
+
+
+def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
+    found = []
+    if cost.data_type == "fp32" and (peaks is None or "tf32" in peaks.matrix):
+        found.append("single precision without TF32")
+    batch, m, n, k = product_sizes(cost)
+    step = _ALIGNED_BYTES // _ITEM.get(cost.data_type, _ALIGNED_BYTES)
+    odd = [f"{name}={size}" for name, size in (("N", n), ("K", k)) if size % step and size > 1]
+    if odd:
+        found.append(f"{', '.join(odd)} not a multiple of {step}")
+    if batch >= _MANY_SMALL and 0 < max(m, n, k) <= _SMALL:
+        found.append(f"{batch:,} small products of {m}x{n}x{k}")
+    if any(_MISALIGNED.search(kernel) for kernel in op.kernels):
+        found.append("kernel for unaligned data")
+    found += _of_old_kernels(op, peaks)
+    found += _of_waves(op, cost, peaks)
+    return found
+
+
+def _of_old_kernels(op: Operation, peaks: DevicePeaks | None) -> list[str]:
+    """Kernels of an older generation than the device; known for NVIDIA's alone."""
+    generation = capability_of(peaks.name) if peaks is not None else 0
+    return [
+        said
+        for pattern, needed, said in _OLD_KERNELS
+        if generation >= needed and any(map(pattern.search, op.kernels))
+    ][:1]
+
+
+def _of_waves(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
+    batch, m, n, _ = product_sizes(cost)
+    tile = next((t for kernel in op.kernels if (t := _TILE.search(kernel))), None)
+    if peaks is None or not peaks.units or tile is None or not batch * m * n:
+        return []
+    rows, columns = (int(t) for t in tile.groups() if t)
+    tiles = batch * -(-m // max(rows, 1)) * -(-n // max(columns, 1))
+    if tiles < peaks.units:
+        return [f"{tiles} tiles of {rows}x{columns} for {peaks.units} compute units"]
+    waves = tiles / peaks.units
+    if waves < _MANY_WAVES and waves % 1 and waves / -(-waves // 1) < 0.8:
+        return [f"{waves:.1f} waves of tiles: the last leaves units idle"]
+    return []
+
+
+def _of_strides(op: Operation) -> list[str]:
+    """Inputs whose innermost dimension is not contiguous, while another tensor's is."""
+    for tensor in op.tensors:
+        if len(tensor.dims) < 2 or len(tensor.strides) != len(tensor.dims):
+            continue
+        inner = next((i for i in reversed(range(len(tensor.dims))) if tensor.dims[i] > 1), None)
+        if inner is not None and tensor.strides[inner] > 1:
+            return ["strided input"]
+    return []
+
+
 def roofline_table(roofline: Roofline) -> pd.DataFrame:
     """A row for each operation and its arguments, the longest GPU time first."""
     rows, groups = roofline.rows, roofline.groups
-    costs = [row.cost for row in rows]
     gpu_ns = groups.gpu_ns.astype(np.float64)
     measured = np.where(gpu_ns > 0, gpu_ns, np.nan)  # work of no time has no rate
     # What is None becomes NaN.
     best_ns = np.array([row.roofline_ns for row in rows], dtype=np.float64)
-    flops = np.array([cost.flops if cost else None for cost in costs], dtype=np.float64)
-    moved = np.array([cost.bytes if cost else None for cost in costs], dtype=np.float64)
+
+    def of_cost(*names: str) -> dict[str, list[Any]]:
+        return {name: [getattr(row.cost, name, None) for row in rows] for name in names}
+
+    def of_row(*names: str) -> dict[str, list[Any]]:
+        return {name: [getattr(row, name) for row in rows] for name in names}
+
+    work = {name: pd.array(each, dtype="Int64") for name, each in of_cost("flops", "bytes").items()}
+    rates = {  # 1,000 a ns are 10^12 a second
+        name: work[of].to_numpy(np.float64, na_value=np.nan) * groups.count / measured / 1e3
+        for name, of in (("tflops_per_s", "flops"), ("tb_per_s", "bytes"))
+    }
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
-        "family": [cost.family if cost else None for cost in costs],
+        **of_cost("family"),
         **groups.texts,
         "count": groups.count,
         "gpu_time_ms": gpu_ns / NS_PER_MS,
-        "flops": pd.array([cost.flops if cost else None for cost in costs], dtype="Int64"),
-        "bytes": pd.array([cost.bytes if cost else None for cost in costs], dtype="Int64"),
-        "engine": [cost.engine if cost else None for cost in costs],
-        "data_type": [cost.data_type if cost else None for cost in costs],
-        **{name: [getattr(row, name) for row in rows] for name in ("model", "why_no_model")},
-        "tflops_per_s": flops * groups.count / measured / 1e3,  # 1,000 a ns are 10^12 a second
-        "tb_per_s": moved * groups.count / measured / 1e3,
+        **work,
+        **of_cost("engine", "data_type"),
+        **of_row("model", "why_no_model"),
+        **rates,
         "roofline_time_ms": best_ns / NS_PER_MS,
-        "bound": [row.bound for row in rows],
+        **of_row("bound"),
         "% of roofline": best_ns / measured * 100,
         "time_lost_ms": np.maximum(gpu_ns - best_ns, 0.0) / NS_PER_MS,
-        "why_slow": [row.why_slow for row in rows],
+        **of_row("why_slow"),
     }
     return pd.DataFrame(columns)
 
@@ -286,7 +368,6 @@ def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
 
 
 _MOST_TENSORS: Final = 4
-_PRODUCTS: Final = ("GEMM", "CONV_fwd")
 
 
 def shape_text(row: RooflineRow) -> str:
@@ -295,8 +376,13 @@ def shape_text(row: RooflineRow) -> str:
     A type is said again where it changes; single elements and what comes late are left out.
     """
     op = row.operation
-    parts = [*_tensors(op), *_lists(op)]
-    product = row.cost is not None and row.cost.family in _PRODUCTS
+    parts = [(short_type(t.kind), _sizes(t.dims)) for t in op.tensors if t.dims]
+    parts += [
+        ("", f"{len(parts)} × {_sizes(parts[0])}")
+        for kind, parts in zip(op.types, op.dims, strict=False)
+        if kind == "TensorList" and isinstance(parts, tuple) and parts
+    ]
+    product = row.cost is not None and row.cost.family in ("GEMM", "CONV_fwd")
     if product:  # neither what is added nor `out=`
         first = int(op.plain_name.startswith(("add", "_add", "badd")))
         parts = parts[first : first + 2]
@@ -307,18 +393,6 @@ def shape_text(row: RooflineRow) -> str:
     if len(parts) > _MOST_TENSORS:
         texts.append("…")
     return (" × " if product else ", ").join(texts)
-
-
-def _tensors(op: Operation) -> list[tuple[str, str]]:
-    return [(short_type(t.kind), _sizes(t.dims)) for t in op.tensors if t.dims]
-
-
-def _lists(op: Operation) -> list[tuple[str, str]]:
-    return [
-        ("", f"{len(parts)} × {_sizes(parts[0])}")
-        for kind, parts in zip(op.types, op.dims, strict=False)
-        if kind == "TensorList" and isinstance(parts, tuple) and parts
-    ]
 
 
 def _sizes(dims: object) -> str:

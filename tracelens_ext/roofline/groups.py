@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
-from tracelens_ext.operations.launchers import ARGUMENTS, argument_values, parsed
+from tracelens_ext.operations.launchers import (
+    ARGUMENTS,
+    EXPERTS_BELOW,
+    argument_values,
+    experts_below,
+    is_of_experts,
+    parsed,
+)
+from tracelens_ext.roofline.attention import takes_lengths
+from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.roofline.operation import Operation
-from tracelens_ext.roofline.serving import takes_lengths
 from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.trace import NONE
 from tracelens_ext.work.grouping import inverse, number_groups, sums, texts
@@ -20,9 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.hlo_work import Work
     from tracelens_ext.serving.annotations import Batch
-    from tracelens_ext.trace import Int64Array, IntArray, Trace
+    from tracelens_ext.trace import Int64Array, IntArray
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Copies that cross the link between host and device.
@@ -56,18 +62,16 @@ def group_operations(
     A launcher takes part with all that it launched if its first GPU event is `selected`, (g,).
     """
     trace = work.trace
-    launched = np.flatnonzero(launchers.of_gpu != NONE)
-    owner = launchers.of_gpu[launched]
+    launched = np.flatnonzero(launchers.of_gpu != NONE)[::-1]
     first_gpu = np.zeros(len(launchers), dtype=np.int64)
-    first_gpu[owner[::-1]] = launched[::-1]
+    first_gpu[launchers.of_gpu[launched]] = launched  # the last to be written is the first
     taken = np.arange(len(launchers))
     if selected is not None:
         taken = taken[selected[first_gpu]]
     rows = launchers.rows[taken]
-    columns = [trace.arg(argument) for argument in ARGUMENTS]
-    codes = [column.at(rows) for column in columns]
+    codes = [trace.arg(argument).at(rows) for argument in ARGUMENTS]
     batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
-    work_of, works = _works(trace, rows)
+    work_of, works = works_of(trace, rows)
     first, group = number_groups([trace.name[rows], *codes, batch, work_of])
     order = np.lexsort((first, -sums(group, launchers.direct_ns[taken], len(first))))
     group = np.minimum(inverse(order)[group], MOST_OPERATIONS)
@@ -76,8 +80,9 @@ def group_operations(
     of_launcher[taken] = group
     of_gpu = of_launcher[launchers.of_gpu]
     kernels, host_ns = _kernels(work, of_gpu, len(first))
-    names = texts(trace.name[rows[first]], trace.names)
     told = rows[first]
+    names = texts(trace.name[told], trace.names)
+    experts = np.flatnonzero(trace.named(trace.name[told], is_of_experts)).tolist()
     if len(first) > MOST_OPERATIONS:
         names[-1], kernels[-1], told[-1] = OTHERS, [], NONE
     values, shown = [], {}
@@ -87,26 +92,13 @@ def group_operations(
         value, text = zip(*pairs, strict=True) if pairs else ((), ())
         values.append([value[i] for i in number.tolist()])
         shown[argument] = texts(number, text)
-    for i in np.flatnonzero(trace.named(trace.name[rows[first]], is_of_experts)).tolist():
+    for i in experts:
         for column, more in zip(values, _experts(work, int(rows[first[i]])), strict=False):
             column[i] = (*column[i], *more) if isinstance(column[i], tuple) else ()
-    operations = [
-        Operation.of_arguments(
-            name,
-            tuple(its),
-            arguments,
-            batches[step] if step != NONE else None,
-            works[done] if done != NONE else None,
-        )
-        for name, its, arguments, step, done in zip(
-            names,
-            kernels,
-            zip(*values, strict=True),
-            batch[first].tolist(),
-            work_of[first].tolist(),
-            strict=True,
-        )
-    ]
+    step = [batches[i] if i != NONE else None for i in batch[first].tolist()]
+    done = [works[i] if i != NONE else None for i in work_of[first].tolist()]
+    each = zip(names, map(tuple, kernels), zip(*values, strict=True), step, done, strict=True)
+    operations = [Operation.of_arguments(*one) for one in each]
     return OperationGroups(
         operations,
         shown,
@@ -142,15 +134,6 @@ def _experts(work: GpuWork, row: int) -> tuple[tuple[object, ...], ...]:
     code = int(kept.at(np.array([row]))[0])
     text = experts_below(work.tree, row) if code == NONE else (kept.texts or [])[code]
     return parsed(text)[0] if text else ()  # type: ignore[return-value]  # as `experts_below` wrote it
-
-
-def _works(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
-    """As `works_of`, which needs `protobuf`: only traces that hold programs do."""
-    if not trace.programs:
-        return np.full(len(rows), NONE, dtype=np.int64), []
-    from tracelens_ext.roofline.hlo_work import works_of
-
-    return works_of(trace, rows)
 
 
 def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:

@@ -5,7 +5,7 @@ The built-in ones, a file a family, come through the hook `tracelens_performance
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,12 @@ from tracelens_ext.hooks import (
 )
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.operation import Cost, Operation
-
-    Model = Callable[[Operation], Cost]
+    from tracelens_ext.roofline.operation import Model
 
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
-    *("hlo", "gemm", "convolution", "attention", "elementwise", "normalization", "reduction"),
-    *("serving", "quantized"),
-    *("movement", "pooling", "optimizer", "fourier", "compiled"),
+    *("hlo", "gemm", "convolution", "attention"),
+    *("elementwise", "reduction", "movement"),
 )
 
 

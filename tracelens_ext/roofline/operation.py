@@ -8,63 +8,63 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens_ext.roofline.hlo_work import Work
+    from tracelens_ext.roofline.hlo import Work
     from tracelens_ext.serving.annotations import Batch
+
+    Model = Callable[["Operation"], "Cost"]
 
 from tracelens_ext.readers.xplane.shapes import TYPE_BITS
 
+_BYTES: Final = {
+    1: "bool, unsigned char, signed char, char, uint8_t, int8_t, c10::qint8, c10::quint8,"
+    " c10::Float4_e2m1fn_x2, c10::Float8_e4m3fn, c10::Float8_e5m2, c10::Float8_e4m3fnuz,"
+    " c10::Float8_e5m2fnuz, c10::Float8_e8m0fnu",
+    2: "short, short int, unsigned short, c10::Half, c10::BFloat16",
+    4: "int, unsigned int, float, c10::qint32, c10::complex<c10::Half>",
+    8: "long, long int, long long, unsigned long, __int64, double, c10::complex<float>",
+    16: "c10::complex<double>",
+}
 #: Bytes of an element, by the type's name in PyTorch's traces and in XLA's programs.
 ELEMENT_BYTES: Final = {
-    **dict.fromkeys(("bool", "unsigned char", "signed char", "char", "uint8_t", "int8_t"), 1),
-    **dict.fromkeys(("short", "short int", "unsigned short"), 2),
-    **dict.fromkeys(("int", "unsigned int", "float"), 4),
-    **dict.fromkeys(("long", "long int", "long long", "unsigned long", "__int64", "double"), 8),
-    **dict.fromkeys(("c10::Half", "c10::BFloat16"), 2),
-    "c10::complex<c10::Half>": 4,
-    "c10::complex<float>": 8,
-    "c10::complex<double>": 16,
-    "c10::Float4_e2m1fn_x2": 1,
-    **{f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")},
-    **dict.fromkeys(("c10::qint8", "c10::quint8"), 1),
-    "c10::qint32": 4,
+    **{name: size for size, names in _BYTES.items() for name in names.split(", ")},
     **{kind: max(bits // 8, 1) for kind, bits in TYPE_BITS.items()},
 }
 #: PyTorch's numbers of scalar types (c10/core/ScalarType.h), as `Concrete Inputs` hold a `dtype`.
+_SCALARS = (
+    "unsigned char, signed char, short int, int, long int, c10::Half, float, double,"
+    " c10::complex<c10::Half>, c10::complex<float>, c10::complex<double>, bool"
+)
+_FLOAT8 = ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz")
 SCALAR_TYPES: Final = {
-    **dict(enumerate(("unsigned char", "signed char", "short int", "int", "long int"))),
-    **dict(enumerate(("c10::Half", "float", "double"), start=5)),
-    **{8 + at: f"c10::complex<{kind}>" for at, kind in enumerate(("c10::Half", "float", "double"))},
-    11: "bool",
+    **dict(enumerate(_SCALARS.split(", "))),
     15: "c10::BFloat16",
-    **dict(enumerate(("c10::Float8_e5m2", "c10::Float8_e4m3fn"), start=23)),
-    **dict(enumerate(("c10::Float8_e5m2fnuz", "c10::Float8_e4m3fnuz"), start=25)),
+    **{23 + at: f"c10::Float8_{kind}" for at, kind in enumerate(_FLOAT8)},
 }
 #: Types as tables and device peaks call them.
-SHORT_TYPES: Final = {
-    "c10::BFloat16": "bf16",
-    "bool": "bool",
-    **dict.fromkeys(("c10::Half", "f16"), "fp16"),
-    **dict.fromkeys(("float", "f32"), "fp32"),
-    **dict.fromkeys(("double", "f64"), "fp64"),
-    **dict.fromkeys(("c10::complex<float>", "c64"), "complex64"),
-    **dict.fromkeys(("c10::complex<double>", "c128"), "complex128"),
-    **dict.fromkeys(("c10::Float4_e2m1fn_x2", "f4e2m1fn"), "fp4"),
-    **dict.fromkeys(("signed char", "char", "int8_t", "c10::qint8"), "int8"),
-    **dict.fromkeys(("unsigned char", "uint8_t", "c10::quint8"), "uint8"),
-    **dict.fromkeys(("short", "short int"), "int16"),
-    **dict.fromkeys(("int", "c10::qint32"), "int32"),
-    **dict.fromkeys(("long", "long int", "long long", "__int64"), "int64"),
+_SHORT: Final = {
+    name: short
+    for short, names in (
+        *(("bf16", "c10::BFloat16"), ("fp16", "c10::Half, f16"), ("fp32", "float, f32")),
+        *(("fp64", "double, f64"), ("fp4", "c10::Float4_e2m1fn_x2, f4e2m1fn")),
+        *(("complex64", "c10::complex<float>, c64"), ("complex128", "c10::complex<double>, c128")),
+        *(("int8", "signed char, char, int8_t, c10::qint8"), ("int16", "short, short int")),
+        *(("uint8", "unsigned char, uint8_t, c10::quint8"), ("int32", "int, c10::qint32")),
+        ("int64", "long, long int, long long, __int64"),
+    )
+    for name in names.split(", ")
 }
 
 _BOOLEAN, _WHOLE, _FLOATING, _COMPLEX = range(4)
 #: Templates of kernels that handle elements by their size, such as those of `cat`.
 _OPAQUE_SIZE: Final = re.compile(r"OpaqueType<(\d+)")
-_OPAQUE_TYPES: Final = {1: "bool", 2: "c10::Half", 4: "float", 8: "double"}
+_OPAQUE = {"1": "bool", "2": "c10::Half", "4": "float", "8": "double", "16": "c10::complex<double>"}
+#: Serving engines and their libraries, as names of operations begin.
+_ENGINES: Final = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
 _KERNEL_TYPE: Final = re.compile(r"[<, ](c10::BFloat16|c10::Half|float|double)[>,]")
 
 
@@ -74,19 +74,16 @@ class NoModelError(Exception):
 
 def short_type(kind: str) -> str:
     """`bf16` for `c10::BFloat16`, and so on."""
-    return "fp8" if "Float8" in kind or kind.startswith("f8") else SHORT_TYPES.get(kind, kind)
+    return "fp8" if "Float8" in kind or kind.startswith("f8") else _SHORT.get(kind, kind)
 
 
 def type_class(kind: str) -> int:
     """0 for truth values, 1 for whole numbers, 2 for floating point, 3 for complex numbers."""
-    if kind == "bool":
-        return _BOOLEAN
     if "complex" in kind:
         return _COMPLEX
-    floating = kind in ("float", "double") or kind.startswith(
-        ("c10::Half", "c10::BF", "c10::Float")
-    )
-    return _FLOATING if floating else _WHOLE
+    if kind.startswith(("float", "double", "c10::Half", "c10::BF", "c10::Float")):
+        return _FLOATING
+    return _BOOLEAN if kind == "bool" else _WHOLE
 
 
 def is_whole(kind: str) -> bool:
@@ -165,7 +162,7 @@ class Operation:
     concrete: tuple[str, ...] = ()  #: numbers, flags and lists as text; empty for tensors
     kernels: tuple[str, ...] = ()  #: the names of the GPU events that its calls launched
     #: what the step of a serving engine that its calls are part of computes; None for those whose
-    #: model needs none (`roofline/serving.py` lists the others)
+    #: model needs none (`roofline/attention.py` lists the others)
     batch: Batch | None = None
     #: what an instruction of XLA computes and moves; None for other operations, and where the HLO
     #: does not say
@@ -247,39 +244,29 @@ class Operation:
     def tensor_list(self, i: int, kind: str | None = None) -> list[Tensor]:
         """The tensors of argument `i`, a list; its type is not recorded, so the kernels tell it.
 
-        Args:
-            i: the argument.
-            kind: the type of its elements, where the caller knows it.
+        `kind`: the type of its elements, where the caller knows it.
 
         Raises:
             NoModelError: sizes or type are not known.
         """
         parts = self.dims[i] if i < len(self.dims) else ()
-        if not isinstance(parts, tuple) or not parts or not all(_are_sizes(p) for p in parts):
+        if not isinstance(parts, tuple) or not parts or not all(map(_are_sizes, parts)):
             raise NoModelError("the tensors of a list are not recorded")
-        kind = kind or self.kind_in_kernels
-        if kind is None:
+        if (kind := kind or self.kind_in_kernels) is None:
             raise NoModelError("the element type of a list of tensors is not recorded")
         strides = self.strides[i] if i < len(self.strides) else ()
         if not isinstance(strides, tuple) or len(strides) != len(parts):
             strides = ((),) * len(parts)
-        return [
-            Tensor(sizes, kind, s if _are_sizes(s) else ())
-            for sizes, s in zip(parts, strides, strict=True)
-        ]
+        each = zip(parts, strides, strict=True)
+        return [Tensor(sizes, kind, s if _are_sizes(s) else ()) for sizes, s in each]
 
     @cached_property
     def kind_in_kernels(self) -> str | None:
         """The element type in the names of its kernels; for opaque ones any type of their size."""
-        for kernel in self.kernels:
-            if (size := _OPAQUE_SIZE.search(kernel)) and int(size[1]) in _OPAQUE_TYPES:
-                return _OPAQUE_TYPES[int(size[1])]
-            if size and int(size[1]) == ELEMENT_BYTES["c10::complex<double>"]:
-                return "c10::complex<double>"
-        for kernel in self.kernels:
-            if found := _KERNEL_TYPE.search(kernel):
-                return found[1]
-        return None
+        sizes = [size for kernel in self.kernels if (size := _OPAQUE_SIZE.search(kernel))]
+        opaque = [_OPAQUE[size[1]] for size in sizes if size[1] in _OPAQUE]
+        found = [kind[1] for kernel in self.kernels if (kind := _KERNEL_TYPE.search(kernel))]
+        return next(iter(opaque + found), None)
 
     def value(self, i: int | None) -> object:
         """Argument `i` as a number, flag, text or list; None when it is None or not recorded."""
@@ -338,15 +325,33 @@ def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
     return "long int" if kind == "bool" and type(number) is int else kind
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The names in a text, for the tables of models."""
-    return tuple(text.split())
+class Models(dict[str, "Model"]):
+    """The models of a file, by operations; a name without a library is PyTorch's own (`aten::`)."""
+
+    def of(self, home: str) -> Callable[..., Callable[[Model], Model]]:
+        """A decorator that adds a function for operations; tables call it `home.function`.
+
+        With `engines` the names are those of serving engines and of their libraries.
+        """
+
+        def decorator(names: str, *, engines: bool = False) -> Callable[[Model], Model]:
+            found = names.split()
+            if engines:
+                found = [f"{library}::{name}" for library in _ENGINES for name in found]
+
+            def add(model: Model) -> Model:
+                vars(model)["home"] = home
+                self.update(dict.fromkeys(found, model))
+                return model
+
+            return add
+
+        return decorator
 
 
-def of_libraries(names: str, model: Callable[[Operation], Cost]) -> dict[str, Any]:
-    """A model for the operations of these names of serving engines and their libraries."""
-    libraries = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
-    return {f"{library}::{name}": model for library in libraries for name in names.split()}
+def vector_cost(family: str, x: Tensor, flops: int, moved: int, **parameters: object) -> Cost:
+    """The cost of work on the vector engine that is judged by the type of `x`."""
+    return Cost(family, flops, moved, short_type(x.kind), parameters=parameters)
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -28,9 +28,9 @@ _MEMORY_TOLERANCE = 0.06
 #: The file of peaks that are known, and which products of a GeForce run at half the rate.
 _KNOWN = "device_peaks.toml"
 _HALVED = {"tf32", "bf16", "fp16", "fp8"}
-#: What a user's file may say of a device, and what it has to.
+#: What a user's file may say of a device, and what ours say besides.
 _KEYS = {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
-_MORE_KEYS = {"source", "partitions"}
+_MORE_KEYS = {"source", "partitions", "like"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,19 @@ class DevicePeaks:
 @lru_cache(maxsize=1)
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
     """The devices that are known here, with all their figures."""
-    return tuple(_device(entry, _KNOWN) for entry in _known()["device"])
+    found: dict[str, dict[str, Any]] = {}
+    for name, entry in _known()["device"].items():
+        maker, warp = ("AMD Instinct", 64) if name.startswith("MI") else ("NVIDIA", 32)
+        usual: dict[str, Any] = {"warp": warp}
+        if rates := _known()["architecture"].get(_version(capability_of(name))):
+            usual["link"] = rates["link"]
+        own = {"name": name, "names": [f"{maker} {name}"]} | entry
+        found[name] = usual | found.get(entry.get("like"), {}) | own
+    return tuple(_device(entry, _KNOWN) for entry in found.values())
+
+
+def _version(capability: int) -> str:
+    return f"{capability // 10}.{capability % 10}"
 
 
 @lru_cache(maxsize=1)
@@ -156,9 +168,8 @@ def find_peaks(
 ) -> DevicePeaks | None:
     """The peaks of a device as a trace describes it; None for an unknown one.
 
-    `name`: as the profiler gives it; it may be empty, or tell nothing. `units`: compute units; 0:
-    not recorded. `warp`: threads of a warp; 0: not recorded. `memory_bytes`: size of its memory; 0:
-    not recorded.
+    `name`: as the profiler gives it; it may be empty, or tell nothing. Compute units, threads of a
+    warp and the size of its memory are 0 where they are not recorded.
     """
     whole = name.split(" MIG ")[0].strip()
     for device in builtin_peaks():
@@ -169,9 +180,7 @@ def find_peaks(
             return device
     if card := _cards().get(whole.lower().removeprefix("nvidia ").removeprefix("amd ")):
         return card
-    if not units:
-        return None
-    for device in builtin_peaks():
+    for device in builtin_peaks() if units else ():
         near = abs(memory_bytes / 1e9 - device.memory_gb) <= _MEMORY_TOLERANCE * device.memory_gb
         if device.units == units and device.warp == warp and device.memory_gb and near:
             return device
@@ -181,21 +190,15 @@ def find_peaks(
 def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, DevicePeaks | None]:
     """What each device that did the work could do, by its number; None for an unknown one."""
     found: dict[int, DevicePeaks | None] = {}
-    for number in set(trace.device.tolist()):
-        device = trace.described(number)
-        if own is not None or device is None:
-            found[number] = own
-        else:
+    for number in sorted(set(trace.device.tolist())):
+        found[number] = own
+        if own is None and (told := trace.described(number)) is not None:
             found[number] = find_peaks(
-                device.name, units=device.units, warp=device.warp, memory_bytes=device.memory_bytes
+                told.name, units=told.units, warp=told.warp, memory_bytes=told.memory_bytes
             ) or computed_peaks(
-                device.name,
-                f"{device.capability // 10}.{device.capability % 10}",
-                device.units,
-                device.clock_hz,
-                device.bandwidth,
+                *(told.name, _version(told.capability), told.units, told.clock_hz, told.bandwidth)
             )
-    return dict(sorted(found.items()))
+    return found
 
 
 def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
@@ -205,16 +208,18 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
     here, such as `H100 SXM`.
     """
     path = Path(path)
-    if not path.exists() and (known := _by_product(str(path))):
+    products = {device.name.casefold(): device for device in builtin_peaks()}
+    known = products.get(str(path).casefold()) or find_peaks(str(path))
+    if known and not path.exists():
         return known
     try:
         text = path.read_text("utf-8")
         is_json = text.lstrip().startswith("{")
         entry = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
-        products = ", ".join(device.name for device in builtin_peaks())
+        names = ", ".join(device.name for device in products.values())
         raise UsageError(
-            f"{path}: cannot be read ({error.strerror or error}), nor is it one of {products}"
+            f"{path}: cannot be read ({error.strerror or error}), nor is it one of {names}"
         ) from error
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
@@ -222,16 +227,13 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
     if is_json:
         return _from_tracelens(entry, str(path))
     devices = entry.get("device", entry)
+    if devices is not entry and isinstance(devices, dict):  # as ours are written
+        devices = [{"name": name, **of} for name, of in devices.items() if isinstance(of, dict)]
     if isinstance(devices, list):
         if len(devices) != 1:
             raise UsageError(f"{path}: holds {len(devices)} devices; give one")
         devices = devices[0]
     return _device(devices, str(path))
-
-
-def _by_product(name: str) -> DevicePeaks | None:
-    names = {device.name.casefold(): device for device in builtin_peaks()}
-    return names.get(name.casefold()) or find_peaks(name)
 
 
 def _device(entry: object, where: str) -> DevicePeaks:
@@ -241,19 +243,25 @@ def _device(entry: object, where: str) -> DevicePeaks:
         raise UsageError(
             f"{where}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}"
         )
-    engines = {engine: _numbers(entry, engine, where) for engine in ("matrix", "vector")}
+    engines = {}
+    for engine in ("matrix", "vector"):
+        rates = entry.get(engine, {})
+        if not isinstance(rates, dict):
+            raise UsageError(f"{where}: {engine} is no table; expected data type = number")
+        engines[engine] = {kind: _number(rates, kind, f"{where}: {engine}") for kind in rates}
     names = entry.get("names", [])
     if not isinstance(names, list):
         raise UsageError(f"{where}: names is {names!r}; expected a list of texts")
+    name = str(entry.get("name", "your device"))
     return DevicePeaks(
-        name=str(entry.get("name", "your device")),
+        name=name,
         names=tuple(map(str, names)),
         memory=_number(entry, "memory", where),
         link=_number(entry, "link", where) if "link" in entry else None,
-        units=int(_number(entry, "units", where, _listed("units", str(entry.get("name", ""))))),
+        units=int(_number(entry, "units", where, _listed("units", name))),
         warp=int(_number(entry, "warp", where, 0)),
-        memory_gb=_number(entry, "memory_gb", where, 0),
-        cache=_listed("cache", str(entry.get("name", ""))),
+        memory_gb=_number(entry, "memory_gb", where, _listed("memory_gb", name)),
+        cache=_listed("cache", name),
         partitions=bool(entry.get("partitions", False)),
         source=str(entry.get("source", where)),
         **engines,
@@ -278,13 +286,6 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
         matrix=engines["matrix"],
         vector=engines["vector"],
     )
-
-
-def _numbers(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
-    table = entry.get(key, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"{where}: {key} is no table; expected data type = number")
-    return {kind: _number(table, kind, f"{where}: {key}") for kind in table}
 
 
 def _number(table: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -37,32 +38,28 @@ class Modelled:
     """How much of the GPU time has a performance model."""
 
     percent: float  #: of the GPU time of operations, without copies between host and device
-    #: the operation without a model that takes longest: name, percent, why; or None.
-    largest: tuple[str, float, str] | None
+    #: names the operation without a model that takes longest, its percent, and why
+    largest: str
 
     def __str__(self) -> str:
-        said = f"{self.percent:.1f} % of GPU time modelled"
-        if self.largest is None:
-            return said
-        name, percent, why = self.largest
-        return f"{said}; the largest without: {name} ({percent:.1f} %), because {why}"
+        return f"{self.percent:.1f} % of GPU time modelled{self.largest}"
 
 
 def modelled(roofline: Roofline) -> Modelled:
     """How much of the GPU time of operations has FLOPs and bytes, and what has not."""
     rows = [row for row in roofline.rows if not row.is_host_copy]
     total = max(sum(row.gpu_ns for row in rows), 1)
-    known = sum(row.gpu_ns for row in rows if row.cost is not None)
-    missing: dict[tuple[str, str], int] = {}
+    missing: Counter[tuple[str, str | None]] = Counter()
     for row in rows:
-        if row.cost is None and row.gpu_ns:
-            key = row.operation.name, row.why_no_model or ""
-            missing[key] = missing.get(key, 0) + row.gpu_ns
-    largest = None
-    if missing:
-        (name, why), ns = max(missing.items(), key=lambda item: item[1])
-        largest = name, 100.0 * ns / total, why
-    return Modelled(100.0 * known / total, largest)
+        if row.cost is None:
+            missing[row.operation.name, row.why_no_model] += row.gpu_ns
+    known = sum(row.gpu_ns for row in rows) - missing.total()
+    largest = [
+        f"; the largest without: {name} ({100.0 * ns / total:.1f} %), because {why}"
+        for (name, why), ns in missing.most_common(1)
+        if ns
+    ]
+    return Modelled(100.0 * known / total, "".join(largest))
 
 
 def family_summary(roofline: Roofline) -> pd.DataFrame:
@@ -109,22 +106,19 @@ def utilisation(
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]
-    costs = [
-        row.cost if row.cost and row.cost.engine == "matrix" else None for row in roofline.rows
-    ]
-    flops = _each(cost.flops if cost else 0.0 for cost in costs)[group]
-    if not any(row.cost for row in roofline.rows):
-        flops[:] = np.nan
+    costs = [(row, row.cost) for row in roofline.rows]
+    unknown = 0.0 if any(cost for _, cost in costs) else np.nan
+    costs = [(row, cost if cost and cost.engine == "matrix" else None) for row, cost in costs]
+    flops = _each(unknown + (cost.flops if cost else 0.0) for _, cost in costs)[group]
     at_peak_ns = _each(
-        0.0 if cost is None else np.nan if row.peak is None else cost.flops / (row.peak * 1e3)
-        for row, cost in zip(roofline.rows, costs, strict=True)
+        unknown if cost is None else np.nan if row.peak is None else cost.flops / (row.peak * 1e3)
+        for row, cost in costs
     )[group]
-    at_peak_ns += 0.0 * flops  # not known where those are not
-    iterations, labels, _ = named_iterations(work.tree, annotation)
+    iterations, names, _ = named_iterations(work.tree, annotation)
     of_call = iterations.of_gpu[groups.first_gpu]
     whole = np.flatnonzero(iterations.whole & np.isin(np.arange(len(iterations)), of_call))
     if len(whole):
-        names = [labels[i] for i in whole.tolist()]
+        names = [names[i] for i in whole.tolist()]
         wall = (iterations.end - iterations.start)[whole]
         inside = of_call != NONE
         flops, at_peak_ns = (
@@ -159,20 +153,15 @@ def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]
     for number, peaks in roofline.peaks.items():
         device = trace.described(number)
         name = device.name if device is not None else ""
-        facts += [
-            (f"Device {number}", name or "not named in the trace"),
-            (f"Peaks of device {number}", described(peaks)),
-        ]
-    rows = roofline.rows
-    facts += [
-        ("GPU time of operations (ms)", sum(row.gpu_ns for row in rows) / NS_PER_MS),
-        ("GPU time modelled (%)", modelled(roofline).percent),
-    ]
-    known = [row for row in rows if row.roofline_ns is not None]
-    if known:
-        roofline_ms = sum(row.roofline_ns or 0.0 for row in known) / NS_PER_MS
-        lost_ms = sum(row.lost_ns or 0.0 for row in known) / NS_PER_MS
-        facts += [("Roofline time (ms)", roofline_ms), ("Time lost (ms)", lost_ms)]
+        facts.append((f"Device {number}", name or "not named in the trace"))
+        facts.append((f"Peaks of device {number}", described(peaks)))
+    gpu_ms = sum(row.gpu_ns for row in roofline.rows) / NS_PER_MS
+    facts.append(("GPU time of operations (ms)", gpu_ms))
+    facts.append(("GPU time modelled (%)", modelled(roofline).percent))
+    if best := [row.roofline_ns for row in roofline.rows if row.roofline_ns is not None]:
+        lost = [row.lost_ns for row in roofline.rows if row.lost_ns is not None]
+        facts.append(("Roofline time (ms)", sum(best) / NS_PER_MS))
+        facts.append(("Time lost (ms)", sum(lost) / NS_PER_MS))
     return facts
 
 
@@ -216,22 +205,22 @@ def advice(work: GpuWork, roofline: Roofline) -> list[str]:
 
 def _over_the_roofline(roofline: Roofline) -> list[str]:
     """What makes operations faster than their best case: the cache, if the data fits it."""
-    notes: dict[str, list[str]] = {}
+    notes: dict[str, dict[str, None]] = {}
     for row, device in zip(roofline.rows, roofline.groups.device.tolist(), strict=True):
         peaks = roofline.peaks[device]
         if row.cost is None or peaks is None or not (row.roofline_ns or 0.0) > row.gpu_ns > 0:
             continue
-        fits = row.bound == "memory" and row.cost.bytes <= peaks.cache * 1e6
-        what = (
-            "the data was in the cache, where bandwidth is higher than that of the device's memory"
-            if fits
-            else "the data does not fit the cache, so the performance model counts too much"
-            if row.bound == "memory" and peaks.cache
-            else "the model or the peaks are not right, or an unknown cache held the data"
-        )
-        notes.setdefault(what, []).append(row.operation.name)
+        what = "the model or the peaks are not right, or an unknown cache held the data"
+        if row.bound == "memory" and row.cost.bytes <= peaks.cache * 1e6:
+            what = (
+                "the data was in the cache, where bandwidth is higher than that of the device's"
+                " memory"
+            )
+        elif row.bound == "memory" and peaks.cache:
+            what = "the data does not fit the cache, so the performance model counts too much"
+        notes.setdefault(what, {})[row.operation.name] = None
     return [
-        f"Over 100 % of roofline: {what} ({', '.join(list(dict.fromkeys(names))[:_NAMED])})."
+        f"Over 100 % of roofline: {what} ({', '.join([*names][:_NAMED])})."
         for what, names in notes.items()
     ]
 
@@ -241,25 +230,19 @@ def with_roofline(
 ) -> pd.DataFrame:
     """The table of phases with what operations with a model could take at best."""
     first = roofline.groups.first_gpu
-    group = roofline.groups.of_gpu[first]
     best = np.array([row.roofline_ns for row in roofline.rows], dtype=np.float64)
-    best = (best / roofline.groups.count)[group]
+    best = (best / roofline.groups.count)[roofline.groups.of_gpu[first]]
     known = ~np.isnan(best)
     if not known.any():
         return frame
     phase, count = steps.phase_of_gpu[first][known], len(steps.labels)
     time = launchers.direct_ns[launchers.of_gpu[first]][known]
     gpu_ns, best_ns = (np.bincount(phase, ns, count)[: len(frame)] for ns in (time, best[known]))
-    percent = np.full(len(frame), np.nan)
-    np.divide(100.0 * best_ns, gpu_ns, out=percent, where=gpu_ns > 0)
-    at = list(frame.columns).index("tokens_per_s_without_idle") + 1
-    columns = {
-        "modelled_ms": gpu_ns / NS_PER_MS,
-        "roofline_time_ms": best_ns / NS_PER_MS,
-        "% of roofline": percent,
-    }
-    for place, (name, values) in enumerate(columns.items()):
-        frame.insert(at + place, name, values)
+    percent = 100.0 * best_ns / np.where(gpu_ns > 0, gpu_ns, np.nan)
+    at = list(frame.columns).index("tokens_per_s_without_idle")
+    frame.insert(at + 1, "modelled_ms", gpu_ns / NS_PER_MS)
+    frame.insert(at + 2, "roofline_time_ms", best_ns / NS_PER_MS)
+    frame.insert(at + 3, "% of roofline", percent)
     return frame
 
 

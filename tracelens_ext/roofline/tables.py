@@ -16,18 +16,18 @@ from tracelens_ext.roofline.summary import (
     utilisation,
     with_roofline,
 )
-from tracelens_ext.serving.phases import phase_table
-from tracelens_ext.serving.tables import HAS_STEPS, phase_notes
+from tracelens_ext.serving.phases import HAS_STEPS, phase_notes, phase_table
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
 if TYPE_CHECKING:
     import os
     import re
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.iterations.iterations import Selection
+    from tracelens_ext.roofline.found import Roofline
     from tracelens_ext.tables.options import ReportOptions
 
 _SHAPES = Condition(
@@ -39,23 +39,27 @@ _SHAPES = Condition(
 )
 
 
-def _roofline(
-    analyzer: TreePerfAnalyzer,
-    device_peaks: str | os.PathLike[str] | None = None,
-    *,
-    selection: Selection | None = None,
-) -> pd.DataFrame:
-    """What each operation had to compute and to move, and the time lost.
+def _of(make: Callable[[Roofline], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+    """A table of the roofline."""
+
+    def table(
+        analyzer: TreePerfAnalyzer,
+        device_peaks: str | os.PathLike[str] | None = None,
+        *,
+        selection: Selection | None = None,
+    ) -> pd.DataFrame:
+        return make(analyzer.roofline(device_peaks, selection))
+
+    table.__doc__ = f"""{make.__doc__}
 
     Args:
-        analyzer: of the trace.
         device_peaks: see `roofline.peaks.read_peaks`.
         selection: which GPU events are asked about, all by default.
 
     Raises:
         UsageError: the peaks cannot be read, or nothing is selected.
     """
-    return roofline_table(analyzer.roofline(device_peaks, selection))
+    return table
 
 
 def _peaks(
@@ -63,16 +67,6 @@ def _peaks(
 ) -> pd.DataFrame:
     """The peaks that operations are judged by."""
     return roofline_peaks(analyzer.roofline(device_peaks))
-
-
-def _families(
-    analyzer: TreePerfAnalyzer,
-    device_peaks: str | os.PathLike[str] | None = None,
-    *,
-    selection: Selection | None = None,
-) -> pd.DataFrame:
-    """A row a family of operations, the longest GPU time first."""
-    return family_summary(analyzer.roofline(device_peaks, selection))
 
 
 def _utilisation(
@@ -146,7 +140,7 @@ TABLES = [
             tflops_per_s, tb_per_s: of all calls, by their GPU time
             roofline_time_ms: the best case of all calls
             {_LAST_COLUMNS}""",
-        table=_roofline,
+        table=_of(roofline_table),
         when=[GPU_EVENTS, _SHAPES],
         notes=_notes,
         charts=[
@@ -272,7 +266,7 @@ MORE = [
             % of roofline [%]: the best case in percent of the GPU time, of what has one
             time_lost_ms: GPU time beyond the best case
             """,
-        table=_families,
+        table=_of(family_summary),
         screen="By family",
         when=[GPU_EVENTS, _SHAPES],
         asked_by="tables",

@@ -81,6 +81,7 @@ _VLLM: Final = re.compile(
 #: SGLang names the mode within the brackets, ATOM before them.
 _BRACKETS: Final = re.compile(r"(?:step\[(\w+)|(?:\w+_)?(prefill|decode)\[)(.*)\]", re.DOTALL)
 _PAIR: Final = re.compile(r"\b(\w+)=(\d{1,18})(?!\d)")
+_SUMS: Final = ("sk", "sqsq", "sqsk")
 _DIFFUSION: Final = re.compile(r"execute_diffusion_\d+_\d+x\d+")
 #: The modes of SGLang's `ForwardMode` that compute tokens.
 _MODES: Final = {
@@ -105,14 +106,8 @@ def parse_annotation(name: str) -> Batch | None:
 
 def _group(said: Mapping[str, int], letter: str) -> Group:
     """A group by its own names: `c` or `g`, and `c_sq` …."""
-    products = said.get(f"{letter}_sqsk")
-    group = Group(
-        said.get(letter, 0),
-        said.get(f"{letter}_sq", 0),
-        said.get(f"{letter}_sk"),
-        said.get(f"{letter}_sqsq"),
-        products,
-    )
+    sums = (said.get(f"{letter}_{key}") for key in _SUMS)
+    group = Group(said.get(letter, 0), said.get(f"{letter}_sq", 0), *sums)
     return NOBODY if not group.requests and not group.tokens else group
 
 
@@ -142,7 +137,7 @@ def _in_brackets(mode: str, said: dict[str, int]) -> Batch | None:
         said |= {"g": said["dec"], "g_sq": said["dec"], "c": max(requests - said["dec"], 0)}
         tokens = said.get("ext", tokens)
     unsaid = mode == MIXED and not ("c" in said and "g" in said)
-    for key in ("sk", "sqsq", "sqsk"):
+    for key in _SUMS:
         if key in said:
             said.setdefault(f"{letter}_{key}", said[key])
             said.setdefault(f"{'c' if letter == 'g' else 'g'}_{key}", 0)

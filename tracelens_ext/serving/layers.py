@@ -24,7 +24,7 @@ from tracelens_ext.work.grouping import sums
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracelens_ext.serving.steps import Steps
     from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
@@ -101,15 +101,14 @@ def _times(
 ) -> tuple[Int64Array, Int64Array]:
     """Busy time and span of each layer of each step, ns."""
     shape = len(events), len(begin)
-    layer = np.full(events.shape[1], NONE, dtype=np.int64)
-    for number, (a, b) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
-        layer[a:b] = number
-    owner = np.arange(len(events))[:, None] * len(begin) + layer
-    owner[:, layer == NONE] = NONE
+    owner = np.full(events.shape, NONE, dtype=np.int64)
     start, stop = work.start[events], work.end[events]
+    span = np.empty(shape, dtype=np.int64)
+    for number, (a, b) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
+        owner[:, a:b] = np.arange(number, shape[0] * shape[1], shape[1])[:, None]
+        span[:, number] = stop[:, a:b].max(axis=1) - start[:, a]
     busy = BusyTime(start.ravel(), stop.ravel()).by_owner(owner.ravel(), shape[0] * shape[1])
-    last = np.stack([stop[:, a:b].max(axis=1) for a, b in zip(begin, end, strict=True)], axis=1)
-    return busy.reshape(shape), last - start[:, begin]
+    return busy.reshape(shape), span
 
 
 def repeating_block(
@@ -270,17 +269,15 @@ def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def layer_notes(work: GpuWork, steps: Steps) -> list[str]:
+def layer_notes(work: GpuWork, steps: Steps) -> Iterator[str]:
     """The layers of each phase in a sentence: how many, their mean and spread."""
-    notes = []
     for found in find_layers(work, steps):
         busy = found.busy_ns.mean(axis=0) / NS_PER_US
         kernels = sorted(set((found.end - found.begin).tolist()))
         of = f"{kernels[0]} to {kernels[-1]}" if len(kernels) > 1 else f"{kernels[0]}"
         looked_at, all_of = len(found.events), found.of_phase
-        notes.append(
+        yield (
             f"{found.phase}: {len(busy):,} layers of {of} GPU events,"
             f" {busy.mean():,.1f} µs each (standard deviation {busy.std():,.1f} µs), by"
             f" {looked_at:,} of {all_of:,} steps, which run the same kernels."
         )
-    return notes

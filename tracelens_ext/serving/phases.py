@@ -1,4 +1,4 @@
-"""What each phase of serving takes: its steps, requests, tokens, GPU time and idle time.
+"""The sheets of serving: what each phase takes (tokens, GPU time, idle time), steps and layers.
 
 GPU work belongs to the step that launched it. Idle time of a device belongs to the phase of the GPU
 event that ends it, and so the busy and idle time of all phases add up to the time of the devices.
@@ -14,12 +14,19 @@ import numpy as np
 from tracelens_ext.gaps.causes import CAUSES, classify_gaps
 from tracelens_ext.intervals import covered
 from tracelens_ext.lazy import pd
+from tracelens_ext.serving import layers
+from tracelens_ext.serving.steps import find_steps
+from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.grouping import percent, sums
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.serving.steps import Steps
+    from tracelens_ext.tables.options import ReportOptions
     from tracelens_ext.trace import Float64Array, Int64Array
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -48,17 +55,18 @@ def busy_by_step(work: GpuWork, steps: Steps) -> Int64Array:
 
 def phase_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     """A row a phase, and `other` if GPU work lies outside of all steps; without the roofline."""
-    labels, count = steps.labels, len(steps.labels)
+    count = len(steps.labels)
     busy = sums(np.append(steps.phase, count - 1), busy_by_step(work, steps), count)
     idle = _idle(work, steps)
     elapsed = busy + idle.sum(axis=0)
-    counts = _counts(steps)
-    columns: dict[str, object] = {"phase": labels, **counts}
-    tokens = np.array([total or np.nan for total in counts["tokens"]])
-    per_step = np.append(np.bincount(steps.phase, minlength=count - 1), 0)
+    told = {"steps": np.ones(len(steps), dtype=np.int64), **_told(steps)}
+    columns: dict[str, object] = {"phase": steps.labels}
+    columns |= {name: sums(steps.phase, each, count) for name, each in told.items()}
+    tokens = sums(steps.phase, told["tokens"], count).astype(np.float64)
+    tokens[tokens == 0] = np.nan
     columns |= {
         "gpu_busy_ms": busy / NS_PER_MS,
-        "gpu_ms_per_step": _ratio(busy / NS_PER_MS, per_step),
+        "gpu_ms_per_step": _ratio(busy / NS_PER_MS, sums(steps.phase, told["steps"], count)),
         "gpu_us_per_token": _ratio(busy / NS_PER_US, tokens),
         "idle_ms": (elapsed - busy) / NS_PER_MS,
         "busy_%": percent(busy, elapsed),
@@ -79,46 +87,38 @@ def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     """A row a step, the longest GPU time first; columns as the sheet `phase_steps`."""
     busy = busy_by_step(work, steps)[:-1]
     mine = work.counted & (steps.of_gpu != NONE)
-    owner = steps.of_gpu[mine]
-    kernels = np.bincount(steps.of_gpu[mine & work.is_kernel], minlength=len(steps))
     gaps = classify_gaps(work, "device").gaps
     ended_by = steps.of_gpu[gaps.after]
     idle = sums(ended_by[ended_by != NONE], gaps.duration[ended_by != NONE], len(steps))
-    batches = steps.batch
-    tokens = np.array([batch.tokens for batch in batches], dtype=np.int64)
+    told = _told(steps)
     frame = pd.DataFrame(
         {
             "step": steps.name,
-            "phase": [batch.phase for batch in batches],
+            "phase": [batch.phase for batch in steps.batch],
             "start_ms": steps.start / NS_PER_MS,
             "wall_time_ms": (steps.end - steps.start) / NS_PER_MS,
-            "context_requests": [batch.context.requests for batch in batches],
-            "generation_requests": [batch.generation.requests for batch in batches],
-            "tokens": tokens,
+            **{name: told[name] for name in ("context_requests", "generation_requests", "tokens")},
             "gpu_busy_ms": busy / NS_PER_MS,
-            "gpu_us_per_token": _ratio(busy / NS_PER_US, tokens.astype(np.float64)),
+            "gpu_us_per_token": _ratio(busy / NS_PER_US, told["tokens"]),
             "idle_ms": idle / NS_PER_MS,
-            "gpu_events": np.bincount(owner, minlength=len(steps)),
-            "kernels": kernels,
+            "gpu_events": np.bincount(steps.of_gpu[mine], minlength=len(steps)),
+            "kernels": np.bincount(steps.of_gpu[mine & work.is_kernel], minlength=len(steps)),
         }
     )
     order = np.lexsort((steps.start, -busy))
     return frame.iloc[order].reset_index(drop=True)
 
 
-def _counts(steps: Steps) -> dict[str, list[int]]:
-    """Steps, requests and tokens of each phase; nothing for what lies outside."""
-    names = (
-        *("steps", "context_requests", "generation_requests"),
-        *("context_tokens", "generation_tokens", "tokens"),
-    )
-    counts: dict[str, list[int]] = {name: [0] * len(steps.labels) for name in names}
-    for phase, batch in zip(steps.phase.tolist(), steps.batch, strict=True):
-        context, generation = batch.context, batch.generation
-        of_step = (1, context.requests, generation.requests, context.tokens, generation.tokens)
-        for name, number in zip(names, (*of_step, batch.tokens), strict=True):
-            counts[name][phase] += number
-    return counts
+def _told(steps: Steps) -> dict[str, Int64Array]:
+    """Requests and tokens of each step."""
+    figures = {
+        "context_requests": [batch.context.requests for batch in steps.batch],
+        "generation_requests": [batch.generation.requests for batch in steps.batch],
+        "context_tokens": [batch.context.tokens for batch in steps.batch],
+        "generation_tokens": [batch.generation.tokens for batch in steps.batch],
+        "tokens": [batch.tokens for batch in steps.batch],
+    }
+    return {name: np.array(each, dtype=np.int64) for name, each in figures.items()}
 
 
 def _idle(work: GpuWork, steps: Steps) -> Int64Array:
@@ -172,6 +172,106 @@ def _categories(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
 
 def _ratio(part: Float64Array, whole: Int64Array | Float64Array) -> Float64Array:
     """One by the other, NaN where there is nothing to divide by."""
-    result: Float64Array = np.full(len(part), np.nan)
-    np.divide(part, whole, out=result, where=np.asarray(whole) > 0)
-    return result
+    return part / np.where(whole > 0, whole, np.nan)
+
+
+def _has_steps(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
+    """Whether there are steps; if nobody asked for them, annotated ones."""
+    asked = options.names("phases", "phase_steps", "layers", "layer_kernels")
+    return len(analyzer.serving_steps() if asked else find_steps(analyzer.tree)) > 0
+
+
+HAS_STEPS = Condition("annotations of a serving engine name its steps", _has_steps)
+_LAYERS = Condition(
+    "a block of kernels repeats within a step",
+    lambda analyzer, _: bool(layers.find_layers(analyzer.work, analyzer.serving_steps())),
+)
+
+
+def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Iterable[str]:
+    """What the reader of the phases should know, a sentence each."""
+    steps = analyzer.serving_steps(phases)
+    if not len(steps):
+        yield "Neither annotations nor shapes show a step; --phase NAME=REGEX names them."
+        return
+    if steps.note:
+        yield steps.note
+    work = analyzer.work
+    mine = int(work.duration[steps.of_gpu != NONE].sum())
+    share = 100.0 * mine / max(int(work.duration.sum()), 1)
+    yield f"The steps launched {share:.1f} % of the GPU time; the rest is `other`."
+    if any(batch.tokens == 0 for batch in steps.batch):
+        yield "The annotations of some steps say nothing of tokens; those count as none."
+    yield from layers.layer_notes(work, steps)
+
+
+def _of(make: Callable[[GpuWork, Steps], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+    """A table of the steps."""
+
+    def table(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:
+        return make(analyzer.work, analyzer.serving_steps(phases))
+
+    return table
+
+
+TABLES = [
+    Table(
+        name="phase_steps",
+        shows="Each step of the serving engine, the slowest first",
+        columns="""
+            step: the annotation that says most of it
+            phase: as in `phases`
+            start_ms: since the trace's first event
+            wall_time_ms: of the annotation, on the host
+            context_requests, generation_requests [requests]: its requests
+            tokens [tokens]: those that they compute
+            gpu_busy_ms: busy time of what it launched on its thread
+            gpu_us_per_token: by tokens
+            idle_ms: of the devices, before its GPU events
+            gpu_events [GPU events]: that it launched
+            kernels [kernels]: those of them that are kernels
+            """,
+        table=_of(step_table),
+        screen=(
+            "Slowest steps: step, phase, start_ms, generation_requests, tokens, gpu_busy_ms, "
+            "gpu_us_per_token, idle_ms, kernels"
+        ),
+        when=[GPU_EVENTS, HAS_STEPS],
+    ),
+    Table(
+        name="layers",
+        shows="The repeating block of kernels: time of each layer, and which are odd",
+        columns="""
+            phase: as in `phases`
+            layer: its number, from 0 on
+            kind: equal for layers that run the same kernels
+            kernels [GPU events]: of the layer
+            steps [steps]: those looked at: with the most common order of kernels
+            busy_time_us: mean over the steps
+            std_busy_time_us: standard deviation of a sample, 0 for a single step
+            min_busy_time_us, max_busy_time_us: over the steps
+            span_us [µs]: first start to last end, mean over the steps
+            odd: `time` far from other layers of its kind, `kernels` if no other runs the same
+            """,
+        table=_of(layers.layer_table),
+        when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    ),
+    Table(
+        name="layer_kernels",
+        shows="The GPU events of one layer, in order",
+        columns="""
+            phase: as in `phases`
+            kind: as in `layers`; kinds of a single layer only where there is no other
+            layers [layers]: of this kind
+            position: in the layer, from 0 on
+            kernel_name: the GPU event
+            cpu_op: its operation, or `graph`
+            kernel_category: when categories are on
+            avg_duration_us: mean over the layers and steps
+            % of layer: of the durations of the layer
+            """,
+        table=_of(layers.layer_kernel_table),
+        screen="A layer: position, avg_duration_us, % of layer, cpu_op, kernel_name",
+        when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+    ),
+]

@@ -3,16 +3,26 @@
 A step is an annotation that an engine (`annotations.py`) or the user named; annotations within one
 another on a thread are one step, which is as long as the outermost and holds what the most telling
 of them says.
+
+Where no annotation names them, shapes may show them. A pass through the model begins with a look-up
+in the largest embedding table, and lasts until the next on its thread; where none was recorded, it
+begins with the first attention whose sizes differ from those before it. One query a sequence is
+`decode`, more are `prefill`. A trace with a backward pass, without attention, or of images
+(convolutions, and no vocabulary) has no steps. Python frames of an engine's step say where steps
+are, shapes then only their phase.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.iterations.iterations import engine_frames
 from tracelens_ext.serving.annotations import (
     DECODE,
     DIFFUSION,
@@ -20,10 +30,12 @@ from tracelens_ext.serving.annotations import (
     OTHER,
     PREFILL,
     Batch,
+    Group,
     parse_annotation,
 )
+from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, NS_PER_US, EventKind
-from tracelens_ext.work.grouping import last_before, outermost
+from tracelens_ext.work.grouping import items_before, last_before, outermost
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import UserPattern
 
@@ -53,26 +65,25 @@ class Steps:
     end: Int64Array  #: likewise, (k,)
     of_gpu: Int64Array  #: the step in which each GPU event was launched, `NONE` for none, (g,)
     note: str = ""  #: how they were found, where no annotation of the host tells; empty otherwise
-    phases: list[str] = field(init=False)  #: the phases that occur, in the order of tables
-    phase: Int64Array = field(init=False)  #: of each step, an index into those, (k,)
-
-    def __post_init__(self) -> None:
-        found = dict.fromkeys(batch.phase for batch in self.batch)
-        phases = [*(p for p in ORDER if p in found), *(p for p in found if p not in ORDER)]
-        place = {name: i for i, name in enumerate(phases)}
-        phase = np.array([place[batch.phase] for batch in self.batch], dtype=np.int64)
-        object.__setattr__(self, "phases", phases)
-        object.__setattr__(self, "phase", phase)
 
     def __len__(self) -> int:
         return len(self.name)
 
+    @cached_property
+    def phases(self) -> list[str]:
+        """The phases that occur, in the order of tables."""
+        found = dict.fromkeys(batch.phase for batch in self.batch)
+        return [*(p for p in ORDER if p in found), *(p for p in found if p not in ORDER)]
+
+    @cached_property
+    def phase(self) -> Int64Array:
+        """Of each step, an index into those, (k,)."""
+        return np.array([self.phases.index(b.phase) for b in self.batch], dtype=np.int64)
+
     @property
     def phase_of_gpu(self) -> Int64Array:
         """The phase of each GPU event, an index into `labels`, (g,)."""
-        of_step = np.append(self.phase, len(self.phases))
-        result: Int64Array = of_step[self.of_gpu]
-        return result
+        return np.append(self.phase, len(self.phases))[self.of_gpu]
 
     @property
     def labels(self) -> list[str]:
@@ -125,15 +136,13 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
         begins &= ~_goes_on(begins, key, start, end, np.zeros_like(end))
     step = np.cumsum(begins) - 1
     first = np.flatnonzero(np.diff(step, prepend=-1))
-    best = first.tolist()
-    codes, whose = trace.name[rows].tolist(), step.tolist()
-    for at in np.flatnonzero(np.diff(step, prepend=-1) == 0).tolist():
-        if batch_of[codes[at]][0] > batch_of[codes[best[whose[at]]]][0]:
-            best[whose[at]] = at
+    codes = trace.name[rows].tolist()
+    told = np.array([batch_of[code][0] for code in codes], dtype=np.int64)
+    most = np.lexsort((-told, step))[first].tolist()  # the first of those that tell most
     return steps_at(
         tree,
-        [trace.names[codes[at]] for at in best],
-        [batch_of[codes[at]][1] for at in best],
+        [trace.names[codes[at]] for at in most],
+        [batch_of[codes[at]][1] for at in most],
         (thread[first], start[first], np.maximum.reduceat(end, first) if len(first) else end),
         _ON_GPU if on_gpu else "",
         on_gpu=on_gpu,
@@ -197,3 +206,152 @@ def _batches(
         if batch is not None:
             found[code] = 8 * (phase is not None) + batch.detail, batch
     return found
+
+
+_EMBEDDING: Final = "aten::embedding"
+_ATTENTION: Final = re.compile(
+    r"scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_", re.IGNORECASE
+)
+_BACKWARD: Final = re.compile(r"autograd::engine|.*Backward\d*$|.*_backward$")
+_CONVOLUTION: Final = re.compile(r"aten::(?:_?convolution|conv[23]d|(?:cudnn|miopen)_convolution)")
+_OF_IMAGES: Final = 4  # sizes of what a convolution of images gets, at least
+_VOCABULARY: Final = 1000  # rows of the largest table of a language model, at least
+#: The phase of a step whose shapes tell none.
+STEP: Final = "step"
+_WHOLE: Final = frozenset({"int", "long", "long int", "int32", "int64"})
+BY_FRAMES: Final = (
+    "No annotation names the steps: they are the calls of the engine's step among Python frames;"
+    " their phase is inferred from shapes, where those were recorded."
+)
+#: What the reader of a table is told.
+HOW: Final = (
+    "No annotation names the steps: they are inferred from shapes, each from one look-up in the"
+    " largest embedding table (else from one size of attention) to the next; one query a sequence"
+    " is decode, more are prefill."
+)
+
+
+def serving_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
+    """The steps that annotations name; without `own` and annotations those that shapes show."""
+    steps = find_steps(tree, own)
+    if len(steps) or own:
+        return steps
+    inferred = infer_steps(tree)
+    frames = engine_frames(tree.trace)
+    return _at_frames(tree, frames, inferred) if len(frames) else inferred
+
+
+def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
+    """The steps by Python frames; the phase of each is the first that shapes show in it."""
+    trace = tree.trace
+    thread, start, end = trace.thread[rows].astype(np.int64), trace.ts[rows], trace.end_of(rows)
+    at = items_before(inferred.thread, inferred.start, thread, start)
+    batches = [
+        inferred.batch[i]
+        if i < len(inferred) and inferred.thread[i] == one and inferred.start[i] < last
+        else Batch(STEP)
+        for i, one, last in zip(at.tolist(), thread.tolist(), end.tolist(), strict=True)
+    ]
+    names = [trace.name_of(row) for row in rows.tolist()]
+    return steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
+
+
+@once_for_each
+def infer_steps(tree: CallTree) -> Steps:
+    """The steps by shapes, none where the trace does not show them; see the module."""
+    trace = tree.trace
+    starts = _starts(trace)
+    rows = np.array([*starts], dtype=np.int64)
+    rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
+    thread, start = trace.thread[rows].astype(np.int64), trace.ts[rows]
+    same = thread[1:] == thread[:-1]
+    end = np.append(np.where(same, start[1:], trace.span_ns + 1), trace.span_ns + 1)[: len(start)]
+    batches = [starts[row] for row in rows.tolist()]
+    names = [f"{batch.phase} (inferred)" for batch in batches]
+    return steps_at(tree, names, batches, (thread, start, end), HOW)
+
+
+def _starts(trace: Trace) -> dict[int, Batch]:
+    """The operations that steps begin with, and what each computes."""
+    rows = trace.rows_of(EventKind.CPU_OP)
+    attention = rows[trace.named(trace.name[rows], _ATTENTION.search)]
+    training = trace.named(trace.name[rows], _BACKWARD.match).any()
+    if training or not len(attention):
+        return {}
+    attention = attention[np.argsort(trace.ts[attention], kind="stable")]
+    named = trace.names_matching(lambda name: name == _EMBEDDING)
+    look_ups = {row: _sizes(trace, row)[:2] for row in rows[named[trace.name[rows]]].tolist()}
+    look_ups = {row: each for row, each in look_ups.items() if list(map(len, each[:1])) == [2]}
+    tables = [table[0] for table, *indices in look_ups.values() if indices]
+    if max(tables, default=0) < _VOCABULARY and _has_images(trace, rows):
+        return {}
+    found = {
+        row: _batch(trace, row, indices[0], attention)
+        for row, (table, *indices) in look_ups.items()
+        if indices and table[0] == max(tables)
+    }
+    starts = {row: batch for row, batch in found.items() if batch is not None}
+    return starts or _by_attention(trace, attention)
+
+
+def _has_images(trace: Trace, rows: Int64Array) -> bool:
+    """Whether a convolution gets images or videos."""
+    named = rows[trace.named(trace.name[rows], _CONVOLUTION.match)].tolist()
+    return any(len((_sizes(trace, row) or [[]])[0]) >= _OF_IMAGES for row in named)
+
+
+def _batch(trace: Trace, row: int, indices: list[int], attention: Int64Array) -> Batch | None:
+    """The batch of indices [sequences, queries]; of [tokens] the next attention tells more."""
+    if len(indices) == 2:
+        return _phase(indices[0], indices[1] * indices[0])
+    later = int(np.searchsorted(trace.ts[attention], trace.ts[row]))
+    if len(indices) != 1 or later == len(attention):
+        return None
+    first = int(attention[later])
+    kinds = _parsed(trace, "Input type", first)
+    for sizes, kind in zip(_sizes(trace, first), kinds, strict=False):
+        if kind in _WHOLE and len(sizes) == 1 and sizes[0] > 1:  # where sequences begin
+            return _phase(sizes[0] - 1, indices[0])
+    return None
+
+
+def _by_attention(trace: Trace, attention: Int64Array) -> dict[int, Batch]:
+    """The first attention of each run with the same sizes of Q and K on a thread."""
+    starts = {}
+    before: tuple[object, ...] = ()
+    for row in attention[np.argsort(trace.thread[attention], kind="stable")].tolist():
+        sizes = _sizes(trace, row)[:2]
+        if list(map(len, sizes)) != [4, 4]:
+            continue
+        at = 2 if "scaled_dot_product" in trace.name_of(row) else 1
+        this = (int(trace.thread[row]), sizes[0][0], sizes[0][at], sizes[1][at])
+        batch = _phase(sizes[0][0], sizes[0][0] * sizes[0][at])
+        if this != before and batch is not None:
+            starts[row] = batch
+        before = this
+    return starts
+
+
+def _phase(sequences: int, tokens: int) -> Batch | None:
+    if not 0 < sequences <= tokens < 10**12:
+        return None
+    group = Group(sequences, tokens)
+    return Batch(DECODE, generation=group) if tokens == sequences else Batch(PREFILL, group)
+
+
+def _sizes(trace: Trace, row: int) -> list[list[int]]:
+    """The sizes of each argument; empty for what is no tensor."""
+    dims = _parsed(trace, "Input Dims", row)
+    return [
+        each if isinstance(each, list) and all(type(n) is int for n in each) else []
+        for each in dims
+    ]
+
+
+def _parsed(trace: Trace, argument: str, row: int) -> list[object]:
+    column = trace.arg(argument)
+    code = int(column.at(np.array([row]))[0])
+    if code == NONE or not column.texts:
+        return []
+    value = json_value(column.texts[code])
+    return value if isinstance(value, list) else []

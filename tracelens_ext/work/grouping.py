@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT, depths, levels
+from tracelens_ext.nesting import ROOT, depths, is_narrow, levels
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:
@@ -266,9 +266,19 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     """Number the distinct paths of a forest, one level of depth after the other."""
     names = int(name.max(initial=0)) + 1
     of_node = np.full(len(parent), ROOT, dtype=np.int64)
+    depth = depths(parent)
+    if is_narrow(depth):
+        known_paths: dict[tuple[int, int], int] = {}
+        order, numbers = np.argsort(depth, kind="stable"), [*of_node.tolist(), ROOT]
+        for node, up, code in zip(
+            order.tolist(), parent[order].tolist(), name[order].tolist(), strict=True
+        ):
+            numbers[node] = known_paths.setdefault((numbers[up], code), len(known_paths))
+        above, last = np.array([*known_paths], dtype=np.int64).reshape(-1, 2).T
+        return CallPaths(np.array(numbers[:-1], dtype=np.int64), above, last)
     pairs: list[IntArray] = [np.empty(0, dtype=np.int64)]
     known = 0
-    for level in levels(depths(parent)):
+    for level in levels(depth):
         above = np.where(parent[level] == ROOT, ROOT, of_node[parent[level]])
         distinct, which = np.unique((above + 1) * names + name[level], return_inverse=True)
         of_node[level] = which + known
