@@ -66,6 +66,9 @@ class Slice(msgspec.Struct, frozen=True):
     numbers: Mapping[str, _Piece]  #: argument → (rows among these m, integers)
     texts: Mapping[str, _Piece]  #: argument → (rows among these m, codes of words)
 
+    def __len__(self) -> int:
+        return self.count
+
 
 def slice_of(events: list[Event]) -> Slice:
     """The columns of decoded events."""

@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
+from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
@@ -51,60 +51,49 @@ FORMAT = "PyTorch profiler (Kineto) JSON"
 
 
 class KinetoColumns:
-    """Takes slices of events into a `TraceBuilder`; also repairs unusual events.
-
-    With the compiled reader it is a `QuickReader` too.
-    """
+    """Decodes events as slices of columns, which go into a `TraceBuilder`; repairs unusual ones."""
 
     def __init__(self, library: ModuleType | None = None) -> None:
         self.builder = TraceBuilder()
         self.labels = Labels()
-        self.decode = msgspec.json.Decoder(list[Event]).decode
+        self.events_of = msgspec.json.Decoder(list[Event]).decode
         self._parse = partial(library.parse, native_schema(library)) if library else None
 
+    def decode(self, text: bytes) -> Slice:
+        """The columns of an array of events."""
+        return self.parse(text) or slice_of(self.events_of(text))
+
     def parse(self, text: bytes) -> Slice | None:
-        """What a slice holds by the compiled reader, None if it is refused; any thread may ask."""
+        """What an array holds by the compiled reader; None if that is not there, or refuses it."""
         try:
             answer = self._parse(text, _decode_text) if self._parse is not None else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except REFUSED:
             return None
         return None if answer is None else native_slice(answer)
 
-    def repair(self, event: object) -> Event | None:
-        """An event whose fields have unusual types; None, and counted, when it is no object."""
+    def repair(self, events: list[object]) -> Slice:
+        """The columns of events whose fields have unusual types; what is no object is counted."""
+        return slice_of([each for each in map(self._repaired, events) if each is not None])
+
+    def _repaired(self, event: object) -> Event | None:
         if not isinstance(event, dict):
             self.builder.dropped["not a JSON object"] += 1
             return None
-        try:
-            return self._repaired(event)
-        except RecursionError:
-            self.builder.dropped["nested too deeply"] += 1
-            return None
-
-    def _repaired(self, event: dict[str, object]) -> Event:
         args = event.get("args")
         fields: dict[str, object] = {key: text_of(event.get(key)) for key in ("ph", "cat", "name")}
         fields |= _present(event, ("ts", "dur", "id"))
-        fields["args"] = _present(args, ARGUMENTS) if isinstance(args, dict) else {}
-        (repaired,) = self.decode(msgspec.json.encode([fields], enc_hook=_python_value))
+        try:
+            fields["args"] = _present(args, ARGUMENTS) if isinstance(args, dict) else {}
+            (repaired,) = self.events_of(msgspec.json.encode([fields], enc_hook=_python_value))
+        except RecursionError:
+            self.builder.dropped["nested too deeply"] += 1
+            return None
         # Apart, because numbers beyond 64 bits cannot be encoded.
         repaired.pid, repaired.tid = label_of(event.get("pid")), label_of(event.get("tid"))
         return repaired
 
-    def add_objects(self, events: list[object]) -> None:
-        """Take over events that are Python objects already."""
-        try:
-            decoded = self.decode(msgspec.json.encode(events, enc_hook=_python_value))
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            decoded = [e for e in map(self.repair, events) if e is not None]
-        self.add(decoded)
-
-    def add(self, events: list[Event]) -> None:
-        """Take over a slice of events."""
-        self.take(slice_of(events))
-
-    def take(self, found: Slice) -> int:
-        """Take over a slice, in the order of the file; how many events it holds."""
+    def take(self, found: Slice) -> None:
+        """Take over a slice, in the order of the file."""
         builder = self.builder
         threads = [builder.threads[process, thread] for _, _, process, thread in found.lanes]
         categories = [builder.categories[category] for _, category, _, _ in found.lanes]
@@ -121,7 +110,6 @@ class KinetoColumns:
         }
         texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
         builder.add(columns, found.numbers, texts)
-        return found.count
 
     def _take_special(self, special: Special) -> None:
         kind, event, process, thread, name, labels = special
@@ -186,9 +174,9 @@ def read(source: ByteSource) -> Trace:
     library = compiled_reader()
     columns = KinetoColumns(library)
     with threads(source.threads() if library else 0) as pool:
-        stream = EventStream(source, columns, SLICE_BYTES, columns if library else None, pool)
-        for events in stream:
-            columns.add(events)
+        stream = EventStream(source, columns, SLICE_BYTES, pool)
+        for found in stream:
+            columns.take(found)
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
     notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
@@ -200,7 +188,12 @@ def from_events(events: Iterable[object], members: Mapping[str, object], path: s
     columns = KinetoColumns()
     events = list(events)
     for start in range(0, len(events), _EVENTS_AT_ONCE):
-        columns.add_objects(events[start : start + _EVENTS_AT_ONCE])
+        some = events[start : start + _EVENTS_AT_ONCE]
+        try:
+            found = columns.decode(msgspec.json.encode(some, enc_hook=_python_value))
+        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+            found = columns.repair(some)
+        columns.take(found)
     return _finish(columns, members, path, 0)
 
 

@@ -10,6 +10,7 @@ Format: `rocprofiler-sdk-tool` of ROCprofiler-SDK, `source/lib/output/generateJS
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from io import BytesIO
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -113,17 +114,18 @@ class _Decoder:
     def decode(self, text: bytes) -> list[Any]:
         return self._known[self._type].decode(text)
 
-    def repair(self, event: object) -> object | None:
-        """An item with texts for numbers, say; None, and counted, for one of another form."""
-        try:
-            text = msgspec.json.encode(plain(event))
-            return msgspec.json.decode(text, type=self._type, strict=False)
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            self._records.drop("records of another form", 1)
-            return None
+    def repair(self, events: list[object]) -> list[Any]:
+        """Items with texts for numbers, say; those of another form are counted."""
+        found = []
+        for event in events:
+            with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+                text = msgspec.json.encode(plain(event))
+                found.append(msgspec.json.decode(text, type=self._type, strict=False))
+        self._records.drop("records of another form", len(events) - len(found))
+        return found
 
 
-class _RecordStream(EventStream[Any]):
+class _RecordStream(EventStream[list[Any]]):
     """The items of all lists of all processes of a document."""
 
     _decoder: _Decoder
@@ -152,7 +154,7 @@ class _RecordStream(EventStream[Any]):
     def _list(self, path: tuple[str, ...]) -> Iterator[list[Any]]:
         if path[0] == "buffer_records" and not self.found_events:
             self.found_events = True
-            self._count, self._found_some = 0, False  # of records, and not of what they refer to
+            self._count = 0  # of records, and not of what they refer to
         self._decoder.begin_list(path)
         # A slice that was read for a short list before this one is read again.
         self._source.unread(self._rest[1:])

@@ -40,12 +40,11 @@ class _Columns:
         self.recording = Recording()
         self.decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
-    def repair(self, event: object) -> dict[str, Any] | None:
-        """An event, as it is; None, and counted, when it is none."""
-        if isinstance(event, dict):
-            return event
-        self.recording.dropped["not a JSON object"] += 1
-        return None
+    def repair(self, events: list[object]) -> list[dict[str, Any]]:
+        """Events as they are; what is none is counted."""
+        found = [event for event in events if isinstance(event, dict)]
+        self.recording.dropped["not a JSON object"] += len(events) - len(found)
+        return found
 
     def add(self, events: list[dict[str, Any]]) -> None:
         """Take over a slice of events."""
