@@ -132,27 +132,19 @@ def _joined(pieces: Mapping[str, list[_Piece]]) -> dict[str, _Piece]:
     """The arguments that events have, rows ascending, of what was found of several plans."""
     found = {}
     for name, parts in pieces.items():
-        rows, values = parts[0]
-        if len(parts) > 1:
-            rows, values = (np.concatenate(part) for part in zip(*parts, strict=True))
-            order = np.argsort(rows, kind="stable")
-            rows, values = rows[order], values[order]
+        rows, values = map(np.concatenate, zip(*parts, strict=True))
+        order = np.argsort(rows, kind="stable")
         if len(rows):
-            found[name] = rows, values
+            found[name] = rows[order], values[order]
     return found
 
 
 def _decoded(text: bytes) -> str:
     """The text that a JSON string stands for, as `repair` would have it; empty when it is none."""
-    if not bytes(text):
-        return ""
-    try:
-        return msgspec.json.decode(text, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
-            return encodable(value) if isinstance(value, str) else ""
-        return ""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
+        return encodable(value) if isinstance(value, str) else ""
+    return ""
 
 
 # The compiled reader.
@@ -210,15 +202,9 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         (at, event, *lanes[place][2:], *map(_decoded, about))
         for at, place, event, *about in special
     ]
-    found = (
-        np.frombuffer(lane, np.int32),
-        np.frombuffer(name, np.int32),
-        kinds,
-        times[-2],
-        times[-1],
-    )
+    codes = (np.frombuffer(each, np.int32) for each in (lane, name))
     args = _joined(of_number), _joined(of_text)
-    return Slice(count, others, lanes, names, words, *found, *args)
+    return Slice(count, others, lanes, names, words, *codes, kinds, *times, *args)
 
 
 def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> _Piece:

@@ -11,7 +11,6 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from operator import index
@@ -22,7 +21,7 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.ahead import threads
-from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
@@ -34,7 +33,7 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from types import ModuleType
 
     from tracelens_ext.readers.kineto.columns import Slice, Special
@@ -236,43 +235,35 @@ def _devices(properties: object) -> tuple[Device, ...]:
     )
 
 
-HEAD = "tracelens_ext"
+class _Head(msgspec.Struct):
+    """What an exported trace says of the one that it was made of."""
+
+    #: of each thread as it is exported the process and the thread, and what they were
+    threads: list[tuple[int | str, int | str, int | str, int | str]] = []
+    conventions: dict[str, object] = {}
 
 
 def restored(trace: Trace) -> Trace:
     """A trace with the threads and the conventions that it had before it was exported."""
-    head = trace.metadata.get(HEAD)
-    if not isinstance(head, Mapping):
+    try:
+        head = msgspec.convert(trace.metadata["tracelens_ext"], _Head)
+    except (KeyError, msgspec.ValidationError):
         return trace
-    recorded = {
-        (entry[0], entry[1]): (entry[2], entry[3])
-        for entry in _list(head.get("threads"))
-        if isinstance(entry, list)
-        and len(entry) == 4
-        and all(isinstance(part, int | str) for part in entry)
+    said = {
+        each.name: head.conventions[each.name]
+        for each in fields(Conventions)
+        if type(head.conventions.get(each.name)) is type(each.default)
     }
+    recorded = {entry[:2]: entry[2:] for entry in head.threads}
     threads = [recorded.get(thread, thread) for thread in trace.threads]
-    code = {thread: at for at, thread in enumerate(dict.fromkeys(threads))}
-    codes = np.array([code[thread] for thread in threads], dtype=np.int32)
+    codes: Interner[tuple[int | str, int | str]] = Interner()
+    of_thread = codes.codes(threads, len(threads))
     base = trace.metadata.get("baseTimeNanoseconds")
     return replace(
         trace,
-        thread=codes[trace.thread] if len(codes) else trace.thread,
-        threads=list(code),
-        conventions=_conventions(head.get("conventions")),
+        thread=of_thread[trace.thread] if len(threads) else trace.thread,
+        threads=list(codes),
+        conventions=Conventions(**said),  # type: ignore[arg-type]
         base_ns=base if type(base) is int and 0 <= base < 1 << 62 else trace.base_ns,
         thread_names={recorded.get(key, key): name for key, name in trace.thread_names.items()},
     )
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _conventions(said: object) -> Conventions:
-    members = said if isinstance(said, Mapping) else {}
-    wanted = {each.name: type(each.default) for each in fields(Conventions)}
-    known = {
-        name: members[name] for name, kind in wanted.items() if type(members.get(name)) is kind
-    }
-    return Conventions(**known)
