@@ -12,10 +12,11 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import GPU_KINDS, NONE, ArgColumn, Device, Provenance, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -46,6 +47,21 @@ class Interner(dict[K, int], Generic[K]):
     def codes(self, values: Iterable[K], count: int) -> Int32Array:
         """The numbers of `count` values, shape (count,)."""
         return np.fromiter(map(self.__getitem__, values), dtype=np.int32, count=count)
+
+
+def distinct_rows(*columns: IntArray) -> tuple[list[tuple[int, ...]], Int64Array]:
+    """The distinct rows of columns, ascending, and every row's number among them, (n,)."""
+    frame = pd.DataFrame(dict(enumerate(columns)))
+    number = frame.groupby(list(frame)).ngroup().to_numpy(dtype=np.int64)
+    example = np.zeros(int(number.max(initial=-1)) + 1, dtype=np.int64)
+    example[number] = np.arange(len(number))
+    return list(zip(*(column[example].tolist() for column in columns), strict=True)), number
+
+
+def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
+    """What ids stand for, asked once for each distinct one; shape as `ids`."""
+    number, distinct = pd.factorize(ids, sort=True)
+    return np.array(find(distinct), dtype=np.int64)[number]
 
 
 #: Columns of one number an event, and their types.

@@ -20,8 +20,8 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers import unsupported
+from tracelens_ext.readers.builder import distinct_rows
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
-from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 

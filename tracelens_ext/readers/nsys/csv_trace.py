@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Interner, TraceBuilder
+from tracelens_ext.readers.builder import Interner, TraceBuilder, distinct_rows
 from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.nsys.csv_tables import Piece, Report, open_report
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind
 
 if TYPE_CHECKING:

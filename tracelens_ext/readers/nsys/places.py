@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.builder import distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.trace import NONE, Device
 
 if TYPE_CHECKING:

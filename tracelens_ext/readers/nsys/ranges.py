@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.builder import Interner, distinct_rows
 from tracelens_ext.readers.nsys.places import PROCESS_SHIFT, emitted_op
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.readers.builder import Labels, TraceBuilder, distinct_rows
 from tracelens_ext.readers.kineto.schema import kind_of
 from tracelens_ext.readers.perfetto import events as packed
 from tracelens_ext.readers.perfetto.events import Events, ends_of
 from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in, windows
 from tracelens_ext.readers.source import AGAIN, salvage_notes
-from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.readers.xplane.many_messages import (
     PADDING,
     DamagedError,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.readers.builder import Interner, distinct_rows
 from tracelens_ext.readers.xplane.many_messages import (
     VARINT,
     DamagedError,

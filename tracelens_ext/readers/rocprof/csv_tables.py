@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.builder import Interner, distinct_rows
 from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
@@ -34,7 +34,7 @@ from tracelens_ext.readers.rocprof.records import (
     kernel_name,
 )
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.builder import Interner, distinct_rows, looked_up
 from tracelens_ext.readers.json_events import ANY_CUT, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof.records import (
@@ -39,7 +39,6 @@ from tracelens_ext.readers.rocprof.records import (
     type_of,
 )
 from tracelens_ext.readers.source import ByteSource, salvage_notes
-from tracelens_ext.readers.sqlite_columns import distinct_rows, looked_up
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.builder import Labels, TraceBuilder, distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind
 

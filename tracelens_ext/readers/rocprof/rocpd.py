@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.readers.builder import looked_up
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
@@ -27,7 +28,7 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     kernel_name,
 )
-from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up
+from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.trace import NONE, EventKind
 
