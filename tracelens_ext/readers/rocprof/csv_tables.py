@@ -249,7 +249,7 @@ class TableReader:
             "device": zeros,
             "lane": zeros,
         }
-        self._records.add_work(EventKind.KERNEL, columns)
+        self._records.add(EventKind.KERNEL, columns)
         self._records.notes.append(
             "The file has sums alone: each call of a kernel has its mean duration; when it ran, on"
             " which GPU, and what launched it is not known."
@@ -350,7 +350,7 @@ class TableReader:
         )
         columns["thread"] = piece.whole("thread_id")
         columns["process"] = self._processes(piece, "process_id", "thread_id")
-        self._records.add_calls(columns)
+        self._records.add(EventKind.RUNTIME, columns)
 
     def _processes(self, piece: _Piece, *titles: str) -> Int64Array:
         """The process of each row, by these columns: those of the host, or the thread alone."""
@@ -376,7 +376,7 @@ class TableReader:
     def _add_work(self, kind: EventKind, piece: _Piece, columns: dict[str, Int64Array]) -> None:
         titles = ("process_id", "thread_id") if "process_id" in piece else ("thread_id",)
         columns["process"] = self._processes(piece, *titles)
-        self._records.add_work(kind, columns)
+        self._records.add(kind, columns)
 
     def _add_dispatches(self, piece: _Piece) -> None:
         builder = self._records.builder

@@ -251,7 +251,7 @@ class _Tables:
         if len(marker):
             self._name_markers(chunk, marker)
         chunk["thread"] = self._thread_of(chunk["tid"])
-        self._records.add_calls(chunk)
+        self._records.add(EventKind.RUNTIME, chunk)
 
     def _name_markers(self, chunk: Columns, rows: Int64Array) -> None:
         """Call ranges and marks by their message, which older versions keep with the event."""
@@ -268,7 +268,7 @@ class _Tables:
             chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
             chunk["device"] = self._device_of(chunk["agent_id"])
             chunk["lane"] = chunk["queue_id"]
-            self._records.add_work(EventKind.KERNEL, chunk)
+            self._records.add(EventKind.KERNEL, chunk)
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         table = "rocpd_info_kernel_symbol"
@@ -287,7 +287,7 @@ class _Tables:
             source, target = (self._device_of(chunk[c]) for c in columns[3:5])
             chunk["device"] = self._records.device_of_copy(chunk["name"], source, target)
             chunk["lane"], chunk["bytes"] = chunk["stream_id"], chunk["size"]
-            self._records.add_work(EventKind.MEMCPY, chunk)
+            self._records.add(EventKind.MEMCPY, chunk)
 
 
 def _message(text: str | None) -> str:
