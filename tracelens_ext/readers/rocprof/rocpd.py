@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import looked_up
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
@@ -88,41 +89,15 @@ def _schema_version(database: RocpdDatabase, guid: str) -> str:
     return next((value for tag, value in values if tag == "schema_version"), "")
 
 
-class _ById:
-    """Columns of a table, `id` among them, looked up by the ids of its rows."""
-
-    def __init__(self, columns: Columns) -> None:
-        ids = columns["id"]
-        self._dense = len(ids) > 0 and bool((np.diff(ids) == 1).all())
-        order = slice(None) if self._dense else np.argsort(ids, kind="stable")
-        self._columns = {name: values[order] for name, values in columns.items()}
-
-    def at(self, ids: Int64Array, *names: str) -> list[Int64Array]:
-        """Columns of the rows with these ids, `MISSING` where there is none; shape as `ids`."""
-        known = self._columns["id"]
-        nothing = np.full(len(ids), MISSING, dtype=np.int64)
-        if not len(known):
-            return [nothing for _ in names]
-        place = ids - known[0] if self._dense else np.searchsorted(known, ids)
-        place = np.clip(place, 0, len(known) - 1)
-        found = known[place] == ids
-        return [
-            np.where(found, self._columns[name][place], MISSING)
-            if name in self._columns
-            else nothing
-            for name in names
-        ]
-
-
 class _Tables:
     """The tables of one guid: one process as rocprofv3 writes it, but they may hold several."""
 
     def __init__(self, database: RocpdDatabase, guid: str, records: RocprofRecords) -> None:
         self._database, self._guid, self._records = database, guid, records
         self._builder = records.builder
-        self._tracks = _ById(self._all("rocpd_track", "id", *_PLACE, "name_id"))
-        self._threads = _ById(self._all("rocpd_info_thread", "id", "tid"))
-        self._events = _ById(self._all("rocpd_event", "id", "stack_id", "category_id"))
+        self._tracks = self._by_id("rocpd_track", *_PLACE, "name_id")
+        self._threads = self._by_id("rocpd_info_thread", "tid")
+        self._events = self._by_id("rocpd_event", "stack_id", "category_id")
         self._processes: dict[int, int] = {}
         self._agents: dict[int, int] = {}
 
@@ -130,10 +105,27 @@ class _Tables:
         """Add all records."""
         self._describe_processes()
         self._describe_agents()
-        self._regions()
-        self._samples()
-        self._dispatches()
-        self._copies()
+        for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
+            self._add_calls(chunk)
+        # Marks of roctx; other samples are of what is not analysed.
+        for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
+            marks = self._records.kinds(chunk["domain"]) == EventKind.USER_ANNOTATION
+            self._records.drop("samples that are no marks", int((~marks).sum()))
+            chunk |= {"start": chunk["timestamp"], "end": chunk["timestamp"]}
+            self._add_calls({column: values[marks] for column, values in chunk.items()})
+        columns = ("start", "end", "kernel_id", "agent_id", "queue_id", *GEOMETRY)
+        for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
+            chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
+            chunk["device"] = self._device_of(chunk["agent_id"])
+            chunk["lane"] = chunk["queue_id"]
+            self._records.add(EventKind.KERNEL, chunk)
+        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
+        for chunk in self._chunks("rocpd_memory_copy", *columns):
+            chunk["name"] = self._names(chunk["name_id"])
+            ends = (self._device_of(chunk[c]) for c in ("src_agent_id", "dst_agent_id"))
+            chunk["device"] = self._records.device_of_copy(chunk["name"], *ends)
+            chunk["lane"], chunk["bytes"] = chunk["stream_id"], chunk["size"]
+            self._records.add(EventKind.MEMCPY, chunk)
         for table, reason in (("rocpd_memory_allocate", ALLOCATION), ("rocpd_pmc_event", COUNTER)):
             self._records.drop(reason, self._database.count(table + self._guid))
 
@@ -142,6 +134,9 @@ class _Tables:
     def _all(self, table: str, *columns: str) -> Columns:
         return self._database.whole(table + self._guid, *columns)
 
+    def _by_id(self, table: str, *columns: str) -> pd.DataFrame:
+        return pd.DataFrame(self._all(table, "id", *columns)).drop_duplicates("id").set_index("id")
+
     def _texts(self, table: str, column: str) -> list[str]:
         return self._database.words(table + self._guid, column)
 
@@ -149,17 +144,13 @@ class _Tables:
         return self._database.look_up(table + self._guid, column, ids)
 
     def _describe_processes(self) -> None:
-        rows = self._all("rocpd_info_process", "id", "pid")
-        commands = self._texts("rocpd_info_process", "command")
-        for row, pid, command in zip(
-            rows["id"].tolist(), rows["pid"].tolist(), commands, strict=True
-        ):
+        table = "rocpd_info_process"
+        rows, pids = (c.tolist() for c in self._all(table, "id", "pid").values())
+        for row, pid, command in zip(rows, pids, self._texts(table, "command"), strict=True):
             self._processes[row] = self._records.process((self._guid, row), pid, command)
-        threads = self._all("rocpd_info_thread", "pid", "tid")
-        names = self._texts("rocpd_info_thread", "name")
-        for row, tid, name in zip(
-            threads["pid"].tolist(), threads["tid"].tolist(), names, strict=True
-        ):
+        table = "rocpd_info_thread"
+        rows, tids = (c.tolist() for c in self._all(table, "pid", "tid").values())
+        for row, tid, name in zip(rows, tids, self._texts(table, "name"), strict=True):
             if name and row in self._processes:
                 self._records.name_thread(self._processes[row], tid, name)
 
@@ -203,72 +194,39 @@ class _Tables:
         own = [name for name in wanted if name in have]
         further = [name for name in wanted if name not in have]
         for chunk in self._database.chunks(table + self._guid, (*own, "track_id")):
-            of_track = self._tracks.at(chunk["track_id"], *further)
-            chunk |= zip(further, of_track, strict=True)
-            chunk["correlation"], category = self._events.at(
-                chunk["event_id"], "stack_id", "category_id"
-            )
-            chunk["domain"] = self._domains(category)
+            chunk |= _at(self._tracks, chunk["track_id"], *further)
+            event = _at(self._events, chunk["event_id"], "stack_id", "category_id")
+            chunk["correlation"] = event["stack_id"]
+            chunk["domain"] = looked_up(event["category_id"], self._domains)
             chunk["process"] = looked_up(
                 chunk["pid"], lambda rows: list(map(self._process, rows.tolist()))
             )
             yield chunk
 
-    def _domains(self, category: Int64Array) -> Int64Array:
-        """The code of each category's name, which is empty for one that is not there."""
+    def _domains(self, categories: Int64Array) -> list[int]:
+        """The codes of the names of categories, which are empty for one that is not there."""
         own = "rocpd_info_category"  # since 4.1.0
         named = (own, "name") if own + self._guid in self._database.tables else (_STRING, "string")
-        categories = self._builder.categories
-        return looked_up(
-            category, lambda ids: [categories[n or ""] for n in self._look_up(*named, ids)]
-        )
-
-    def _thread_of(self, rows: Int64Array) -> Int64Array:
-        (numbers,) = self._threads.at(rows, "tid")
-        return np.where(numbers == MISSING, rows, numbers)
+        return [self._builder.categories[n or ""] for n in self._look_up(*named, categories)]
 
     def _names(self, ids: Int64Array) -> Int64Array:
         return looked_up(
             ids, lambda own: self._records.names(self._look_up(_STRING, "string", own))
         )
 
-    def _regions(self) -> None:
-        for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
-            self._add_calls(chunk)
-
-    def _samples(self) -> None:
-        """Marks of roctx; other samples are of what is not analysed."""
-        for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
-            marks = self._records.kinds(chunk["domain"]) == EventKind.USER_ANNOTATION
-            self._records.drop("samples that are no marks", int((~marks).sum()))
-            chunk = {column: values[marks] for column, values in chunk.items()}
-            self._add_calls(chunk | {"start": chunk["timestamp"], "end": chunk["timestamp"]})
-
     def _add_calls(self, chunk: Columns) -> None:
         chunk["name"] = self._names(chunk["name_id"])
+        # Ranges and marks are called by their message, which older versions keep with the event.
+        roctx = np.array([name.startswith("roctx") for name in self._builder.names] or [False])
         kinds = self._records.kinds(chunk["domain"])
-        marker = np.flatnonzero(kinds == EventKind.USER_ANNOTATION)
-        if len(marker):
-            self._name_markers(chunk, marker)
-        chunk["thread"] = self._thread_of(chunk["tid"])
-        self._records.add(EventKind.RUNTIME, chunk)
-
-    def _name_markers(self, chunk: Columns, rows: Int64Array) -> None:
-        """Call ranges and marks by their message, which older versions keep with the event."""
-        roctx = np.array([name.startswith("roctx") for name in self._builder.names])
-        rows = rows[roctx[chunk["name"][rows]]]
+        rows = np.flatnonzero((kinds == EventKind.USER_ANNOTATION) & roctx[chunk["name"]])
         texts = self._look_up("rocpd_event", "extdata", chunk["event_id"][rows])
         for row, text in zip(rows.tolist(), texts, strict=True):
             if message := _message(text):
                 chunk["name"][row] = self._builder.names[message]
-
-    def _dispatches(self) -> None:
-        columns = ("start", "end", "kernel_id", "agent_id", "queue_id")
-        for chunk in self._chunks("rocpd_kernel_dispatch", *columns, *GEOMETRY):
-            chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
-            chunk["device"] = self._device_of(chunk["agent_id"])
-            chunk["lane"] = chunk["queue_id"]
-            self._records.add(EventKind.KERNEL, chunk)
+        known = _at(self._threads, chunk["tid"], "tid")["tid"]
+        chunk["thread"] = np.where(known == MISSING, chunk["tid"], known)
+        self._records.add(EventKind.RUNTIME, chunk)
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         table = "rocpd_info_kernel_symbol"
@@ -280,14 +238,11 @@ class _Tables:
         )
         return [self._builder.names[kernel_name(shown or own, row)] for row, shown, own in names]
 
-    def _copies(self) -> None:
-        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
-        for chunk in self._chunks("rocpd_memory_copy", *columns):
-            chunk["name"] = self._names(chunk["name_id"])
-            source, target = (self._device_of(chunk[c]) for c in columns[3:5])
-            chunk["device"] = self._records.device_of_copy(chunk["name"], source, target)
-            chunk["lane"], chunk["bytes"] = chunk["stream_id"], chunk["size"]
-            self._records.add(EventKind.MEMCPY, chunk)
+
+def _at(table: pd.DataFrame, ids: Int64Array, *columns: str) -> Columns:
+    """Columns of the rows with these ids, `MISSING` where there is none; shapes as `ids`."""
+    found = table.reindex(index=ids, columns=list(columns), fill_value=MISSING)
+    return {name: found[name].to_numpy(dtype=np.int64) for name in columns}
 
 
 def _message(text: str | None) -> str:
