@@ -16,9 +16,14 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder, looked_up
-from tracelens_ext.readers.nsys.places import MEMSET_NAME, Places, api_name, memcpy_name
-from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
-from tracelens_ext.readers.nsys.ranges import NvtxRanges
+from tracelens_ext.readers.nsys.places import (
+    MEMSET_NAME,
+    NVTX,
+    NvtxRanges,
+    Places,
+    api_name,
+    memcpy_name,
+)
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
