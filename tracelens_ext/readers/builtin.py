@@ -152,7 +152,7 @@ def _is_json(_: Path, head: bytes) -> bool:
 READERS: list[Reader] = [
     Format(
         name="Nsight Systems report",
-        module="nsys.export",
+        module="nsys.sqlite",
         fits=_is_nsys_report,
         how_to_record=f"{_NSYS} (the program `nsys` is needed to read it)",
         suffixes=NSYS_REPORTS,

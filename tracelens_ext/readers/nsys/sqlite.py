@@ -1,4 +1,4 @@
-"""Reader for SQLite exports of Nsight Systems (`nsys export --type sqlite`).
+"""Reader for SQLite exports of Nsight Systems, and for reports, which `nsys export` converts.
 
 Supports: exports of 2022 to today (schema 2.9 to 3.25): kernels, copies, memsets, graphs recorded
 whole, CUDA runtime and driver calls, calls of cuBLAS and cuDNN, NVTX ranges and marks; several
@@ -9,11 +9,19 @@ Format: the SQLite schema reference in the documentation of Nsight Systems.
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Labels, TraceBuilder, looked_up
 from tracelens_ext.readers.nsys.places import (
@@ -24,13 +32,14 @@ from tracelens_ext.readers.nsys.places import (
     api_name,
     memcpy_name,
 )
+from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Int64Array, Trace
@@ -89,12 +98,16 @@ _ON_HOST = ("start", "end", "globalTid", "nameId")
 _DRIVER_CLASS = 1
 
 
-def read(source: ByteSource, exported: Path | None = None) -> Trace:
-    """Read an export, or what a report was `exported` to.
+def read(source: ByteSource) -> Trace:
+    """Read an export, or a report, which `nsys export` converts to one.
 
     Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
-    with NsysDatabase(source.path, exported or source.file_or_bytes()) as database:
+    is_export = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    with (
+        nullcontext(source.file_or_bytes()) if is_export else _exported(source) as export,
+        NsysDatabase(source.path, export) as database,
+    ):
         if not any(map(database.has_rows, _OF_CUDA)):
             raise _without_cuda(database)
         return _Export(database, source.progress).read()
@@ -131,9 +144,6 @@ class _Export:
             self._progress(size * number // len(steps), size)
             step()
         self._progress(size, size)
-        return self._finished()
-
-    def _finished(self) -> Trace:
         about = self._database.meta_data()
         schema = about.get("EXPORT_SCHEMA_VERSION", "")
         labels = Labels()
@@ -256,3 +266,88 @@ class _Export:
 
 
 _KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+
+
+# Reports.
+
+_TROUBLE = re.compile(
+    r"error|fail|cannot|can't|could not|unable|invalid|corrupt|unsupported|not supported|no such"
+    r"|denied|not found|newer|version|what\(\)",
+    re.IGNORECASE,
+)
+
+
+@contextmanager
+def _exported(source: ByteSource) -> Iterator[Path]:
+    """The SQLite export of a report, for as long as it is read.
+
+    It is looked for and kept in the cache of the source; without, it is removed afterwards. Raises
+    TraceFormatError where `nsys` is missing, or failed; the message has its own.
+    """
+    path, cache = source.path, source.cache
+    if source.file is None or source.compressed:
+        what = "a report of Nsight Systems that is gzipped or an open file"
+        raise TraceFormatError(path, f"is {what}", "unpack it and give its path")
+    if cache is not None and (kept := cache.conversion(path)) is not None:
+        yield kept
+        return
+    where = None
+    if cache is not None:  # an export that is made there needs no copying
+        with suppress(OSError):  # the cache says so when it keeps the export
+            cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            where = cache.folder if os.access(cache.folder, os.W_OK) else None
+    with TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where) as folder:
+        made = Path(folder) / "export.sqlite"
+        _export(path, made, source.reading.nsys)
+        kept = cache.keep_conversion(path, made) if cache is not None else None
+        yield kept or made
+
+
+def _export(path: str, made: Path, chosen: str | None) -> None:
+    program = _program(path, chosen)
+    command = [program, "export", "--type=sqlite", "--force-overwrite=true", f"--output={made}"]
+    command.append(str(Path(path).absolute()))
+    try:
+        done = subprocess.run(  # noqa: S603  # the user's own program, no shell
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise _failed(path, f"{program} cannot be run ({error.strerror or error})") from None
+    if done.returncode != 0:
+        said = _telling(done.stderr) or _telling(done.stdout) or "it says nothing"
+        raise _failed(path, f"`nsys export` failed with exit code {done.returncode} ({said})")
+    if not made.is_file():
+        raise _failed(path, "`nsys export` wrote no database")
+
+
+def _program(path: str, chosen: str | None) -> str:
+    found = shutil.which(chosen or "nsys")
+    if found is not None:
+        return found
+    name = Path(path)
+    why = (
+        f"there is no program {chosen} to convert it"
+        if chosen
+        else "the program `nsys`, which converts it, is not on the PATH"
+    )
+    raise TraceFormatError(
+        path,
+        f"is a report of Nsight Systems, and {why}",
+        f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed and give"
+        f" {name.stem}.sqlite, or name the program with --nsys",
+    )
+
+
+def _failed(path: str, why: str) -> TraceFormatError:
+    return TraceFormatError(
+        path,
+        f"cannot be converted: {why}",
+        "is the report whole, and nsys not older than what recorded it?",
+    )
+
+
+def _telling(output: bytes) -> str:
+    """What a program said went wrong: its lines about errors, else its last line."""
+    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    telling = [line.strip() for line in lines if _TROUBLE.search(line)]
+    return one_line("; ".join(dict.fromkeys(telling or lines[-1:])))
