@@ -42,7 +42,7 @@ class Format(Reader):
     def read_source(self, source: ByteSource) -> Trace:
         """Read a file."""
         try:
-            reader = import_module(f"tracelens_ext.readers.{self.module}")
+            trace: Trace = import_module(f"tracelens_ext.readers.{self.module}").read(source)
         except ImportError as error:
             if not (self.extra and (error.name or "").startswith("google")):
                 raise
@@ -51,7 +51,6 @@ class Format(Reader):
                 "is a profile of JAX, and reading it needs protobuf, not installed here",
                 f"run: pip install 'tracelens-ext[{self.extra}]'",
             ) from None
-        trace: Trace = reader.read(source)
         return trace
 
 

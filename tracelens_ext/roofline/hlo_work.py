@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.readers.xplane.hlo import message_class
-from tracelens_ext.readers.xplane.shapes import (
+from tracelens_ext.readers.xplane.hlo import (
     MOST_DIMENSIONS,
     Shape,
     arrays_of,
     instructions_of,
+    message_class,
     operands_of,
     results_of,
     windows_of,

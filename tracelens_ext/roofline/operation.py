@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens_ext.roofline.hlo_work import Work
     from tracelens_ext.serving.annotations import Batch
 
-from tracelens_ext.readers.xplane.shapes import TYPE_BITS
+from tracelens_ext.readers.xplane.hlo import TYPE_BITS
 
 #: Bytes of an element, by the type's name in PyTorch's traces and in XLA's programs.
 ELEMENT_BYTES: Final = {
