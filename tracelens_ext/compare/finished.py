@@ -22,9 +22,9 @@ from tracelens_ext.compare.finished_tables import (
 from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, TRACELENS, Figures, Measurement
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
+from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 if TYPE_CHECKING:

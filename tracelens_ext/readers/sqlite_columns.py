@@ -18,7 +18,7 @@ import numpy as np
 from tracelens_ext.cache.folder import journal_beside
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.source import SQLITE_MAGIC
-from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,8 +34,7 @@ from tracelens_ext.readers.nsys.places import (
 )
 from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
-from tracelens_ext.readers.unsupported import one_line
-from tracelens_ext.text import NO_NAME
+from tracelens_ext.text import NO_NAME, one_line
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from tracelens_ext.readers.rocprof.records import (
     kernel_name,
 )
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
-from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
