@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 MOST: Final = 2**62
 _WINDOW: Final = 1 << 21
 _PACKET: Final = 0x0A  # field 1, a message
-_MOST_PASSES: Final = 16
 #: Of `TracePacket`.
 CLOCKS, TIME, SEQUENCE, INTERNED, FLAGS, CLOCK, DEFAULTS = 6, 8, 10, 12, 13, 58, 59
 _CLEARED: Final = 1  # the flag of a packet before which its sequence forgets everything
@@ -69,18 +68,11 @@ def _chain(data: Bytes, at: int, stop: int, size: int) -> tuple[Int64Array, Int6
     place, start, end = place[fits], start[fits], (start + length)[fits]
     fits = (end == size) | (data[end] == _PACKET)
     place, start, end = place[fits], start[fits], end[fits]
-    for _ in range(_MOST_PASSES):
-        reached = np.zeros(stop - at + 1, dtype=bool)
-        reached[end[end < stop] - at] = reached[0] = True
-        kept = reached[place - at]
-        if kept.all():
-            return start, end
-        place, start, end = place[kept], start[kept], end[kept]
-    after = dict(zip(place.tolist(), range(len(place)), strict=True))
-    chain = []  # no profiler's file comes here
-    while at in after:
-        chain.append(after[at])
-        at = int(end[after[at]])
+    follows = dict(zip(place.tolist(), enumerate(end.tolist()), strict=True))
+    chain = []
+    while at in follows:
+        number, at = follows[at]
+        chain.append(number)
     return start[chain], end[chain]
 
 
