@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -83,13 +82,12 @@ class _Pieces(dict[str, list["npt.NDArray[Any]"]]):
         return np.concatenate(self.pop(name, [np.empty(0, dtype=dtype)]))
 
 
-@dataclass
-class Labels:
+class Labels(msgspec.Struct):
     """What a trace calls its processes and threads."""
 
-    processes: dict[int | str, str] = field(default_factory=dict)
-    process_labels: dict[int | str, str] = field(default_factory=dict)
-    threads: dict[tuple[int | str, int | str], str] = field(default_factory=dict)
+    processes: dict[int | str, str] = {}
+    process_labels: dict[int | str, str] = {}
+    threads: dict[tuple[int | str, int | str], str] = {}
 
 
 class TraceBuilder:
@@ -134,9 +132,8 @@ class TraceBuilder:
         if bad.any():
             self.dropped["no usable start time (ts)"] += int(timeless.sum())
             self.dropped["no usable duration (dur)"] += int((bad & ~timeless).sum())
-            keep = ~bad
-            columns = {name: column[keep] for name, column in columns.items()}
-            renumber = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
+            columns = {name: column[~bad] for name, column in columns.items()}
+            renumber = np.where(bad, -1, np.cumsum(~bad) - 1).astype(np.int32)
         for name, dtype in _COLUMNS.items():
             self._columns.add(name, columns[name], dtype)
         for given, is_text in ((numbers, False), (texts, True)):
@@ -194,10 +191,8 @@ class TraceBuilder:
         texts, same_text = _without_spelling(self.texts)
         args = {}
         for name, is_text in sorted(self._is_text.items(), key=lambda pair: pair[1]):
-            rows, values = (
-                self._arg_rows.join(name, np.int32),
-                self._arg_values.join(name, np.int64),
-            )
+            rows = self._arg_rows.join(name, np.int32)
+            values = self._arg_values.join(name, np.int64)
             values = same_text[values] if is_text else values
             args[name] = ArgColumn(rows, values, texts if is_text else None)
         for reason, find in _IMPLAUSIBLE.items():
@@ -205,7 +200,11 @@ class TraceBuilder:
             if bad.any():
                 self.dropped[reason] += int(bad.sum())
                 columns = {name: column[~bad] for name, column in columns.items()}
-                args = {name: _kept(column, ~bad) for name, column in args.items()}
+                place = (np.cumsum(~bad) - 1).astype(np.int32)
+                for name, column in args.items():
+                    having = ~bad[column.rows]
+                    rows, values = place[column.rows[having]], column.values[having]
+                    args[name] = ArgColumn(rows, values, column.texts)
         ts: Int64Array = columns["ts"]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
             raise TraceFormatError(
@@ -275,21 +274,12 @@ _IMPLAUSIBLE: Final = {
 def _without_spelling(texts: Iterable[bytes]) -> tuple[list[str], Int64Array]:
     """The distinct texts without insignificant white space; and old code → new code."""
     distinct: Interner[str] = Interner()
-    codes = [distinct[_compact(text)] for text in texts]
+    codes = []
+    for text in texts:
+        with suppress(msgspec.DecodeError, RecursionError):
+            text = msgspec.json.format(text, indent=-1)
+        codes.append(distinct[text.decode("utf-8", "replace")])
     return list(distinct), np.array(codes, dtype=np.int64)
-
-
-def _compact(text: bytes) -> str:
-    with suppress(msgspec.DecodeError, RecursionError):
-        text = msgspec.json.format(text, indent=-1)
-    return text.decode("utf-8", "replace")
-
-
-def _kept(column: ArgColumn, keep: BoolArray) -> ArgColumn:
-    """The argument of those events that are kept."""
-    having = keep[column.rows]
-    rows = (np.cumsum(keep) - 1)[column.rows[having]].astype(np.int32)
-    return ArgColumn(rows, column.values[having], column.texts)
 
 
 def _present(values: IntArray) -> tuple[IntArray, IntArray]:

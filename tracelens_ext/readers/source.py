@@ -51,8 +51,8 @@ class Readable(Protocol):
 class ByteSource:
     """The decompressed bytes of a trace, a path or an open file, read a piece at a time.
 
-    `progress` is called with (bytes of the file read, its size or None) after every piece; a reader
-    may keep what it converted the file to in the `cache`; `reading` is what the user chose.
+    `progress` is called with (bytes of the file read, its size or None) after every piece; `cache`
+    keeps what a reader converts the file to.
 
     Attributes:
         path: the file as the user named it.
@@ -121,7 +121,11 @@ class ByteSource:
             raise
         self.bytes_read += len(piece)
         if self.progress is not None:
-            self.progress(self._position(), self.size)
+            try:
+                position = self._opened.tell()
+            except (OSError, ValueError):
+                position = self.bytes_read
+            self.progress(position, self.size)
         return piece
 
     def read_all(self) -> bytes:
@@ -134,10 +138,7 @@ class ByteSource:
         self.bytes_read -= len(data)
 
     def _filled(self, piece: bytes, size: int) -> bytes:
-        """A piece made as long as `size` if the file has so much before its end or before damage.
-
-        An error is raised if the piece is empty, else when more is asked for.
-        """
+        """A piece made as long as `size`, if there is so much; an error waits until it is empty."""
         while len(piece) < size:
             try:
                 more = self._more(size - len(piece))
@@ -158,11 +159,11 @@ class ByteSource:
             with self._explained():
                 piece = self._bytes.read(size)
         except TraceError as error:
-            if self.reading.salvage and isinstance(error, TraceCutOffError):
-                self.damage = error
-                return b""
-            self._error = error
-            raise
+            if not (self.reading.salvage and isinstance(error, TraceCutOffError)):
+                self._error = error
+                raise
+            self.damage = error
+            return b""
         self._unpacked += len(piece)
         return piece
 
@@ -170,12 +171,10 @@ class ByteSource:
         """Raise when there is more text than may be."""
         limit, why = self.reading.max_bytes, ""
         if limit is None:
-            limit = _MOST_BYTES
-            if self.compressed and self.size is not None:
-                times = max(_ALWAYS_BYTES, self.size * _MOST_TIMES)
-                if times < limit:
-                    limit, why = times, f", {_MOST_TIMES} times its size"
-                    why = why if times > _ALWAYS_BYTES else ""
+            known = self.size if self.compressed else None
+            by_size = _MOST_BYTES if known is None else known * _MOST_TIMES
+            limit = min(_MOST_BYTES, max(_ALWAYS_BYTES, by_size))
+            why = f", {_MOST_TIMES} times its size" if limit == by_size < _MOST_BYTES else ""
         if size > limit:
             verb = "unpacks to" if self.compressed else "holds"
             raise TraceTooLargeError(
@@ -232,12 +231,6 @@ class ByteSource:
     def threads(self) -> int:
         """How many threads may read ahead; 0 if the file is small or there is one core for it."""
         return threads_for(self.size, self.reading.jobs, compressed=self.compressed)
-
-    def _position(self) -> int:
-        try:
-            return self._opened.tell()
-        except (OSError, ValueError):
-            return self.bytes_read
 
     def close(self) -> None:
         """Close the file if this object opened it."""

@@ -39,13 +39,10 @@ class OtherDatabaseError(TraceFormatError):
 
 
 class Database:
-    """An open database, which messages call `path`: a file, or the whole of it.
+    """An open database: a file, or the whole of it; `tables` are each table's columns.
 
-    Raises TraceNotFoundError where it cannot be opened, TraceFormatError where it is damaged or
-    half written, OtherDatabaseError where a subclass knows that it is of something else.
-
-    `tables` are each table's columns; `format` is what it should be, in words, and `remedy` what to
-    do when it is not, or is damaged.
+    `format` is what it should be, in words, and `remedy` what to do when it is not, or is damaged.
+    Raises TraceNotFoundError, TraceFormatError; OtherDatabaseError of one of something else.
     """
 
     format: ClassVar[str]
@@ -156,9 +153,8 @@ class Database:
         if table not in self.tables:
             return False
         with self._explained():
-            return (
-                self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone() is not None
-            )
+            found = self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone()
+        return found is not None
 
     def count(self, table: str) -> int:
         """How many rows a table has; 0 for one that is not there."""
@@ -174,8 +170,7 @@ class Database:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
 
         A table that is not there has no rows; `MISSING` is where a row has no whole number. A
-        condition is on a column that is certain to be there. Raises TraceFormatError where the
-        database is damaged.
+        condition is on a column that is certain to be there.
         """
         have = self.tables.get(table)
         if have is None:
@@ -199,10 +194,7 @@ class Database:
             yield {name: found.get(name, missing) for name in columns}
 
     def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
-        """The texts of a column in the table's order; None for a row without one.
-
-        For a column that is not there every row is None.
-        """
+        """The texts of a column in the table's order; None for a row, or a column, without."""
         if table not in self.tables:
             return
         have = column in self.tables[table]

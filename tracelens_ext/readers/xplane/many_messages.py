@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from tracelens_ext.trace import Int64Array
 
     Bytes = npt.NDArray[np.uint8]
-    from collections.abc import Iterator
 
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
