@@ -57,6 +57,12 @@ def distinct_rows(*columns: IntArray) -> tuple[list[tuple[int, ...]], Int64Array
     return list(zip(*(column[example].tolist() for column in columns), strict=True)), number
 
 
+def of_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
+    """What rows of columns stand for, asked once for each distinct one, (n,)."""
+    distinct, number = distinct_rows(*columns)
+    return np.array([find(*row) for row in distinct], dtype=np.int64)[number]
+
+
 def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
     """What ids stand for, asked once for each distinct one; shape as `ids`."""
     number, distinct = pd.factorize(ids, sort=True)

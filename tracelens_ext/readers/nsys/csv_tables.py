@@ -27,7 +27,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import Interner, TraceBuilder, distinct_rows
+from tracelens_ext.readers.builder import Interner, TraceBuilder, of_rows
 from tracelens_ext.readers.csv_rows import (
     Cell,
     UnfinishedRow,
@@ -364,8 +364,7 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
             devices[text] = Device(int(found[2]), found[1]) if found else Device(number, text)
     device = np.fromiter((devices[text].ordinal for text in texts), np.int64, count)
     stream = _ids(piece.whole("strm") if "strm" in piece.columns else [None] * count)
-    places, place_of = distinct_rows(device, stream)
-    threads = builder.threads.codes(((place[0], place[1]) for place in places), len(places))
+    thread = of_rows(lambda *place: builder.threads[place], device, stream)
     known: Interner[str] = Interner()
     name = known.codes(names, count)
     kinds = [
@@ -385,7 +384,7 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
             "dur": _filled(piece.nanoseconds("duration"), MISSING_NS),
             "name": builder.names.codes(known, len(known))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
-            "thread": threads[place_of],
+            "thread": thread,
             "category": categories[name],
         },
         {argument: (rows, values) for argument, values in numbers.items()},

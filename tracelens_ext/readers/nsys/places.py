@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, distinct_rows
+from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.trace import NONE, Device, EventKind
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.readers.builder import Labels, TraceBuilder
     from tracelens_ext.readers.nsys.sqlite import NsysDatabase
-    from tracelens_ext.trace import Int32Array, Int64Array
+    from tracelens_ext.trace import Int64Array
 
     Names = dict[tuple[int, ...], bytes]
 
@@ -51,31 +51,29 @@ class Places:
     def __init__(self, database: NsysDatabase, builder: TraceBuilder) -> None:
         self._database = database
         self._threads = builder.threads
-        self._machines: dict[int, int] = {}
+        self._machines: Interner[int] = Interner()
         self._machine_of_pid: dict[int, int] = {}
         self._processes: dict[int, int | str] = {}
         self._thread_ids: dict[int, tuple[int | str, int | str]] = {}
 
-    def host_threads(self, global_tid: Int64Array) -> Int32Array:
+    def host_threads(self, global_tid: Int64Array) -> Int64Array:
         """The entry of `threads` for each global thread id, shape (m,)."""
-        distinct, number = distinct_rows(global_tid)
-        codes = [self._threads[self._thread(tid)] for (tid,) in distinct]
-        return np.array(codes, dtype=np.int32)[number]
+        return of_rows(lambda tid: self._threads[self._thread(tid)], global_tid)
 
     def streams(
         self, global_pid: Int64Array, device: Int64Array, stream: Int64Array
-    ) -> tuple[Int32Array, Int64Array]:
+    ) -> tuple[Int64Array, Int64Array]:
         """The entry of `threads` and the device of each GPU event, each shape (m,).
 
         Two processes that use one device have streams of their own.
         """
-        distinct, number = distinct_rows(global_pid, device, stream)
-        codes, devices = [], []
-        for pid, ordinal, queue in distinct:
-            ordinal = self._device(pid, ordinal)
-            codes.append(self._threads[self._process_of_gpu(pid), f"GPU {ordinal} stream {queue}"])
-            devices.append(ordinal)
-        return np.array(codes, dtype=np.int32)[number], np.array(devices, dtype=np.int64)[number]
+        device = of_rows(self._device, global_pid, device)
+        code = self._threads.__getitem__
+        thread = of_rows(
+            lambda pid, gpu, queue: code((self._process_of_gpu(pid), f"GPU {gpu} stream {queue}")),
+            *(global_pid, device, stream),
+        )
+        return thread, device
 
     def _thread(self, global_tid: int) -> tuple[int | str, int | str]:
         if global_tid == MISSING:
@@ -88,10 +86,9 @@ class Places:
         """A process id; of one that two machines both have, the second time with the machine."""
         if number not in self._processes:
             pid, machine = number & _LOW_BITS, number >> (_MACHINE_SHIFT - PROCESS_SHIFT)
-            first = self._machine_of_pid.setdefault(pid, machine)
-            index = self._machines.setdefault(machine, len(self._machines))
-            label = pid if first == machine else f"{pid} on machine {index + 1}"
-            self._processes[number] = label
+            index = self._machines[machine]
+            is_first = self._machine_of_pid.setdefault(pid, machine) == machine
+            self._processes[number] = pid if is_first else f"{pid} on machine {index + 1}"
         return self._processes[number]
 
     def _process_of_gpu(self, global_pid: int) -> int | str:
@@ -102,9 +99,7 @@ class Places:
     def _device(self, global_pid: int, ordinal: int) -> int:
         if global_pid == MISSING or ordinal < 0:
             return max(ordinal, -1)
-        machine = global_pid >> _MACHINE_SHIFT
-        index = self._machines.setdefault(machine, len(self._machines))
-        return ordinal + index * DEVICES_A_MACHINE
+        return ordinal + self._machines[global_pid >> _MACHINE_SHIFT] * DEVICES_A_MACHINE
 
     def name(self, labels: Labels) -> None:
         """Give the processes and threads of events the names that the export has for them."""
@@ -297,14 +292,14 @@ class NvtxRanges:
 
     def _group(self, names: Names, what: str, *key: Int64Array) -> Int64Array:
         """The text of each event's domain or category, `NONE` of the default one, (m,)."""
-        distinct, number = distinct_rows(*key)
-        codes = [
-            NONE
-            if ids[-1] in (MISSING, 0)
-            else self._builder.texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
-            for ids in distinct
-        ]
-        return np.array(codes, dtype=np.int64)[number]
+        texts = self._builder.texts
+
+        def code(*ids: int) -> int:
+            if ids[-1] in (MISSING, 0):
+                return NONE
+            return texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
+
+        return of_rows(code, *key)
 
     def _add(
         self, chunk: dict[str, Int64Array], texts: list[bytes], groups: dict[str, Int64Array]

@@ -23,7 +23,7 @@ import numpy as np
 
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder, looked_up
+from tracelens_ext.readers.builder import Labels, TraceBuilder, looked_up, of_rows
 from tracelens_ext.readers.nsys.places import (
     MEMSET_NAME,
     NVTX,
@@ -172,10 +172,10 @@ class _Export:
         categories = self._builder.categories
         for chunk in self._database.chunks(_CALLS, columns):
             driver = chunk["eventClass"] == _DRIVER_CLASS
-            words = [categories[word] for word in ("cuda_runtime", "cuda_driver")]
+            runtime, of_driver = categories["cuda_runtime"], categories["cuda_driver"]
             kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
             numbers = {"correlation": chunk["correlationId"]}
-            self._add_host(chunk, kind, np.where(driver, words[1], words[0]), numbers)
+            self._add_host(chunk, kind, np.where(driver, of_driver, runtime), numbers)
         for table, word in _LIBRARIES.items():
             for chunk in self._database.chunks(table, _ON_HOST):
                 self._add_host(chunk, EventKind.CPU_OP, categories[word], {})
@@ -217,9 +217,12 @@ class _Export:
 
     def _graphs(self) -> None:
         """Graphs recorded as a whole: one GPU event each, called after its graph."""
-        count = 0
+        count, names = 0, self._builder.names
         for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
-            name = looked_up(chunk["graphId"], self._graph_names)
+            name = of_rows(
+                lambda n: names["CUDA graph" if n == MISSING else f"CUDA graph {n}"],
+                chunk["graphId"],
+            )
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
             count += len(name)
         if count:
@@ -231,9 +234,8 @@ class _Export:
     def _add_gpu(
         self, chunk: dict[str, Int64Array], kind: EventKind, name: Int64Array, category: str
     ) -> None:
-        thread, device = self._places.streams(
-            chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
-        )
+        place = (chunk[column] for column in ("globalPid", "deviceId", "streamId"))
+        thread, device = self._places.streams(*place)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
         told = ("bytes", "grid", "shared memory", *MEMORY_KINDS)
         numbers |= {name: chunk[name] for name in told if name in chunk} | {"device": device}
@@ -244,17 +246,8 @@ class _Export:
 
     def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
         """The name that each id of a text stands for, as the builder numbers it."""
-        names = self._builder.names
-        return looked_up(
-            ids,
-            lambda distinct: [
-                names[spell(text) if text else NO_NAME] for text in self._database.strings(distinct)
-            ],
-        )
-
-    def _graph_names(self, graphs: Int64Array) -> list[int]:
-        numbers = ("" if graph == MISSING else f" {graph}" for graph in graphs.tolist())
-        return [self._builder.names[f"CUDA graph{number}"] for number in numbers]
+        names, find = self._builder.names, self._database.strings
+        return looked_up(ids, lambda used: [names[spell(t) if t else NO_NAME] for t in find(used)])
 
     def _copy_names(self, kinds: Int64Array) -> list[int]:
         """The names of kinds of copies; of unknown ones, as the export itself calls them."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import Interner, distinct_rows
+from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.kineto.schema import PLAN
 from tracelens_ext.readers.perfetto import packets as said
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
@@ -221,12 +221,13 @@ class Events:
         name = np.where(name == NONE, np.where(other == NONE, stage, other), name)
         queue = interned[said.STAGE].find(state, found.numbers(13, count))
         gpu = found.numbers(11, count)
-        distinct, place = distinct_rows(gpu, queue)
         texts = list(sequences.texts)
-        lanes = [
-            self.places[device, _number_at_end(texts[code]) if code != NONE else "?"]
-            for device, code in distinct
-        ]
+        lane = of_rows(
+            lambda device, of: self.places[
+                device, _number_at_end(texts[of]) if of != NONE else "?"
+            ],
+            *(gpu, queue),
+        )
         work = self.count + np.arange(count)
         self._work_ids.append((work, found.numbers(1, count)))
         message, start, end = found.contents(6)
@@ -241,7 +242,6 @@ class Events:
         keep = np.flatnonzero((wanted != NONE) & (value != NONE))
         form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
         self._add_arguments(work[message[keep]], wanted[keep], form, value[keep])
-        lane = np.array(lanes, dtype=np.int64)[place]
         kind = np.full(count, STAGE)
         self._add(time, found.numbers(2, count), kind, lane, name, stage)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import Labels, TraceBuilder, distinct_rows, looked_up
+from tracelens_ext.readers.builder import Labels, TraceBuilder, of_rows
 from tracelens_ext.readers.kineto.schema import kind_of
 from tracelens_ext.readers.perfetto import events as packed
 from tracelens_ext.readers.perfetto.events import Events, ends_of
@@ -83,12 +83,8 @@ class TraceMaker:
         track, ours = columns["track"].to_numpy(), columns["type"].to_numpy() >= packed.STAGE
         names, lanes, places = self._builder.names, self._builder.threads, [*self._events.places]
         thread = np.empty(len(columns), dtype=np.int64)
-        thread[ours] = looked_up(
-            track[ours], lambda used: [lanes[places[each]] for each in used.tolist()]
-        )
-        thread[~ours] = looked_up(
-            track[~ours], lambda used: [lanes[self._place_of(uuid)] for uuid in used.tolist()]
-        )
+        thread[ours] = of_rows(lambda place: lanes[places[place]], track[ours])
+        thread[~ours] = of_rows(lambda uuid: lanes[self._place_of(uuid)], track[~ours])
         kind, category = self._kinds(columns, row)
         numbers, texts = self._decoded(row, kind)
         self._link(row, kind, numbers)
@@ -96,9 +92,8 @@ class TraceMaker:
             {
                 "ts": columns["time"].to_numpy(),
                 "dur": columns["duration"].to_numpy(),
-                "name": looked_up(
-                    columns["name"].to_numpy(),
-                    lambda used: [names[self._text(each) or NO_NAME] for each in used.tolist()],
+                "name": of_rows(
+                    lambda code: names[self._text(code) or NO_NAME], columns["name"].to_numpy()
                 ),
                 "kind": kind,
                 "thread": thread,
@@ -165,9 +160,8 @@ class TraceMaker:
     def _kinds(self, columns: pd.DataFrame, row: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The kind of each event, and the code of its category."""
         types, name, of = (columns[c].to_numpy() for c in ("type", "name", "category"))
-        words, code = self._text, self._builder.categories
-        category = looked_up(of, lambda used: [code[words(each)] for each in used.tolist()])
-        kind = looked_up(of, lambda used: [_kind_of(words(each)) for each in used.tolist()])
+        category = of_rows(lambda code: self._builder.categories[self._text(code)], of)
+        kind = of_rows(lambda code: _kind_of(self._text(code)), of)
         kind[types == packed.INSTANT] = EventKind.INSTANT
         kind[types == packed.VALUE] = EventKind.OTHER
         stages = types == packed.STAGE
@@ -221,10 +215,10 @@ class TraceMaker:
             rows, form, value = (mine[c].to_numpy(copy=True) for c in ("row", "form", "value"))
             others = np.flatnonzero((form != packed.WHOLE) | as_text)
             if len(others):
-                distinct, number = distinct_rows(form[others], value[others])
-                decoded = (self._value(*pair) for pair in distinct)
-                codes = [self._token(each) if as_text else _whole(each) for each in decoded]
-                value[others] = np.array(codes)[number]
+                code = self._token if as_text else _whole
+                value[others] = of_rows(
+                    lambda *pair, code=code: code(self._value(*pair)), form[others], value[others]
+                )
                 rows, value = rows[value != NONE], value[value != NONE]
             if len(rows):
                 (texts if as_text else numbers)[name] = rows, value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, distinct_rows
+from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.xplane.many_messages import (
     VARINT,
     DamagedError,
@@ -81,9 +81,7 @@ class Interned(dict[tuple[int, int], int]):
 
     def find(self, state: Int64Array, number: Int64Array) -> Int64Array:
         """The codes of numbers, `NONE` of one that was never said, each shape (k,)."""
-        distinct, place = distinct_rows(state, number)
-        codes = [self.get((of, each), NONE) for of, each in distinct]
-        return np.array(codes or [NONE], dtype=np.int64)[place]
+        return of_rows(lambda *said: self.get(said, NONE), state, number)
 
 
 class Sequences:

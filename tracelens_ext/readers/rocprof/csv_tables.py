@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builder import Interner, distinct_rows
+from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
@@ -361,21 +361,21 @@ class TableReader:
         """The process of each row: what it says, else that of its thread, else the only one."""
         titles = ("process_id", "thread_id") if on_host else ("thread_id",)
         guids = piece.codes("guid", self._guids.__getitem__)
-        distinct, number = distinct_rows(guids, *map(piece.whole, titles))
-        found = []
-        for guid, *pid, thread in distinct:
-            if pid:
-                process = self._records.process((guid, *pid), "?" if pid == [MISSING] else pid[0])
-                self._process_of_thread[guid, thread] = process
-                self._processes_of_guid[guid].add(process)
-            elif (guid, thread) in self._process_of_thread:
-                process = self._process_of_thread[guid, thread]
-            elif len(only := self._processes_of_guid[guid]) == 1:
-                (process,) = only
-            else:
-                process = self._records.process((guid, "?"), "?")
-            found.append(process)
-        return np.array(found, dtype=np.int64)[number]
+        return of_rows(self._process, guids, *map(piece.whole, titles))
+
+    def _process(self, guid: int, *place: int) -> int:
+        """A process, of a thread that may be known, or with its own id before it."""
+        *pid, thread = place
+        if pid:
+            process = self._records.process((guid, *pid), "?" if pid == [MISSING] else pid[0])
+            self._process_of_thread[guid, thread] = process
+            self._processes_of_guid[guid].add(process)
+            return process
+        if (guid, thread) in self._process_of_thread:
+            return self._process_of_thread[guid, thread]
+        if len(only := self._processes_of_guid[guid]) == 1:
+            return next(iter(only))
+        return self._records.process((guid, "?"), "?")
 
 
 def _whole(cell: str) -> int:

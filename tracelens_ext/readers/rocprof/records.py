@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder, distinct_rows
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind
 
@@ -107,7 +107,7 @@ class RocprofRecords:
         self._processes: list[int | str] = []
         self._process_of: dict[Hashable, int] = {}
         self._same_pid: dict[int | str, int] = {}
-        self._machines: dict[Hashable, int] = {}
+        self._machines: Interner[Hashable] = Interner()
         self._devices: dict[int, Device] = {}
         self._has_calls = False
 
@@ -127,8 +127,7 @@ class RocprofRecords:
 
     def device(self, machine: Hashable, ordinal: int) -> int:
         """The number of a GPU that has this one on its machine."""
-        index = self._machines.setdefault(machine, len(self._machines))
-        return ordinal + index * _DEVICES_A_MACHINE
+        return ordinal + self._machines[machine] * _DEVICES_A_MACHINE
 
     def describe(self, device: Device) -> None:
         """Say what a GPU is."""
@@ -157,23 +156,25 @@ class RocprofRecords:
         kind: Int64Array | int = what
         if what in (EventKind.KERNEL, EventKind.MEMCPY):
             word = "queue" if what == EventKind.KERNEL else "stream"
-            keys, places = distinct_rows(*(columns[c] for c in ("process", "device", "lane")))
-            lanes = [(process, f"GPU {gpu} {word} {lane}") for process, gpu, lane in keys]
+            threads = of_rows(
+                lambda process, gpu, lane: self._thread(process, f"GPU {gpu} {word} {lane}"),
+                *(columns[key] for key in ("process", "device", "lane")),
+            )
             told = {"stream": columns["lane"]}
         else:
             kind = self.kinds(columns["domain"])
             marker = kind == EventKind.USER_ANNOTATION
             self._has_calls |= not marker.all()
             kind = np.where(marker & (columns["start"] == columns["end"]), EventKind.INSTANT, kind)
-            keys, places = distinct_rows(columns["process"], columns["thread"])
-            lanes, told = list(keys), {}
-        codes = [self.builder.threads[self._processes[process], lane] for process, lane in lanes]
+            threads, told = of_rows(self._thread, columns["process"], columns["thread"]), {}
         told |= {of: columns[of] for of in ("correlation", "device", "bytes") if of in columns}
         if GEOMETRY[0] in columns:
             told["grid"] = _blocks([columns[of] for of in GEOMETRY])
         numbers = {of: np.where(ids < MOST_ID, ids, NONE) for of, ids in told.items()}
-        threads = np.array(codes, dtype=np.int32)[places]
         self.builder.add_rows(columns, columns["name"], kind, threads, columns["domain"], numbers)
+
+    def _thread(self, process: int, lane: int | str) -> int:
+        return self.builder.threads[self._processes[process], lane]
 
     def device_of_copy(
         self, name: Int64Array, source: Int64Array, target: Int64Array
