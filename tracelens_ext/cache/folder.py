@@ -48,10 +48,7 @@ def cache_files(folder: Path) -> list[CacheFile]:
 
 
 def others_may_write(folder: Path) -> bool:
-    """Whether other users may put files into a folder, which could say anything of a trace.
-
-    A folder that does not exist will be the user's own.
-    """
+    """Whether others may put files into a folder; one that does not exist will be the user's."""
     if os.name != "posix":
         return False
     try:
@@ -74,10 +71,7 @@ def remove(folder: Path, stem: str) -> int:
 
 
 def make_room(folder: Path, limit: int, spared: str) -> None:
-    """Remove the least recently used traces until the folder holds `limit` bytes or less.
-
-    The trace with the stem `spared` stays. What killed processes left half written goes too.
-    """
+    """Remove what is half written, and down to `limit` bytes what was not used for longest."""
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
@@ -145,10 +139,7 @@ _JOURNALS = ("-wal", "-journal")
 
 
 def identity_of(path: Path) -> dict[str, object] | None:
-    """Size, modification time, inode, and a hash of the first and last 64 KiB of a file, as JSON.
-
-    None for what is no regular file.
-    """
+    """Size, modification time, inode, and a hash of both ends of a file; None of what is none."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         return None
@@ -173,10 +164,7 @@ def hash_of_whole(path: Path) -> str:
 
 @functools.cache
 def reader_version() -> str:
-    """A hash of the code that makes a trace and its tree; nobody has to remember to raise a number.
-
-    In a zip file, where the code is no files, it is the version of the package alone.
-    """
+    """A hash of the code that makes a trace and its tree; in a zip file the package's version."""
     from tracelens_ext import __version__
 
     digest = hashlib.blake2b(__version__.encode(), digest_size=8)

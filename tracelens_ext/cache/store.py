@@ -116,10 +116,7 @@ class TraceCache:
         return trace
 
     def links(self, trace: Trace) -> Mapping[str, Array] | None:
-        """The links of the call tree (without Python frames) of a trace that this cache has read.
-
-        None if it has none; `CallTree` then finds them.
-        """
+        """The links of the tree (no Python frames) of a trace that this cache has read, or None."""
         return self._links.get(trace) or None
 
     def conversion(self, source: str | os.PathLike[str]) -> Path | None:
@@ -135,10 +132,7 @@ class TraceCache:
         return database
 
     def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
-        """Move the database that another program made of a file into the cache.
-
-        Where it is now; None when it could not be kept and is where it was.
-        """
+        """Move the database made of a file into the cache: where it is; None if it is not kept."""
         file = self._file(source, _CONVERSION)
         try:
             about = {"path": str(Path(source).resolve()), "identity": identity_of(Path(source))}
@@ -215,10 +209,7 @@ class TraceCache:
         columns: Mapping[str, Column],
         database_size: int = 0,
     ) -> None:
-        """Write a file of the cache, if there is room beside what else is kept of the trace.
-
-        `database_size` is that of the database that comes with it.
-        """
+        """Write a file of the cache if there is room beside what else is kept of the trace."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem, replaced = file.name.split(".")[0], (file, _database_of(file))
         others = [each for each in cache_files(self.folder) if each.path not in replaced]

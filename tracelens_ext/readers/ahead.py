@@ -94,7 +94,7 @@ _GZIP_BITS = 16 + zlib.MAX_WBITS
 class Gunzip:
     """The text of a gzip stream; `thorough` up to the very byte that is damaged, which is slower.
 
-    `read` raises `errors` if the stream is damaged, and `EOFError` if it is cut off.
+    `read` raises `errors` if it is damaged, `EOFError` if it is cut off.
     """
 
     def __init__(self, file: io.BufferedReader, *, thorough: bool = False) -> None:

@@ -99,10 +99,8 @@ class Labels(msgspec.Struct):
 class TraceBuilder:
     """Collects events and makes the `Trace`.
 
-    Attributes:
-        names, threads, categories: interners for the codes that `add` takes.
-        texts: an interner for the raw texts of all text arguments, as bytes.
-        dropped: reason → events left out.
+    Attributes: interners for the codes that `add` takes, `texts` of raw texts as bytes;
+    `dropped`: reason → events left out.
     """
 
     def __init__(self) -> None:
@@ -162,10 +160,7 @@ class TraceBuilder:
         numbers: Mapping[str, IntArray],
         texts: Mapping[str, IntArray] | None = None,
     ) -> None:
-        """Add rows of a table of `start` and `end`, ns, with columns of arguments, each (m,).
-
-        Negative numbers and codes stand for rows without one.
-        """
+        """Add rows of `start` and `end`, ns, with arguments, each (m,); negative: without one."""
         every = np.zeros(len(rows["start"]), dtype=np.int64)
         self.add(
             {

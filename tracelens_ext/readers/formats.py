@@ -1,10 +1,8 @@
-"""The readers that take part, and which of them reads a source.
+"""The readers that take part, and which of them reads a source; errors for files that none reads.
 
 This distribution's own readers (`builtin.py`) and those of plugins come through the hook
-`tracelens_readers`. The first that recognises a file reads it. Plugins of others are asked only
-about files that none of our own can read, so that none of them can take PyTorch's traces over.
-
-Apart from `read_trace`, because a trace that the cache holds needs no reader.
+`tracelens_readers`. Plugins of others are asked only about files that none of our own can read, so
+that none of them can take PyTorch's traces over.
 """
 
 from __future__ import annotations
@@ -52,11 +50,7 @@ def read_document(
     path: str = "<dict>",
     reading: ReadingOptions = AS_USUAL,
 ) -> Trace:
-    """The trace of a loaded JSON document, or of its list of events.
-
-    Raises:
-        TraceFormatError: it is no trace that can be analysed.
-    """
+    """The trace of a loaded JSON document, or of its list of events."""
     from tracelens_ext.readers.kineto import reader
     from tracelens_ext.readers.rocprof import json_records
 

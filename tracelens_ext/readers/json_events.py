@@ -75,11 +75,8 @@ class _Ahead(NamedTuple, Generic[B]):
 class EventStream(Generic[B]):
     """The events of a document in batches of about a slice each, which `threads` decode ahead.
 
-    Attributes:
-        members: the document's other top-level members, complete once the events are read.
-        found_events: whether there was an array of events.
-        damage: why the document could not be read to its end, where that is to be
-            salvaged and events come before the damage.
+    Attributes: `members`, the other top-level ones; `found_events`, whether there was an array of
+    events; `damage`, why not all could be read, if it is to be salvaged and events come before it.
 
     Raises TraceCutOffError where the document ends in the middle, TraceFormatError where it is not
     JSON, or nested too deeply.
@@ -267,8 +264,7 @@ class EventStream(Generic[B]):
     def _go_ahead(self, threads: ThreadPoolExecutor) -> Iterator[B]:
         """Have threads decode slices while this one cuts others.
 
-        When a slice is refused, what was read since then is taken back, and this returns:
-        `_next_slice` reads it again as if there were no threads.
+        When one is refused, what was read since is taken back, for `_next_slice` to read it again.
         """
         begun: deque[_Ahead[B]] = deque()
         more = True
@@ -316,10 +312,9 @@ class EventStream(Generic[B]):
         return None
 
     def _slice(self, text: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
-        """Decode events; all of `text` when it is right, else those it begins with.
+        """Decode events, from the byte `base` of the document on, as far as they are right.
 
-        Returns how many bytes within the brackets they took, and whether the array ended after
-        them. `base` is the byte of the document at which the first begins.
+        Returns how many bytes in the brackets they took, and whether the array ended after them.
         """
         if (batch := self._decoded(text)) is not None:
             yield batch

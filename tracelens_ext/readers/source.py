@@ -54,17 +54,12 @@ class ByteSource:
     `progress` is called with (bytes of the file read, its size or None) after every piece; `cache`
     keeps what a reader converts the file to.
 
-    Attributes:
-        path: the file as the user named it.
-        file: the same as a path; None if it was given as an open file.
-        size: bytes of the file; None if unknown.
-        compressed: whether it is gzipped.
-        bytes_read: bytes of text given so far, without those that were taken back.
-        damage: what is wrong with a gzip stream whose bytes before that are salvaged.
-        cut_off: whether the only damage is that it ends too early.
+    Attributes: `path`, as the user named it; `file`, None of an open file; `size` in bytes, None if
+    unknown; `compressed`, whether it is gzipped; `bytes_read` of text, less what was taken back;
+    `damage` of a gzip stream that is salvaged, `cut_off` if it only ends too early.
 
-    Raises TraceNotFoundError where nothing readable is there, TraceCutOffError where the gzip
-    stream ends in the middle, or is damaged, TraceTooLargeError for more text than may be.
+    Raises TraceNotFoundError, TraceTooLargeError, and TraceCutOffError of a gzip stream that is cut
+    off or damaged.
     """
 
     def __init__(
@@ -312,10 +307,7 @@ _AT_ONCE = 1 << 18
 def salvage_notes(
     source: ByteSource, damage: TraceError | None, place: int, events: int
 ) -> list[str]:
-    """The note that goes with the events before damage, if there is any, at a byte of the text.
-
-    Raises the damage, when events before it are not asked for, or there are none.
-    """
+    """The note on damage at a byte of the text, if there is any; raised if nothing is salvaged."""
     from tracelens_ext.trace import SALVAGED
 
     if damage is None:

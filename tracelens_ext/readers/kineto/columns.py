@@ -173,10 +173,8 @@ def native_schema(native: ModuleType) -> object:
 def native_slice(answer: tuple[Any, ...]) -> Slice:
     """The columns of what the compiled code says of a slice.
 
-    That is how many events it holds; (kind, lane, name, arguments `name` and `labels` as JSON) of
-    special ones; lanes, names, words; bytes of lane, name, kind, ts, dur; by argument, the flow's
-    id last, the bytes of rows and values; by text of a plan those of rows and codes; of numbers
-    that are no plain ones (argument, or -2 for `ts` and -1 for `dur`; place; JSON).
+    Special events have their arguments `name` and `labels` as JSON; columns are bytes; `odd` are
+    numbers that are no plain ones: (argument, or -2 for `ts` and -1 for `dur`; place; JSON).
     """
     count, special, lanes, names, words, lane, name, kind, ts, dur, numbers, columns, odd = answer
     kinds = np.frombuffer(kind, np.uint8)

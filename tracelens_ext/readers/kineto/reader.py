@@ -164,12 +164,7 @@ def plain(value: object) -> object:
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: as `EventStream` says; of a document that is to be
-            salvaged too, where nothing comes before the damage.
-    """
+    """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known."""
     library = compiled_reader()
     columns = KinetoColumns(library)
     with threads(source.threads() if library else 0) as pool:

@@ -42,10 +42,7 @@ def parse_integers(tokens: Sequence[Buffer]) -> Int64Array:
 
 
 def parse_nanoseconds(tokens: Sequence[Buffer]) -> Int64Array:
-    """Times in µs, such as ``12``, ``12.5``, ``-0.001``, as ns, exactly; finer digits are rounded.
-
-    What is no number, or does not fit in 64 bits of ns, is `MISSING_NS`.
-    """
+    """Times in µs (`12.5`) as exact ns, rounded; `MISSING_NS` of others, and beyond 64 bits."""
     return _parsed(tokens, 3)
 
 
@@ -137,10 +134,7 @@ class Event(Struct, gc=False):
 
 
 class Plan:
-    """Which arguments are looked for on which kinds of events, and whether the event's own id is.
-
-    Of a group of texts an event without the first has none.
-    """
+    """Which arguments of which kinds of events are kept; of a group of texts all or none."""
 
     def __init__(
         self,

@@ -325,13 +325,9 @@ _MOST_ID = 2**62
 
 
 def read(source: TableSource | ByteSource) -> Trace:
-    """Read a `cuda_gpu_trace` table: every GPU event, no host events.
+    """Read a `cuda_gpu_trace` table: GPU events without launches, in ns since the recording began.
 
-    There are no launches in it, so every GPU event is unlinked; times are ns since the recording
-    began. Grid and block sizes, registers and throughput are ignored.
-
-    Returns:
-        A trace of GPU events; `threads` are (device, stream).
+    `threads` are (device, stream). Grid and block sizes, registers and throughput are ignored.
     """
     table = open_report(source, Report.GPU_TRACE)
     builder = TraceBuilder()

@@ -63,10 +63,7 @@ class Places:
     def streams(
         self, global_pid: Int64Array, device: Int64Array, stream: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """The entry of `threads` and the device of each GPU event, each shape (m,).
-
-        Two processes that use one device have streams of their own.
-        """
+        """The entry of `threads`, a process's stream, and the device of each GPU event, (m,)."""
         device = of_rows(self._device, global_pid, device)
         code = self._threads.__getitem__
         thread = of_rows(
@@ -183,24 +180,16 @@ def memcpy_name(copy_kind: int, label: str | None = None) -> str:
 
 
 def api_name(name: str) -> str:
-    """A CUDA call without the version of its interface: `cudaLaunchKernel` of `…_v7000`.
-
-    What belongs to the name stays: `cudaStreamGetCaptureInfo_v2`, `cuMemcpyHtoDAsync_v2`.
-    """
+    """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; `…_v2` stays."""
     found = re.search(rf"{_API_VERSION.pattern}\Z", name)
     return name[: found.start()] or name if found else name
 
 
 def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
-    """The operation that a range of `torch.autograd.profiler.emit_nvtx()` is about.
+    """The operation that a range of `torch.autograd.profiler.emit_nvtx` is about; None of others.
 
-    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: PyTorch writes a sequence number,
-    a number of the call, or both.
-
-    Returns:
-        Its name; its autograd sequence number, and the number of the call (of two operations the
-        outer has the lower), `NONE` where there is none; the shapes of its inputs as JSON, empty
-        where they were not recorded. None for any other range.
+    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: its name, its sequence number,
+    the number of the call (an outer one is lower), `NONE` without; shapes as JSON, or empty.
     """
     found = _EMITTED.search(text)
     if found is None or not found.start():
@@ -222,13 +211,10 @@ _COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category", "t
 
 
 class NvtxRanges:
-    """Adds the NVTX events of an export to a trace.
+    """Adds the NVTX events of an export to a trace; `open_ranges` have no end, so get no length.
 
     A range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx` wrote is the
     `CPU_OP` that it tells of. Domain and category are arguments, where they are not the default.
-
-    Attributes:
-        open_ranges: ranges that had not ended when recording did; they are given no length.
     """
 
     def __init__(self, database: NsysDatabase, builder: TraceBuilder, places: Places) -> None:

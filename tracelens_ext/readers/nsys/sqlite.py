@@ -271,11 +271,7 @@ _TROUBLE = re.compile(
 
 @contextmanager
 def _exported(source: ByteSource) -> Iterator[Path]:
-    """The SQLite export of a report, for as long as it is read.
-
-    It is looked for and kept in the cache of the source; without, it is removed afterwards. Raises
-    TraceFormatError where `nsys` is missing, or failed; the message has its own.
-    """
+    """The export of a report while it is read: of the cache, kept there, or removed again."""
     path, cache = source.path, source.cache
     if source.file is None or source.compressed:
         what = "a report of Nsight Systems that is gzipped or an open file"

@@ -69,12 +69,8 @@ class Track(NamedTuple):
 class Events:
     """The events of a file on their way to a trace.
 
-    Attributes:
-        count: packets of events so far.
-        is_foreign: whether there are packets of a phone's kernel or of a browser.
-        raw: the bytes of the file.
-        tracks: uuid → what the file says of a track.
-        places: process and stream of GPU work, process of values.
+    Attributes: `count`, packets of events so far; `is_foreign`, whether some are of a phone or a
+    browser; `raw`, the bytes; `tracks` by uuid; `places`: process and stream of GPU work.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -292,10 +288,7 @@ def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Arra
 
 
 def _match_runs(begins: BoolArray, track: Int64Array, time: Int64Array, result: Int64Array) -> None:
-    """Match runs of begins with the ends behind them, if these are as many on the same tracks.
-
-    Unless slices of a track would cross: then its ends are in order of time.
-    """
+    """Match runs of begins with as many ends behind them on their tracks, if no slices cross."""
     bounds = np.append(np.flatnonzero(np.diff(begins, prepend=not begins[0])), len(begins))
     size = np.diff(bounds)
     run = np.flatnonzero(begins[bounds[:-2]] & (size[:-1] == size[1:]))

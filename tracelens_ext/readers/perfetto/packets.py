@@ -87,11 +87,8 @@ class Interned(dict[tuple[int, int], int]):
 class Sequences:
     """The states of the sequences of a file, and what was said in them.
 
-    Attributes:
-        texts: all texts of the file that were needed, as bytes.
-        interned: by number in `InternedData`; codes of `texts`.
-        counters: (state, number) → a GPU, and the names of its counters by their ids.
-        track: state → the track of events that name none.
+    Attributes: `texts`, as bytes; `interned`, by number in `InternedData`, codes; `counters`:
+    (state, number) → a GPU, and the names of its counters; `track`: state → that of other events.
     """
 
     def __init__(self, data: Bytes) -> None:

@@ -93,12 +93,7 @@ _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASC
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a table and those beside it.
-
-    Raises:
-        TraceCutOffError: one ends within a row.
-        TraceFormatError: one is no table of rocprofv3, or they hold no records.
-    """
+    """Read a table and those beside it."""
     records = RocprofRecords()
     with ExitStack() as opened:
         tables = [_opened(source)]
@@ -305,8 +300,7 @@ class TableReader:
     def _device(self, text: str) -> int:
         """The GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` of a CPU.
 
-        Newer versions write `Agent 4`, which counts what the program sees unless it was recorded
-        with `--agent-index absolute`; older ones the bare number of the node.
+        `Agent 4` counts what the program sees; a bare number (or `--agent-index absolute`) nodes.
         """
         found = _NUMBER.fullmatch(text.strip())
         if found is None or (found[1] or "").casefold() == "cpu":

@@ -179,10 +179,7 @@ def from_document(
 
 
 class _Decoder:
-    """Decodes the items of the list that is being read.
-
-    `path` is where the list is in `process`, such as `("buffer_records", "hip_api")`.
-    """
+    """Decodes the items of a list that `path` says, such as `("buffer_records", "hip_api")`."""
 
     def __init__(self, records: RocprofRecords) -> None:
         self._records = records

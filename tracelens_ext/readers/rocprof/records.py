@@ -93,12 +93,7 @@ def call_kind(domain: str) -> EventKind:
 
 
 class RocprofRecords:
-    """Collects the records of one or more processes, and makes the trace.
-
-    Attributes:
-        builder: its interners give the codes of names and domains (`categories`).
-        notes: what the user should know, a sentence each.
-    """
+    """Collects records, with codes of its `builder`, and makes the trace; `notes` are sentences."""
 
     def __init__(self) -> None:
         self.builder = TraceBuilder()
@@ -112,10 +107,7 @@ class RocprofRecords:
         self._has_calls = False
 
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
-        """The number of a process for `add_calls` and `add_work`.
-
-        The key tells it from others, which may have the same pid on another machine.
-        """
+        """The number of a process; the key tells it from those with its pid on other machines."""
         if key not in self._process_of:
             same = self._same_pid[pid] = self._same_pid.get(pid, 0) + 1
             label = f"{pid} ({same})" if same > 1 else pid
@@ -179,11 +171,7 @@ class RocprofRecords:
     def device_of_copy(
         self, name: Int64Array, source: Int64Array, target: Int64Array
     ) -> Int64Array:
-        """The GPU that copies belong to: that which their name says is the target, or the source.
-
-        Names are codes of the builder (`MEMORY_COPY_HOST_TO_DEVICE`); GPUs are numbers, `NONE` of a
-        CPU.
-        """
+        """The GPU (`NONE`: a CPU) of copies: that which their name says is the target, or source."""
         to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
         first, other = np.where(to_device, target, source), np.where(to_device, source, target)
         device: Int64Array = np.where(first == NONE, other, first)

@@ -63,11 +63,7 @@ class RocpdDatabase(Database):
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a database.
-
-    Raises:
-        TraceFormatError: it is damaged, no database of rocprofv3, or holds no records.
-    """
+    """Read a database."""
     with RocpdDatabase(source.path, source.file_or_bytes()) as database:
         records = RocprofRecords()
         guids = database.guids
@@ -185,10 +181,7 @@ class _Tables:
     # Records.
 
     def _chunks(self, table: str, *columns: str) -> Iterator[Columns]:
-        """Columns of records with their process, correlation and domain.
-
-        What a table has no column for is that of the record's track.
-        """
+        """Records with process, correlation and domain; what has no column is the track's."""
         have = self._database.tables.get(table + self._guid, frozenset())
         wanted = (*columns, "pid", "event_id")
         own = [name for name in wanted if name in have]

@@ -111,11 +111,7 @@ class Arguments(NamedTuple):
 
 
 class Programs:
-    """The programs of a profile, decoded when they are asked for.
-
-    Attributes:
-        used: those that were asked for, as `Trace.programs` has them.
-    """
+    """The programs of a profile, decoded when asked for; `used` are those, as `Trace.programs`."""
 
     def __init__(self) -> None:
         self.used: list[bytes] = []
@@ -133,11 +129,7 @@ class Programs:
         self._by_name.setdefault(name, set()).add(number)
 
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
-        """The arguments of an operation.
-
-        If the id of the program is unknown, the module's name tells it, if no other program has the
-        same.
-        """
+        """The arguments of an operation; a program of unknown id is found by its module's name."""
         if program not in self._by_id:
             same = self._by_name.get(module, set())
             program = next(iter(same)) if len(same) == 1 else NONE
@@ -254,10 +246,7 @@ class Shape(NamedTuple):
 
 
 def arrays_of(shape: Message) -> list[Shape]:
-    """The arrays of a shape: one, or those of a tuple; tokens and what is no array are none.
-
-    Sizes that are not known when a program is compiled count as 0.
-    """
+    """The arrays of a shape: one, or those of a tuple; sizes that are not known count as 0."""
     if shape.element_type == _TUPLE:
         return [array for part in shape.tuple_shapes for array in arrays_of(part)]
     kind = _NAMES.get(shape.element_type)

@@ -109,10 +109,7 @@ class _Profile:
         )
 
     def _read_plane(self, data: memoryview, place: int) -> None:
-        """Read a plane, which begins at a byte of the file.
-
-        Its metadata may come after its lines.
-        """
+        """Read a plane, which begins at a byte of the file; metadata may come after lines."""
         lines: list[tuple[int, memoryview]] = []
         others: list[memoryview] = []
         try:

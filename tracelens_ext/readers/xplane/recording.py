@@ -49,14 +49,10 @@ _WORDS: Final = {**WORDS, EventKind.RUNTIME: "runtime", EventKind.DRIVER: "drive
 
 
 class Recording:
-    """Collects the events of a file.
+    """Collects the events of a file, with codes of its interners `names`, `texts` and `lanes`.
 
-    Attributes:
-        names, texts, lanes: interners for the codes that `add` takes: names of events, texts of
-            statistics, and (process, thread).
-        planes: process → what its plane is called, such as `/device:GPU:0`.
-        lines: (process, thread) → what its line is called.
-        dropped: reason → events left out.
+    Attributes: `planes`: process → name of its plane; `lines`: lane → name of its line;
+    `dropped`: reason → events left out.
     """
 
     def __init__(self) -> None:
@@ -78,11 +74,7 @@ class Recording:
         return self._count + self.metadata_events + sum(self.dropped.values())
 
     def add(self, columns: Mapping[str, Int64Array], stats: Stats) -> None:
-        """Add events.
-
-        Columns are `ts` and `dur` in ns, codes `name` and `lane`; statistics those of `NUMBERS` and
-        `TEXTS` that there are, with the rows among these events.
-        """
+        """Add events: `ts`, `dur` in ns, codes `name`, `lane`; and their statistics."""
         for column, pieces in self.pieces.items():
             pieces.append(columns[column])
         for stat, (rows, values) in stats.items():
@@ -98,9 +90,8 @@ class Recording:
     ) -> Trace:
         """The trace.
 
-        `arguments_of` tells what the HLO says of an operation, by the program's id (`NONE` for
-        unknown), the module's and the operation's name; it may add to `programs`, which it refers
-        to. `notes` are asked when all is read.
+        `arguments_of` tells what the HLO says of an operation, by the program's id (`NONE` if unknown),
+        the module's and the operation's name; it may add to `programs`. `notes` are asked last.
         """
         events = Events(self)
         builder = self._builder
@@ -275,11 +266,9 @@ _ARGUMENTS: Final = ("Input Dims", "Input type", "Concrete Inputs")
 def find_operations(
     events: Events, arguments_of: Callable[[int, str, str], Arguments | None]
 ) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
-    """The operations of a recording, and `arguments_of` those that the HLO knows.
+    """The columns of events that are made of the operations of a recording.
 
-    Returns:
-        The columns of events that are made; the rows of operations with arguments, those of the
-        recording too, ascending; their arguments.
+    Also the rows of those with arguments, the recording's own too, ascending; and their arguments.
     """
     texts = [*events.texts, ""]
     event, launch, start, end = _calls(events)

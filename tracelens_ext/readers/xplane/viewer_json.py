@@ -1,11 +1,8 @@
 """Reader for the JSON for trace viewers that JAX writes beside a profile (`*.trace.json.gz`).
 
-Supports: complete events (``ph: X``) of processes that are called like planes (`/device:GPU:0`,
-`/host:CPU`), with statistics as arguments; counted otherwise: all other events.
-Ignores: arguments that `recording.py` does not name. There is no HLO, so operations have no
-arguments. JAX leaves out events beyond the first million.
-Format: `trace_events_to_json` (tsl/profiler/convert) of openxla/xla, and the "Trace Event Format"
-document of the Chromium project.
+Supports complete events (``ph: X``) of processes that are called like planes, with statistics as
+arguments (`recording.py` names them). There is no HLO, and JAX leaves out events beyond a million.
+Format: `trace_events_to_json` (tsl/profiler/convert) of openxla/xla, "Trace Event Format".
 """
 
 from __future__ import annotations
