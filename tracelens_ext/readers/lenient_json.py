@@ -46,7 +46,7 @@ class WrongError(Exception):
 
 
 class LenientText:
-    """A text, of which values are decoded, numbers as `Number`s if `exact`; `last`: no more follows.
+    """A text of which values are decoded, numbers as `Number`s if `exact`; `last`: it ends here.
 
     `position` is how much of the mended text is decoded so far, in characters.
     """

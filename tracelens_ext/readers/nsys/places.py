@@ -180,7 +180,7 @@ def memcpy_name(copy_kind: int, label: str | None = None) -> str:
 
 
 def api_name(name: str) -> str:
-    """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; `…_v2` stays."""
+    """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; not `…_v2`."""
     found = re.search(rf"{_API_VERSION.pattern}\Z", name)
     return name[: found.start()] or name if found else name
 

@@ -171,7 +171,7 @@ class RocprofRecords:
     def device_of_copy(
         self, name: Int64Array, source: Int64Array, target: Int64Array
     ) -> Int64Array:
-        """The GPU (`NONE`: a CPU) of copies: that which their name says is the target, or source."""
+        """The GPU (`NONE`: a CPU) of copies: the target if their name says so, or the source."""
         to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
         first, other = np.where(to_device, target, source), np.where(to_device, source, target)
         device: Int64Array = np.where(first == NONE, other, first)

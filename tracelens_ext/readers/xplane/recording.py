@@ -90,7 +90,7 @@ class Recording:
     ) -> Trace:
         """The trace.
 
-        `arguments_of` tells what the HLO says of an operation, by the program's id (`NONE` if unknown),
+        `arguments_of` tells what the HLO says of an operation, by the program's id (or `NONE`),
         the module's and the operation's name; it may add to `programs`. `notes` are asked last.
         """
         events = Events(self)
