@@ -208,11 +208,9 @@ class TraceBuilder:
                     args[name] = ArgColumn(rows, values, column.texts)
         ts: Int64Array = columns["ts"]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
-            raise TraceFormatError(
-                path,
-                "has events that last for more than a century together",
-                "check the unit of its durations; Kineto's are µs",
-            )
+            problem = "has events that last for more than a century together"
+            remedy = "check the unit of its durations; Kineto's are µs"
+            raise TraceFormatError(path, problem, remedy)
         base = int(ts.min()) if len(ts) else 0
         ts -= base
         dropped = {reason: count for reason, count in self.dropped.items() if count}

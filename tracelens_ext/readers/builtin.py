@@ -46,11 +46,9 @@ class Format(Reader):
         except ImportError as error:
             if not (self.extra and (error.name or "").startswith("google")):
                 raise
-            raise TraceFormatError(
-                source.path,
-                "is a profile of JAX, and reading it needs protobuf, not installed here",
-                f"run: pip install 'tracelens-ext[{self.extra}]'",
-            ) from None
+            problem = "is a profile of JAX, and reading it needs protobuf, not installed here"
+            remedy = f"run: pip install 'tracelens-ext[{self.extra}]'"
+            raise TraceFormatError(source.path, problem, remedy) from None
         return trace
 
 

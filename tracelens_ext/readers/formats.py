@@ -252,11 +252,8 @@ def refuse_trace(trace: Trace) -> None:
     if len(device) and int(device.max()) - int(device.min()) >= _MOST_DEVICES:
         count = len(np.unique(device))
         if count > _MOST_DEVICES:  # than any machine has; tables have rows for each
-            raise TraceFormatError(
-                path,
-                f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)",
-                "give the traces one by one",
-            )
+            problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
+            raise TraceFormatError(path, problem, "give the traces one by one")
     known = trace.rows_of(*(k for k in EventKind if k < EventKind.FLOW_START))
     if len(known):
         return
@@ -264,11 +261,9 @@ def refuse_trace(trace: Trace) -> None:
         raise TraceFormatError(path, "holds no events", "record it again")
     processes = [str(name) for name in trace.process_names.values()]
     if any(name.startswith(("/device:", "/host:")) for name in processes):
-        raise TraceFormatError(
-            path,
-            "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host",
-            "give the file that JAX wrote itself, of a run on a GPU",
-        )
+        problem = "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host"
+        remedy = "give the file that JAX wrote itself, of a run on a GPU"
+        raise TraceFormatError(path, problem, remedy)
     if _LEGACY & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
         raise TraceFormatError(path, f"{problem}, which is not supported", _RECORD)

@@ -385,11 +385,8 @@ class EventStream(Generic[B]):
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:
-        raise TraceCutOffError(
-            self._source.path,
-            f"the JSON ends in the middle, after {self._count:,} events",
-            AGAIN,
-        ) from None
+        problem = f"the JSON ends in the middle, after {self._count:,} events"
+        raise TraceCutOffError(self._source.path, problem, AGAIN) from None
 
 
 def _bytes_in(text: str) -> int:

@@ -172,11 +172,9 @@ class ByteSource:
             why = f", {_MOST_TIMES} times its size" if limit == by_size < _MOST_BYTES else ""
         if size > limit:
             verb = "unpacks to" if self.compressed else "holds"
-            raise TraceTooLargeError(
-                self.path,
-                f"{verb} more than {size_text(limit)} of text{why}",
-                "if you trust it, allow more with --max-bytes",
-            )
+            problem = f"{verb} more than {size_text(limit)} of text{why}"
+            remedy = "if you trust it, allow more with --max-bytes"
+            raise TraceTooLargeError(self.path, problem, remedy)
 
     def file_or_bytes(self) -> Path | bytes:
         """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
@@ -194,17 +192,12 @@ class ByteSource:
             yield
         except EOFError:
             self.cut_off = True
-            raise TraceCutOffError(
-                self.path,
-                f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)",
-                AGAIN,
-            ) from None
+            problem = f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)"
+            raise TraceCutOffError(self.path, problem, AGAIN) from None
         except self._gunzip_errors as error:
-            raise TraceCutOffError(
-                self.path,
-                f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})",
-                f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN,
-            ) from None
+            problem = f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})"
+            remedy = f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN
+            raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
                 self.path, "is no UTF-8 text", "open the file in binary mode"

@@ -83,11 +83,9 @@ class Database:
 
     def _open(self, file: Path) -> sqlite3.Connection:
         if beside := journal_beside(file):
-            raise TraceFormatError(
-                self.path,
-                f"is being written, or its writer was interrupted ({beside.name} is there)",
-                "wait for its writer to end, or make it again",
-            )
+            problem = f"is being written, or its writer was interrupted ({beside.name} is there)"
+            remedy = "wait for its writer to end, or make it again"
+            raise TraceFormatError(self.path, problem, remedy)
         name = quote(str(file.absolute()))
         return sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
 

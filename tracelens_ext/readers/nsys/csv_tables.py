@@ -158,11 +158,9 @@ class Piece:
             raise
 
     def _bad_cell(self, line: int, column: str, what: str) -> TraceFormatError:
-        return TraceFormatError(
-            self.source,
-            f"line {line} has {what} in the column {column!r}",
-            "numbers are plain, or with commas in groups of three digits; make the table again",
-        )
+        problem = f"line {line} has {what} in the column {column!r}"
+        remedy = "numbers are plain, or with commas in groups of three digits; make the table again"
+        return TraceFormatError(self.source, problem, remedy)
 
 
 @dataclass(frozen=True)
@@ -269,11 +267,8 @@ def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
         elif len(row) == 1:  # a message
             return
         else:
-            raise TraceFormatError(
-                source,
-                f"line {line} has {len(row)} cells, not {width} as its header",
-                "make it again; perhaps it was cut off",
-            )
+            problem = f"line {line} has {len(row)} cells, not {width} as its header"
+            raise TraceFormatError(source, problem, "make it again; perhaps it was cut off")
 
 
 def _places(titles: Sequence[Cell]) -> dict[str, tuple[int, str | None]]:

@@ -115,11 +115,8 @@ def read(source: ByteSource) -> Trace:
 def _without_cuda(database: NsysDatabase) -> TraceFormatError:
     recorded = [name for name in (NVTX, "OSRT_API", "COMPOSITE_EVENTS") if database.has_rows(name)]
     has = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
-    return TraceFormatError(
-        database.path,
-        f"is a recording of Nsight Systems without CUDA events ({has})",
-        "record with `nsys profile -t cuda,nvtx`",
-    )
+    problem = f"is a recording of Nsight Systems without CUDA events ({has})"
+    return TraceFormatError(database.path, problem, "record with `nsys profile -t cuda,nvtx`")
 
 
 class _Export:
@@ -327,11 +324,9 @@ def _program(path: str, chosen: str | None) -> str:
 
 
 def _failed(path: str, why: str) -> TraceFormatError:
-    return TraceFormatError(
-        path,
-        f"cannot be converted: {why}",
-        "is the report whole, and nsys not older than what recorded it?",
-    )
+    problem = f"cannot be converted: {why}"
+    remedy = "is the report whole, and nsys not older than what recorded it?"
+    return TraceFormatError(path, problem, remedy)
 
 
 def _telling(output: bytes) -> str:

@@ -152,11 +152,8 @@ def _opened(source: ByteSource) -> _Table:
             places.setdefault(same, places[title])
     if (kind := _kind_of(places)) != NONE:
         return _Table(source, kind, places, len(titles), rows)
-    raise TraceFormatError(
-        source.path,
-        "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)",
-        f"record with: {RECORD} --output-format csv",
-    )
+    problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
+    raise TraceFormatError(source.path, problem, f"record with: {RECORD} --output-format csv")
 
 
 def _kind_of(titles: Iterable[str]) -> int:
