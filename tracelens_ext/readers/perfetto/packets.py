@@ -68,11 +68,13 @@ def _chain(data: Bytes, at: int, stop: int, size: int) -> tuple[Int64Array, Int6
     place, start, end = place[fits], start[fits], (start + length)[fits]
     fits = (end == size) | (data[end] == _PACKET)
     place, start, end = place[fits], start[fits], end[fits]
-    follows = dict(zip(place.tolist(), enumerate(end.tolist()), strict=True))
+    after = np.searchsorted(place, end)
+    follows = np.where(np.append(place, NONE)[after] == end, after, NONE).tolist()
     chain = []
-    while at in follows:
-        number, at = follows[at]
+    number = 0 if len(place) and place[0] == at else NONE
+    while number != NONE:
         chain.append(number)
+        number = follows[number]
     return start[chain], end[chain]
 
 
