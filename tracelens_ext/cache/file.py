@@ -139,10 +139,9 @@ def read_columns(
                 name: _decoded(_member(archive, str(number)), dtype, stored)
                 for number, (name, dtype, stored) in enumerate(members["columns"])
             }
-    except _DAMAGE as error:
-        raise DamagedFileError(str(error)) from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a place before the file's beginning
+    except (*_DAMAGE, OSError) as error:
+        # EINVAL: a place before the file's beginning.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise DamagedFileError(str(error)) from error
     return about, columns

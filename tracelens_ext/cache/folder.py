@@ -35,15 +35,12 @@ class CacheFile(NamedTuple):
 def cache_files(folder: Path) -> list[CacheFile]:
     """The files of the cache, by name; what else lies in the folder does not count."""
     found: list[CacheFile] = []
-    if not folder.exists():
-        return found
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
         if name := _NAME.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 status = path.lstat()
-                if stat.S_ISDIR(status.st_mode):
-                    continue
-                found.append(CacheFile(name["stem"], path, status.st_size, status.st_mtime))
+                if not stat.S_ISDIR(status.st_mode):
+                    found.append(CacheFile(name["stem"], path, status.st_size, status.st_mtime))
     return found
 
 
@@ -114,21 +111,17 @@ def cache_limit() -> int:
     text = os.environ.get(SIZE_VARIABLE, "")
     if not text.strip():
         return DEFAULT_SIZE
-    size = parse_size(text)
-    if size is None:
+    if (size := parse_size(text)) is None:
         raise UsageError(f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB")
     return size
 
 
 def parse_size(text: str) -> int | None:
     """The bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None of what is no size."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    if (found := _SIZE.fullmatch(text)) is None:
         return None
     number, prefix, binary = found.groups()
-    base = 1024 if binary else 1000
-    power = " kmgt".index(prefix.lower()) if prefix else 0
-    return int(float(number) * base**power)
+    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
 
 
 _PACKAGE = Path(__file__).parents[1]

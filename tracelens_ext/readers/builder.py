@@ -77,15 +77,11 @@ _COLUMNS: Final = {
 }
 
 
-class _Pieces(dict[str, list["npt.NDArray[Any]"]]):
-    """Name → pieces of an array, which are joined once."""
-
-    def add(self, name: str, piece: npt.NDArray[Any], dtype: npt.DTypeLike) -> None:
-        self.setdefault(name, []).append(piece.astype(dtype, copy=False))
-
-    def join(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The whole; its pieces are released, to have only one column in memory twice."""
-        return np.concatenate(self.pop(name, [np.empty(0, dtype=dtype)]))
+def _joined(pieces: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The whole of pieces, which are released, to have only one column in memory twice."""
+    whole = np.concatenate([np.empty(0, dtype=dtype), *pieces])
+    pieces.clear()
+    return whole
 
 
 class Labels(msgspec.Struct):
@@ -111,7 +107,8 @@ class TraceBuilder:
         self.dropped: Counter[str] = Counter()
         self.metadata_events = 0
         self._rows = 0
-        self._columns, self._arg_rows, self._arg_values = _Pieces(), _Pieces(), _Pieces()
+        self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _COLUMNS}
+        self._args: dict[str, tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = {}
         self._is_text: dict[str, bool] = {}
 
     @property
@@ -139,14 +136,15 @@ class TraceBuilder:
             columns = {name: column[~bad] for name, column in columns.items()}
             renumber = np.where(bad, -1, np.cumsum(~bad) - 1).astype(np.int32)
         for name, dtype in _COLUMNS.items():
-            self._columns.add(name, columns[name], dtype)
+            self._columns[name].append(columns[name].astype(dtype, copy=False))
         for given, is_text in ((numbers, False), (texts, True)):
             for name, (rows, values) in given.items():
                 if renumber is not None:
                     rows = renumber[rows]
                     values, rows = values[rows >= 0], rows[rows >= 0]
-                self._arg_rows.add(name, rows + self._rows, np.int32)
-                self._arg_values.add(name, values, np.int64)
+                pieces = self._args.setdefault(name, ([], []))
+                pieces[0].append((rows + self._rows).astype(np.int32, copy=False))
+                pieces[1].append(values.astype(np.int64, copy=False))
                 self._is_text[name] = is_text
         self._rows += len(columns["ts"])
 
@@ -188,12 +186,11 @@ class TraceBuilder:
     ) -> Trace:
         """The trace of all that was added; times become relative to the first event."""
         labels = labels or Labels()
-        columns = {name: self._columns.join(name, dtype) for name, dtype in _COLUMNS.items()}
+        columns = {name: _joined(self._columns[name], dtype) for name, dtype in _COLUMNS.items()}
         texts, same_text = _without_spelling(self.texts)
         args = {}
         for name, is_text in sorted(self._is_text.items(), key=lambda pair: pair[1]):
-            rows = self._arg_rows.join(name, np.int32)
-            values = self._arg_values.join(name, np.int64)
+            rows, values = map(_joined, self._args[name], (np.int32, np.int64))
             values = same_text[values] if is_text else values
             args[name] = ArgColumn(rows, values, texts if is_text else None)
         for reason, find in _IMPLAUSIBLE.items():

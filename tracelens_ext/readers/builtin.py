@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Reader, hookimpl
@@ -97,10 +97,14 @@ _PLANE_PROCESS = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
 _PACKET = re.compile(rb"\n[\x80-\xff]{0,3}[\0-\x7f](?:[\x40\x50]|[\xd0\xe2]\x03|\x32[\0-\x7f]\n)")
 
 
+def _named(path: Path, suffixes: tuple[str, ...]) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(suffixes)
+
+
 def _is_nsys_report(path: Path, head: bytes) -> bool:
     """Whether the content is a report, or may be one and the name says so."""
     text = head.lstrip()
-    if path.name.lower().endswith(NSYS_REPORTS):
+    if _named(path, NSYS_REPORTS):
         return bool(text) and not text.startswith((b"{", b"[", SQLITE_MAGIC))
     return text.startswith(b"NVIDIA Tegra Profiler Report")
 
@@ -120,24 +124,21 @@ def _is_rocpd(path: Path, head: bytes) -> bool:
     return ".db" in path.suffixes if known is None else known
 
 
-def _is_rocprof_results(path: Path, head: bytes) -> object:
+def _is_rocprof_results(*file: Any) -> object:  # noqa: ANN401  # as `fits`
     """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
-    return _ROCPROF_RESULTS.match(head) or _is_database(
-        "rocprof.results", "ResultsDatabase", path, head
-    )
+    is_json = _ROCPROF_RESULTS.match(file[1])
+    return is_json or _is_database("rocprof.results", "ResultsDatabase", *file)
 
 
 def _is_xplane(path: Path, head: bytes) -> object:
     """Whether the content begins with a plane, or may and the name says so."""
-    named = path.name.lower().endswith(XPLANE)
-    return head.startswith(_PLANE_FIELDS) if named else _PLANE.match(head)
+    return head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
 
 
 def _is_perfetto(path: Path, head: bytes) -> object:
     """Whether the content begins with a packet, or may and the name says so."""
-    if path.name.lower().removesuffix(".gz").endswith(_PERFETTO):
-        return head and not head.lstrip().startswith((b"{", b"["))
-    return _PACKET.match(head)
+    may_be = head and not head.lstrip().startswith((b"{", b"["))
+    return may_be if _named(path, _PERFETTO) else _PACKET.match(head)
 
 
 def _is_json(_: Path, head: bytes) -> bool:

@@ -75,14 +75,14 @@ class _Columns:
         texts = self.recording.texts
         found = {}
         for stat in (*NUMBERS, *TEXTS):
-            values: list[Any] = [each.get(stat) for each in args]
-            rows = [row for row, value in enumerate(values) if isinstance(value, str | int | float)]
+            values = [(row, each[stat]) for row, each in enumerate(args) if stat in each]
+            values = [(row, value) for row, value in values if isinstance(value, str | int | float)]
             if stat in NUMBERS:
-                rows = [row for row in rows if _is_whole(values[row])]
-                codes = [int(values[row]) for row in rows]
+                told = [(row, int(value)) for row, value in values if _is_whole(value)]
             else:
-                codes = [texts[text_of(values[row])] for row in rows]
-            found[stat] = (np.array(rows, dtype=np.int64), np.array(codes, dtype=np.int64))
+                told = [(row, texts[text_of(value)]) for row, value in values]
+            rows, codes = np.array(told, dtype=np.int64).reshape(-1, 2).T
+            found[stat] = rows, codes
         return found
 
 
