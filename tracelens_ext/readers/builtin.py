@@ -135,6 +135,11 @@ def _is_xplane(path: Path, head: bytes) -> object:
     return head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
 
 
+def is_viewer_json(head: bytes) -> bool:
+    """Whether a file is the JSON for trace viewers that JAX writes beside a profile."""
+    return head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head) is not None
+
+
 def _is_perfetto(path: Path, head: bytes) -> object:
     """Whether the content begins with a packet, or may and the name says so."""
     may_be = head and not head.lstrip().startswith((b"{", b"["))
@@ -213,8 +218,8 @@ READERS: list[Reader] = [
     ),
     Format(
         name="JAX/XLA trace for viewers (JSON)",
-        module="xplane.viewer_json",
-        fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
+        module="xplane.reader",
+        fits=lambda _, head: is_viewer_json(head),
         how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
         suffixes=XPLANE_JSON,
     ),
