@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Format(Reader):
-    """A format, and the module of this package whose `read` reads a file of it."""
+    """A format, and the module of this package whose `read`, or `module:function`, reads a file."""
 
     name: str
     module: str
@@ -42,7 +42,9 @@ class Format(Reader):
     def read_source(self, source: ByteSource) -> Trace:
         """Read a file."""
         try:
-            trace: Trace = import_module(f"tracelens_ext.readers.{self.module}").read(source)
+            module, _, function = self.module.partition(":")
+            reader = import_module(f"tracelens_ext.readers.{module}")
+            trace: Trace = getattr(reader, function or "read")(source)
         except ImportError as error:
             if not (self.extra and (error.name or "").startswith("google")):
                 raise
@@ -127,17 +129,12 @@ def _is_rocpd(path: Path, head: bytes) -> bool:
 def _is_rocprof_results(*file: Any) -> object:  # noqa: ANN401  # as `fits`
     """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
     is_json = _ROCPROF_RESULTS.match(file[1])
-    return is_json or _is_database("rocprof.results", "ResultsDatabase", *file)
+    return is_json or _is_database("rocprof.rocpd", "ResultsDatabase", *file)
 
 
 def _is_xplane(path: Path, head: bytes) -> object:
     """Whether the content begins with a plane, or may and the name says so."""
     return head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
-
-
-def is_viewer_json(head: bytes) -> bool:
-    """Whether a file is the JSON for trace viewers that JAX writes beside a profile."""
-    return head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head) is not None
 
 
 def _is_perfetto(path: Path, head: bytes) -> object:
@@ -162,7 +159,7 @@ READERS: list[Reader] = [
     ),
     Format(
         name="rocprof results",
-        module="rocprof.results",
+        module="rocprof.rocpd:read_results",
         fits=_is_rocprof_results,
         how_to_record="rocprof --hip-trace python train.py",
         suffixes=("results.db",),
@@ -218,8 +215,8 @@ READERS: list[Reader] = [
     ),
     Format(
         name="JAX/XLA trace for viewers (JSON)",
-        module="xplane.reader",
-        fits=lambda _, head: is_viewer_json(head),
+        module="xplane.reader:read_json",
+        fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
         how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
         suffixes=XPLANE_JSON,
     ),

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builtin import is_viewer_json
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, salvage_notes
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Int64Array, Trace
 
 FORMAT, JSON_FORMAT = "JAX/XLA profile (xplane)", "JAX/XLA trace for viewers (JSON)"
-_LOOKED_AT = 4096
 
 _PLANES, _HOST_NAMES, _LINES = 1, 4, 3
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
@@ -60,9 +58,7 @@ _WARP, _USUAL_WARP = {"AMD": 64}, 32
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a profile, or the JSON for trace viewers that JAX writes beside one."""
-    if is_viewer_json(source.peek(_LOOKED_AT)):
-        return _read_json(source)
+    """Read a profile."""
     data = memoryview(source.read_all())
     profile = _Profile(source.path)
     damage: TraceError | None = source.damage
@@ -324,7 +320,8 @@ class _Columns:
         return found
 
 
-def _read_json(source: ByteSource) -> Trace:
+def read_json(source: ByteSource) -> Trace:
+    """Read the JSON that JAX writes beside a profile."""
     columns = _Columns()
     stream = EventStream(source, columns)
     for events in stream:
