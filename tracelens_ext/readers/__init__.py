@@ -68,7 +68,9 @@ def read_trace(
         return cast("Trace", read_file(source, progress, store, registry, reading, own=True))
 
     try:
-        return store.read(source, parse) if store is not None and is_path else parse()
+        if store is None or not isinstance(source, str | os.PathLike):
+            return parse()
+        return store.read(source, parse)
     except TraceCutOffError:
         raise
     except TraceFormatError:

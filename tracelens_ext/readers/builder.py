@@ -51,7 +51,7 @@ class Interner(dict[K, int], Generic[K]):
 def distinct_rows(*columns: IntArray) -> tuple[list[tuple[int, ...]], Int64Array]:
     """The distinct rows of columns, ascending, and every row's number among them, (n,)."""
     frame = pd.DataFrame(dict(enumerate(columns)))
-    number = frame.groupby(list(frame)).ngroup().to_numpy(dtype=np.int64)
+    number = np.asarray(frame.groupby(list(frame)).ngroup(), dtype=np.int64)
     example = np.zeros(int(number.max(initial=-1)) + 1, dtype=np.int64)
     example[number] = np.arange(len(number))
     return list(zip(*(column[example].tolist() for column in columns), strict=True)), number
@@ -66,7 +66,7 @@ def of_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
 def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
     """What ids stand for, asked once for each distinct one; shape as `ids`."""
     number, distinct = pd.factorize(ids, sort=True)
-    return np.array(find(distinct), dtype=np.int64)[number]
+    return np.array(find(np.asarray(distinct, dtype=np.int64)), dtype=np.int64)[number]
 
 
 #: Columns of one number an event, and their types.

@@ -10,7 +10,7 @@ import codecs
 import csv
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
@@ -138,7 +138,7 @@ def _number(cell: Cell, factor: int | None = None) -> int | None:
     text = cell.strip() if isinstance(cell, str) else str(cell)
     if text.isdigit() and text.isascii() and len(text) <= _PLAIN_DIGITS and factor in (1, None):
         return int(text)
-    if text in ("", "-") if is_text else pd.isna(cell):
+    if text in ("", "-") if is_text else pd.isna(cast("float | None", cell)):
         return None
     if not _NUMBER.fullmatch(text):
         raise ValueError("no number")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tracelens_ext.readers.source import ByteSource
 
-B = TypeVar("B", bound=Sized)
+B = TypeVar("B", bound=Sized, covariant=True)
 
 
 class EventDecoder(Protocol[B]):

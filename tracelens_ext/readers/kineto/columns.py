@@ -200,9 +200,9 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         (at, event, *lanes[place][2:], *map(_decoded, about))
         for at, place, event, *about in special
     ]
-    codes = (np.frombuffer(each, np.int32) for each in (lane, name))
-    args = _joined(of_number), _joined(of_text)
-    return Slice(count, others, lanes, names, words, *codes, kinds, *times, *args)
+    codes = [np.frombuffer(each, np.int32) for each in (lane, name)]
+    columns = (*codes, kinds, *times, _joined(of_number), _joined(of_text))
+    return Slice(count, others, lanes, names, words, *columns)
 
 
 def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> _Piece:

@@ -53,6 +53,7 @@ def _parsed(tokens: Sequence[Buffer], decimals: int) -> Int64Array:
 
 def _number(token: bytes, decimals: int) -> int:
     """As `_parsed`, of one token, whatever it is."""
+    missing: int = MISSING * 10**decimals
     whole, _, part = token.partition(b".")
     digits = whole.removeprefix(b"-") + part
     if len(part) <= decimals and digits.isdigit() and len(digits) < _MOST_DIGITS:
@@ -61,13 +62,13 @@ def _number(token: bytes, decimals: int) -> int:
         try:
             number = Decimal(token.decode("ascii").strip('"'))
             if not number.is_finite() or number.adjusted() > _MOST_DIGITS:
-                return MISSING * 10**decimals
+                return missing
             value = int((number * 10**decimals + _HALF).to_integral_value(ROUND_FLOOR))
             if not decimals and value != number:
                 return MISSING
         except (ArithmeticError, UnicodeDecodeError):
-            return MISSING * 10**decimals
-    return value if abs(value) < _INT64_MAX else MISSING * 10**decimals
+            return missing
+    return value if abs(value) < _INT64_MAX else missing
 
 
 NO_TEXT = Raw()

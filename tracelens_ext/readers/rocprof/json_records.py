@@ -91,9 +91,9 @@ def _record(places: Iterable[str]) -> type:
         name, _, rest = place.partition(".")
         inner.setdefault(name, []).extend([rest] * bool(rest))
     members: list[tuple[str, Any, Any]] = []
-    for name, rest in inner.items():
-        if rest:
-            members.append((name, made := _record(rest), made()))
+    for name, within in inner.items():
+        if within:
+            members.append((name, made := _record(within), made()))
         else:
             number: Any = int if name == "handle" else _Whole
             members.append((name, number, _DEFAULTS.get(name, 0)))
@@ -183,7 +183,7 @@ class _Decoder:
 
     def __init__(self, records: RocprofRecords) -> None:
         self._records = records
-        self._decoder_of = cache(lambda kind: msgspec.json.Decoder(list[kind]))
+        self._decoder_of = cache(lambda kind: msgspec.json.Decoder(list.__class_getitem__(kind)))
         self.path: tuple[str, ...] = ()
         self._count = 0
         self.process = _Process(records, 0)
@@ -200,7 +200,7 @@ class _Decoder:
 
     def repair(self, events: list[object]) -> list[Any]:
         """Items with texts for numbers, say; those of another form are counted."""
-        found = []
+        found: list[Any] = []
         for event in events:
             with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
                 text = msgspec.json.encode(plain(event))

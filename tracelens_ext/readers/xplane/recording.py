@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -106,8 +107,8 @@ class Recording:
             words[number] = builder.categories[_WORDS.get(EventKind(number), "")]
         columns["category"] = words[columns["kind"]]
         texts = {
-            argument: (known, builder.texts.codes((each[place] for each in found), len(found)))
-            for place, argument in enumerate(_ARGUMENTS)
+            argument: (known, builder.texts.codes(map(attrgetter(part), found), len(found)))
+            for argument, part in _ARGUMENTS.items()
         }
         instructions = np.array([each.instruction for each in found], dtype=np.int64)
         builder.add(columns, events.numbers() | {_INSTRUCTION: (known, instructions)}, texts)
@@ -259,8 +260,8 @@ def _stream(line: str, thread: int | str) -> int:
 # around the launches of each call of an instruction, in an annotation with its scope
 # (`jit(f)/jit(main)/conv_general_dilated`).
 
-#: Arguments of operations, as PyTorch's traces call them, in the order of `Arguments`.
-_ARGUMENTS: Final = ("Input Dims", "Input type", "Concrete Inputs")
+#: Arguments of operations, as PyTorch's traces call them → as `Arguments` does.
+_ARGUMENTS: Final = {"Input Dims": "dims", "Input type": "types", "Concrete Inputs": "concrete"}
 
 
 def find_operations(
