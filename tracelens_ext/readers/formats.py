@@ -7,7 +7,7 @@ that none of them can take PyTorch's traces over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,13 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers.builder import distinct_rows
-from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
+from tracelens_ext.readers.source import (
+    RECORD,
+    SQLITE_MAGIC,
+    ByteSource,
+    in_a_line,
+    refuse_members,
+)
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
@@ -192,20 +198,10 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"<", "HTML or XML", ""),
 )
 _A_PICKLE = "is a pickle, no trace; a memory snapshot of PyTorch is read by one command"
-_LONGEST_NAME = 60
-_RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 
 #: Processes of the legacy profiler.
 _LEGACY = {"CPU functions", "CUDA functions"}
 _MOST_DEVICES = 128
-
-#: A top-level member that only one tool writes → the tool.
-_MEMBERS = {
-    "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
-    "otherData": "a Chrome trace of another tool",
-    "shared": "a speedscope file",
-    "resourceSpans": "OpenTelemetry spans",
-}
 
 
 def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
@@ -225,24 +221,6 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
         if text.startswith(magic):
             return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)
     return TraceFormatError(path, "is no trace of a known format", expected)
-
-
-def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
-    """The error for a JSON document without `traceEvents`."""
-    names = list(members)
-    for name in names:
-        if name in _MEMBERS and name != "otherData":
-            return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", _RECORD)
-    if "traceEvents" in names:
-        return TraceFormatError(path, "has traceEvents that are no list", _RECORD)
-    shown = ", ".join(map(_in_a_line, names[:6])) + (" …" if len(names) > 6 else "")
-    has = f"it has: {shown}" if names else "it is empty"
-    return TraceFormatError(path, f"is JSON without traceEvents ({has})", _RECORD)
-
-
-def _in_a_line(name: str) -> str:
-    """A name out of a file, fit for a message: on one line, short, and text that can be printed."""
-    return " ".join(name.split())[:_LONGEST_NAME].encode("utf-8", "replace").decode()
 
 
 def refuse_trace(trace: Trace) -> None:
@@ -266,11 +244,11 @@ def refuse_trace(trace: Trace) -> None:
         raise TraceFormatError(path, problem, remedy)
     if _LEGACY & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
-        raise TraceFormatError(path, f"{problem}, which is not supported", _RECORD)
+        raise TraceFormatError(path, f"{problem}, which is not supported", RECORD)
     kinds = sorted({c for c in trace.categories if c})
-    listed = ", ".join(map(_in_a_line, kinds[:5]))
+    listed = ", ".join(map(in_a_line, kinds[:5]))
     shown = f"its events are of kinds {listed}" if kinds else "its events have no cat"
     what = "holds no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
         what = "is a Chrome trace of another tool"
-    raise TraceFormatError(path, f"{what} ({shown})", _RECORD)
+    raise TraceFormatError(path, f"{what} ({shown})", RECORD)

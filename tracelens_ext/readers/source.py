@@ -22,7 +22,7 @@ from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tracelens_ext.cache.store import TraceCache
 
@@ -330,3 +330,32 @@ def _lost(source: ByteSource, ends: bool, lost: int, events: int, place: int) ->
         rest += ", and values before it may be wrong where the gzip stream is damaged"
     what = "of what can be unpacked " * (source.damage is not None)
     return f"{what}{size}; {rest}" if lost else rest
+
+
+RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
+_LONGEST_NAME = 60
+#: A top-level member that only one tool writes → the tool.
+_MEMBERS = {
+    "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
+    "otherData": "a Chrome trace of another tool",
+    "shared": "a speedscope file",
+    "resourceSpans": "OpenTelemetry spans",
+}
+
+
+def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
+    """The error for a JSON document without `traceEvents`."""
+    names = list(members)
+    for name in names:
+        if name in _MEMBERS and name != "otherData":
+            return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", RECORD)
+    if "traceEvents" in names:
+        return TraceFormatError(path, "has traceEvents that are no list", RECORD)
+    shown = ", ".join(map(in_a_line, names[:6])) + (" …" if len(names) > 6 else "")
+    has = f"it has: {shown}" if names else "it is empty"
+    return TraceFormatError(path, f"is JSON without traceEvents ({has})", RECORD)
+
+
+def in_a_line(name: str) -> str:
+    """A name out of a file, fit for a message: on one line, short, and text that can be printed."""
+    return " ".join(name.split())[:_LONGEST_NAME].encode("utf-8", "replace").decode()

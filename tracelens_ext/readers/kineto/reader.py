@@ -22,13 +22,12 @@ from msgspec import Raw
 
 from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
-from tracelens_ext.readers.formats import refuse_members
 from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.source import salvage_notes
+from tracelens_ext.readers.source import refuse_members, salvage_notes
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device, EventKind
 
