@@ -20,12 +20,11 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.class_statistics.statistics
     import tracelens_ext.memory.snapshot
     import tracelens_ext.perf_report
-    import tracelens_ext.readers.nsys.csv_trace
+    import tracelens_ext.readers.nsys.csv_tables
     import tracelens_ext.readers.nsys.sqlite
     import tracelens_ext.readers.perfetto.making
-    import tracelens_ext.readers.rocprof.results
-    import tracelens_ext.readers.xplane.reader
-    import tracelens_ext.readers.xplane.viewer_json  # noqa: F401
+    import tracelens_ext.readers.rocprof.rocpd
+    import tracelens_ext.readers.xplane.reader  # noqa: F401
 
 from targets import TARGETS
 from trace_mutations import mutate

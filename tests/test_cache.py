@@ -62,16 +62,16 @@ class Reading:
     """Reads a trace, and counts how often that took parsing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from tracelens_ext import readers
+        from tracelens_ext.readers import formats
 
         self.count = 0
-        original = readers._read
+        original = formats.read_file
 
-        def counted(*arguments: Any) -> Trace:
+        def counted(*arguments: Any, **options: Any) -> Trace | None:
             self.count += 1
-            return original(*arguments)
+            return original(*arguments, **options)
 
-        monkeypatch.setattr(readers, "_read", counted)
+        monkeypatch.setattr(formats, "read_file", counted)
 
 
 @pytest.fixture

@@ -40,16 +40,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The files that were parsed."""
-    from tracelens_ext import readers
+    from tracelens_ext.readers import formats
 
     names: list[str] = []
-    original = readers._read
+    original = formats.read_file
 
-    def noted(source: object, *rest: Any) -> object:
+    def noted(source: object, *rest: Any, **options: Any) -> object:
         names.append(str(source))
-        return original(source, *rest)  # type: ignore[arg-type]
+        return original(source, *rest, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(readers, "_read", noted)
+    monkeypatch.setattr(formats, "read_file", noted)
     yield names
 
 

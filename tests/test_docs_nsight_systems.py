@@ -10,7 +10,7 @@ import pytest
 from nsys_export_maker import training
 
 from tracelens_ext.cli import run
-from tracelens_ext.readers.nsys import ranges as nsys_ranges
+from tracelens_ext.readers.nsys import places as nsys_places
 from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "nsight-systems.md"
@@ -61,5 +61,5 @@ def test_python() -> None:
 
 def test_the_table_names_what_is_read() -> None:
     listed = re.findall(r"`((?:CUPTI_|NVTX_|CUBLAS_|CUDNN_)[A-Z_]+)`", _TEXT)
-    read = {*nsys_sqlite._OF_CUDA, *nsys_sqlite._LIBRARIES, nsys_ranges.TABLE}
+    read = {*nsys_sqlite._OF_CUDA, *nsys_sqlite._LIBRARIES, nsys_places.NVTX}
     assert {*listed, "CUPTI_ACTIVITY_KIND_MEMSET"} == read

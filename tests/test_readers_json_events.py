@@ -38,12 +38,12 @@ class StrictDecoder:
             raise msgspec.ValidationError
         return found
 
-    def repair(self, event: object) -> Json | None:
-        self.repaired.append(event)
-        return event if isinstance(event, dict) else None
+    def repair(self, events: list[object]) -> list[Json]:
+        self.repaired += events
+        return [event for event in events if isinstance(event, dict)]
 
 
-def stream_of(data: bytes, slice_bytes: int, decoder: StrictDecoder) -> EventStream[Json]:
+def stream_of(data: bytes, slice_bytes: int, decoder: StrictDecoder) -> EventStream[list[Json]]:
     return EventStream(ByteSource(io.BytesIO(data)), decoder, slice_bytes)
 
 

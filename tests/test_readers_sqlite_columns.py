@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.readers import sqlite_columns
-from tracelens_ext.readers.sqlite_columns import MISSING, Database, distinct_rows
+from tracelens_ext.readers.builder import distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING, Database
 
 if TYPE_CHECKING:
     import pytest

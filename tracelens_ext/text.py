@@ -62,3 +62,12 @@ def json_value(text: str, otherwise: object = None, *, strict: bool = True) -> o
         return json.loads(text, strict=strict)
     except (ValueError, RecursionError):
         return otherwise
+
+
+_MOST_QUOTED = 300
+
+
+def one_line(text: str) -> str:
+    """What a file or another program says, as a line that a message can quote."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}…"

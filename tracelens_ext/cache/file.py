@@ -75,8 +75,7 @@ def write_columns(
 ) -> int:
     """Write a file of columns: to a temporary name, then renamed; its size in bytes.
 
-    Columns are one-dimensional arrays of whole numbers or truth values, or lists of texts. Nothing
-    is left behind by an OSError, by a TypeError or ValueError (something cannot be kept), or by
+    Nothing is left behind by an OSError, a TypeError or ValueError (something cannot be kept), or
     TooLargeError (more bytes than `most`).
     """
     listing, blobs = [], []
@@ -140,10 +139,9 @@ def read_columns(
                 name: _decoded(_member(archive, str(number)), dtype, stored)
                 for number, (name, dtype, stored) in enumerate(members["columns"])
             }
-    except _DAMAGE as error:
-        raise DamagedFileError(str(error)) from error
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a place before the file's beginning
+    except (*_DAMAGE, OSError) as error:
+        # EINVAL: a place before the file's beginning.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise DamagedFileError(str(error)) from error
     return about, columns
@@ -185,10 +183,7 @@ _DTYPES = {"kind": np.uint8, "name": np.int32, "thread": np.int32, "category": n
 
 
 def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
-    """What to keep of a trace: what is kept as JSON, and the columns.
-
-    Raises TypeError or ValueError for what cannot be given back as it was.
-    """
+    """What to keep of a trace: as JSON, and columns; TypeError or ValueError if that cannot be."""
     columns: dict[str, Column] = {name: getattr(trace, name) for name in _PER_EVENT + _TEXT_LISTS}
     lists: dict[int, str] = {}  # arguments share their list of texts
     arguments = []

@@ -35,23 +35,17 @@ class CacheFile(NamedTuple):
 def cache_files(folder: Path) -> list[CacheFile]:
     """The files of the cache, by name; what else lies in the folder does not count."""
     found: list[CacheFile] = []
-    if not folder.exists():
-        return found
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
         if name := _NAME.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 status = path.lstat()
-                if stat.S_ISDIR(status.st_mode):
-                    continue
-                found.append(CacheFile(name["stem"], path, status.st_size, status.st_mtime))
+                if not stat.S_ISDIR(status.st_mode):
+                    found.append(CacheFile(name["stem"], path, status.st_size, status.st_mtime))
     return found
 
 
 def others_may_write(folder: Path) -> bool:
-    """Whether other users may put files into a folder, which could say anything of a trace.
-
-    A folder that does not exist will be the user's own.
-    """
+    """Whether others may put files into a folder; one that does not exist will be the user's."""
     if os.name != "posix":
         return False
     try:
@@ -74,10 +68,7 @@ def remove(folder: Path, stem: str) -> int:
 
 
 def make_room(folder: Path, limit: int, spared: str) -> None:
-    """Remove the least recently used traces until the folder holds `limit` bytes or less.
-
-    The trace with the stem `spared` stays. What killed processes left half written goes too.
-    """
+    """Remove what is half written, and down to `limit` bytes what was not used for longest."""
     for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
@@ -120,21 +111,17 @@ def cache_limit() -> int:
     text = os.environ.get(SIZE_VARIABLE, "")
     if not text.strip():
         return DEFAULT_SIZE
-    size = parse_size(text)
-    if size is None:
+    if (size := parse_size(text)) is None:
         raise UsageError(f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB")
     return size
 
 
 def parse_size(text: str) -> int | None:
     """The bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None of what is no size."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    if (found := _SIZE.fullmatch(text)) is None:
         return None
     number, prefix, binary = found.groups()
-    base = 1024 if binary else 1000
-    power = " kmgt".index(prefix.lower()) if prefix else 0
-    return int(float(number) * base**power)
+    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
 
 
 _PACKAGE = Path(__file__).parents[1]
@@ -145,10 +132,7 @@ _JOURNALS = ("-wal", "-journal")
 
 
 def identity_of(path: Path) -> dict[str, object] | None:
-    """Size, modification time, inode, and a hash of the first and last 64 KiB of a file, as JSON.
-
-    None for what is no regular file.
-    """
+    """Size, modification time, inode, and a hash of both ends of a file; None of what is none."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         return None
@@ -173,10 +157,7 @@ def hash_of_whole(path: Path) -> str:
 
 @functools.cache
 def reader_version() -> str:
-    """A hash of the code that makes a trace and its tree; nobody has to remember to raise a number.
-
-    In a zip file, where the code is no files, it is the version of the package alone.
-    """
+    """A hash of the code that makes a trace and its tree; in a zip file the package's version."""
     from tracelens_ext import __version__
 
     digest = hashlib.blake2b(__version__.encode(), digest_size=8)

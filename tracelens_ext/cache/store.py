@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import os
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -32,7 +33,6 @@ from tracelens_ext.cache.folder import (
     FOLDER_VARIABLE,
     OFF_VARIABLE,
     SIZE_VARIABLE,
-    CacheFile,
     cache_files,
     cache_folder,
     cache_is_off,
@@ -63,10 +63,6 @@ _LINK = "link "  # how the names of the columns of a call tree begin
 _NOT_KEPT = (OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
-def _tell_nobody(note: str) -> None:
-    del note
-
-
 @dataclass(frozen=True)
 class CacheEntry:
     """What the cache keeps of one trace."""
@@ -87,25 +83,23 @@ class TraceCache:
     worth_keeping: int = WORTH_KEEPING  #: bytes of text from which on a trace is kept
     verify: bool = False  #: whether a file's whole content is compared, not only its head and tail
     #: called with a note, a clause, when an entry is removed or cannot be kept
-    tell: Callable[[str], None] = _tell_nobody
+    tell: Callable[[str], None] = lambda _: None
     _links: WeakKeyDictionary[Trace, Mapping[str, Array]] = field(
         default_factory=WeakKeyDictionary, repr=False
     )
 
     @classmethod
     def from_environment(
-        cls, *, verify: bool = False, tell: Callable[[str], None] = _tell_nobody
+        cls, *, verify: bool = False, tell: Callable[[str], None] = lambda _: None
     ) -> TraceCache:
         """The user's cache; its folder and limit can be set by environment variables."""
         return cls(cache_folder(), cache_limit(), WORTH_KEEPING, verify, tell)
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
         """A trace from the cache, else parsed and kept."""
-        try:
-            path = Path(source)
+        path, identity = Path(source), None
+        with contextlib.suppress(OSError, ValueError):  # `parse` says what is wrong with the file
             identity = None if journal_beside(path) else identity_of(path)
-        except (OSError, ValueError):
-            return parse()  # which says what is wrong with the file
         if identity is None:
             return parse()
         trace = self._load(os.fspath(source), identity)
@@ -116,29 +110,20 @@ class TraceCache:
         return trace
 
     def links(self, trace: Trace) -> Mapping[str, Array] | None:
-        """The links of the call tree (without Python frames) of a trace that this cache has read.
-
-        None if it has none; `CallTree` then finds them.
-        """
+        """The links of the tree (no Python frames) of a trace that this cache has read, or None."""
         return self._links.get(trace) or None
 
     def conversion(self, source: str | os.PathLike[str]) -> Path | None:
         """The database that another program made of a file, if it is kept and the file the same."""
         file = self._file(source, _CONVERSION)
-        database = _database_of(file)
-        try:
-            if read_about(file)["identity"] != identity_of(Path(source)) or not database.is_file():
-                return None
-            os.utime(database)
-        except (OSError, KeyError, TypeError, ValueError):
-            return None
-        return database
+        with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
+            if read_about(file)["identity"] == identity_of(Path(source)):
+                os.utime(_database_of(file))  # raises if it is not there
+                return _database_of(file)
+        return None
 
     def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
-        """Move the database that another program made of a file into the cache.
-
-        Where it is now; None when it could not be kept and is where it was.
-        """
+        """Move the database made of a file into the cache: where it is; None if it is not kept."""
         file = self._file(source, _CONVERSION)
         try:
             about = {"path": str(Path(source).resolve()), "identity": identity_of(Path(source))}
@@ -215,10 +200,7 @@ class TraceCache:
         columns: Mapping[str, Column],
         database_size: int = 0,
     ) -> None:
-        """Write a file of the cache, if there is room beside what else is kept of the trace.
-
-        `database_size` is that of the database that comes with it.
-        """
+        """Write a file of the cache if there is room beside what else is kept of the trace."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem, replaced = file.name.split(".")[0], (file, _database_of(file))
         others = [each for each in cache_files(self.folder) if each.path not in replaced]
@@ -228,11 +210,9 @@ class TraceCache:
 
     def entries(self) -> list[CacheEntry]:
         """What is kept, last used first."""
-        of_trace: dict[str, list[CacheFile]] = {}
-        for file in cache_files(self.folder):
-            of_trace.setdefault(file.stem, []).append(file)
         entries = []
-        for stem, files in of_trace.items():
+        for stem, of_trace in groupby(cache_files(self.folder), key=lambda file: file.stem):
+            files = list(of_trace)
             path, usable = self._described(stem)
             size, used = sum(file.size for file in files), max(file.used for file in files)
             paths = tuple(file.path for file in files)
@@ -263,13 +243,9 @@ def open_cache(
 ) -> TraceCache | None:
     """The cache that an argument `cache=` means; None for none.
 
-    True is the user's cache, unless `TRACELENS_EXT_NO_CACHE` is set. There is none while files are
-    salvaged (half a trace must never be taken for the whole one), nor where the user limits their
-    size (what is refused does not depend on what was read before), nor where others may write to
-    its folder.
-
-    Raises:
-        UsageError: the limit in the environment is no size.
+    There is none while files are salvaged (half a trace must never be taken for the whole one), nor
+    where the user limits their size (what is refused does not depend on what was read before), nor
+    where others may write to its folder.
     """
     if reading.no_cache or reading.salvage or reading.max_bytes is not None:
         return None

@@ -22,7 +22,7 @@ from tracelens_ext.class_statistics.statistics import (
 )
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.linking import link
-from tracelens_ext.readers.nsys.ranges import DOMAIN
+from tracelens_ext.readers.nsys.places import DOMAIN
 from tracelens_ext.trace import NONE, EventKind, Trace
 from tracelens_ext.work.grouping import (
     by_group_and_time,

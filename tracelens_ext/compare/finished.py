@@ -19,9 +19,9 @@ from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, TRACELENS, F
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
+from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 from tracelens_ext.trace_files import traces_in
 

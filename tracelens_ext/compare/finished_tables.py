@@ -21,10 +21,10 @@ from tracelens_ext.errors import (
     TraceTooLargeError,
 )
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, made_here, read_manifest
 from tracelens_ext.report.report import Format, require_format
 from tracelens_ext.settings import size_text
+from tracelens_ext.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

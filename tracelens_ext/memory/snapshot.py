@@ -25,9 +25,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import MemoryEvents
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.readers.unsupported import one_line
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.text import encodable
+from tracelens_ext.text import encodable, one_line
 from tracelens_ext.trace import NONE, NS_PER_MS
 from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
 

@@ -52,41 +52,31 @@ def read_trace(
     """
     # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.
     from tracelens_ext.cache.store import open_cache
+    from tracelens_ext.readers.formats import read_document, read_file
     from tracelens_ext.trace import Trace
 
     if isinstance(source, Trace):
         return source
+    if isinstance(source, Mapping | list):
+        return read_document(source, reading=reading)
+    is_path = isinstance(source, str | os.PathLike)
+    if not is_path and not hasattr(source, "read"):
+        raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
     store = open_cache(cache, reading)
 
     def parse() -> Trace:
-        return _read(source, progress, store, registry, reading)
+        return cast("Trace", read_file(source, progress, store, registry, reading, own=True))
 
-    if not isinstance(source, str | os.PathLike):
-        return parse()
     try:
-        return store.read(source, parse) if store is not None else parse()
+        if store is None or not isinstance(source, str | os.PathLike):
+            return parse()
+        return store.read(source, parse)
     except TraceCutOffError:
         raise
     except TraceFormatError:
-        from tracelens_ext.readers.formats import read_file
-
+        if not is_path:
+            raise
         trace = read_file(source, registry=registry, reading=reading, own=False)
         if trace is None:
             raise
         return trace
-
-
-def _read(
-    source: TraceSource,
-    progress: Callable[[int, int | None], None] | None,
-    store: TraceCache | None,
-    registry: PluginRegistry | None,
-    reading: ReadingOptions,
-) -> Trace:
-    from tracelens_ext.readers.formats import read_document, read_file
-
-    if isinstance(source, Mapping | list):
-        return read_document(source, reading=reading)
-    if not isinstance(source, str | os.PathLike) and not hasattr(source, "read"):
-        raise TypeError(f"a trace is a path, an open file or a dict, not {type(source).__name__}")
-    return cast("Trace", read_file(source, progress, store, registry, reading, own=True))

@@ -12,7 +12,7 @@ import gzip
 import importlib
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.processes import cores
 
@@ -58,21 +58,10 @@ def threads(count: int) -> Iterator[ThreadPoolExecutor | None]:
         pool.shutdown(cancel_futures=True)
 
 
-class Stream(Protocol):
-    """What gives bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; none at the end."""
-        ...
-
-
 class ReadAhead:
-    """A stream of which a thread reads the next piece while this one works on the last.
+    """A stream of which a thread, and nobody else, reads the next piece, until `close`."""
 
-    Nobody else reads of the stream until `close`.
-    """
-
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Gunzip | io.BytesIO) -> None:
         from concurrent.futures import ThreadPoolExecutor
 
         self._read = stream.read
@@ -105,7 +94,7 @@ _GZIP_BITS = 16 + zlib.MAX_WBITS
 class Gunzip:
     """The text of a gzip stream; `thorough` up to the very byte that is damaged, which is slower.
 
-    `read` raises `errors` if the stream is damaged, and `EOFError` if it is cut off.
+    `read` raises `errors` if it is damaged, `EOFError` if it is cut off.
     """
 
     def __init__(self, file: io.BufferedReader, *, thorough: bool = False) -> None:
@@ -121,12 +110,7 @@ class Gunzip:
         self._error: Exception | None = None
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; fewer only at the end or before damage.
-
-        Raises:
-            EOFError: the stream is cut off here.
-            Exception: one of `errors`: it is damaged here.
-        """
+        """Up to `size` bytes; fewer only at the end or before damage."""
         pieces, held = [self._rest], len(self._rest)
         while held < size and self._error is None:
             try:

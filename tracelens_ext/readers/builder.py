@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.lazy import pd
 from tracelens_ext.trace import GPU_KINDS, NONE, ArgColumn, Device, Provenance, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -48,6 +48,27 @@ class Interner(dict[K, int], Generic[K]):
         return np.fromiter(map(self.__getitem__, values), dtype=np.int32, count=count)
 
 
+def distinct_rows(*columns: IntArray) -> tuple[list[tuple[int, ...]], Int64Array]:
+    """The distinct rows of columns, ascending, and every row's number among them, (n,)."""
+    frame = pd.DataFrame(dict(enumerate(columns)))
+    number = np.asarray(frame.groupby(list(frame)).ngroup(), dtype=np.int64)
+    example = np.zeros(int(number.max(initial=-1)) + 1, dtype=np.int64)
+    example[number] = np.arange(len(number))
+    return list(zip(*(column[example].tolist() for column in columns), strict=True)), number
+
+
+def of_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
+    """What rows of columns stand for, asked once for each distinct one, (n,)."""
+    distinct, number = distinct_rows(*columns)
+    return np.array([find(*row) for row in distinct], dtype=np.int64)[number]
+
+
+def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
+    """What ids stand for, asked once for each distinct one; shape as `ids`."""
+    number, distinct = pd.factorize(ids, sort=True)
+    return np.array(find(np.asarray(distinct, dtype=np.int64)), dtype=np.int64)[number]
+
+
 #: Columns of one number an event, and their types.
 _COLUMNS: Final = {
     **dict.fromkeys(("ts", "dur"), np.int64),
@@ -56,33 +77,26 @@ _COLUMNS: Final = {
 }
 
 
-class _Pieces(dict[str, list["npt.NDArray[Any]"]]):
-    """Name → pieces of an array, which are joined once."""
-
-    def add(self, name: str, piece: npt.NDArray[Any], dtype: npt.DTypeLike) -> None:
-        self.setdefault(name, []).append(piece.astype(dtype, copy=False))
-
-    def join(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The whole; its pieces are released, to have only one column in memory twice."""
-        return np.concatenate(self.pop(name, [np.empty(0, dtype=dtype)]))
+def _joined(pieces: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The whole of pieces, which are released, to have only one column in memory twice."""
+    whole = np.concatenate([np.empty(0, dtype=dtype), *pieces])
+    pieces.clear()
+    return whole
 
 
-@dataclass
-class Labels:
+class Labels(msgspec.Struct):
     """What a trace calls its processes and threads."""
 
-    processes: dict[int | str, str] = field(default_factory=dict)
-    process_labels: dict[int | str, str] = field(default_factory=dict)
-    threads: dict[tuple[int | str, int | str], str] = field(default_factory=dict)
+    processes: dict[int | str, str] = {}
+    process_labels: dict[int | str, str] = {}
+    threads: dict[tuple[int | str, int | str], str] = {}
 
 
 class TraceBuilder:
     """Collects events and makes the `Trace`.
 
-    Attributes:
-        names, threads, categories: interners for the codes that `add` takes.
-        texts: an interner for the raw texts of all text arguments, as bytes.
-        dropped: reason → events left out.
+    Attributes: interners for the codes that `add` takes, `texts` of raw texts as bytes;
+    `dropped`: reason → events left out.
     """
 
     def __init__(self) -> None:
@@ -93,7 +107,8 @@ class TraceBuilder:
         self.dropped: Counter[str] = Counter()
         self.metadata_events = 0
         self._rows = 0
-        self._columns, self._arg_rows, self._arg_values = _Pieces(), _Pieces(), _Pieces()
+        self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _COLUMNS}
+        self._args: dict[str, tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = {}
         self._is_text: dict[str, bool] = {}
 
     @property
@@ -118,18 +133,18 @@ class TraceBuilder:
         if bad.any():
             self.dropped["no usable start time (ts)"] += int(timeless.sum())
             self.dropped["no usable duration (dur)"] += int((bad & ~timeless).sum())
-            keep = ~bad
-            columns = {name: column[keep] for name, column in columns.items()}
-            renumber = np.where(keep, np.cumsum(keep) - 1, -1).astype(np.int32)
+            columns = {name: column[~bad] for name, column in columns.items()}
+            renumber = np.where(bad, -1, np.cumsum(~bad) - 1).astype(np.int32)
         for name, dtype in _COLUMNS.items():
-            self._columns.add(name, columns[name], dtype)
+            self._columns[name].append(columns[name].astype(dtype, copy=False))
         for given, is_text in ((numbers, False), (texts, True)):
             for name, (rows, values) in given.items():
                 if renumber is not None:
                     rows = renumber[rows]
                     values, rows = values[rows >= 0], rows[rows >= 0]
-                self._arg_rows.add(name, rows + self._rows, np.int32)
-                self._arg_values.add(name, values, np.int64)
+                pieces = self._args.setdefault(name, ([], []))
+                pieces[0].append((rows + self._rows).astype(np.int32, copy=False))
+                pieces[1].append(values.astype(np.int64, copy=False))
                 self._is_text[name] = is_text
         self._rows += len(columns["ts"])
 
@@ -143,10 +158,7 @@ class TraceBuilder:
         numbers: Mapping[str, IntArray],
         texts: Mapping[str, IntArray] | None = None,
     ) -> None:
-        """Add rows of a table of `start` and `end`, ns, with columns of arguments, each (m,).
-
-        Negative numbers and codes stand for rows without one.
-        """
+        """Add rows of `start` and `end`, ns, with arguments, each (m,); negative: without one."""
         every = np.zeros(len(rows["start"]), dtype=np.int64)
         self.add(
             {
@@ -174,14 +186,11 @@ class TraceBuilder:
     ) -> Trace:
         """The trace of all that was added; times become relative to the first event."""
         labels = labels or Labels()
-        columns = {name: self._columns.join(name, dtype) for name, dtype in _COLUMNS.items()}
+        columns = {name: _joined(self._columns[name], dtype) for name, dtype in _COLUMNS.items()}
         texts, same_text = _without_spelling(self.texts)
         args = {}
         for name, is_text in sorted(self._is_text.items(), key=lambda pair: pair[1]):
-            rows, values = (
-                self._arg_rows.join(name, np.int32),
-                self._arg_values.join(name, np.int64),
-            )
+            rows, values = map(_joined, self._args[name], (np.int32, np.int64))
             values = same_text[values] if is_text else values
             args[name] = ArgColumn(rows, values, texts if is_text else None)
         for reason, find in _IMPLAUSIBLE.items():
@@ -189,14 +198,16 @@ class TraceBuilder:
             if bad.any():
                 self.dropped[reason] += int(bad.sum())
                 columns = {name: column[~bad] for name, column in columns.items()}
-                args = {name: _kept(column, ~bad) for name, column in args.items()}
+                place = (np.cumsum(~bad) - 1).astype(np.int32)
+                for name, column in args.items():
+                    having = ~bad[column.rows]
+                    rows, values = place[column.rows[having]], column.values[having]
+                    args[name] = ArgColumn(rows, values, column.texts)
         ts: Int64Array = columns["ts"]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
-            raise TraceFormatError(
-                path,
-                "has events that last for more than a century together",
-                "check the unit of its durations; Kineto's are µs",
-            )
+            problem = "has events that last for more than a century together"
+            remedy = "check the unit of its durations; Kineto's are µs"
+            raise TraceFormatError(path, problem, remedy)
         base = int(ts.min()) if len(ts) else 0
         ts -= base
         dropped = {reason: count for reason, count in self.dropped.items() if count}
@@ -259,21 +270,12 @@ _IMPLAUSIBLE: Final = {
 def _without_spelling(texts: Iterable[bytes]) -> tuple[list[str], Int64Array]:
     """The distinct texts without insignificant white space; and old code → new code."""
     distinct: Interner[str] = Interner()
-    codes = [distinct[_compact(text)] for text in texts]
+    codes = []
+    for text in texts:
+        with suppress(msgspec.DecodeError, RecursionError):
+            text = msgspec.json.format(text, indent=-1)
+        codes.append(distinct[text.decode("utf-8", "replace")])
     return list(distinct), np.array(codes, dtype=np.int64)
-
-
-def _compact(text: bytes) -> str:
-    with suppress(msgspec.DecodeError, RecursionError):
-        text = msgspec.json.format(text, indent=-1)
-    return text.decode("utf-8", "replace")
-
-
-def _kept(column: ArgColumn, keep: BoolArray) -> ArgColumn:
-    """The argument of those events that are kept."""
-    having = keep[column.rows]
-    rows = (np.cumsum(keep) - 1)[column.rows[having]].astype(np.int32)
-    return ArgColumn(rows, column.values[having], column.texts)
 
 
 def _present(values: IntArray) -> tuple[IntArray, IntArray]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Reader, hookimpl
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Format(Reader):
-    """A format, and the module of this package whose `read` reads a file of it."""
+    """A format, and the module of this package whose `read`, or `module:function`, reads a file."""
 
     name: str
     module: str
@@ -42,16 +42,15 @@ class Format(Reader):
     def read_source(self, source: ByteSource) -> Trace:
         """Read a file."""
         try:
-            reader = import_module(f"tracelens_ext.readers.{self.module}")
+            module, _, function = self.module.partition(":")
+            reader = import_module(f"tracelens_ext.readers.{module}")
+            trace: Trace = getattr(reader, function or "read")(source)
         except ImportError as error:
             if not (self.extra and (error.name or "").startswith("google")):
                 raise
-            raise TraceFormatError(
-                source.path,
-                "is a profile of JAX, and reading it needs protobuf, not installed here",
-                f"run: pip install 'tracelens-ext[{self.extra}]'",
-            ) from None
-        trace: Trace = reader.read(source)
+            problem = "is a profile of JAX, and reading it needs protobuf, not installed here"
+            remedy = f"run: pip install 'tracelens-ext[{self.extra}]'"
+            raise TraceFormatError(source.path, problem, remedy) from None
         return trace
 
 
@@ -100,10 +99,14 @@ _PLANE_PROCESS = re.compile(rb'"name"\s*:\s*"/(?:host|device):')
 _PACKET = re.compile(rb"\n[\x80-\xff]{0,3}[\0-\x7f](?:[\x40\x50]|[\xd0\xe2]\x03|\x32[\0-\x7f]\n)")
 
 
+def _named(path: Path, suffixes: tuple[str, ...]) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(suffixes)
+
+
 def _is_nsys_report(path: Path, head: bytes) -> bool:
     """Whether the content is a report, or may be one and the name says so."""
     text = head.lstrip()
-    if path.name.lower().endswith(NSYS_REPORTS):
+    if _named(path, NSYS_REPORTS):
         return bool(text) and not text.startswith((b"{", b"[", SQLITE_MAGIC))
     return text.startswith(b"NVIDIA Tegra Profiler Report")
 
@@ -123,24 +126,21 @@ def _is_rocpd(path: Path, head: bytes) -> bool:
     return ".db" in path.suffixes if known is None else known
 
 
-def _is_rocprof_results(path: Path, head: bytes) -> object:
+def _is_rocprof_results(*file: Any) -> object:  # noqa: ANN401  # as `fits`
     """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
-    return _ROCPROF_RESULTS.match(head) or _is_database(
-        "rocprof.results", "ResultsDatabase", path, head
-    )
+    is_json = _ROCPROF_RESULTS.match(file[1])
+    return is_json or _is_database("rocprof.rocpd", "ResultsDatabase", *file)
 
 
 def _is_xplane(path: Path, head: bytes) -> object:
     """Whether the content begins with a plane, or may and the name says so."""
-    named = path.name.lower().endswith(XPLANE)
-    return head.startswith(_PLANE_FIELDS) if named else _PLANE.match(head)
+    return head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
 
 
 def _is_perfetto(path: Path, head: bytes) -> object:
     """Whether the content begins with a packet, or may and the name says so."""
-    if path.name.lower().removesuffix(".gz").endswith(_PERFETTO):
-        return head and not head.lstrip().startswith((b"{", b"["))
-    return _PACKET.match(head)
+    may_be = head and not head.lstrip().startswith((b"{", b"["))
+    return may_be if _named(path, _PERFETTO) else _PACKET.match(head)
 
 
 def _is_json(_: Path, head: bytes) -> bool:
@@ -152,14 +152,14 @@ def _is_json(_: Path, head: bytes) -> bool:
 READERS: list[Reader] = [
     Format(
         name="Nsight Systems report",
-        module="nsys.export",
+        module="nsys.sqlite",
         fits=_is_nsys_report,
         how_to_record=f"{_NSYS} (the program `nsys` is needed to read it)",
         suffixes=NSYS_REPORTS,
     ),
     Format(
         name="rocprof results",
-        module="rocprof.results",
+        module="rocprof.rocpd:read_results",
         fits=_is_rocprof_results,
         how_to_record="rocprof --hip-trace python train.py",
         suffixes=("results.db",),
@@ -194,7 +194,7 @@ READERS: list[Reader] = [
     ),
     Format(
         name="nsys stats cuda_gpu_trace (CSV)",
-        module="nsys.csv_trace",
+        module="nsys.csv_tables",
         fits=_is_nsys_table,
         how_to_record=f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
     ),
@@ -215,7 +215,7 @@ READERS: list[Reader] = [
     ),
     Format(
         name="JAX/XLA trace for viewers (JSON)",
-        module="xplane.viewer_json",
+        module="xplane.reader:read_json",
         fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
         how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
         suffixes=XPLANE_JSON,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import codecs
 import csv
-import math
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, cast
 
 from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,7 +84,7 @@ def _lines(opened: ByteSource, encoding: str) -> Iterator[str]:
 #: What a table may hold.
 Cell = object
 
-_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _PLAIN_DIGITS = 18  # more may not fit in 64 bits
 _MOST = 2**63 - 1
 #: How units are written → how many ns, or bytes, they are.
@@ -112,72 +111,41 @@ class UnknownUnitError(ValueError):
 
 def nanoseconds(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
     """Times in ns, finer digits rounded; None for an empty cell; ns without a unit in the title."""
-    return _scaled(cells, _TIMES, unit or "ns")
+    return [_number(cell, _factor(_TIMES, unit)) for cell in cells]
 
 
 def sizes(cells: Sequence[Cell], unit: str | None) -> list[int | None]:
     """Sizes in bytes, as exact as their digits; bytes without a unit; else as `nanoseconds`."""
-    return _scaled(cells, _SIZES, unit or "bytes")
+    return [_number(cell, _factor(_SIZES, unit)) for cell in cells]
 
 
 def whole(cells: Sequence[Cell]) -> list[int | None]:
     """Whole numbers; None for an empty cell."""
-    numbers = _plain(cells)
-    if numbers is None:
-        exact = [_exact(cell) for cell in cells]
-        if any(number is not None and number != number.to_integral_value() for number in exact):
-            raise ValueError("a fraction")
-        numbers = [_rounded(number) for number in exact]
-    return numbers
+    return [_number(cell) for cell in cells]
 
 
-def _scaled(cells: Sequence[Cell], factors: dict[str, int], unit: str) -> list[int | None]:
-    factor = factors.get(unit.casefold())
-    if factor is None:
+def _factor(factors: dict[str, int], unit: str | None) -> int:
+    if unit is None:
+        return 1
+    if (factor := factors.get(unit.casefold())) is None:
         raise UnknownUnitError(unit)
-    plain = _plain(cells) if factor == 1 else None
-    return [_rounded(_exact(cell), factor) for cell in cells] if plain is None else plain
+    return factor
 
 
-def _plain(cells: Sequence[Cell]) -> list[int | None] | None:
-    """The numbers if all are texts of few digits and nothing else, as nearly always; fast."""
-    texts = cast("Sequence[str]", cells)
-    try:
-        joined = "".join(texts)
-    except TypeError:  # some are no texts
+def _number(cell: Cell, factor: int | None = None) -> int | None:
+    """A number times a factor, rounded, or without a factor a whole one; None of an empty cell."""
+    is_text = isinstance(cell, str)
+    text = cell.strip() if isinstance(cell, str) else str(cell)
+    if text.isdigit() and text.isascii() and len(text) <= _PLAIN_DIGITS and factor in (1, None):
+        return int(text)
+    if text in ("", "-") if is_text else pd.isna(cast("float | None", cell)):
         return None
-    lengths = set(map(len, texts))
-    if not (joined.isascii() and joined.isdigit()) or not min(lengths) > 0:
-        return None
-    return [int(text) for text in texts] if max(lengths) <= _PLAIN_DIGITS else None
-
-
-def _exact(cell: Cell) -> Decimal | None:
-    if isinstance(cell, str):
-        text = cell.strip()
-        if text in ("", "-"):
-            return None
-        if _NUMBER.fullmatch(text):
-            return Decimal(text.replace(",", ""))
-    elif isinstance(cell, bool):
-        pass
-    elif isinstance(cell, Decimal):
-        return cell if cell.is_finite() else None
-    elif isinstance(cell, Integral):
-        return Decimal(int(cell))
-    elif cell is None or (isinstance(cell, Real) and math.isnan(cell)):
-        return None
-    elif isinstance(cell, Real) and math.isfinite(cell):
-        return Decimal(repr(float(cell)))
-    raise ValueError("no number")
-
-
-def _rounded(number: Decimal | None, factor: int = 1) -> int | None:
-    if number is None:
-        return None
-    if number.adjusted() > 20:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("no number")
+    number = Decimal(text.replace(",", "")) * (factor or 1)
+    value = number.to_integral_value(ROUND_HALF_EVEN)
+    if factor is None and value != number:
+        raise ValueError("a fraction")
+    if number.adjusted() > _PLAIN_DIGITS + 2 or abs(value) > _MOST:
         raise ValueError("too large")
-    value = int((number * factor).to_integral_value(ROUND_HALF_EVEN))
-    if abs(value) > _MOST:
-        raise ValueError("too large")
-    return value
+    return int(value)

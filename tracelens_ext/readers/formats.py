@@ -1,10 +1,8 @@
-"""The readers that take part, and which of them reads a source.
+"""The readers that take part, and which of them reads a source; errors for files that none reads.
 
 This distribution's own readers (`builtin.py`) and those of plugins come through the hook
-`tracelens_readers`. The first that recognises a file reads it. Plugins of others are asked only
-about files that none of our own can read, so that none of them can take PyTorch's traces over.
-
-Apart from `read_trace`, because a trace that the cache holds needs no reader.
+`tracelens_readers`. Plugins of others are asked only about files that none of our own can read, so
+that none of them can take PyTorch's traces over.
 """
 
 from __future__ import annotations
@@ -19,9 +17,14 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
-from tracelens_ext.readers import unsupported
-from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
-from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.readers.builder import distinct_rows
+from tracelens_ext.readers.source import (
+    RECORD,
+    SQLITE_MAGIC,
+    ByteSource,
+    in_a_line,
+    refuse_members,
+)
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
@@ -53,11 +56,7 @@ def read_document(
     path: str = "<dict>",
     reading: ReadingOptions = AS_USUAL,
 ) -> Trace:
-    """The trace of a loaded JSON document, or of its list of events.
-
-    Raises:
-        TraceFormatError: it is no trace that can be analysed.
-    """
+    """The trace of a loaded JSON document, or of its list of events."""
     from tracelens_ext.readers.kineto import reader
     from tracelens_ext.readers.rocprof import json_records
 
@@ -66,10 +65,10 @@ def read_document(
         return json_records.from_document(members, path, reading)
     events = members.get("traceEvents")
     if not isinstance(events, list):
-        raise unsupported.refuse_members(path, map(str, members))
+        raise refuse_members(path, map(str, members))
     others = {key: value for key, value in members.items() if key != "traceEvents"}
     trace = with_directions(reader.from_events(events, others, path))
-    unsupported.refuse_trace(trace)
+    refuse_trace(trace)
     return trace
 
 
@@ -133,7 +132,7 @@ def _as_trace(found: Mapping[str, object] | Trace, source: ByteSource) -> Trace:
         return replace(trace, provenance=replace(trace.provenance, format="read by a plugin"))
     trace = with_directions(found)
     trace = replace(trace, provenance=replace(trace.provenance, path=source.path))
-    unsupported.refuse_trace(trace)
+    refuse_trace(trace)
     return trace
 
 
@@ -144,7 +143,7 @@ def _unknown(source: ByteSource, head: bytes, readers: list[Offered[Reader]]) ->
         return TraceFormatError(source.path, "has no reader", "install tracelens-ext again")
     if head.startswith(SQLITE_MAGIC):
         sqlite.read(source)  # says which tables the database has
-    return unsupported.refuse_bytes(source.path, head)
+    return refuse_bytes(source.path, head)
 
 
 def _check(reader: object) -> None:
@@ -176,3 +175,80 @@ def with_directions(trace: Trace) -> Trace:
     names = trace.name.copy()
     names[rows] = np.array(made, dtype=np.int32)[place]
     return replace(trace, name=names, names=list(codes))
+
+
+# Files of other tools are recognised, so that the message says what to do.
+
+_UNPACK = "unpack it and give one trace of it"
+_TAR_PLACE = slice(257, 263)
+#: How text in other encodings begins: with a byte order mark, or with a bracket.
+_ENCODINGS = (
+    ((b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"[\0\0\0", b"\0\0\0"), "UTF-32"),
+    ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0["), "UTF-16"),
+)
+#: First bytes of a file → what it is, and what to do; nothing but to give another file if empty.
+_MAGIC: tuple[tuple[bytes, str, str], ...] = (
+    (b"\x1f\x8b", "gzipped twice", "unpack it once with gunzip"),
+    (b"PK\x03\x04", "a zip archive", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it with `zstd -d`"),
+    (b"BZh", "compressed with bzip2", "unpack it with bunzip2"),
+    (b"\xfd7zXZ", "compressed with xz", "unpack it with unxz"),
+    (b"\x89HDF", "an HDF5 file", ""),
+    (b"PAR1", "a Parquet file", ""),
+    (b"<", "HTML or XML", ""),
+)
+_A_PICKLE = "is a pickle, no trace; a memory snapshot of PyTorch is read by one command"
+
+#: Processes of the legacy profiler.
+_LEGACY = {"CPU functions", "CUDA functions"}
+_MOST_DEVICES = 128
+
+
+def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
+    """The error for a file that no reader recognises."""
+    text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
+    if not text:
+        return TraceFormatError(path, "is empty", "record the trace again")
+    for marks, encoding in _ENCODINGS:
+        if head.startswith(marks):
+            return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
+    if path.lower().removesuffix(".gz").endswith((".pickle", ".pkl")):
+        return TraceFormatError(path, _A_PICKLE, "run: tracelens-ext memory FILE")
+    if head[_TAR_PLACE].startswith(b"ustar"):
+        return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
+    expected = "see the formats that are read with: tracelens-ext formats"
+    for magic, what, remedy in _MAGIC:
+        if text.startswith(magic):
+            return TraceFormatError(path, f"is {what}, not a trace", remedy or expected)
+    return TraceFormatError(path, "is no trace of a known format", expected)
+
+
+def refuse_trace(trace: Trace) -> None:
+    """Raise when a trace holds nothing that PyTorch's profiler records."""
+    path = trace.provenance.path
+    device = trace.device
+    if len(device) and int(device.max()) - int(device.min()) >= _MOST_DEVICES:
+        count = len(np.unique(device))
+        if count > _MOST_DEVICES:  # than any machine has; tables have rows for each
+            problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
+            raise TraceFormatError(path, problem, "give the traces one by one")
+    known = trace.rows_of(*(k for k in EventKind if k < EventKind.FLOW_START))
+    if len(known):
+        return
+    if not trace.provenance.present:
+        raise TraceFormatError(path, "holds no events", "record it again")
+    processes = [str(name) for name in trace.process_names.values()]
+    if any(name.startswith(("/device:", "/host:")) for name in processes):
+        problem = "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host"
+        remedy = "give the file that JAX wrote itself, of a run on a GPU"
+        raise TraceFormatError(path, problem, remedy)
+    if _LEGACY & {process for process, _ in trace.threads}:
+        problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
+        raise TraceFormatError(path, f"{problem}, which is not supported", RECORD)
+    kinds = sorted({c for c in trace.categories if c})
+    listed = ", ".join(map(in_a_line, kinds[:5]))
+    shown = f"its events are of kinds {listed}" if kinds else "its events have no cat"
+    what = "holds no event that PyTorch's profiler records"
+    if "otherData" in trace.metadata:
+        what = "is a Chrome trace of another tool"
+    raise TraceFormatError(path, f"{what} ({shown})", RECORD)

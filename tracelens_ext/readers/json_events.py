@@ -15,49 +15,35 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from collections.abc import Generator, Iterator, Sized
+from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.lenient_json import (
-    IncompleteError,
-    LenientText,
-    WrongError,
-    mend_bytes,
-)
+from tracelens_ext.readers.lenient_json import IncompleteError, LenientText, WrongError, mend_bytes
 from tracelens_ext.readers.source import AGAIN, SALVAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from tracelens_ext.readers.source import ByteSource
 
-E = TypeVar("E")
+B = TypeVar("B", bound=Sized, covariant=True)
 
 
-class EventDecoder(Protocol[E]):
-    """Turns JSON text into events."""
+class EventDecoder(Protocol[B]):
+    """Turns JSON text into batches of events, of which the length is how many events there are."""
 
-    def decode(self, text: bytes) -> list[E]:
-        """Decode an array of events; raises `msgspec.DecodeError` if one is unusual."""
+    def decode(self, text: bytes) -> B:
+        """Decode an array of events; raises one of `REFUSED` if one is unusual. In any thread."""
 
-    def repair(self, event: object) -> E | None:
-        """Make the best of one unusual event; None if it had to be dropped (and was counted)."""
-
-
-class QuickReader(Protocol):
-    """Takes whole slices, where it can, without making events of them."""
-
-    def parse(self, text: bytes) -> Any | None:  # noqa: ANN401  # its own business
-        """What an array holds, None if it has to be decoded; any thread may ask."""
-
-    def take(self, parsed: Any) -> int:  # noqa: ANN401
-        """Take over what `parse` found, in the order of the file; how many events that are."""
+    def repair(self, events: list[object]) -> B:
+        """Make the best of events of which some are unusual; what has to be dropped is counted."""
 
 
+#: What decoders raise of text that is not quite right.
+REFUSED = (msgspec.DecodeError, UnicodeError, RecursionError)
 SLICE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 13  # read at a time outside the array
 _SMALL = 1 << 14  # below this a refused slice is walked rather than halved
@@ -78,25 +64,19 @@ _MOST_AHEAD = 6  # slices that are cut before their turn
 _REMEDY_DAMAGED = "record the trace again or repair the file"
 
 
-class _Ahead(NamedTuple):
-    """A slice that was read before its turn: what was left before it, and what a thread parses."""
+class _Ahead(NamedTuple, Generic[B]):
+    """A slice that was read before its turn: what was left before it, and what a thread decodes."""
 
     rest: bytes
     piece: bytes
-    parsed: Future[Any | None]
+    decoded: Future[B]
 
 
-class EventStream(Generic[E]):
-    """The events of a document as lists of about a slice each.
+class EventStream(Generic[B]):
+    """The events of a document in batches of about a slice each, which `threads` decode ahead.
 
-    `decoder` makes events of them; `quick` takes most slices, whose events are not yielded here,
-    and parses several at once in `threads`.
-
-    Attributes:
-        members: the document's other top-level members, complete once the events are read.
-        found_events: whether there was an array of events.
-        damage: why the document could not be read to its end, where that is to be
-            salvaged and events come before the damage.
+    Attributes: `members`, the other top-level ones; `found_events`, whether there was an array of
+    events; `damage`, why not all could be read, if it is to be salvaged and events come before it.
 
     Raises TraceCutOffError where the document ends in the middle, TraceFormatError where it is not
     JSON, or nested too deeply.
@@ -105,34 +85,34 @@ class EventStream(Generic[E]):
     def __init__(
         self,
         source: ByteSource,
-        decoder: EventDecoder[E],
+        decoder: EventDecoder[B],
         slice_bytes: int = SLICE_BYTES,
-        quick: QuickReader | None = None,
         threads: ThreadPoolExecutor | None = None,
     ) -> None:
-        self._source = source
-        self._decoder = decoder
+        self._source, self._decoder = source, decoder
         self._slice_bytes = self._size = slice_bytes
-        self._quick, self._threads, self._refusals = quick, threads, 0
-        self._salvage = source.reading.salvage
+        self._threads, self._refusals = threads, 0
         self._broken: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None
         self._rest = b""  # read, but not used yet
         self._at_end = False
         self._cut = ANY_CUT
         self._count = 0
-        self._found_some = False  # in the slice that is being read
         self.members: dict[str, object] = {}
         self.found_events = False
 
-    def __iter__(self) -> Iterator[list[E]]:
+    def __iter__(self) -> Iterator[B]:
+        salvage = self._source.reading.salvage
         try:
-            yield from self._document()
+            for batch in self._document():
+                if len(batch):
+                    self._count += len(batch)
+                    yield batch
         except TraceFormatError as error:
-            if not self._salvage and self._holds_events():
+            if not salvage and self._holds_events():
                 remedy = f"{error.remedy}, or {SALVAGE}"
                 raise type(error)(error.path, error.problem, remedy) from None
-            if not self._salvage or not self.found_events:
+            if not salvage or not self.found_events:
                 raise
             self.damage = error
         self.damage = self._source.damage or self.damage
@@ -140,16 +120,15 @@ class EventStream(Generic[E]):
     def _holds_events(self) -> bool:
         """Whether an event was found, or is in what was read before the error."""
         if self.found_events and not self._count:
-            with suppress(TraceError):
-                self._walk(self._rest[:_MOST_LOOKED_AT], self.place)
-        return bool(self._count) or self._found_some
+            self._count = sum(map(len, self._walk(self._rest[:_MOST_LOOKED_AT], self.place)))
+        return self._count > 0
 
     @property
     def place(self) -> int:
         """The byte of the text before which all was read."""
         return self._source.bytes_read - len(self._rest)
 
-    def _document(self) -> Iterator[list[E]]:
+    def _document(self) -> Iterator[B]:
         opening = self._next_byte()
         if opening == b"[":
             self.found_events = True
@@ -167,7 +146,7 @@ class EventStream(Generic[E]):
 
     # Top level: one byte or one value at a time.
 
-    def _object(self) -> Iterator[list[E]]:
+    def _object(self) -> Iterator[B]:
         while (byte := self._next_byte()) != b"}":
             if byte == b",":
                 self._rest = self._rest[1:]
@@ -182,7 +161,7 @@ class EventStream(Generic[E]):
             yield from self._member(key)
         self._rest = self._rest[1:]
 
-    def _member(self, key: str) -> Iterator[list[E]]:
+    def _member(self, key: str) -> Iterator[B]:
         """The events of a member, none of one that is kept."""
         if key == "traceEvents" and self._next_byte() == b"[":
             self.found_events = True
@@ -235,7 +214,7 @@ class EventStream(Generic[E]):
 
     # The array: slices.
 
-    def _array(self) -> Iterator[list[E]]:
+    def _array(self) -> Iterator[B]:
         self._rest = self._rest[1:]
         if self._next_byte() == b"]":
             self._rest = self._rest[1:]
@@ -245,16 +224,13 @@ class EventStream(Generic[E]):
             self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
         ended = False
         while not ended:
-            if self._quick and self._threads and self._size == self._slice_bytes:
-                self._go_ahead(self._quick, self._threads)
-            events, ended = self._next_events()
-            self._count += len(events)
-            if events:
-                yield events
+            if self._threads and self._size == self._slice_bytes:
+                yield from self._go_ahead(self._threads)
+            ended = yield from self._next_slice()
         if self._broken is not None:
             raise self._broken
 
-    def _next_events(self) -> tuple[list[E], bool]:
+    def _next_slice(self) -> Generator[B, None, bool]:
         """The events of the next slice, perhaps none; whether the array ends after them."""
         piece = self._read(self._size)
         cut = self._last_cut(piece, len(piece))
@@ -264,45 +240,42 @@ class EventStream(Generic[E]):
                 self._refuse(problem, _REMEDY_DAMAGED)
             self._rest += piece
             self._size *= 2
-            return [], False
+            return False
         if not piece:  # the end of the file: all but the last event can be cut off
             piece, self._rest = self._rest, b""
             cut = self._last_cut(piece, len(piece))
         base = self._source.bytes_read - len(piece) - len(self._rest)
-        text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-        after = piece[cut:] if cut is not None else b""
-        events: list[E] = []
-        if self._quick is not None and (parsed := self._quick.parse(text)) is not None:
-            self._count += self._quick.take(parsed)
-            used, ended = len(text) - 2, False
-        else:
-            events, used, ended = self._slice(text, base)
+        text, after = self._bracketed(piece, cut)
+        used, ended = yield from self._slice(text, base)
         self._rest = (text[used + 1 : -1] + after).lstrip(_GAP_BYTES)
         if not used and not ended and after:  # the cut was inside an event
-            events, used, ended = self._walk(self._rest, self.place)
+            used, ended = yield from self._walk(self._rest, self.place)
             self._rest = self._rest[used:]
         if not used and not ended and self._at_end:
             self._cut_off()
         self._size = self._slice_bytes if used else self._size * 2
-        return events, ended
+        return ended
 
-    def _go_ahead(self, quick: QuickReader, threads: ThreadPoolExecutor) -> None:
-        """Have threads parse slices while this one cuts others.
+    def _bracketed(self, piece: bytes, cut: int | None) -> tuple[bytes, bytes]:
+        """What is left and a piece up to its cut, as an array; what comes behind."""
+        text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
+        return text, piece[cut:] if cut is not None else b""
 
-        When a slice is refused, what was read since then is taken back, and this returns:
-        `_next_events` reads it again as if there were no threads.
+    def _go_ahead(self, threads: ThreadPoolExecutor) -> Iterator[B]:
+        """Have threads decode slices while this one cuts others.
+
+        When one is refused, what was read since is taken back, for `_next_slice` to read it again.
         """
-        begun: deque[_Ahead] = deque()
+        begun: deque[_Ahead[B]] = deque()
         more = True
         while True:
             while more and len(begun) < _MOST_AHEAD:
-                more = self._begin(begun, quick, threads)
+                more = self._begin(begun, threads)
             if not begun:
                 return
-            if (parsed := begun[0].parsed.result()) is None:
+            if isinstance(begun[0].decoded.exception(), REFUSED):
                 break
-            begun.popleft()
-            self._count += quick.take(parsed)
+            yield begun.popleft().decoded.result()
         self._rest = begun[0].rest
         self._take_back(b"".join(slice_.piece for slice_ in begun))
         self._refusals += 1
@@ -313,7 +286,7 @@ class EventStream(Generic[E]):
         self._source.unread(piece)
         self._at_end = False
 
-    def _begin(self, begun: deque[_Ahead], quick: QuickReader, threads: ThreadPoolExecutor) -> bool:
+    def _begin(self, begun: deque[_Ahead[B]], threads: ThreadPoolExecutor) -> bool:
         """Give the next slice to a thread; False, and no change, if that cannot be."""
         try:
             piece = self._read(self._slice_bytes)
@@ -322,9 +295,9 @@ class EventStream(Generic[E]):
         if (cut := self._last_cut(piece, len(piece))) is None:
             self._take_back(piece)
             return False
-        text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-        begun.append(_Ahead(self._rest, piece, threads.submit(quick.parse, text)))
-        self._rest = piece[cut:].lstrip(_GAP_BYTES)
+        text, after = self._bracketed(piece, cut)
+        begun.append(_Ahead(self._rest, piece, threads.submit(self._decoder.decode, text)))
+        self._rest = after.lstrip(_GAP_BYTES)
         return True
 
     def _last_cut(self, text: bytes, end: int) -> int | None:
@@ -338,67 +311,62 @@ class EventStream(Generic[E]):
                     return last.start() + 1
         return None
 
-    def _slice(self, text: bytes, base: int) -> tuple[list[E], int, bool]:
-        """Decode events; all of `text` when it is right, else those it begins with.
+    def _slice(self, text: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
+        """Decode events, from the byte `base` of the document on, as far as they are right.
 
-        The events, how many bytes within the brackets they took, and whether the array ended after
-        them. `base` is the byte of the document at which the first begins.
+        Returns how many bytes in the brackets they took, and whether the array ended after them.
         """
-        mended = text
-        for _ in range(2):
-            try:
-                events = self._decoder.decode(mended)
-                self._found_some = self._found_some or bool(events)
-                return events, len(text) - 2, False
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                mended = mend_bytes(text)
-                if mended is text:
-                    break
+        if (batch := self._decoded(text)) is not None:
+            yield batch
+            return len(text) - 2, False
         body = text[1:-1]
         middle = self._last_cut(body, len(body) // 2) if len(body) > _SMALL else None
         used = 0
         if middle is not None:
-            events, used, ended = self._slice(b"[" + body[:middle] + b"]", base)
+            used, ended = yield from self._slice(b"[" + body[:middle] + b"]", base)
         if not used:  # too short to halve, or the half was no whole number of events
-            return self._walk(body, base)
+            return (yield from self._walk(body, base))
         if not ended:
-            gap = len(body) - len(body[used:].lstrip(_GAP_BYTES)) - used
-            used += gap
-            further, used_further, ended = self._slice(b"[" + body[used:] + b"]", base + used)
-            events, used = events + further, used + used_further
-        return events, used, ended
+            used = len(body) - len(body[used:].lstrip(_GAP_BYTES))
+            further, ended = yield from self._slice(b"[" + body[used:] + b"]", base + used)
+            used += further
+        return used, ended
 
-    def _walk(self, body: bytes, base: int) -> tuple[list[E], int, bool]:
-        """As `_slice`, one event at a time, with a lenient decoder."""
+    def _decoded(self, text: bytes) -> B | None:
+        """The events of a slice, its backslashes mended if need be; None if it is refused."""
+        while True:
+            try:
+                return self._decoder.decode(text)
+            except REFUSED:
+                mended = mend_bytes(text)
+                if mended is text:
+                    return None
+                text = mended
+
+    def _walk(self, body: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
+        """As `_slice`, one event at a time, with a lenient decoder; up to what is no JSON."""
         text = body.decode("utf-8", "surrogateescape")
         json = LenientText(text, exact=True, last=self._at_end)
-        events: list[E] = []
         ended = stopped = False
         while not (ended or stopped):
             values: list[object] = []
             start = end = json.position
             while len(values) < _EVENTS_AT_ONCE and not (ended := json.ends_array()):
                 try:
-                    values.append(value := self._next_value(json, text, base))
-                    self._found_some = self._found_some or isinstance(value, dict)
+                    values.append(self._next_value(json, text, base))
                 except IncompleteError:
                     stopped = True
                     break
                 except TraceFormatError as error:
-                    if not self._salvage:
-                        raise
                     self._broken, ended = error, True
                     break
                 end = json.position
-            events += self._events_of(json.between(start, end), values)
-        return events, _bytes_in(text[: json.used]), ended
-
-    def _events_of(self, text: str, values: list[object]) -> list[E]:
-        """The events of values, which their text between brackets gives quickly if none is odd."""
-        try:
-            return self._decoder.decode(f"[{text}]".encode())
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return [event for each in values if (event := self._decoder.repair(each)) is not None]
+            try:  # quickly, if none is odd
+                batch = self._decoder.decode(f"[{json.between(start, end)}]".encode())
+            except REFUSED:
+                batch = self._decoder.repair(values)
+            yield batch
+        return _bytes_in(text[: json.used]), ended
 
     def _next_value(self, json: LenientText, text: str, base: int) -> object:
         """Decode a value out of text that begins at the byte `base` of the document."""
@@ -411,17 +379,14 @@ class EventStream(Generic[E]):
             self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
-        if not self._salvage:
+        if not self._source.reading.salvage:
             # Text out of a damaged gzip stream is no fault of the JSON's.
             self._source.check_rest()
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:
-        raise TraceCutOffError(
-            self._source.path,
-            f"the JSON ends in the middle, after {self._count:,} events",
-            AGAIN,
-        ) from None
+        problem = f"the JSON ends in the middle, after {self._count:,} events"
+        raise TraceCutOffError(self._source.path, problem, AGAIN) from None
 
 
 def _bytes_in(text: str) -> int:

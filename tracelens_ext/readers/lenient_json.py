@@ -46,10 +46,9 @@ class WrongError(Exception):
 
 
 class LenientText:
-    """A text, of which values are decoded; `exact` keeps numbers as `Number`s.
+    """A text of which values are decoded, numbers as `Number`s if `exact`; `last`: it ends here.
 
-    With `last` nothing comes after it. `position` is how much of the mended text is decoded so far,
-    in characters.
+    `position` is how much of the mended text is decoded so far, in characters.
     """
 
     def __init__(self, text: str, *, exact: bool, last: bool) -> None:
@@ -76,12 +75,7 @@ class LenientText:
         return True
 
     def value(self) -> object:
-        """Decode the next value, after white space and commas.
-
-        Raises:
-            IncompleteError: further text may complete it.
-            WrongError: no text will.
-        """
+        """Decode the next value after a gap; IncompleteError if more text may complete it."""
         try:
             value, end = self._json.raw_decode(self._text, self._after_gap())
         except json.JSONDecodeError as error:

@@ -22,7 +22,7 @@ from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tracelens_ext.cache.store import TraceCache
 
@@ -51,20 +51,15 @@ class Readable(Protocol):
 class ByteSource:
     """The decompressed bytes of a trace, a path or an open file, read a piece at a time.
 
-    `progress` is called with (bytes of the file read, its size or None) after every piece; a reader
-    may keep what it converted the file to in the `cache`; `reading` is what the user chose.
+    `progress` is called with (bytes of the file read, its size or None) after every piece; `cache`
+    keeps what a reader converts the file to.
 
-    Attributes:
-        path: the file as the user named it.
-        file: the same as a path; None if it was given as an open file.
-        size: bytes of the file; None if unknown.
-        compressed: whether it is gzipped.
-        bytes_read: bytes of text given so far, without those that were taken back.
-        damage: what is wrong with a gzip stream whose bytes before that are salvaged.
-        cut_off: whether the only damage is that it ends too early.
+    Attributes: `path`, as the user named it; `file`, None of an open file; `size` in bytes, None if
+    unknown; `compressed`, whether it is gzipped; `bytes_read` of text, less what was taken back;
+    `damage` of a gzip stream that is salvaged, `cut_off` if it only ends too early.
 
-    Raises TraceNotFoundError where nothing readable is there, TraceCutOffError where the gzip
-    stream ends in the middle, or is damaged, TraceTooLargeError for more text than may be.
+    Raises TraceNotFoundError, TraceTooLargeError, and TraceCutOffError of a gzip stream that is cut
+    off or damaged.
     """
 
     def __init__(
@@ -121,7 +116,11 @@ class ByteSource:
             raise
         self.bytes_read += len(piece)
         if self.progress is not None:
-            self.progress(self._position(), self.size)
+            try:
+                position = self._opened.tell()
+            except (OSError, ValueError):
+                position = self.bytes_read
+            self.progress(position, self.size)
         return piece
 
     def read_all(self) -> bytes:
@@ -134,10 +133,7 @@ class ByteSource:
         self.bytes_read -= len(data)
 
     def _filled(self, piece: bytes, size: int) -> bytes:
-        """A piece made as long as `size` if the file has so much before its end or before damage.
-
-        An error is raised if the piece is empty, else when more is asked for.
-        """
+        """A piece made as long as `size`, if there is so much; an error waits until it is empty."""
         while len(piece) < size:
             try:
                 more = self._more(size - len(piece))
@@ -158,11 +154,11 @@ class ByteSource:
             with self._explained():
                 piece = self._bytes.read(size)
         except TraceError as error:
-            if self.reading.salvage and isinstance(error, TraceCutOffError):
-                self.damage = error
-                return b""
-            self._error = error
-            raise
+            if not (self.reading.salvage and isinstance(error, TraceCutOffError)):
+                self._error = error
+                raise
+            self.damage = error
+            return b""
         self._unpacked += len(piece)
         return piece
 
@@ -170,19 +166,15 @@ class ByteSource:
         """Raise when there is more text than may be."""
         limit, why = self.reading.max_bytes, ""
         if limit is None:
-            limit = _MOST_BYTES
-            if self.compressed and self.size is not None:
-                times = max(_ALWAYS_BYTES, self.size * _MOST_TIMES)
-                if times < limit:
-                    limit, why = times, f", {_MOST_TIMES} times its size"
-                    why = why if times > _ALWAYS_BYTES else ""
+            known = self.size if self.compressed else None
+            by_size = _MOST_BYTES if known is None else known * _MOST_TIMES
+            limit = min(_MOST_BYTES, max(_ALWAYS_BYTES, by_size))
+            why = f", {_MOST_TIMES} times its size" if limit == by_size < _MOST_BYTES else ""
         if size > limit:
             verb = "unpacks to" if self.compressed else "holds"
-            raise TraceTooLargeError(
-                self.path,
-                f"{verb} more than {size_text(limit)} of text{why}",
-                "if you trust it, allow more with --max-bytes",
-            )
+            problem = f"{verb} more than {size_text(limit)} of text{why}"
+            remedy = "if you trust it, allow more with --max-bytes"
+            raise TraceTooLargeError(self.path, problem, remedy)
 
     def file_or_bytes(self) -> Path | bytes:
         """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
@@ -200,17 +192,12 @@ class ByteSource:
             yield
         except EOFError:
             self.cut_off = True
-            raise TraceCutOffError(
-                self.path,
-                f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)",
-                AGAIN,
-            ) from None
+            problem = f"the gzip stream ends in the middle (after {self._unpacked:,} bytes of text)"
+            raise TraceCutOffError(self.path, problem, AGAIN) from None
         except self._gunzip_errors as error:
-            raise TraceCutOffError(
-                self.path,
-                f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})",
-                f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN,
-            ) from None
+            problem = f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})"
+            remedy = f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN
+            raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
                 self.path, "is no UTF-8 text", "open the file in binary mode"
@@ -232,12 +219,6 @@ class ByteSource:
     def threads(self) -> int:
         """How many threads may read ahead; 0 if the file is small or there is one core for it."""
         return threads_for(self.size, self.reading.jobs, compressed=self.compressed)
-
-    def _position(self) -> int:
-        try:
-            return self._opened.tell()
-        except (OSError, ValueError):
-            return self.bytes_read
 
     def close(self) -> None:
         """Close the file if this object opened it."""
@@ -319,10 +300,7 @@ _AT_ONCE = 1 << 18
 def salvage_notes(
     source: ByteSource, damage: TraceError | None, place: int, events: int
 ) -> list[str]:
-    """The note that goes with the events before damage, if there is any, at a byte of the text.
-
-    Raises the damage, when events before it are not asked for, or there are none.
-    """
+    """The note on damage at a byte of the text, if there is any; raised if nothing is salvaged."""
     from tracelens_ext.trace import SALVAGED
 
     if damage is None:
@@ -352,3 +330,32 @@ def _lost(source: ByteSource, ends: bool, lost: int, events: int, place: int) ->
         rest += ", and values before it may be wrong where the gzip stream is damaged"
     what = "of what can be unpacked " * (source.damage is not None)
     return f"{what}{size}; {rest}" if lost else rest
+
+
+RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
+_LONGEST_NAME = 60
+#: A top-level member that only one tool writes → the tool.
+_MEMBERS = {
+    "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
+    "otherData": "a Chrome trace of another tool",
+    "shared": "a speedscope file",
+    "resourceSpans": "OpenTelemetry spans",
+}
+
+
+def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
+    """The error for a JSON document without `traceEvents`."""
+    names = list(members)
+    for name in names:
+        if name in _MEMBERS and name != "otherData":
+            return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", RECORD)
+    if "traceEvents" in names:
+        return TraceFormatError(path, "has traceEvents that are no list", RECORD)
+    shown = ", ".join(map(in_a_line, names[:6])) + (" …" if len(names) > 6 else "")
+    has = f"it has: {shown}" if names else "it is empty"
+    return TraceFormatError(path, f"is JSON without traceEvents ({has})", RECORD)
+
+
+def in_a_line(name: str) -> str:
+    """A name out of a file, fit for a message: on one line, short, and text that can be printed."""
+    return " ".join(name.split())[:_LONGEST_NAME].encode("utf-8", "replace").decode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Self
 from urllib.parse import quote
 
@@ -17,10 +18,10 @@ import numpy as np
 from tracelens_ext.cache.folder import journal_beside
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.source import SQLITE_MAGIC
-from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracelens_ext.trace import Int64Array
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 #: What a column holds where a row has no whole number; as a time it is beyond all limits.
 MISSING = -(2**62)
 
-_ROWS_AT_ONCE = 1 << 19
+_ROWS_AT_ONCE = 1 << 17
 _IDS_AT_ONCE = 20_000
-_NEAR = 1 << 20
 _WRITE_VERSION, _WAL = slice(18, 20), b"\x02\x02"
 
 
@@ -39,13 +39,10 @@ class OtherDatabaseError(TraceFormatError):
 
 
 class Database:
-    """An open database, which messages call `path`: a file, or the whole of it.
+    """An open database: a file, or the whole of it; `tables` are each table's columns.
 
-    Raises TraceNotFoundError where it cannot be opened, TraceFormatError where it is damaged or
-    half written, OtherDatabaseError where a subclass knows that it is of something else.
-
-    `tables` are each table's columns; `format` is what it should be, in words, and `remedy` what to
-    do when it is not, or is damaged.
+    `format` is what it should be, in words, and `remedy` what to do when it is not, or is damaged.
+    Raises TraceNotFoundError, TraceFormatError; OtherDatabaseError of one of something else.
     """
 
     format: ClassVar[str]
@@ -86,11 +83,9 @@ class Database:
 
     def _open(self, file: Path) -> sqlite3.Connection:
         if beside := journal_beside(file):
-            raise TraceFormatError(
-                self.path,
-                f"is being written, or its writer was interrupted ({beside.name} is there)",
-                "wait for its writer to end, or make it again",
-            )
+            problem = f"is being written, or its writer was interrupted ({beside.name} is there)"
+            remedy = "wait for its writer to end, or make it again"
+            raise TraceFormatError(self.path, problem, remedy)
         name = quote(str(file.absolute()))
         return sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
 
@@ -156,9 +151,8 @@ class Database:
         if table not in self.tables:
             return False
         with self._explained():
-            return (
-                self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone() is not None
-            )
+            found = self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone()
+        return found is not None
 
     def count(self, table: str) -> int:
         """How many rows a table has; 0 for one that is not there."""
@@ -174,52 +168,31 @@ class Database:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
 
         A table that is not there has no rows; `MISSING` is where a row has no whole number. A
-        condition is on a column that is certain to be there. Raises TraceFormatError where the
-        database is damaged.
+        condition is on a column that is certain to be there.
         """
         have = self.tables.get(table)
         if have is None:
             return
         own = [name for name in columns if name in have]
-        done = 0
-        for expression in (_IF_NULL, _IF_NO_INTEGER):
-            while (found := self._integers(table, expression, own, where, done)) is not None:
-                count, values = found
-                if not count:
-                    return
-                done += count
-                self._check_rows(done)
-                missing = np.full(count, MISSING, dtype=np.int64)
-                yield {name: values.get(name, missing) for name in columns}
-
-    def _integers(
-        self, table: str, expression: str, columns: list[str], where: str, start: int
-    ) -> tuple[int, dict[str, Int64Array]] | None:
-        """The next rows: how many, and the columns; None if something is no whole number.
-
-        SQLite joins the numbers of a column to one text, which numpy parses: that takes half the
-        time of making Python's integers of them.
-        """
-        names = [f"c{place}" for place in range(len(columns))]
-        wanted = [
-            f"{expression.format(_quoted(column))} AS {name}"
-            for column, name in zip(columns, names, strict=True)
-        ]
-        some = f"{_select(table, wanted or ['1'])}{where} LIMIT {_ROWS_AT_ONCE} OFFSET {start}"
-        joined = "".join(f", group_concat({name})" for name in names)
+        wanted = [_WHOLE.format(_quoted(name), MISSING) for name in own]
         with self._explained():
-            query = f"SELECT count(*){joined} FROM ({some})"  # noqa: S608  # of our own making
-            count, *texts = self._connection.execute(query).fetchone()
-        values = [_parsed(text or b"", count) for text in texts]
-        if any(each is None for each in values):
-            return None
-        return count, dict(zip(columns, values, strict=True))  # type: ignore[arg-type]
+            cursor = self._connection.execute(_select(table, wanted or ["1"]) + where)
+        done = 0
+        while True:
+            with self._explained():
+                rows = cursor.fetchmany(_ROWS_AT_ONCE)
+            if not rows:
+                return
+            count = len(rows)
+            done += count
+            self._check_rows(done)
+            cells = np.fromiter(chain.from_iterable(rows), np.int64).reshape(count, -1)
+            found = dict(zip(own, np.ascontiguousarray(cells.T), strict=False))
+            missing = np.full(count, MISSING, dtype=np.int64)
+            yield {name: found.get(name, missing) for name in columns}
 
     def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
-        """The texts of a column in the table's order; None for a row without one.
-
-        For a column that is not there every row is None.
-        """
+        """The texts of a column in the table's order; None for a row, or a column, without."""
         if table not in self.tables:
             return
         have = column in self.tables[table]
@@ -263,22 +236,7 @@ class Database:
         return [found.get(number) for number in ids.tolist()]
 
 
-_NUMBERS = b"0123456789-,"
-
-
-def _parsed(text: bytes, count: int) -> Int64Array | None:
-    """So many whole numbers between commas; None if there are others, or something else."""
-    if text.translate(None, _NUMBERS):
-        return None
-    try:
-        numbers = np.fromstring(text, dtype=np.int64, sep=",")
-    except (ValueError, DeprecationWarning):
-        return None
-    return numbers if len(numbers) == count else None
-
-
-_IF_NULL = f"ifnull({{}}, {MISSING})"
-_IF_NO_INTEGER = f"CASE typeof({{0}}) WHEN 'integer' THEN {{0}} ELSE {MISSING} END"
+_WHOLE = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
 
 
 def _select(table: str, expressions: list[str]) -> str:
@@ -302,36 +260,3 @@ def _in_memory(content: bytes) -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(content)
     return connection
-
-
-def distinct_rows(*columns: Int64Array) -> tuple[list[tuple[int, ...]], Int64Array]:
-    """The distinct rows of up to three columns of one piece of a table; every row's number."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)  # at most 2**19 values a column: they fit
-    values = []
-    for column in columns:
-        distinct, code = _numbered(column)
-        key = key * len(distinct) + code
-        values.append(distinct)
-    rest, number = _numbered(key)
-    chosen = []
-    for distinct in reversed(values):
-        rest, code = np.divmod(rest, max(len(distinct), 1))
-        chosen.append(distinct[code].tolist())
-    return list(zip(*reversed(chosen), strict=True)), number
-
-
-def looked_up(ids: Int64Array, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
-    """What ids stand for, asked once for each distinct one; shape as `ids`."""
-    distinct, number = _numbered(ids)
-    return np.array(find(distinct), dtype=np.int64)[number]
-
-
-def _numbered(values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The distinct values, ascending, and the place of each; sorted only if they lie far apart."""
-    least, greatest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-    if greatest - least >= _NEAR:
-        distinct, number = np.unique(values, return_inverse=True)
-        return distinct, number.astype(np.int64, copy=False)
-    there = np.zeros(greatest - least + 1, dtype=bool)
-    there[values - least] = True
-    return np.flatnonzero(there) + least, (np.cumsum(there) - 1)[values - least]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.readers.xplane.shapes import (
+from tracelens_ext.readers.xplane.hlo import (
     MOST_DIMENSIONS,
     Shape,
     arrays_of,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Model = Callable[["Operation"], "Cost"]
 
-from tracelens_ext.readers.xplane.shapes import TYPE_BITS
+from tracelens_ext.readers.xplane.hlo import TYPE_BITS
 
 _BYTES: Final = {
     1: "bool, unsigned char, signed char, char, uint8_t, int8_t, c10::qint8, c10::quint8,"

@@ -66,6 +66,9 @@ class Slice(msgspec.Struct, frozen=True):
     numbers: Mapping[str, _Piece]  #: argument → (rows among these m, integers)
     texts: Mapping[str, _Piece]  #: argument → (rows among these m, codes of words)
 
+    def __len__(self) -> int:
+        return self.count
+
 
 def slice_of(events: list[Event]) -> Slice:
     """The columns of decoded events."""
@@ -129,27 +132,19 @@ def _joined(pieces: Mapping[str, list[_Piece]]) -> dict[str, _Piece]:
     """The arguments that events have, rows ascending, of what was found of several plans."""
     found = {}
     for name, parts in pieces.items():
-        rows, values = parts[0]
-        if len(parts) > 1:
-            rows, values = (np.concatenate(part) for part in zip(*parts, strict=True))
-            order = np.argsort(rows, kind="stable")
-            rows, values = rows[order], values[order]
+        rows, values = map(np.concatenate, zip(*parts, strict=True))
+        order = np.argsort(rows, kind="stable")
         if len(rows):
-            found[name] = rows, values
+            found[name] = rows[order], values[order]
     return found
 
 
 def _decoded(text: bytes) -> str:
     """The text that a JSON string stands for, as `repair` would have it; empty when it is none."""
-    if not bytes(text):
-        return ""
-    try:
-        return msgspec.json.decode(text, type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
-            return encodable(value) if isinstance(value, str) else ""
-        return ""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
+        return encodable(value) if isinstance(value, str) else ""
+    return ""
 
 
 # The compiled reader.
@@ -178,10 +173,8 @@ def native_schema(native: ModuleType) -> object:
 def native_slice(answer: tuple[Any, ...]) -> Slice:
     """The columns of what the compiled code says of a slice.
 
-    That is how many events it holds; (kind, lane, name, arguments `name` and `labels` as JSON) of
-    special ones; lanes, names, words; bytes of lane, name, kind, ts, dur; by argument, the flow's
-    id last, the bytes of rows and values; by text of a plan those of rows and codes; of numbers
-    that are no plain ones (argument, or -2 for `ts` and -1 for `dur`; place; JSON).
+    Special events have their arguments `name` and `labels` as JSON; columns are bytes; `odd` are
+    numbers that are no plain ones: (argument, or -2 for `ts` and -1 for `dur`; place; JSON).
     """
     count, special, lanes, names, words, lane, name, kind, ts, dur, numbers, columns, odd = answer
     kinds = np.frombuffer(kind, np.uint8)
@@ -207,15 +200,9 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         (at, event, *lanes[place][2:], *map(_decoded, about))
         for at, place, event, *about in special
     ]
-    found = (
-        np.frombuffer(lane, np.int32),
-        np.frombuffer(name, np.int32),
-        kinds,
-        times[-2],
-        times[-1],
-    )
-    args = _joined(of_number), _joined(of_text)
-    return Slice(count, others, lanes, names, words, *found, *args)
+    codes = [np.frombuffer(each, np.int32) for each in (lane, name)]
+    columns = (*codes, kinds, *times, _joined(of_number), _joined(of_text))
+    return Slice(count, others, lanes, names, words, *columns)
 
 
 def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> _Piece:

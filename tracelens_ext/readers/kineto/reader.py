@@ -11,7 +11,6 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from operator import index
@@ -22,19 +21,18 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.ahead import threads
-from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.json_events import SLICE_BYTES, EventStream
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
+from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.source import salvage_notes
-from tracelens_ext.readers.unsupported import refuse_members
+from tracelens_ext.readers.source import refuse_members, salvage_notes
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from types import ModuleType
 
     from tracelens_ext.readers.kineto.columns import Slice, Special
@@ -51,60 +49,49 @@ FORMAT = "PyTorch profiler (Kineto) JSON"
 
 
 class KinetoColumns:
-    """Takes slices of events into a `TraceBuilder`; also repairs unusual events.
-
-    With the compiled reader it is a `QuickReader` too.
-    """
+    """Decodes events as slices of columns, which go into a `TraceBuilder`; repairs unusual ones."""
 
     def __init__(self, library: ModuleType | None = None) -> None:
         self.builder = TraceBuilder()
         self.labels = Labels()
-        self.decode = msgspec.json.Decoder(list[Event]).decode
+        self.events_of = msgspec.json.Decoder(list[Event]).decode
         self._parse = partial(library.parse, native_schema(library)) if library else None
 
+    def decode(self, text: bytes) -> Slice:
+        """The columns of an array of events."""
+        return self.parse(text) or slice_of(self.events_of(text))
+
     def parse(self, text: bytes) -> Slice | None:
-        """What a slice holds by the compiled reader, None if it is refused; any thread may ask."""
+        """What an array holds by the compiled reader; None if that is not there, or refuses it."""
         try:
             answer = self._parse(text, _decode_text) if self._parse is not None else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except REFUSED:
             return None
         return None if answer is None else native_slice(answer)
 
-    def repair(self, event: object) -> Event | None:
-        """An event whose fields have unusual types; None, and counted, when it is no object."""
+    def repair(self, events: list[object]) -> Slice:
+        """The columns of events whose fields have unusual types; what is no object is counted."""
+        return slice_of([each for each in map(self._repaired, events) if each is not None])
+
+    def _repaired(self, event: object) -> Event | None:
         if not isinstance(event, dict):
             self.builder.dropped["not a JSON object"] += 1
             return None
-        try:
-            return self._repaired(event)
-        except RecursionError:
-            self.builder.dropped["nested too deeply"] += 1
-            return None
-
-    def _repaired(self, event: dict[str, object]) -> Event:
         args = event.get("args")
         fields: dict[str, object] = {key: text_of(event.get(key)) for key in ("ph", "cat", "name")}
         fields |= _present(event, ("ts", "dur", "id"))
-        fields["args"] = _present(args, ARGUMENTS) if isinstance(args, dict) else {}
-        (repaired,) = self.decode(msgspec.json.encode([fields], enc_hook=_python_value))
+        try:
+            fields["args"] = _present(args, ARGUMENTS) if isinstance(args, dict) else {}
+            (repaired,) = self.events_of(msgspec.json.encode([fields], enc_hook=_python_value))
+        except RecursionError:
+            self.builder.dropped["nested too deeply"] += 1
+            return None
         # Apart, because numbers beyond 64 bits cannot be encoded.
         repaired.pid, repaired.tid = label_of(event.get("pid")), label_of(event.get("tid"))
         return repaired
 
-    def add_objects(self, events: list[object]) -> None:
-        """Take over events that are Python objects already."""
-        try:
-            decoded = self.decode(msgspec.json.encode(events, enc_hook=_python_value))
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            decoded = [e for e in map(self.repair, events) if e is not None]
-        self.add(decoded)
-
-    def add(self, events: list[Event]) -> None:
-        """Take over a slice of events."""
-        self.take(slice_of(events))
-
-    def take(self, found: Slice) -> int:
-        """Take over a slice, in the order of the file; how many events it holds."""
+    def take(self, found: Slice) -> None:
+        """Take over a slice, in the order of the file."""
         builder = self.builder
         threads = [builder.threads[process, thread] for _, _, process, thread in found.lanes]
         categories = [builder.categories[category] for _, category, _, _ in found.lanes]
@@ -121,7 +108,6 @@ class KinetoColumns:
         }
         texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
         builder.add(columns, found.numbers, texts)
-        return found.count
 
     def _take_special(self, special: Special) -> None:
         kind, event, process, thread, name, labels = special
@@ -177,18 +163,13 @@ def plain(value: object) -> object:
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known.
-
-    Raises:
-        TraceCutOffError, TraceFormatError: as `EventStream` says; of a document that is to be
-            salvaged too, where nothing comes before the damage.
-    """
+    """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known."""
     library = compiled_reader()
     columns = KinetoColumns(library)
     with threads(source.threads() if library else 0) as pool:
-        stream = EventStream(source, columns, SLICE_BYTES, columns if library else None, pool)
-        for events in stream:
-            columns.add(events)
+        stream = EventStream(source, columns, SLICE_BYTES, pool)
+        for found in stream:
+            columns.take(found)
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
     notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
@@ -200,7 +181,12 @@ def from_events(events: Iterable[object], members: Mapping[str, object], path: s
     columns = KinetoColumns()
     events = list(events)
     for start in range(0, len(events), _EVENTS_AT_ONCE):
-        columns.add_objects(events[start : start + _EVENTS_AT_ONCE])
+        some = events[start : start + _EVENTS_AT_ONCE]
+        try:
+            found = columns.decode(msgspec.json.encode(some, enc_hook=_python_value))
+        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+            found = columns.repair(some)
+        columns.take(found)
     return _finish(columns, members, path, 0)
 
 
@@ -243,43 +229,35 @@ def _devices(properties: object) -> tuple[Device, ...]:
     )
 
 
-HEAD = "tracelens_ext"
+class _Head(msgspec.Struct):
+    """What an exported trace says of the one that it was made of."""
+
+    #: of each thread as it is exported the process and the thread, and what they were
+    threads: list[tuple[int | str, int | str, int | str, int | str]] = []
+    conventions: dict[str, object] = {}
 
 
 def restored(trace: Trace) -> Trace:
     """A trace with the threads and the conventions that it had before it was exported."""
-    head = trace.metadata.get(HEAD)
-    if not isinstance(head, Mapping):
+    try:
+        head = msgspec.convert(trace.metadata["tracelens_ext"], _Head)
+    except (KeyError, msgspec.ValidationError):
         return trace
-    recorded = {
-        (entry[0], entry[1]): (entry[2], entry[3])
-        for entry in _list(head.get("threads"))
-        if isinstance(entry, list)
-        and len(entry) == 4
-        and all(isinstance(part, int | str) for part in entry)
+    said = {
+        each.name: head.conventions[each.name]
+        for each in fields(Conventions)
+        if type(head.conventions.get(each.name)) is type(each.default)
     }
+    recorded = {entry[:2]: entry[2:] for entry in head.threads}
     threads = [recorded.get(thread, thread) for thread in trace.threads]
-    code = {thread: at for at, thread in enumerate(dict.fromkeys(threads))}
-    codes = np.array([code[thread] for thread in threads], dtype=np.int32)
+    codes: Interner[tuple[int | str, int | str]] = Interner()
+    of_thread = codes.codes(threads, len(threads))
     base = trace.metadata.get("baseTimeNanoseconds")
     return replace(
         trace,
-        thread=codes[trace.thread] if len(codes) else trace.thread,
-        threads=list(code),
-        conventions=_conventions(head.get("conventions")),
+        thread=of_thread[trace.thread] if len(threads) else trace.thread,
+        threads=list(codes),
+        conventions=Conventions(**said),  # type: ignore[arg-type]
         base_ns=base if type(base) is int and 0 <= base < 1 << 62 else trace.base_ns,
         thread_names={recorded.get(key, key): name for key, name in trace.thread_names.items()},
     )
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _conventions(said: object) -> Conventions:
-    members = said if isinstance(said, Mapping) else {}
-    wanted = {each.name: type(each.default) for each in fields(Conventions)}
-    known = {
-        name: members[name] for name, kind in wanted.items() if type(members.get(name)) is kind
-    }
-    return Conventions(**known)

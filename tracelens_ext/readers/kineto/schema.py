@@ -1,8 +1,8 @@
 """What is read of a Kineto event: its fields, its kind, and which arguments of which kinds.
 
 Time stamps are decimal texts such as ``1712195495519689.047`` (µs since 1970 with ns), more
-digits than a double holds. So numbers stay text until they are joined with commas and parsed as
-integers by one C loop, a column at a time; no value ever passes through a float.
+digits than a double holds. So numbers stay text until they are parsed as integers; no value ever
+passes through a float.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ MISSING_TOKEN = Raw(str(MISSING).encode())
 #: ``MISSING`` as `parse_nanoseconds` answers it.
 MISSING_NS = MISSING * 1000
 
-_COMMA, _DOT, _PLAIN = ord(","), ord("."), b"0123456789-,"
 _INT64_MAX = int(np.iinfo(np.int64).max)
 _HALF, _MOST_DIGITS = Decimal("0.5"), 20
 
@@ -43,44 +42,33 @@ def parse_integers(tokens: Sequence[Buffer]) -> Int64Array:
 
 
 def parse_nanoseconds(tokens: Sequence[Buffer]) -> Int64Array:
-    """Times in µs, such as ``12``, ``12.5``, ``-0.001``, as ns, exactly; finer digits are rounded.
-
-    What is no number, or does not fit in 64 bits of ns, is `MISSING_NS`.
-    """
+    """Times in µs (`12.5`) as exact ns, rounded; `MISSING_NS` of others, and beyond 64 bits."""
     return _parsed(tokens, 3)
 
 
 def _parsed(tokens: Sequence[Buffer], decimals: int) -> Int64Array:
-    """Numbers times ten to the power of `decimals`, shape (n,): usual ones by one C loop."""
-    text = b",".join(tokens)
-    characters = np.frombuffer(text + b",", dtype=np.uint8)
-    dots, text = np.flatnonzero(characters == _DOT), text.replace(b".", b"")
-    ends = np.flatnonzero(characters == _COMMA)
-    of_dot = np.searchsorted(ends, dots)
-    shift = np.full(len(ends), decimals, dtype=np.int64)
-    shift[of_dot] -= ends[of_dot] - dots - 1
-    if tokens and shift.min() >= 0 and not text.translate(None, _PLAIN):
-        values: Int64Array = np.fromstring(text, dtype=np.int64, sep=",")
-        factor = 10**shift
-        most = _INT64_MAX // factor
-        # The C parser stops at INT64_MAX or INT64_MIN, so a value there may have been a longer one.
-        if len(values) == len(tokens) and ((-most < values) & (values < most)).all():
-            return values * factor
-    return np.array([_exact(bytes(token), decimals) for token in tokens], dtype=np.int64)
+    """Numbers times ten to the power of `decimals`, shape (n,)."""
+    return np.array([_number(bytes(token), decimals) for token in tokens], dtype=np.int64)
 
 
-def _exact(token: bytes, decimals: int) -> int:
+def _number(token: bytes, decimals: int) -> int:
     """As `_parsed`, of one token, whatever it is."""
     missing: int = MISSING * 10**decimals
-    try:
-        value = Decimal(token.decode("ascii").strip('"'))
-        if not value.is_finite() or value.adjusted() > _MOST_DIGITS:
+    whole, _, part = token.partition(b".")
+    digits = whole.removeprefix(b"-") + part
+    if len(part) <= decimals and digits.isdigit() and len(digits) < _MOST_DIGITS:
+        value = int(whole + part.ljust(decimals, b"0"))
+    else:
+        try:
+            number = Decimal(token.decode("ascii").strip('"'))
+            if not number.is_finite() or number.adjusted() > _MOST_DIGITS:
+                return missing
+            value = int((number * 10**decimals + _HALF).to_integral_value(ROUND_FLOOR))
+            if not decimals and value != number:
+                return MISSING
+        except (ArithmeticError, UnicodeDecodeError):
             return missing
-        whole = (value * 10**decimals + _HALF).to_integral_value(ROUND_FLOOR)
-    except (ArithmeticError, UnicodeDecodeError):
-        return missing
-    fits = abs(whole) < _INT64_MAX and (decimals or whole == value)
-    return int(whole) if fits else missing
+    return value if abs(value) < _INT64_MAX else missing
 
 
 NO_TEXT = Raw()
@@ -147,10 +135,7 @@ class Event(Struct, gc=False):
 
 
 class Plan:
-    """Which arguments are looked for on which kinds of events, and whether the event's own id is.
-
-    Of a group of texts an event without the first has none.
-    """
+    """Which arguments of which kinds of events are kept; of a group of texts all or none."""
 
     def __init__(
         self,

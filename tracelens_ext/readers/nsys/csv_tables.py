@@ -15,14 +15,19 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
+from tracelens_ext.readers.builder import Interner, TraceBuilder, of_rows
 from tracelens_ext.readers.csv_rows import (
     Cell,
     UnfinishedRow,
@@ -33,14 +38,18 @@ from tracelens_ext.readers.csv_rows import (
     sizes,
     whole,
 )
+from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tracelens_ext.trace import Int64Array, Trace
+
     Row = Sequence[Cell]
-    Rows = Iterable[tuple[int, Row]]
+    Rows = Iterator[tuple[int, Row]]
 
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
@@ -107,13 +116,11 @@ class Piece:
 
     def nanoseconds(self, column: str) -> list[int | None]:
         """The times of a column in ns; None for an empty cell."""
-        unit = self.units[column]
-        return self._numbers(column, lambda cells: nanoseconds(cells, unit))
+        return self._numbers(column, partial(nanoseconds, unit=self.units[column]))
 
     def sizes(self, column: str) -> list[int | None]:
         """The sizes of a column in bytes; as `nanoseconds`."""
-        unit = self.units[column]
-        return self._numbers(column, lambda cells: sizes(cells, unit))
+        return self._numbers(column, partial(sizes, unit=self.units[column]))
 
     def whole(self, column: str) -> list[int | None]:
         """The whole numbers of a column; None for an empty cell."""
@@ -124,7 +131,7 @@ class Piece:
         for line, number in zip(self.lines, numbers, strict=True):
             if number is None or number < 0:
                 what = "no number" if number is None else "a negative number"
-                raise _bad_cell(self.source, line, column, what)
+                raise self._bad_cell(line, column, what)
         return [number for number in numbers if number is not None]
 
     def texts(self, column: str) -> list[str]:
@@ -143,13 +150,17 @@ class Piece:
                 self.source, problem, "make it again, with nsys stats --timeunit nsec"
             ) from None
         except ValueError:
-            pass
-        for line, cell in zip(self.lines, cells, strict=True):
-            try:
-                parse([cell])
-            except ValueError:
-                raise _bad_cell(self.source, line, column, f"{str(cell)[:40]!r}") from None
-        raise AssertionError("a column is refused, but none of its cells")
+            for line, cell in zip(self.lines, cells, strict=True):
+                try:
+                    parse([cell])
+                except ValueError:
+                    raise self._bad_cell(line, column, f"{str(cell)[:40]!r}") from None
+            raise
+
+    def _bad_cell(self, line: int, column: str, what: str) -> TraceFormatError:
+        problem = f"line {line} has {what} in the column {column!r}"
+        remedy = "numbers are plain, or with commas in groups of three digits; make the table again"
+        return TraceFormatError(self.source, problem, remedy)
 
 
 @dataclass(frozen=True)
@@ -173,11 +184,15 @@ def open_report(
     messages call a table that is no file.
     """
     if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        return _find(_read_file(path, reading), report, path)
-    if isinstance(source, ByteSource):
-        return _find(rows_of(source, _MAKE), report, source.path)
-    return _find(_given_rows(source, label), report, label)
+        label = os.fspath(source)
+        rows = _read_file(label, reading)
+    elif isinstance(source, ByteSource):
+        label = source.path
+        rows = rows_of(source, _MAKE)
+    else:
+        rows = enumerate(_given_rows(source, label), start=1)
+    titles = _header(rows, report, label)
+    return Table(label, _pieces(rows, titles, report, label))
 
 
 def report_of(titles: Sequence[Cell]) -> str | None:
@@ -202,18 +217,17 @@ def report_in(head: bytes) -> str | None:
         return None
 
 
-def _find(rows: Rows, report: Report, source: str) -> Table:
-    """Skip to the header of the wanted report."""
+def _header(rows: Rows, report: Report, source: str) -> Row:
+    """The titles of the wanted report; what comes before it is skipped."""
     seen: list[str] = []
     header_may_come, preamble = True, 0
-    numbered = iter(rows)
-    for _, row in numbered:
+    for _, row in rows:
         if _is_blank(row):
             header_may_come = True
             continue
         name = report_of(row) if header_may_come or len(row) == 1 else None
         if name == report:
-            return _table(numbered, row, report, source)
+            return row
         if name is not None:
             seen.append(name)
             header_may_come = False
@@ -226,22 +240,18 @@ def _find(rows: Rows, report: Report, source: str) -> Table:
     raise TraceFormatError(source, what, remedy)
 
 
-def _table(rows: Iterator[tuple[int, Row]], titles: Row, report: Report, source: str) -> Table:
+def _pieces(rows: Rows, titles: Row, report: Report, source: str) -> Iterator[Piece]:
     known = (*dict(_RECOGNISED)[report], *_OPTIONAL.get(report, ()))
     places = {column: at for column, at in _places(titles).items() if column in known}
     units = {column: unit for column, (_, unit) in places.items()}
     body = _body(rows, len(titles), source)
-
-    def pieces() -> Iterator[Piece]:
-        while some := list(islice(body, _ROWS_AT_ONCE)):
-            columns = {name: [row[place] for _, row in some] for name, (place, _) in places.items()}
-            unfinished = isinstance(some[-1][1], UnfinishedRow)
-            yield Piece(source, [line for line, _ in some], columns, units, unfinished)
-
-    return Table(source, pieces())
+    while some := list(islice(body, _ROWS_AT_ONCE)):
+        columns = {name: [row[place] for _, row in some] for name, (place, _) in places.items()}
+        unfinished = isinstance(some[-1][1], UnfinishedRow)
+        yield Piece(source, [line for line, _ in some], columns, units, unfinished)
 
 
-def _body(rows: Iterator[tuple[int, Row]], width: int, source: str) -> Iterator[tuple[int, Row]]:
+def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
     """The rows of a table, up to the messages or the next report behind it."""
     after_blank = False
     for line, row in rows:
@@ -257,11 +267,8 @@ def _body(rows: Iterator[tuple[int, Row]], width: int, source: str) -> Iterator[
         elif len(row) == 1:  # a message
             return
         else:
-            raise TraceFormatError(
-                source,
-                f"line {line} has {len(row)} cells, not {width} as its header",
-                "make it again; perhaps it was cut off",
-            )
+            problem = f"line {line} has {len(row)} cells, not {width} as its header"
+            raise TraceFormatError(source, problem, "make it again; perhaps it was cut off")
 
 
 def _places(titles: Sequence[Cell]) -> dict[str, tuple[int, str | None]]:
@@ -282,35 +289,106 @@ def _is_blank(row: Row) -> bool:
     return not row or (len(row) == 1 and not str(row[0]).strip())
 
 
-def _bad_cell(source: str, line: int, column: str, what: str) -> TraceFormatError:
-    return TraceFormatError(
-        source,
-        f"line {line} has {what} in the column {column!r}",
-        "numbers are plain, or with commas in groups of three digits; make the table again",
-    )
-
-
-# Where rows come from.
-
-
 def _read_file(path: str, reading: ReadingOptions) -> Iterator[tuple[int, Row]]:
     with ByteSource(path, reading=reading) as opened:
         yield from rows_of(opened, _MAKE)
 
 
-def _given_rows(source: object, label: str) -> Iterator[tuple[int, Row]]:
-    """The header and the rows of a DataFrame, or of a list, numbered from 1."""
-    columns, tolist = getattr(source, "columns", None), getattr(source, "itertuples", None)
-    if columns is not None and tolist is not None:
-        return enumerate(chain([list(columns)], tolist(index=False, name=None)), start=1)
+def _given_rows(source: object, label: str) -> Iterable[Row]:
+    """The header and the rows of a DataFrame, or of a list."""
+    if isinstance(source, pd.DataFrame):
+        return chain([list(source.columns)], source.itertuples(index=False, name=None))
     if isinstance(source, Iterable) and not isinstance(source, str | bytes | Mapping):
         rows = list(source)
         if rows and all(isinstance(row, Mapping) for row in rows):
             titles = list(rows[0])
-            cells = ([row.get(title) for title in titles] for row in rows)
-            return enumerate(chain([titles], cells), start=1)
+            return chain([titles], ([row.get(title) for title in titles] for row in rows))
         if all(isinstance(row, Sequence) and not isinstance(row, str | bytes) for row in rows):
-            return enumerate(rows, start=1)
+            return rows
     raise TypeError(
         f"{label}: a table is a path, a DataFrame, or a list of rows, not {type(source).__name__}"
     )
+
+
+FORMAT = "nsys stats cuda_gpu_trace (CSV)"
+
+_KINDS = (("[CUDA memcpy", EventKind.MEMCPY), ("[CUDA memset", EventKind.MEMSET))
+#: How tables spell the kinds of memory.
+_MEMORY = {"pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4}
+_ORDINAL = re.compile(r"(.*?)\s*\((\d{1,9})\)\s*", re.DOTALL)
+_MOST_ID = 2**62
+
+
+def read(source: TableSource | ByteSource) -> Trace:
+    """Read a `cuda_gpu_trace` table: GPU events without launches, in ns since the recording began.
+
+    `threads` are (device, stream). Grid and block sizes, registers and throughput are ignored.
+    """
+    table = open_report(source, Report.GPU_TRACE)
+    builder = TraceBuilder()
+    devices: dict[str, Device] = {}
+    for piece in table.pieces:
+        _add(piece, builder, devices)
+    described = {each.ordinal: each for each in reversed(devices.values()) if each.name}
+    trace = builder.finish(
+        devices=tuple(described[number] for number in sorted(described)),
+        path=table.source,
+        format_name=FORMAT,
+        bytes_read=source.bytes_read if isinstance(source, ByteSource) else 0,
+        notes=("The table has no launches, so all GPU events are unlinked.",),
+    )
+    if not trace.provenance.present:
+        raise TraceFormatError(
+            table.source, "holds no events", "record it again, with: nsys profile -t cuda,nvtx"
+        )
+    return trace
+
+
+def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> None:
+    names = piece.texts("name")
+    count = len(names)
+    texts = piece.texts("device") if "device" in piece.columns else [""] * count
+    for text in dict.fromkeys(texts):
+        if text not in devices:  # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
+            found = _ORDINAL.fullmatch(text)
+            number = sum(not _ORDINAL.fullmatch(known) for known in devices)
+            devices[text] = Device(int(found[2]), found[1]) if found else Device(number, text)
+    device = np.fromiter((devices[text].ordinal for text in texts), np.int64, count)
+    stream = _ids(piece.whole("strm") if "strm" in piece.columns else [None] * count)
+    thread = of_rows(lambda *place: builder.threads[place], device, stream)
+    known: Interner[str] = Interner()
+    name = known.codes(names, count)
+    kinds = [
+        next((kind for start, kind in _KINDS if text.startswith(start)), EventKind.KERNEL)
+        for text in known
+    ]
+    categories = builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))
+    numbers = {"correlation": _ids(piece.whole("corrid")), "device": device, "stream": stream}
+    for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):
+        if column in piece.columns:
+            codes = [_MEMORY.get(text.lower(), NONE) for text in piece.texts(column)]
+            numbers[argument] = np.array(codes, dtype=np.int64)
+    rows = np.arange(count)
+    builder.add(
+        {
+            "ts": _filled(piece.nanoseconds("start"), MISSING_NS),
+            "dur": _filled(piece.nanoseconds("duration"), MISSING_NS),
+            "name": builder.names.codes(known, len(known))[name],
+            "kind": np.array(kinds, dtype=np.int64)[name],
+            "thread": thread,
+            "category": categories[name],
+        },
+        {argument: (rows, values) for argument, values in numbers.items()},
+        {},
+    )
+
+
+def _ids(values: Sequence[int | None]) -> Int64Array:
+    """Ids; `NONE` for one that is missing or no id."""
+    ids = _filled(values, NONE)
+    return np.where((ids < 0) | (ids >= _MOST_ID), NONE, ids)
+
+
+def _filled(values: Sequence[int | None], missing: int) -> Int64Array:
+    """Numbers; `MISSING_NS` for times that are missing, which the builder counts out."""
+    return np.array([missing if value is None else value for value in values], dtype=np.int64)

@@ -1,26 +1,31 @@
-"""Where things happen in an Nsight Systems export: its global ids as processes, threads, devices.
+"""What is where in an Nsight Systems export: processes, threads, devices, names, and NVTX.
 
 A global id packs, from the top: 8 bits of hardware, 8 of a virtual machine, 24 of the process and
-24 of the thread. The first two tell several machines in one report apart. Also what Nsight Systems
-calls things, and what the rest of the program calls them.
+24 of the thread. The first two tell several machines in one report apart.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
-from tracelens_ext.trace import NONE, Device
+from tracelens_ext.readers.builder import Interner, of_rows
+from tracelens_ext.readers.sqlite_columns import MISSING
+from tracelens_ext.trace import NONE, Device, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens_ext.readers.builder import Labels, TraceBuilder
     from tracelens_ext.readers.nsys.sqlite import NsysDatabase
-    from tracelens_ext.trace import Int32Array, Int64Array
+    from tracelens_ext.trace import Int64Array
+
+    Names = dict[tuple[int, ...], bytes]
 
 
 PROCESS_SHIFT = 24
@@ -46,31 +51,26 @@ class Places:
     def __init__(self, database: NsysDatabase, builder: TraceBuilder) -> None:
         self._database = database
         self._threads = builder.threads
-        self._machines: dict[int, int] = {}
+        self._machines: Interner[int] = Interner()
         self._machine_of_pid: dict[int, int] = {}
         self._processes: dict[int, int | str] = {}
         self._thread_ids: dict[int, tuple[int | str, int | str]] = {}
 
-    def host_threads(self, global_tid: Int64Array) -> Int32Array:
+    def host_threads(self, global_tid: Int64Array) -> Int64Array:
         """The entry of `threads` for each global thread id, shape (m,)."""
-        distinct, number = distinct_rows(global_tid)
-        codes = [self._threads[self._thread(tid)] for (tid,) in distinct]
-        return np.array(codes, dtype=np.int32)[number]
+        return of_rows(lambda tid: self._threads[self._thread(tid)], global_tid)
 
     def streams(
         self, global_pid: Int64Array, device: Int64Array, stream: Int64Array
-    ) -> tuple[Int32Array, Int64Array]:
-        """The entry of `threads` and the device of each GPU event, each shape (m,).
-
-        Two processes that use one device have streams of their own.
-        """
-        distinct, number = distinct_rows(global_pid, device, stream)
-        codes, devices = [], []
-        for pid, ordinal, queue in distinct:
-            ordinal = self._device(pid, ordinal)
-            codes.append(self._threads[self._process_of_gpu(pid), f"GPU {ordinal} stream {queue}"])
-            devices.append(ordinal)
-        return np.array(codes, dtype=np.int32)[number], np.array(devices, dtype=np.int64)[number]
+    ) -> tuple[Int64Array, Int64Array]:
+        """The entry of `threads`, a process's stream, and the device of each GPU event, (m,)."""
+        device = of_rows(self._device, global_pid, device)
+        code = self._threads.__getitem__
+        thread = of_rows(
+            lambda pid, gpu, queue: code((self._process_of_gpu(pid), f"GPU {gpu} stream {queue}")),
+            *(global_pid, device, stream),
+        )
+        return thread, device
 
     def _thread(self, global_tid: int) -> tuple[int | str, int | str]:
         if global_tid == MISSING:
@@ -83,10 +83,9 @@ class Places:
         """A process id; of one that two machines both have, the second time with the machine."""
         if number not in self._processes:
             pid, machine = number & _LOW_BITS, number >> (_MACHINE_SHIFT - PROCESS_SHIFT)
-            first = self._machine_of_pid.setdefault(pid, machine)
-            index = self._machines.setdefault(machine, len(self._machines))
-            label = pid if first == machine else f"{pid} on machine {index + 1}"
-            self._processes[number] = label
+            index = self._machines[machine]
+            is_first = self._machine_of_pid.setdefault(pid, machine) == machine
+            self._processes[number] = pid if is_first else f"{pid} on machine {index + 1}"
         return self._processes[number]
 
     def _process_of_gpu(self, global_pid: int) -> int | str:
@@ -97,9 +96,7 @@ class Places:
     def _device(self, global_pid: int, ordinal: int) -> int:
         if global_pid == MISSING or ordinal < 0:
             return max(ordinal, -1)
-        machine = global_pid >> _MACHINE_SHIFT
-        index = self._machines.setdefault(machine, len(self._machines))
-        return ordinal + index * DEVICES_A_MACHINE
+        return ordinal + self._machines[global_pid >> _MACHINE_SHIFT] * DEVICES_A_MACHINE
 
     def name(self, labels: Labels) -> None:
         """Give the processes and threads of events the names that the export has for them."""
@@ -183,27 +180,138 @@ def memcpy_name(copy_kind: int, label: str | None = None) -> str:
 
 
 def api_name(name: str) -> str:
-    """A CUDA call without the version of its interface: `cudaLaunchKernel` of `…_v7000`.
-
-    What belongs to the name stays: `cudaStreamGetCaptureInfo_v2`, `cuMemcpyHtoDAsync_v2`.
-    """
+    """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; not `…_v2`."""
     found = re.search(rf"{_API_VERSION.pattern}\Z", name)
     return name[: found.start()] or name if found else name
 
 
 def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
-    """The operation that a range of `torch.autograd.profiler.emit_nvtx()` is about.
+    """The operation that a range of `torch.autograd.profiler.emit_nvtx` is about; None of others.
 
-    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: PyTorch writes a sequence number,
-    a number of the call, or both.
-
-    Returns:
-        Its name; its autograd sequence number, and the number of the call (of two operations the
-        outer has the lower), `NONE` where there is none; the shapes of its inputs as JSON, empty
-        where they were not recorded. None for any other range.
+    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: its name, its sequence number,
+    the number of the call (an outer one is lower), `NONE` without; shapes as JSON, or empty.
     """
     found = _EMITTED.search(text)
     if found is None or not found.start():
         return None
     sequence, op_id, only_id, sizes = found.groups()
     return text[: found.start()], int(sequence or NONE), int(op_id or only_id or NONE), sizes or b""
+
+
+NVTX = "NVTX_EVENTS"
+#: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
+_CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
+_NAMING = (_CATEGORY, 39, _DOMAIN, 76, 97, 98, 99)  # of threads, devices, contexts, streams too
+
+DOMAIN, CATEGORY = "NVTX domain", "NVTX category"
+_NO_TEXT = b"(no text)"
+#: The trace's own word for an event's kind.
+_STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
+_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category", "textId")
+
+
+class NvtxRanges:
+    """Adds the NVTX events of an export to a trace; `open_ranges` have no end, so get no length.
+
+    A range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx` wrote is the
+    `CPU_OP` that it tells of. Domain and category are arguments, where they are not the default.
+    """
+
+    def __init__(self, database: NsysDatabase, builder: TraceBuilder, places: Places) -> None:
+        self._database = database
+        self._builder = builder
+        self._places = places
+        self._about = cache(self._about_text)
+        self.open_ranges = 0
+
+    def read(self) -> None:
+        """Add all of them."""
+        domains = self._named(_DOMAIN, "domainId")
+        categories = self._named(_CATEGORY, "domainId", "category")
+        texts = self._database.texts(NVTX, "text")
+        for chunk in self._database.chunks(NVTX, _COLUMNS):
+            own = list(islice(texts, len(chunk["start"])))
+            naming = np.isin(chunk["eventType"], _NAMING)
+            rows = np.flatnonzero(np.isin(chunk["eventType"], (_MARK, _PUSH_POP, _START_END)))
+            others = len(own) - len(rows) - int(naming.sum())
+            self._builder.metadata_events += int(naming.sum())
+            self._builder.dropped["an NVTX event that is no range and no mark"] += others
+            if not len(rows):
+                continue
+            if len(rows) < len(own):
+                chunk = {name: column[rows] for name, column in chunk.items()}
+                own = [own[row] for row in rows.tolist()]
+            process = chunk["globalTid"] >> PROCESS_SHIFT
+            domain = process, chunk["domainId"]
+            told = {
+                DOMAIN: self._group(domains, "domain", *domain),
+                CATEGORY: self._group(categories, "category", *domain, chunk["category"]),
+            }
+            self._add(chunk, self._filled(own, chunk["textId"]), told)
+
+    def _filled(self, own: Sequence[bytes | None], text_id: Int64Array) -> list[bytes]:
+        """The text of each event: its own, else the registered one."""
+        lacking = [at for at, text in enumerate(own) if not text]
+        texts = [text or _NO_TEXT for text in own]
+        found = self._database.strings(text_id[lacking]) if lacking else []
+        for at, text in zip(lacking, found, strict=True):
+            if text:
+                texts[at] = text.encode()
+        return texts
+
+    def _named(self, event_type: int, *columns: str) -> Names:
+        """What a process calls its domains or categories: (process, id …) → JSON text."""
+        if "eventType" not in self._database.tables.get(NVTX, ()):
+            return {}
+        where = f" WHERE eventType = {event_type}"
+        own = list(self._database.texts(NVTX, "text", where))
+        names: Names = {}
+        at = 0
+        for chunk in self._database.chunks(NVTX, ("globalTid", "textId", *columns), where):
+            process = (chunk["globalTid"] >> PROCESS_SHIFT).tolist()
+            keys = zip(process, *(chunk[name].tolist() for name in columns), strict=True)
+            texts = self._filled(own[at : at + len(process)], chunk["textId"])
+            at += len(process)
+            for key, text in zip(keys, texts, strict=True):
+                names[key] = msgspec.json.encode(text.decode("utf-8", "replace"))
+        return names
+
+    def _group(self, names: Names, what: str, *key: Int64Array) -> Int64Array:
+        """The text of each event's domain or category, `NONE` of the default one, (m,)."""
+        texts = self._builder.texts
+
+        def code(*ids: int) -> int:
+            if ids[-1] in (MISSING, 0):
+                return NONE
+            return texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
+
+        return of_rows(code, *key)
+
+    def _add(
+        self, chunk: dict[str, Int64Array], texts: list[bytes], groups: dict[str, Int64Array]
+    ) -> None:
+        distinct: Interner[bytes] = Interner()
+        codes = distinct.codes(texts, len(texts))
+        about = np.array([self._about(text) for text in distinct], dtype=np.int64)
+        name, kind, call, sequence, dims = about.T[:, codes]
+        style = chunk["eventType"]
+        is_open = (style != _MARK) & (chunk["end"] == MISSING)
+        self.open_ranges += int(is_open.sum())
+        category = np.empty(len(style), dtype=np.int64)
+        for number, word in _STYLES.items():
+            category[style == number] = self._builder.categories[word]
+        chunk["end"] = np.where(is_open | (style == _MARK), chunk["start"], chunk["end"])
+        kind = np.where(style == _MARK, EventKind.INSTANT, kind)
+        thread = self._places.host_threads(chunk["globalTid"])
+        numbers = {"External id": call, "Sequence number": sequence}
+        self._builder.add_rows(
+            chunk, name, kind, thread, category, numbers, {"Input Dims": dims} | groups
+        )
+
+    def _about_text(self, text: bytes) -> tuple[int, ...]:
+        """Codes and numbers of what a text says: name, kind, call, sequence, shapes; or `NONE`."""
+        kind, call, sequence, dims = EventKind.USER_ANNOTATION, NONE, NONE, NONE
+        if operation := emitted_op(text):
+            text, sequence, call, sizes = operation
+            kind, dims = EventKind.CPU_OP, self._builder.texts[sizes] if sizes else NONE
+        return self._builder.names[text.decode("utf-8", "replace")], kind, call, sequence, dims

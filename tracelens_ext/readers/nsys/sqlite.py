@@ -1,4 +1,4 @@
-"""Reader for SQLite exports of Nsight Systems (`nsys export --type sqlite`).
+"""Reader for SQLite exports of Nsight Systems, and for reports, which `nsys export` converts.
 
 Supports: exports of 2022 to today (schema 2.9 to 3.25): kernels, copies, memsets, graphs recorded
 whole, CUDA runtime and driver calls, calls of cuBLAS and cuDNN, NVTX ranges and marks; several
@@ -9,23 +9,36 @@ Format: the SQLite schema reference in the documentation of Nsight Systems.
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.nsys.places import MEMSET_NAME, Places, api_name, memcpy_name
-from tracelens_ext.readers.nsys.ranges import TABLE as NVTX
-from tracelens_ext.readers.nsys.ranges import NvtxRanges
-from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up
-from tracelens_ext.text import NO_NAME
+from tracelens_ext.readers.builder import Labels, TraceBuilder, looked_up, of_rows
+from tracelens_ext.readers.nsys.places import (
+    MEMSET_NAME,
+    NVTX,
+    NvtxRanges,
+    Places,
+    api_name,
+    memcpy_name,
+)
+from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.text import NO_NAME, one_line
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Int64Array, Trace
@@ -84,12 +97,16 @@ _ON_HOST = ("start", "end", "globalTid", "nameId")
 _DRIVER_CLASS = 1
 
 
-def read(source: ByteSource, exported: Path | None = None) -> Trace:
-    """Read an export, or what a report was `exported` to.
+def read(source: ByteSource) -> Trace:
+    """Read an export, or a report, which `nsys export` converts to one.
 
     Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
-    with NsysDatabase(source.path, exported or source.file_or_bytes()) as database:
+    is_export = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    with (
+        nullcontext(source.file_or_bytes()) if is_export else _exported(source) as export,
+        NsysDatabase(source.path, export) as database,
+    ):
         if not any(map(database.has_rows, _OF_CUDA)):
             raise _without_cuda(database)
         return _Export(database, source.progress).read()
@@ -98,11 +115,8 @@ def read(source: ByteSource, exported: Path | None = None) -> Trace:
 def _without_cuda(database: NsysDatabase) -> TraceFormatError:
     recorded = [name for name in (NVTX, "OSRT_API", "COMPOSITE_EVENTS") if database.has_rows(name)]
     has = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
-    return TraceFormatError(
-        database.path,
-        f"is a recording of Nsight Systems without CUDA events ({has})",
-        "record with `nsys profile -t cuda,nvtx`",
-    )
+    problem = f"is a recording of Nsight Systems without CUDA events ({has})"
+    return TraceFormatError(database.path, problem, "record with `nsys profile -t cuda,nvtx`")
 
 
 class _Export:
@@ -126,9 +140,6 @@ class _Export:
             self._progress(size * number // len(steps), size)
             step()
         self._progress(size, size)
-        return self._finished()
-
-    def _finished(self) -> Trace:
         about = self._database.meta_data()
         schema = about.get("EXPORT_SCHEMA_VERSION", "")
         labels = Labels()
@@ -158,10 +169,10 @@ class _Export:
         categories = self._builder.categories
         for chunk in self._database.chunks(_CALLS, columns):
             driver = chunk["eventClass"] == _DRIVER_CLASS
-            words = [categories[word] for word in ("cuda_runtime", "cuda_driver")]
+            runtime, of_driver = categories["cuda_runtime"], categories["cuda_driver"]
             kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
             numbers = {"correlation": chunk["correlationId"]}
-            self._add_host(chunk, kind, np.where(driver, words[1], words[0]), numbers)
+            self._add_host(chunk, kind, np.where(driver, of_driver, runtime), numbers)
         for table, word in _LIBRARIES.items():
             for chunk in self._database.chunks(table, _ON_HOST):
                 self._add_host(chunk, EventKind.CPU_OP, categories[word], {})
@@ -203,9 +214,12 @@ class _Export:
 
     def _graphs(self) -> None:
         """Graphs recorded as a whole: one GPU event each, called after its graph."""
-        count = 0
+        count, names = 0, self._builder.names
         for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
-            name = looked_up(chunk["graphId"], self._graph_names)
+            name = of_rows(
+                lambda n: names["CUDA graph" if n == MISSING else f"CUDA graph {n}"],
+                chunk["graphId"],
+            )
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
             count += len(name)
         if count:
@@ -217,9 +231,8 @@ class _Export:
     def _add_gpu(
         self, chunk: dict[str, Int64Array], kind: EventKind, name: Int64Array, category: str
     ) -> None:
-        thread, device = self._places.streams(
-            chunk["globalPid"], chunk["deviceId"], chunk["streamId"]
-        )
+        place = (chunk[column] for column in ("globalPid", "deviceId", "streamId"))
+        thread, device = self._places.streams(*place)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
         told = ("bytes", "grid", "shared memory", *MEMORY_KINDS)
         numbers |= {name: chunk[name] for name in told if name in chunk} | {"device": device}
@@ -230,17 +243,8 @@ class _Export:
 
     def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
         """The name that each id of a text stands for, as the builder numbers it."""
-        names = self._builder.names
-        return looked_up(
-            ids,
-            lambda distinct: [
-                names[spell(text) if text else NO_NAME] for text in self._database.strings(distinct)
-            ],
-        )
-
-    def _graph_names(self, graphs: Int64Array) -> list[int]:
-        numbers = ("" if graph == MISSING else f" {graph}" for graph in graphs.tolist())
-        return [self._builder.names[f"CUDA graph{number}"] for number in numbers]
+        names, find = self._builder.names, self._database.strings
+        return looked_up(ids, lambda used: [names[spell(t) if t else NO_NAME] for t in find(used)])
 
     def _copy_names(self, kinds: Int64Array) -> list[int]:
         """The names of kinds of copies; of unknown ones, as the export itself calls them."""
@@ -251,3 +255,82 @@ class _Export:
 
 
 _KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+
+
+# Reports.
+
+_TROUBLE = re.compile(
+    r"error|fail|cannot|can't|could not|unable|invalid|corrupt|unsupported|not supported|no such"
+    r"|denied|not found|newer|version|what\(\)",
+    re.IGNORECASE,
+)
+
+
+@contextmanager
+def _exported(source: ByteSource) -> Iterator[Path]:
+    """The export of a report while it is read: of the cache, kept there, or removed again."""
+    path, cache = source.path, source.cache
+    if source.file is None or source.compressed:
+        what = "a report of Nsight Systems that is gzipped or an open file"
+        raise TraceFormatError(path, f"is {what}", "unpack it and give its path")
+    if cache is not None and (kept := cache.conversion(path)) is not None:
+        yield kept
+        return
+    where = None
+    if cache is not None:  # an export that is made there needs no copying
+        with suppress(OSError):  # the cache says so when it keeps the export
+            cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            where = cache.folder if os.access(cache.folder, os.W_OK) else None
+    with TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where) as folder:
+        made = Path(folder) / "export.sqlite"
+        _export(path, made, source.reading.nsys)
+        kept = cache.keep_conversion(path, made) if cache is not None else None
+        yield kept or made
+
+
+def _export(path: str, made: Path, chosen: str | None) -> None:
+    program = _program(path, chosen)
+    command = [program, "export", "--type=sqlite", "--force-overwrite=true", f"--output={made}"]
+    command.append(str(Path(path).absolute()))
+    try:
+        done = subprocess.run(  # noqa: S603  # the user's own program, no shell
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError as error:
+        raise _failed(path, f"{program} cannot be run ({error.strerror or error})") from None
+    if done.returncode != 0:
+        said = _telling(done.stderr) or _telling(done.stdout) or "it says nothing"
+        raise _failed(path, f"`nsys export` failed with exit code {done.returncode} ({said})")
+    if not made.is_file():
+        raise _failed(path, "`nsys export` wrote no database")
+
+
+def _program(path: str, chosen: str | None) -> str:
+    found = shutil.which(chosen or "nsys")
+    if found is not None:
+        return found
+    name = Path(path)
+    why = (
+        f"there is no program {chosen} to convert it"
+        if chosen
+        else "the program `nsys`, which converts it, is not on the PATH"
+    )
+    raise TraceFormatError(
+        path,
+        f"is a report of Nsight Systems, and {why}",
+        f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed and give"
+        f" {name.stem}.sqlite, or name the program with --nsys",
+    )
+
+
+def _failed(path: str, why: str) -> TraceFormatError:
+    problem = f"cannot be converted: {why}"
+    remedy = "is the report whole, and nsys not older than what recorded it?"
+    return TraceFormatError(path, problem, remedy)
+
+
+def _telling(output: bytes) -> str:
+    """What a program said went wrong: its lines about errors, else its last line."""
+    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    telling = [line.strip() for line in lines if _TROUBLE.search(line)]
+    return one_line("; ".join(dict.fromkeys(telling or lines[-1:])))

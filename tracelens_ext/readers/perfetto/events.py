@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner
+from tracelens_ext.lazy import pd
+from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.kineto.schema import PLAN
 from tracelens_ext.readers.perfetto import packets as said
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
@@ -47,24 +49,11 @@ _NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
 WHOLE, TOKEN, TEXT, LOOSE, MESSAGE = range(5)
 
 
-class Columns(NamedTuple):
-    """Packets of events, k of them, each shape (k,)."""
-
-    time: Int64Array  #: ns
-    duration: Int64Array  #: ns, of GPU work
-    type: Int64Array
-    track: Int64Array  #: uuid; of GPU work and values an index into `places`
-    name: Int64Array  #: code of a text, `NONE` without
-    category: Int64Array  #: likewise
-
-
-class Arguments(NamedTuple):
-    """Arguments of events, each shape (a,)."""
-
-    event: Int64Array
-    name: Int64Array  #: index into `WANTED`
-    form: Int64Array
-    value: Int64Array
+#: Columns of packets of events: time and duration (of GPU work) in ns; type; track: uuid, or of GPU
+#: work and values an index into `places`; codes of texts, `NONE` without.
+_EVENT = ("time", "duration", "type", "track", "name", "category")
+#: Columns of arguments: packet of an event, index into `WANTED`, form, value.
+_ARGUMENT = ("event", "name", "form", "value")
 
 
 class Track(NamedTuple):
@@ -80,20 +69,16 @@ class Track(NamedTuple):
 class Events:
     """The events of a file on their way to a trace.
 
-    Attributes:
-        count: packets of events so far.
-        is_foreign: whether there are packets of a phone's kernel or of a browser.
-        raw: the bytes of the file.
-        tracks: uuid → what the file says of a track.
-        places: process and stream of GPU work, process of values.
+    Attributes: `count`, packets of events so far; `is_foreign`, whether some are of a phone or a
+    browser; `raw`, the bytes; `tracks` by uuid; `places`: process and stream of GPU work.
     """
 
     def __init__(self, data: Bytes) -> None:
         self._data, self.raw = data, memoryview(data.data)
         self._sequences = Sequences(data)
         self.count, self.is_foreign = 0, False
-        self._columns: list[Columns] = []
-        self._arguments: list[Arguments] = []
+        self._columns: list[pd.DataFrame] = []
+        self._arguments: list[pd.DataFrame] = []
         self.tracks: dict[int, Track] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
         self._submitted: list[tuple[Int64Array, Int64Array]] = []
@@ -129,19 +114,21 @@ class Events:
             thread=None if thread is None else (number_in(thread, 1), number_in(thread, 2)),
         )
 
-    def _add(self, columns: Columns) -> None:
-        self._columns.append(columns)
-        self.count += len(columns.time)
+    def _add(self, *columns: Int64Array) -> None:
+        self._columns.append(pd.DataFrame(dict(zip(_EVENT, columns, strict=True))))
+        self.count += len(columns[0])
 
-    def columns(self) -> Columns:
+    def _add_arguments(self, *columns: Int64Array) -> None:
+        self._arguments.append(pd.DataFrame(dict(zip(_ARGUMENT, columns, strict=True))))
+
+    def columns(self) -> pd.DataFrame:
         """All events."""
-        return Columns(*map(np.concatenate, zip(*self._columns, strict=True)))
+        return pd.concat(self._columns, ignore_index=True)
 
-    def arguments(self) -> Arguments:
+    def arguments(self) -> pd.DataFrame:
         """The arguments of all events."""
-        found = Arguments(*map(np.concatenate, zip(*self._arguments, strict=True)))
-        whole = found.event < self.count  # not of a window that is damaged
-        return found if whole.all() else Arguments(*(column[whole] for column in found))
+        found = pd.concat(self._arguments, ignore_index=True)
+        return found[found["event"] < self.count]  # not of a window that is damaged
 
     def submissions(self) -> tuple[Int64Array, Int64Array]:
         """Calls, and the GPU work that each says it has submitted, (s,)."""
@@ -176,7 +163,7 @@ class Events:
             self._submitted.append((self.count + message[inner.message[ids]], inner.value[ids]))
         message, start, end = found.contents(4)
         self._annotations(message, state[message], start, end)
-        self._add(Columns(time, np.zeros(count, dtype=np.int64), kind, track, name, category))
+        self._add(time, np.zeros(count, dtype=np.int64), kind, track, name, category)
 
     def _wanted_of(self, names: Int64Array) -> Int64Array:
         """The places in `WANTED` of codes of names, `NONE` of others."""
@@ -217,7 +204,7 @@ class Events:
         )
         form = np.where(whole, WHOLE, MESSAGE)
         value[by_number], form[by_number] = code, TEXT
-        self._arguments.append(Arguments(self.count + event, wanted, form, value))
+        self._add_arguments(self.count + event, wanted, form, value)
 
     def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
         count, sequences = len(time), self._sequences
@@ -230,13 +217,13 @@ class Events:
         name = np.where(name == NONE, np.where(other == NONE, stage, other), name)
         queue = interned[said.STAGE].find(state, found.numbers(13, count))
         gpu = found.numbers(11, count)
-        rows = np.stack((gpu, queue), axis=1)
-        distinct, place = np.unique(rows, axis=0, return_inverse=True)
         texts = list(sequences.texts)
-        lanes = [
-            self.places[device, _number_at_end(texts[code]) if code != NONE else "?"]
-            for device, code in distinct.tolist()
-        ]
+        lane = of_rows(
+            lambda device, of: self.places[
+                device, _number_at_end(texts[of]) if of != NONE else "?"
+            ],
+            *(gpu, queue),
+        )
         work = self.count + np.arange(count)
         self._work_ids.append((work, found.numbers(1, count)))
         message, start, end = found.contents(6)
@@ -250,10 +237,9 @@ class Events:
         value[pair[used]] = sequences.slices(a[used], b[used])
         keep = np.flatnonzero((wanted != NONE) & (value != NONE))
         form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
-        self._arguments.append(Arguments(work[message[keep]], wanted[keep], form, value[keep]))
-        lane = np.array(lanes, dtype=np.int64)[place.reshape(-1)]
+        self._add_arguments(work[message[keep]], wanted[keep], form, value[keep])
         kind = np.full(count, STAGE)
-        self._add(Columns(time, found.numbers(2, count), kind, lane, name, stage))
+        self._add(time, found.numbers(2, count), kind, lane, name, stage)
 
     def _counter_values(self, time: int, state: int, event: Message) -> None:
         names = self._sequences.counters.get((state, number_in(event, 4)), (0, {}))
@@ -269,8 +255,8 @@ class Events:
             row = (self.count, WANTED.index(""), TOKEN, texts[json.dumps(number).encode()])
             place = self.places[f"GPU {gpu} Counters", "?"]
             columns = (time, 0, VALUE, place, texts[name.encode()], NONE)
-            self._arguments.append(Arguments(*(np.array([each]) for each in row)))
-            self._add(Columns(*(np.array([each]) for each in columns)))
+            self._add_arguments(*(np.array([each]) for each in row))
+            self._add(*(np.array([each]) for each in columns))
 
 
 def _number_at_end(text: bytes) -> int | str:
@@ -302,10 +288,7 @@ def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Arra
 
 
 def _match_runs(begins: BoolArray, track: Int64Array, time: Int64Array, result: Int64Array) -> None:
-    """Match runs of begins with the ends behind them, if these are as many on the same tracks.
-
-    Unless slices of a track would cross: then its ends are in order of time.
-    """
+    """Match runs of begins with as many ends behind them on their tracks, if no slices cross."""
     bounds = np.append(np.flatnonzero(np.diff(begins, prepend=not begins[0])), len(begins))
     size = np.diff(bounds)
     run = np.flatnonzero(begins[bounds[:-2]] & (size[:-1] == size[1:]))
@@ -325,25 +308,14 @@ def _match_runs(begins: BoolArray, track: Int64Array, time: Int64Array, result: 
 
 def _match(order: Int64Array, begins: BoolArray, track: Int64Array, result: Int64Array) -> None:
     """Match what is in order, track by track; ends that nothing began are passed over."""
-    while len(order):
-        step = np.where(begins[order], 1, -1)
-        number = np.cumsum(np.diff(track[order], prepend=track[order[0]]) != 0)
-        first = np.flatnonzero(np.diff(number, prepend=-1))
-        depth = np.cumsum(step)
-        depth -= np.repeat(depth[first] - step[first], np.diff(np.append(first, len(order))))
-        # Each track's depths are put below those of the one before it: one pass finds all minima.
-        shift = -number * (2 * len(order) + 1)
-        least = np.minimum.accumulate(np.minimum(depth, 0) + shift)
-        astray = (step < 0) & (depth + shift == least) & (depth < 0)
-        astray &= np.append(True, least[1:] < least[:-1])
-        if not astray.any():
-            break
-        order = order[~astray]
-    if not len(order):
-        return
-    level = depth + (step < 0)
-    by_level = np.lexsort((np.arange(len(order)), level, number))
-    pair = (step[by_level[:-1]] > 0) & (step[by_level[1:]] < 0)
-    pair &= np.diff(level[by_level]) == 0
-    pair &= np.diff(number[by_level]) == 0
-    result[order[by_level[:-1][pair]]] = order[by_level[1:][pair]]
+    begun: dict[int, list[int]] = defaultdict(list)
+    pairs: list[tuple[int, int]] = []
+    columns = (column.tolist() for column in (order, begins[order], track[order]))
+    for row, is_begin, of in zip(*columns, strict=True):
+        if is_begin:
+            begun[of].append(row)
+        elif begun[of]:
+            pairs.append((begun[of].pop(), row))
+    if pairs:
+        first, second = np.array(pairs).T
+        result[first] = second

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder
+from tracelens_ext.lazy import pd
+from tracelens_ext.readers.builder import Labels, TraceBuilder, of_rows
 from tracelens_ext.readers.kineto.schema import kind_of
 from tracelens_ext.readers.perfetto import events as packed
 from tracelens_ext.readers.perfetto.events import Events, ends_of
 from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in, windows
 from tracelens_ext.readers.source import AGAIN, salvage_notes
-from tracelens_ext.readers.sqlite_columns import distinct_rows
 from tracelens_ext.readers.xplane.many_messages import (
     PADDING,
     DamagedError,
@@ -36,7 +36,6 @@ from tracelens_ext.text import NO_NAME, encodable
 from tracelens_ext.trace import NONE, Conventions, EventKind
 
 if TYPE_CHECKING:
-    from tracelens_ext.readers.perfetto.events import Columns
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import BoolArray, Int64Array, Trace
 
@@ -81,25 +80,21 @@ class TraceMaker:
         columns = self._events.columns()
         self._builder.metadata_events = len(self._events.tracks)
         row, columns = self._slices(columns)
-        threads = self._builder.threads
-        thread = np.empty(len(columns.time), dtype=np.int64)
-        ours = columns.type >= packed.STAGE
-        places = [threads[each] for each in self._events.places]
-        thread[ours] = np.array(places, dtype=np.int64)[columns.track[ours]]
-        track, place = np.unique(columns.track[~ours], return_inverse=True)
-        places = [threads[self._place_of(uuid)] for uuid in track.tolist()]
-        thread[~ours] = np.array(places, dtype=np.int64)[place.reshape(-1)]
+        track, ours = columns["track"].to_numpy(), columns["type"].to_numpy() >= packed.STAGE
+        names, lanes, places = self._builder.names, self._builder.threads, [*self._events.places]
+        thread = np.empty(len(columns), dtype=np.int64)
+        thread[ours] = of_rows(lambda place: lanes[places[place]], track[ours])
+        thread[~ours] = of_rows(lambda uuid: lanes[self._place_of(uuid)], track[~ours])
         kind, category = self._kinds(columns, row)
         numbers, texts = self._decoded(row, kind)
         self._link(row, kind, numbers)
-        used, name = np.unique(columns.name, return_inverse=True)
-        known = [encodable(self._texts[c]) if c != NONE else NO_NAME for c in used.tolist()]
-        codes = self._builder.names.codes(known, len(known))
         self._builder.add(
             {
-                "ts": columns.time,
-                "dur": columns.duration,
-                "name": codes[name.reshape(-1)] if len(name) else name,
+                "ts": columns["time"].to_numpy(),
+                "dur": columns["duration"].to_numpy(),
+                "name": of_rows(
+                    lambda code: names[self._text(code) or NO_NAME], columns["name"].to_numpy()
+                ),
                 "kind": kind,
                 "thread": thread,
                 "category": category,
@@ -120,22 +115,26 @@ class TraceMaker:
         as_operations = not trace.count_of(EventKind.CPU_OP)
         return replace(trace, conventions=Conventions(annotations_are_operations=as_operations))
 
-    def _slices(self, columns: Columns) -> tuple[Int64Array, Columns]:
+    def _slices(self, columns: pd.DataFrame) -> tuple[Int64Array, pd.DataFrame]:
         """The row of each packet, `NONE` of those that are no event, and the events by row."""
-        kind, dropped = columns.type, self._builder.dropped
+        kind, dropped = columns["type"].to_numpy(), self._builder.dropped
+        time = columns["time"].to_numpy()
         halves = np.flatnonzero((kind == packed.BEGIN) | (kind == packed.END))
         begins = kind[halves] == packed.BEGIN
-        end = ends_of(begins, columns.track[halves], columns.time[halves])
+        end = ends_of(begins, columns["track"].to_numpy()[halves], time[halves])
         matched = np.flatnonzero(end != NONE)
         rows = halves[matched]
-        columns.duration[rows] = columns.time[halves[end[matched]]] - columns.time[rows]
+        columns.loc[rows, "duration"] = time[halves[end[matched]]] - time[rows]
         dropped["slices that do not end"] += int(begins.sum()) - len(rows)
         dropped["ends of slices that do not begin"] += int((~begins).sum()) - len(rows)
         keep = (kind == packed.INSTANT) | (kind >= packed.STAGE)
         dropped["counters of tracks"] += len(kind) - len(halves) - int(keep.sum())
         keep[rows] = True
-        row = np.where(keep, np.cumsum(keep) - 1, NONE)
-        return row, packed.Columns(*(column[keep] for column in columns))
+        return np.where(keep, np.cumsum(keep) - 1, NONE), columns[keep]
+
+    def _text(self, code: int) -> str:
+        """What a code of a text stands for; empty of `NONE`."""
+        return "" if code == NONE else encodable(self._texts[code])
 
     def _place_of(self, uuid: int) -> _Place:
         """Process and thread of a track: of the nearest around it that has them."""
@@ -158,37 +157,37 @@ class TraceMaker:
         self._on_gpu[uuid] = _GPU_TRACK.match(label) is not None
         return place
 
-    def _kinds(self, columns: Columns, row: Int64Array) -> tuple[Int64Array, Int64Array]:
+    def _kinds(self, columns: pd.DataFrame, row: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The kind of each event, and the code of its category."""
-        used, place = np.unique(columns.category, return_inverse=True)
-        place = place.reshape(-1)
-        words = [encodable(self._texts[code]) if code != NONE else "" for code in used.tolist()]
-        category = np.array([self._builder.categories[word] for word in words] or [0])[place]
-        kind = np.array([_kind_of(word) for word in words] or [0], dtype=np.int64)[place]
-        kind[columns.type == packed.INSTANT] = EventKind.INSTANT
-        kind[columns.type == packed.VALUE] = EventKind.OTHER
-        stages = columns.type == packed.STAGE
-        nameless = (columns.category == NONE) & (columns.type == packed.BEGIN)
+        types, name, of = (columns[c].to_numpy() for c in ("type", "name", "category"))
+        category = of_rows(lambda code: self._builder.categories[self._text(code)], of)
+        kind = of_rows(lambda code: _kind_of(self._text(code)), of)
+        kind[types == packed.INSTANT] = EventKind.INSTANT
+        kind[types == packed.VALUE] = EventKind.OTHER
+        stages = types == packed.STAGE
+        nameless = (of == NONE) & (types == packed.BEGIN)
         if not (stages.any() or nameless.any()):
             return kind, category
         has = {name: self._having(name, row, len(kind)) for name in ("grid", "cbid", "bytes")}
-        name = {
+        like = {
             pattern: np.append([pattern.match(text) is not None for text in self._texts], False)
             for pattern in (_COPY, _FILL, _DRIVER, _PYTHON, _ANNOTATION)
         }
-        copies = name[_COPY][columns.name] | (stages & name[_COPY][columns.category])
-        fills = name[_FILL][columns.name] | (stages & name[_FILL][columns.category])
-        on_gpu = np.isin(columns.track, [uuid for uuid, is_gpu in self._on_gpu.items() if is_gpu])
+        copies = like[_COPY][name] | (stages & like[_COPY][of])
+        fills = like[_FILL][name] | (stages & like[_FILL][of])
+        on_gpu = (
+            columns["track"].isin([u for u, is_gpu in self._on_gpu.items() if is_gpu]).to_numpy()
+        )
         work = (on_gpu & (has["grid"] | has["bytes"])) | stages
-        calls = np.where(name[_DRIVER][columns.name], EventKind.DRIVER, EventKind.RUNTIME)
+        calls = np.where(like[_DRIVER][name], EventKind.DRIVER, EventKind.RUNTIME)
         told = (
             (work & copies, EventKind.MEMCPY),
             (work & fills, EventKind.MEMSET),
             (work, EventKind.KERNEL),
             (on_gpu, EventKind.GPU_ANNOTATION),
             (has["cbid"], calls),
-            (name[_PYTHON][columns.name], EventKind.PYTHON_FUNCTION),
-            (name[_ANNOTATION][columns.name], EventKind.USER_ANNOTATION),
+            (like[_PYTHON][name], EventKind.PYTHON_FUNCTION),
+            (like[_ANNOTATION][name], EventKind.USER_ANNOTATION),
             (self._having("External id", row, len(kind)), EventKind.CPU_OP),
         )
         guess = np.select([which for which, _ in told], [what for _, what in told], EventKind.OTHER)
@@ -196,7 +195,8 @@ class TraceMaker:
 
     def _having(self, name: str, row: Int64Array, count: int) -> BoolArray:
         """Which events have an argument."""
-        rows = row[self._arguments.event[self._arguments.name == packed.WANTED.index(name)]]
+        having = self._arguments["name"] == packed.WANTED.index(name)
+        rows = row[self._arguments["event"][having]]
         result = np.zeros(count, dtype=bool)
         result[rows[rows != NONE]] = True
         return result
@@ -205,24 +205,20 @@ class TraceMaker:
         """The numbers and the texts that are wanted of each kind of events, by argument."""
         numbers: _Pieces = {}
         texts: _Pieces = {}
-        order = np.argsort(self._arguments.name.astype(np.uint8), kind="stable")
-        bounds = np.searchsorted(self._arguments.name[order], np.arange(len(packed.WANTED) + 1))
+        arguments = dict(list(self._arguments.groupby("name")))
         for place, (name, (as_text, wanted)) in enumerate(packed.KINDS_WITH.items()):
-            mine = order[bounds[place] : bounds[place + 1]]
-            rows = row[self._arguments.event[mine]]
-            mine, rows = mine[rows != NONE], rows[rows != NONE]
-            keep = wanted[kind[rows]]
-            mine, rows = mine[keep], rows[keep]
-            if not (np.diff(rows) > 0).all():
-                rows, first = np.unique(rows, return_index=True)
-                mine = mine[first]
-            form, value = self._arguments.form[mine], self._arguments.value[mine]
+            if place not in arguments:
+                continue
+            mine = arguments[place].assign(row=lambda some: row[some["event"]])
+            mine = mine[mine["row"] != NONE]
+            mine = mine[wanted[kind[mine["row"]]]].drop_duplicates("row").sort_values("row")
+            rows, form, value = (mine[c].to_numpy(copy=True) for c in ("row", "form", "value"))
             others = np.flatnonzero((form != packed.WHOLE) | as_text)
             if len(others):
-                distinct, number = distinct_rows(form[others], value[others])
-                decoded = (self._value(*pair) for pair in distinct)
-                codes = [self._token(each) if as_text else _whole(each) for each in decoded]
-                value[others] = np.array(codes)[number]
+                code = self._token if as_text else _whole
+                value[others] = of_rows(
+                    lambda *pair, code=code: code(self._value(*pair)), form[others], value[others]
+                )
                 rows, value = rows[value != NONE], value[value != NONE]
             if len(rows):
                 (texts if as_text else numbers)[name] = rows, value

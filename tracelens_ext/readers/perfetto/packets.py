@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.sqlite_columns import distinct_rows
+from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.xplane.many_messages import (
     VARINT,
     DamagedError,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 MOST: Final = 2**62
 _WINDOW: Final = 1 << 21
 _PACKET: Final = 0x0A  # field 1, a message
-_MOST_PASSES: Final = 16
 #: Of `TracePacket`.
 CLOCKS, TIME, SEQUENCE, INTERNED, FLAGS, CLOCK, DEFAULTS = 6, 8, 10, 12, 13, 58, 59
 _CLEARED: Final = 1  # the flag of a packet before which its sequence forgets everything
@@ -70,18 +68,13 @@ def _chain(data: Bytes, at: int, stop: int, size: int) -> tuple[Int64Array, Int6
     place, start, end = place[fits], start[fits], (start + length)[fits]
     fits = (end == size) | (data[end] == _PACKET)
     place, start, end = place[fits], start[fits], end[fits]
-    for _ in range(_MOST_PASSES):
-        reached = np.zeros(stop - at + 1, dtype=bool)
-        reached[end[end < stop] - at] = reached[0] = True
-        kept = reached[place - at]
-        if kept.all():
-            return start, end
-        place, start, end = place[kept], start[kept], end[kept]
-    after = dict(zip(place.tolist(), range(len(place)), strict=True))
-    chain = []  # no profiler's file comes here
-    while at in after:
-        chain.append(after[at])
-        at = int(end[after[at]])
+    after = np.searchsorted(place, end)
+    follows = np.where(np.append(place, NONE)[after] == end, after, NONE).tolist()
+    chain = []
+    number = 0 if len(place) and place[0] == at else NONE
+    while number != NONE:
+        chain.append(number)
+        number = follows[number]
     return start[chain], end[chain]
 
 
@@ -90,19 +83,14 @@ class Interned(dict[tuple[int, int], int]):
 
     def find(self, state: Int64Array, number: Int64Array) -> Int64Array:
         """The codes of numbers, `NONE` of one that was never said, each shape (k,)."""
-        distinct, place = distinct_rows(state, number)
-        codes = [self.get((of, each), NONE) for of, each in distinct]
-        return np.array(codes or [NONE], dtype=np.int64)[place]
+        return of_rows(lambda *said: self.get(said, NONE), state, number)
 
 
 class Sequences:
     """The states of the sequences of a file, and what was said in them.
 
-    Attributes:
-        texts: all texts of the file that were needed, as bytes.
-        interned: by number in `InternedData`; codes of `texts`.
-        counters: (state, number) → a GPU, and the names of its counters by their ids.
-        track: state → the track of events that name none.
+    Attributes: `texts`, as bytes; `interned`, by number in `InternedData`, codes; `counters`:
+    (state, number) → a GPU, and the names of its counters; `track`: state → that of other events.
     """
 
     def __init__(self, data: Bytes) -> None:

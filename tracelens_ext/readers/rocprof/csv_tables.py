@@ -13,6 +13,7 @@ Format: "Using rocprofv3" in the documentation of ROCprofiler-SDK.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
@@ -34,7 +35,8 @@ from tracelens_ext.readers.rocprof.records import (
     kernel_name,
 )
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.sqlite_columns import MISSING
+from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -67,6 +69,12 @@ _TITLES: tuple[tuple[int, set[str]], ...] = (
     (_ALLOCATIONS, {"operation", *_TIMES}),
     (_SUMS, {"name", "calls", "totaldurationns"}),
 )
+#: Table of records → what they are, and the titles of their names and domains.
+_RECORDS = {
+    _CALLS: (EventKind.RUNTIME, "function", "domain"),
+    _DISPATCHES: (EventKind.KERNEL, "kernel_name", ""),
+    _COPIES: (EventKind.MEMCPY, "direction", "kind"),
+}
 #: Titles of rocprof and rocprofv2 → those of rocprofv3.
 _EARLIER = {
     "kernelname": "kernel_name",
@@ -85,12 +93,7 @@ _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASC
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a table and those beside it.
-
-    Raises:
-        TraceCutOffError: one ends within a row.
-        TraceFormatError: one is no table of rocprofv3, or they hold no records.
-    """
+    """Read a table and those beside it."""
     records = RocprofRecords()
     with ExitStack() as opened:
         tables = [_opened(source)]
@@ -149,11 +152,8 @@ def _opened(source: ByteSource) -> _Table:
             places.setdefault(same, places[title])
     if (kind := _kind_of(places)) != NONE:
         return _Table(source, kind, places, len(titles), rows)
-    raise TraceFormatError(
-        source.path,
-        "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)",
-        f"record with: {RECORD} --output-format csv",
-    )
+    problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
+    raise TraceFormatError(source.path, problem, f"record with: {RECORD} --output-format csv")
 
 
 def _kind_of(titles: Iterable[str]) -> int:
@@ -200,8 +200,7 @@ class TableReader:
         self._records = records
         self._guids: Interner[str] = Interner()
         self._process_of_thread: dict[tuple[int, int], int] = {}
-        self._process_of_guid: dict[int, int] = {}
-        self._several: set[int] = set()  # guids of several processes
+        self._processes_of_guid: defaultdict[int, set[int]] = defaultdict(set)
         self._gpus: dict[int, int] = {}  # by the number of the agent's node
         self._visible: dict[int, int] = {}  # by its number among those that the program sees
         self._has_agents = False
@@ -209,18 +208,13 @@ class TableReader:
 
     def read(self, table: _Table) -> None:
         """Add a table."""
-        add = {
-            _AGENTS: self._add_agents,
-            _CALLS: self._add_calls,
-            _DISPATCHES: self._add_dispatches,
-            _COPIES: self._add_copies,
-            _SUMS: self._add_sums,
-        }.get(table.kind)
         for piece in self._pieces(table):
-            if add is None:
+            if table.kind in _RECORDS:
+                self._add_records(table.kind, piece)
+            elif table.kind in _LEFT_OUT:
                 self._records.drop(_LEFT_OUT[table.kind], len(piece))
             else:
-                add(piece)
+                (self._add_agents if table.kind == _AGENTS else self._add_sums)(piece)
 
     def read_rows(
         self, source: ByteSource, titles: Sequence[str], rows: Iterable[list[str]]
@@ -249,7 +243,7 @@ class TableReader:
             "device": zeros,
             "lane": zeros,
         }
-        self._records.add_work(EventKind.KERNEL, columns)
+        self._records.add(EventKind.KERNEL, columns)
         self._records.notes.append(
             "The file has sums alone: each call of a kernel has its mean duration; when it ran, on"
             " which GPU, and what launched it is not known."
@@ -288,28 +282,22 @@ class TableReader:
 
     def _add_agents(self, piece: _Piece) -> None:
         self._has_agents = True
-        nodes, visible = piece.whole("node_id"), piece.whole("logical_node_id")
-        kinds, names = piece.texts("agent_type"), piece.texts("name")
-        products = piece.texts("product_name")
-        units, warps = piece.whole("cu_count"), piece.whole("wave_front_size")
-        for row in np.argsort(nodes, kind="stable").tolist():
-            if kinds[row].strip() != "GPU":
-                continue
-            ordinal = self._gpus.setdefault(nodes[row].item(), len(self._gpus))
-            self._visible[visible[row].item()] = ordinal
-            gpu = Agent(
-                name=names[row],
-                product_name=products[row],
-                cu_count=units[row].item(),
-                wave_front_size=warps[row].item(),
-            )
-            self._records.describe(gpu.device(ordinal))
+        numbers = ("node_id", "logical_node_id", "cu_count", "wave_front_size")
+        texts = zip(*map(piece.texts, ("agent_type", "name", "product_name")), strict=True)
+        told = zip(*(piece.whole(title).tolist() for title in numbers), strict=True)
+        for (node, visible, units, warp), (kind, name, product) in sorted(
+            zip(told, texts, strict=True), key=lambda agent: agent[0][0]
+        ):
+            if kind.strip() == "GPU":
+                ordinal = self._gpus.setdefault(node, len(self._gpus))
+                self._visible[visible] = ordinal
+                gpu = Agent(name=name, product_name=product, cu_count=units, wave_front_size=warp)
+                self._records.describe(gpu.device(ordinal))
 
     def _device(self, text: str) -> int:
         """The GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` of a CPU.
 
-        Newer versions write `Agent 4`, which counts what the program sees unless it was recorded
-        with `--agent-index absolute`; older ones the bare number of the node.
+        `Agent 4` counts what the program sees; a bare number (or `--agent-index absolute`) nodes.
         """
         found = _NUMBER.fullmatch(text.strip())
         if found is None or (found[1] or "").casefold() == "cpu":
@@ -330,76 +318,55 @@ class TableReader:
 
     # Records.
 
-    def _columns(
-        self, piece: _Piece, name: Int64Array, domain: Int64Array
-    ) -> dict[str, Int64Array]:
-        return {
+    def _add_records(self, table: int, piece: _Piece) -> None:
+        builder = self._records.builder
+        kind, name, domain = _RECORDS[table]
+        is_kernel = kind == EventKind.KERNEL
+        columns = {
             "start": piece.whole("start_timestamp"),
             "end": piece.whole("end_timestamp"),
             "correlation": piece.whole("correlation_id"),
-            "name": name,
-            "domain": domain,
+            "name": piece.codes(
+                name, lambda t: builder.names[kernel_name(t, 0) if is_kernel else t or NO_NAME]
+            ),
+            "domain": piece.codes(
+                domain, lambda t: builder.categories[DISPATCH if is_kernel else t]
+            ),
         }
+        if kind == EventKind.RUNTIME:
+            columns["thread"] = piece.whole("thread_id")
+        elif is_kernel:
+            columns["device"] = piece.codes("agent_id", self._device)
+            columns["lane"] = piece.whole("queue_id" if "queue_id" in piece else "stream_id")
+            columns |= {title: piece.whole(title) for title in GEOMETRY}
+        else:
+            ends = ("source_agent_id", "destination_agent_id")
+            gpus = (piece.codes(title, self._device) for title in ends)
+            columns["device"] = self._records.device_of_copy(columns["name"], *gpus)
+            columns["lane"] = piece.whole("stream_id")
+        on_host = kind == EventKind.RUNTIME or "process_id" in piece
+        columns["process"] = self._processes(piece, on_host=on_host)
+        self._records.add(kind, columns)
 
-    def _add_calls(self, piece: _Piece) -> None:
-        builder = self._records.builder
-        columns = self._columns(
-            piece,
-            piece.codes("function", lambda text: self._records.names([text])[0]),
-            piece.codes("domain", builder.categories.__getitem__),
-        )
-        columns["thread"] = piece.whole("thread_id")
-        columns["process"] = self._processes(piece, "process_id", "thread_id")
-        self._records.add_calls(columns)
+    def _processes(self, piece: _Piece, *, on_host: bool) -> Int64Array:
+        """The process of each row: what it says, else that of its thread, else the only one."""
+        titles = ("process_id", "thread_id") if on_host else ("thread_id",)
+        guids = piece.codes("guid", self._guids.__getitem__)
+        return of_rows(self._process, guids, *map(piece.whole, titles))
 
-    def _processes(self, piece: _Piece, *titles: str) -> Int64Array:
-        """The process of each row, by these columns: those of the host, or the thread alone."""
-        find = self._host_process if len(titles) > 1 else self._gpu_process
-        guid = piece.codes("guid", self._guids.__getitem__)
-        distinct, number = distinct_rows(guid, *map(piece.whole, titles))
-        return np.array([find(*row) for row in distinct], dtype=np.int64)[number]
-
-    def _host_process(self, guid: int, pid: int, thread: int) -> int:
-        process = self._records.process((guid, pid), "?" if pid == MISSING else pid)
-        self._process_of_thread[guid, thread] = process
-        if self._process_of_guid.setdefault(guid, process) != process:
-            self._several.add(guid)
-        return process
-
-    def _gpu_process(self, guid: int, thread: int) -> int:
-        """The process of a dispatch or copy: that of its thread, else the only one."""
-        known = self._process_of_thread.get((guid, thread))
-        if known is None and guid not in self._several:
-            known = self._process_of_guid.get(guid)
-        return self._records.process((guid, "?"), "?") if known is None else known
-
-    def _add_work(self, kind: EventKind, piece: _Piece, columns: dict[str, Int64Array]) -> None:
-        titles = ("process_id", "thread_id") if "process_id" in piece else ("thread_id",)
-        columns["process"] = self._processes(piece, *titles)
-        self._records.add_work(kind, columns)
-
-    def _add_dispatches(self, piece: _Piece) -> None:
-        builder = self._records.builder
-        name = piece.codes("kernel_name", lambda text: builder.names[kernel_name(text, 0)])
-        columns = self._columns(piece, name, np.full(len(piece), builder.categories[DISPATCH]))
-        columns["device"] = piece.codes("agent_id", self._device)
-        columns["lane"] = piece.whole("queue_id" if "queue_id" in piece else "stream_id")
-        columns |= {title: piece.whole(title) for title in GEOMETRY}
-        self._add_work(EventKind.KERNEL, piece, columns)
-
-    def _add_copies(self, piece: _Piece) -> None:
-        columns = self._columns(
-            piece,
-            piece.codes("direction", lambda text: self._records.names([text])[0]),
-            piece.codes("kind", self._records.builder.categories.__getitem__),
-        )
-        source, target = (
-            piece.codes(title, self._device)
-            for title in ("source_agent_id", "destination_agent_id")
-        )
-        columns["device"] = self._records.device_of_copy(columns["name"], source, target)
-        columns["lane"] = piece.whole("stream_id")
-        self._add_work(EventKind.MEMCPY, piece, columns)
+    def _process(self, guid: int, *place: int) -> int:
+        """A process, of a thread that may be known, or with its own id before it."""
+        *pid, thread = place
+        if pid:
+            process = self._records.process((guid, *pid), "?" if pid == [MISSING] else pid[0])
+            self._process_of_thread[guid, thread] = process
+            self._processes_of_guid[guid].add(process)
+            return process
+        if (guid, thread) in self._process_of_thread:
+            return self._process_of_thread[guid, thread]
+        if len(only := self._processes_of_guid[guid]) == 1:
+            return next(iter(only))
+        return self._records.process((guid, "?"), "?")
 
 
 def _whole(cell: str) -> int:

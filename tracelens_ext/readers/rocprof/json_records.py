@@ -10,35 +10,32 @@ Format: `rocprofiler-sdk-tool` of ROCprofiler-SDK, `source/lib/output/generateJS
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
+from functools import cache
 from io import BytesIO
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Interner
+from tracelens_ext.readers.builder import Interner, distinct_rows, looked_up
 from tracelens_ext.readers.json_events import ANY_CUT, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof.records import (
-    COLUMNS,
+    ALLOCATION,
+    COUNTER,
     DISPATCH,
-    LEFT_OUT,
+    GEOMETRY,
     MOST_GPUS,
     MOST_ID,
     Agent,
-    Call,
-    Dispatch,
-    Message,
-    Operations,
     RocprofRecords,
-    Symbol,
     kernel_name,
-    type_of,
 )
 from tracelens_ext.readers.source import ByteSource, salvage_notes
-from tracelens_ext.readers.sqlite_columns import distinct_rows, looked_up
+from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind
@@ -54,6 +51,103 @@ ROOT = "rocprofiler-sdk-tool"
 _GPU = 2
 #: Objects of a process whose members are read one by one.
 _WALKED = ("strings", "buffer_records", "callback_records")
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+#: What a number is where a record does not tell it.
+_DEFAULTS = {
+    **dict.fromkeys(("start_timestamp", "end_timestamp", "x", "y", "z"), MISSING),
+    **dict.fromkeys(("kind", "operation", "bytes"), -1),
+}
+_OF_ALL = {
+    "start": "start_timestamp",
+    "end": "end_timestamp",
+    "kind": "kind",
+    "operation": "operation",
+    "correlation": "correlation_id.internal",
+}
+#: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
+_COLUMNS = {
+    EventKind.RUNTIME: _OF_ALL | {"thread": "thread_id"},
+    EventKind.KERNEL: _OF_ALL
+    | {
+        "kernel": "dispatch_info.kernel_id",
+        "agent handle": "dispatch_info.agent_id.handle",
+        "queue handle": "dispatch_info.queue_id.handle",
+        **{name: f"dispatch_info.{name[:-2]}.{name[-1]}" for name in GEOMETRY},
+    },
+    EventKind.MEMCPY: _OF_ALL
+    | {
+        "source handle": "src_agent_id.handle",
+        "target handle": "dst_agent_id.handle",
+        "stream handle": "stream_id.handle",
+        "bytes": "bytes",
+    },
+}
+
+
+def _record(places: Iterable[str]) -> type:
+    """A type with a whole number at each of these places, dots between the names on the way."""
+    inner: dict[str, list[str]] = {}
+    for place in places:
+        name, _, rest = place.partition(".")
+        inner.setdefault(name, []).extend([rest] * bool(rest))
+    members: list[tuple[str, Any, Any]] = []
+    for name, within in inner.items():
+        if within:
+            members.append((name, made := _record(within), made()))
+        else:
+            number: Any = int if name == "handle" else _Whole
+            members.append((name, number, _DEFAULTS.get(name, 0)))
+    return msgspec.defstruct("Record", members, frozen=True)
+
+
+_RECORDS = {_record(places.values()): kind for kind, places in _COLUMNS.items()}
+_CALL, _DISPATCH, _COPY = _RECORDS
+
+
+class Symbol(msgspec.Struct):
+    """A kernel."""
+
+    kernel_id: _Whole = -1
+    formatted_kernel_name: str | None = None
+    demangled_kernel_name: str | None = None
+    kernel_name: str | None = None
+
+
+class Operations(msgspec.Struct):
+    """A kind of records, and the names of its operations."""
+
+    kind: str = ""
+    operations: list[str] = []
+
+
+class Message(msgspec.Struct):
+    """The text of a roctx range or mark, by its correlation id."""
+
+    key: _Whole = -1
+    value: str = ""
+
+
+_TYPES: dict[tuple[str, ...], type] = {
+    ("agents",): Agent,
+    ("kernel_symbols",): Symbol,
+    ("strings", "buffer_records"): Operations,
+    ("strings", "marker_api"): Message,
+    ("buffer_records", "kernel_dispatch"): _DISPATCH,
+    ("buffer_records", "memory_copy"): _COPY,
+}
+#: Why records of a kind are left out.
+_LEFT_OUT = {
+    "memory_allocation": ALLOCATION,
+    "scratch_memory": ALLOCATION,
+    "counter_collection": COUNTER,
+}
+
+
+def _type_of(path: tuple[str, ...]) -> type:
+    """What the items of a list are, by its place in a process; `Raw` of those that are not read."""
+    if path[0] == "buffer_records" and path[-1].endswith("_api"):
+        return _CALL
+    return _TYPES.get(path, msgspec.Raw)
 
 
 def read(source: ByteSource) -> Trace:
@@ -85,24 +179,14 @@ def from_document(
 
 
 class _Decoder:
-    """Decodes the items of the list that is being read.
-
-    `path` is where the list is in `process`, such as `("buffer_records", "hip_api")`.
-    """
+    """Decodes the items of a list that `path` says, such as `("buffer_records", "hip_api")`."""
 
     def __init__(self, records: RocprofRecords) -> None:
         self._records = records
-        self._known: dict[type, msgspec.json.Decoder[list[Any]]] = {}
-        self._type: type = msgspec.Raw
+        self._decoder_of = cache(lambda kind: msgspec.json.Decoder(list.__class_getitem__(kind)))
         self.path: tuple[str, ...] = ()
         self._count = 0
         self.process = _Process(records, 0)
-
-    def begin_list(self, path: tuple[str, ...]) -> None:
-        """The next items are of this list."""
-        self.path, self._type = path, type_of(path)
-        if self._type not in self._known:
-            self._known[self._type] = msgspec.json.Decoder(list[self._type])  # type: ignore[name-defined]
 
     def end_process(self) -> None:
         """The next items are of another process."""
@@ -111,26 +195,25 @@ class _Decoder:
         self.process = _Process(self._records, self._count)
 
     def decode(self, text: bytes) -> list[Any]:
-        return self._known[self._type].decode(text)
+        items: list[Any] = self._decoder_of(_type_of(self.path)).decode(text)
+        return items
 
-    def repair(self, event: object) -> object | None:
-        """An item with texts for numbers, say; None, and counted, for one of another form."""
-        try:
-            text = msgspec.json.encode(plain(event))
-            return msgspec.json.decode(text, type=self._type, strict=False)
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            self._records.drop("records of another form", 1)
-            return None
+    def repair(self, events: list[object]) -> list[Any]:
+        """Items with texts for numbers, say; those of another form are counted."""
+        found: list[Any] = []
+        for event in events:
+            with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+                text = msgspec.json.encode(plain(event))
+                found.append(msgspec.json.decode(text, type=_type_of(self.path), strict=False))
+        self._records.drop("records of another form", len(events) - len(found))
+        return found
 
 
-class _RecordStream(EventStream[Any]):
+class _RecordStream(EventStream[list[Any]]):
     """The items of all lists of all processes of a document."""
 
     _decoder: _Decoder
-
-    def __init__(self, source: ByteSource, decoder: _Decoder, slice_bytes: int) -> None:
-        super().__init__(source, decoder, slice_bytes)
-        self._path: tuple[str, ...] = ()
+    _path: tuple[str, ...] = ()
 
     def _member(self, key: str) -> Iterator[list[Any]]:
         outer, self._path = self._path, (*self._path, key)
@@ -152,8 +235,8 @@ class _RecordStream(EventStream[Any]):
     def _list(self, path: tuple[str, ...]) -> Iterator[list[Any]]:
         if path[0] == "buffer_records" and not self.found_events:
             self.found_events = True
-            self._count, self._found_some = 0, False  # of records, and not of what they refer to
-        self._decoder.begin_list(path)
+            self._count = 0  # of records, and not of what they refer to
+        self._decoder.path = path
         # A slice that was read for a short list before this one is read again.
         self._source.unread(self._rest[1:])
         self._rest, self._at_end, self._cut = self._rest[:1], False, ANY_CUT
@@ -188,15 +271,20 @@ class _Process:
         self._operations: list[Operations] = []
         self._messages: dict[int, str] = {}
         self._handles: Interner[int] = Interner()
-        self._columns: dict[type, dict[str, list[Int64Array]]] = {
-            kind: defaultdict(list) for kind in COLUMNS
+        self._columns: dict[EventKind, dict[str, list[Int64Array]]] = {
+            kind: defaultdict(list) for kind in _COLUMNS
         }
 
     def take(self, path: tuple[str, ...], items: list[Any]) -> None:
         """Take items of a list."""
-        kind = type_of(path)
-        if kind in COLUMNS:
-            self._take_records(kind, items)
+        kind = _type_of(path)
+        if kind in _RECORDS:
+            of_kind = _RECORDS[kind]
+            for name, place in _COLUMNS[of_kind].items():
+                values: Iterable[int] = map(attrgetter(place), items)
+                if name.endswith("handle"):
+                    values = map(self._handles.__getitem__, values)
+                self._columns[of_kind][name].append(np.fromiter(values, np.int64, len(items)))
         elif kind is Agent:
             self._agents |= {item.id.handle: item for item in items}
         elif kind is Symbol:
@@ -206,14 +294,7 @@ class _Process:
         elif kind is Message:
             self._messages |= {item.key: item.value for item in items}
         elif path[0] in ("buffer_records", "callback_records"):
-            self._records.drop(LEFT_OUT.get(path[-1], "records of another kind"), len(items))
-
-    def _take_records(self, kind: type, items: list[Any]) -> None:
-        for name, place in COLUMNS[kind].items():
-            values: Iterable[int] = map(attrgetter(place), items)
-            if name.endswith("handle"):
-                values = map(self._handles.__getitem__, values)
-            self._columns[kind][name].append(np.fromiter(values, np.int64, len(items)))
+            self._records.drop(_LEFT_OUT.get(path[-1], "records of another kind"), len(items))
 
     def finish(self) -> None:
         """Add the records to the trace."""
@@ -228,37 +309,38 @@ class _Process:
         }
         for handle, device in devices.items():
             self._records.describe(self._agents[handle].device(device))
+        label = pid if isinstance(pid, int) else "?", encodable(" ".join(words))
         handles = list(self._handles)
         numbers = np.array([h if 0 <= h < MOST_ID else NONE for h in handles], dtype=np.int64)
         device_of = np.array([devices.get(handle, NONE) for handle in handles], dtype=np.int64)
+        builder = self._records.builder
         for kind, pieces in self._columns.items():
             if not pieces:
                 continue
             columns = {name: np.concatenate(column) for name, column in pieces.items()}
-            process = self._records.process(
-                self._number, pid if isinstance(pid, int) else "?", encodable(" ".join(words))
+            columns["process"] = np.full_like(
+                columns["start"], self._records.process(self._number, *label)
             )
-            columns["process"] = np.full(len(columns["start"]), process)
-            if kind is Call:
-                self._add_calls(columns)
-            elif kind is Dispatch:
-                self._add_dispatches(columns, device_of, numbers)
+            if kind == EventKind.KERNEL:
+                columns["name"] = looked_up(columns["kernel"], self._kernel_names)
+                columns["domain"] = np.full_like(columns["start"], builder.categories[DISPATCH])
+                columns["device"] = device_of[columns["agent handle"]]
+                columns["lane"] = numbers[columns["queue handle"]]
             else:
-                self._add_copies(columns, device_of, numbers)
+                self._name(columns)
+            if kind == EventKind.MEMCPY:
+                ends = (device_of[columns[f"{end} handle"]] for end in ("source", "target"))
+                columns["device"] = self._records.device_of_copy(columns["name"], *ends)
+                columns["lane"] = numbers[columns["stream handle"]]
+            elif kind == EventKind.RUNTIME:
+                markers = self._records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
+                for row in np.flatnonzero(markers).tolist():
+                    if message := self._messages.get(int(columns["correlation"][row])):
+                        columns["name"][row] = builder.names[message]
+            self._records.add(kind, columns)
 
-    def _add_calls(self, columns: dict[str, Int64Array]) -> None:
-        builder = self._records.builder
-        columns["domain"], columns["name"] = self._words(columns)
-        kinds = self._records.kinds(columns["domain"])
-        markers = np.flatnonzero(kinds == EventKind.USER_ANNOTATION)
-        ids = columns["correlation"][markers].tolist()
-        for row, message in zip(markers.tolist(), map(self._messages.get, ids), strict=True):
-            if message:
-                columns["name"][row] = builder.names[message]
-        self._records.add_calls(columns)
-
-    def _words(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
-        """The codes of each record's kind, and of its operation, which are indices in tables."""
+    def _name(self, columns: dict[str, Int64Array]) -> None:
+        """Add the codes of each record's kind, and of its operation: they are indices in tables."""
         builder = self._records.builder
         distinct, number = distinct_rows(columns["kind"], columns["operation"])
         codes = []
@@ -269,32 +351,12 @@ class _Process:
             word = known.kind or f"kind {kind}"
             codes.append((builder.categories[word], builder.names[name]))
         table = np.array(codes, dtype=np.int64).reshape(-1, 2)[number]
-        return table[:, 0], table[:, 1]
+        columns["domain"], columns["name"] = table[:, 0], table[:, 1]
 
-    def _add_dispatches(
-        self, columns: dict[str, Int64Array], device_of: Int64Array, number_of: Int64Array
-    ) -> None:
-        names = self._records.builder.names
-        columns["name"] = looked_up(
-            columns["kernel"], lambda ids: [names[self._kernel_name(n)] for n in ids.tolist()]
-        )
-        columns["domain"] = np.full(
-            len(columns["name"]), self._records.builder.categories[DISPATCH]
-        )
-        columns["device"] = device_of[columns["agent handle"]]
-        columns["lane"] = number_of[columns["queue handle"]]
-        self._records.add_work(EventKind.KERNEL, columns)
-
-    def _kernel_name(self, kernel_id: int) -> str:
-        found = self._symbols.get(kernel_id, Symbol())
-        shown = found.formatted_kernel_name or found.demangled_kernel_name or found.kernel_name
-        return kernel_name(shown, kernel_id)
-
-    def _add_copies(
-        self, columns: dict[str, Int64Array], device_of: Int64Array, number_of: Int64Array
-    ) -> None:
-        columns["domain"], columns["name"] = self._words(columns)
-        source, target = device_of[columns["source handle"]], device_of[columns["target handle"]]
-        columns["device"] = self._records.device_of_copy(columns["name"], source, target)
-        columns["lane"] = number_of[columns["stream handle"]]
-        self._records.add_work(EventKind.MEMCPY, columns)
+    def _kernel_names(self, ids: Int64Array) -> list[int]:
+        codes = []
+        for number in ids.tolist():
+            found = self._symbols.get(number, Symbol())
+            shown = found.formatted_kernel_name or found.demangled_kernel_name or found.kernel_name
+            codes.append(self._records.builder.names[kernel_name(shown, number)])
+        return codes

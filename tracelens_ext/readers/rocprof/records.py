@@ -10,21 +10,20 @@ JSON `source/lib/output/generateJSON.cpp` of ROCprofiler-SDK.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder
-from tracelens_ext.readers.sqlite_columns import MISSING, distinct_rows
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, Conventions, Device, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
-    from tracelens_ext.trace import Int32Array, Int64Array, Trace
+    from tracelens_ext.trace import Int64Array, Trace
 
 
 DISPATCH = "KERNEL_DISPATCH"
@@ -35,7 +34,6 @@ COUNTER = "counter values, which are not analysed"
 
 #: Devices of the second machine in a file count from here, those of the third from twice this.
 _DEVICES_A_MACHINE = 100
-_ROWS_AT_ONCE = 1 << 19
 _SUFFIXES = (".kd", " [clone .kd]", " (.kd)")
 MOST_ID = 2**62
 #: No machine has as many GPUs.
@@ -44,16 +42,16 @@ MOST_GPUS = 1 << 20
 GEOMETRY = tuple(f"{what}_size_{axis}" for what in ("grid", "workgroup") for axis in "xyz")
 
 
-class Handle(msgspec.Struct, frozen=True):
-    """An id within the process, as JSON holds it."""
-
-    handle: int = 0
-
-
 class MemoryBank(msgspec.Struct):
     """A memory of an agent."""
 
     size_in_bytes: int = 0
+
+
+class Handle(msgspec.Struct, frozen=True):
+    """An id within the process, as JSON holds it."""
+
+    handle: int = 0
 
 
 class Agent(msgspec.Struct):
@@ -95,12 +93,7 @@ def call_kind(domain: str) -> EventKind:
 
 
 class RocprofRecords:
-    """Collects the records of one or more processes, and makes the trace.
-
-    Attributes:
-        builder: its interners give the codes of names and domains (`categories`).
-        notes: what the user should know, a sentence each.
-    """
+    """Collects records, with codes of its `builder`, and makes the trace; `notes` are sentences."""
 
     def __init__(self) -> None:
         self.builder = TraceBuilder()
@@ -109,15 +102,12 @@ class RocprofRecords:
         self._processes: list[int | str] = []
         self._process_of: dict[Hashable, int] = {}
         self._same_pid: dict[int | str, int] = {}
-        self._machines: dict[Hashable, int] = {}
+        self._machines: Interner[Hashable] = Interner()
         self._devices: dict[int, Device] = {}
         self._has_calls = False
 
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
-        """The number of a process for `add_calls` and `add_work`.
-
-        The key tells it from others, which may have the same pid on another machine.
-        """
+        """The number of a process; the key tells it from those with its pid on other machines."""
         if key not in self._process_of:
             same = self._same_pid[pid] = self._same_pid.get(pid, 0) + 1
             label = f"{pid} ({same})" if same > 1 else pid
@@ -129,8 +119,7 @@ class RocprofRecords:
 
     def device(self, machine: Hashable, ordinal: int) -> int:
         """The number of a GPU that has this one on its machine."""
-        index = self._machines.setdefault(machine, len(self._machines))
-        return ordinal + index * _DEVICES_A_MACHINE
+        return ordinal + self._machines[machine] * _DEVICES_A_MACHINE
 
     def describe(self, device: Device) -> None:
         """Say what a GPU is."""
@@ -149,69 +138,44 @@ class RocprofRecords:
         kinds = [int(call_kind(word)) for word in self.builder.categories]
         return np.array(kinds, dtype=np.int64)[domain]
 
-    def add_calls(self, columns: Mapping[str, Int64Array]) -> None:
-        """Add calls, ranges and marks.
+    def add(self, what: EventKind, columns: Mapping[str, Int64Array]) -> None:
+        """Add dispatches (`KERNEL`), copies (`MEMCPY`), or else calls, ranges and marks.
 
-        Columns: `start`, `end` in ns; `process` of this object; `thread`; `name` and `domain`,
-        codes of the builder; `correlation`.
+        Columns: `start`, `end` in ns; `process` of this object; `name` and `domain`, codes of the
+        builder; `correlation`, if it is known. Of calls `thread`; of others `device`, and `lane`:
+        the queue of a dispatch, the stream of a copy; `bytes` and `GEOMETRY`, if they are known.
         """
-        for piece in _pieces(columns):
-            kind = self.kinds(piece["domain"])
-            self._has_calls |= bool((kind != EventKind.USER_ANNOTATION).any())
-            mark = (kind == EventKind.USER_ANNOTATION) & (piece["start"] == piece["end"])
-            self._add(
-                piece,
-                np.where(mark, EventKind.INSTANT, kind),
-                self._threads(lambda _process, thread: thread, piece["process"], piece["thread"]),
-                {"correlation": piece["correlation"]},
+        kind: Int64Array | int = what
+        if what in (EventKind.KERNEL, EventKind.MEMCPY):
+            word = "queue" if what == EventKind.KERNEL else "stream"
+            threads = of_rows(
+                lambda process, gpu, lane: self._thread(process, f"GPU {gpu} {word} {lane}"),
+                *(columns[key] for key in ("process", "device", "lane")),
             )
+            told = {"stream": columns["lane"]}
+        else:
+            kind = self.kinds(columns["domain"])
+            marker = kind == EventKind.USER_ANNOTATION
+            self._has_calls |= not marker.all()
+            kind = np.where(marker & (columns["start"] == columns["end"]), EventKind.INSTANT, kind)
+            threads, told = of_rows(self._thread, columns["process"], columns["thread"]), {}
+        told |= {of: columns[of] for of in ("correlation", "device", "bytes") if of in columns}
+        if GEOMETRY[0] in columns:
+            told["grid"] = _blocks([columns[of] for of in GEOMETRY])
+        numbers = {of: np.where(ids < MOST_ID, ids, NONE) for of, ids in told.items()}
+        self.builder.add_rows(columns, columns["name"], kind, threads, columns["domain"], numbers)
 
-    def add_work(self, kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
-        """Add dispatches or copies: columns as of `add_calls`, without `thread`.
-
-        Also `device`, and `lane`: the queue of a dispatch, the stream of a copy; `bytes`, and those
-        of `GEOMETRY`, if they are known.
-        """
-        word = "queue" if kind == EventKind.KERNEL else "stream"
-        for piece in _pieces(columns):
-            lanes = piece["process"], piece["device"], piece["lane"]
-            threads = self._threads(lambda _p, gpu, lane: f"GPU {gpu} {word} {lane}", *lanes)
-            numbers = {"stream": piece["lane"]}
-            for name in ("correlation", "device", "bytes"):
-                if name in piece:
-                    numbers[name] = piece[name]
-            if GEOMETRY[0] in piece:
-                numbers["grid"] = _blocks([piece[name] for name in GEOMETRY])
-            self._add(piece, kind, threads, numbers)
+    def _thread(self, process: int, lane: int | str) -> int:
+        return self.builder.threads[self._processes[process], lane]
 
     def device_of_copy(
         self, name: Int64Array, source: Int64Array, target: Int64Array
     ) -> Int64Array:
-        """The GPU that copies belong to: that which their name says is the target, or the source.
-
-        Names are codes of the builder (`MEMORY_COPY_HOST_TO_DEVICE`); GPUs are numbers, `NONE` of a
-        CPU.
-        """
+        """The GPU (`NONE`: a CPU) of copies: the target if their name says so, or the source."""
         to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
         first, other = np.where(to_device, target, source), np.where(to_device, source, target)
         device: Int64Array = np.where(first == NONE, other, first)
         return device
-
-    def _threads(self, spell: Callable[..., int | str], *columns: Int64Array) -> Int32Array:
-        """The entry of `threads` of each row, whose first column is its process."""
-        distinct, number = distinct_rows(*columns)
-        codes = [self.builder.threads[self._processes[row[0]], spell(*row)] for row in distinct]
-        return np.array(codes, dtype=np.int32)[number]
-
-    def _add(
-        self,
-        piece: Mapping[str, Int64Array],
-        kind: Int64Array | int,
-        thread: Int32Array,
-        columns: Mapping[str, Int64Array],
-    ) -> None:
-        numbers = {name: np.where(ids < MOST_ID, ids, NONE) for name, ids in columns.items()}
-        self.builder.add_rows(piece, piece["name"], kind, thread, piece["domain"], numbers)
 
     def drop(self, reason: str, count: int) -> None:
         """Count records that are left out."""
@@ -251,130 +215,3 @@ def _blocks(geometry: list[Int64Array]) -> Int64Array:
     told = (geometry[0] > 0) & (geometry[3] > 0)
     result: Int64Array = np.where(told, blocks, NONE)
     return result
-
-
-def _pieces(columns: Mapping[str, Int64Array]) -> Iterable[dict[str, Int64Array]]:
-    count = len(columns["start"])
-    for at in range(0, count, _ROWS_AT_ONCE):
-        yield {name: values[at : at + _ROWS_AT_ONCE] for name, values in columns.items()}
-
-
-_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-
-
-class _Correlation(msgspec.Struct, frozen=True):
-    internal: _Whole = 0
-
-
-class _Record(msgspec.Struct):
-    start_timestamp: _Whole = MISSING
-    end_timestamp: _Whole = MISSING
-    kind: _Whole = -1
-    operation: _Whole = -1
-    correlation_id: _Correlation = _Correlation()
-
-
-class Call(_Record):
-    """A record of an API, or of markers."""
-
-    thread_id: _Whole = 0
-
-
-class _Size(msgspec.Struct, frozen=True):
-    x: _Whole = MISSING
-    y: _Whole = MISSING
-    z: _Whole = MISSING
-
-
-class _DispatchInfo(msgspec.Struct, frozen=True):
-    agent_id: Handle = Handle()
-    queue_id: Handle = Handle()
-    kernel_id: _Whole = 0
-    grid_size: _Size = _Size()
-    workgroup_size: _Size = _Size()
-
-
-class Dispatch(_Record):
-    """A record of `kernel_dispatch`."""
-
-    dispatch_info: _DispatchInfo = _DispatchInfo()
-
-
-class Copy(_Record):
-    """A record of `memory_copy`."""
-
-    src_agent_id: Handle = Handle()
-    dst_agent_id: Handle = Handle()
-    stream_id: Handle = Handle()
-    bytes: _Whole = -1
-
-
-class Symbol(msgspec.Struct):
-    """A kernel."""
-
-    kernel_id: _Whole = -1
-    formatted_kernel_name: str | None = None
-    demangled_kernel_name: str | None = None
-    kernel_name: str | None = None
-
-
-class Operations(msgspec.Struct):
-    """A kind of records, and the names of its operations."""
-
-    kind: str = ""
-    operations: list[str] = []
-
-
-class Message(msgspec.Struct):
-    """The text of a roctx range or mark, by its correlation id."""
-
-    key: _Whole = -1
-    value: str = ""
-
-
-_OF_ALL = {
-    "start": "start_timestamp",
-    "end": "end_timestamp",
-    "kind": "kind",
-    "operation": "operation",
-    "correlation": "correlation_id.internal",
-}
-#: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
-COLUMNS: dict[type, dict[str, str]] = {
-    Call: _OF_ALL | {"thread": "thread_id"},
-    Dispatch: _OF_ALL
-    | {
-        "kernel": "dispatch_info.kernel_id",
-        "agent handle": "dispatch_info.agent_id.handle",
-        "queue handle": "dispatch_info.queue_id.handle",
-        **{name: f"dispatch_info.{name[:-2]}.{name[-1]}" for name in GEOMETRY},
-    },
-    Copy: _OF_ALL
-    | {
-        "source handle": "src_agent_id.handle",
-        "target handle": "dst_agent_id.handle",
-        "stream handle": "stream_id.handle",
-        "bytes": "bytes",
-    },
-}
-#: Why records of a kind are left out.
-LEFT_OUT = {
-    "memory_allocation": ALLOCATION,
-    "scratch_memory": ALLOCATION,
-    "counter_collection": COUNTER,
-}
-_TYPES: dict[tuple[str, ...], type] = {
-    ("agents",): Agent,
-    ("kernel_symbols",): Symbol,
-    ("strings", "buffer_records"): Operations,
-    ("strings", "marker_api"): Message,
-    ("buffer_records", "kernel_dispatch"): Dispatch,
-    ("buffer_records", "memory_copy"): Copy,
-}
-
-
-def type_of(path: tuple[str, ...]) -> type:
-    """What the items of a list are, by its place in a process; `Raw` of those that are not read."""
-    if path[0] == "buffer_records" and path[-1].endswith("_api"):
-        return Call
-    return _TYPES.get(path, msgspec.Raw)

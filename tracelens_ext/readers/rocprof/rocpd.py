@@ -10,13 +10,19 @@ Format: `source/share/rocprofiler-sdk-rocpd` of ROCm/rocm-systems.
 
 from __future__ import annotations
 
+import json
+import re
+from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
-from tracelens_ext.errors import TraceFormatError
+from tracelens_ext.errors import TraceCutOffError, TraceFormatError
+from tracelens_ext.lazy import pd
+from tracelens_ext.readers.builder import looked_up
+from tracelens_ext.readers.rocprof.csv_tables import TableReader
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
     COUNTER,
@@ -27,8 +33,9 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     kernel_name,
 )
-from tracelens_ext.readers.sqlite_columns import MISSING, Database, looked_up
-from tracelens_ext.readers.unsupported import one_line
+from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.text import json_value, one_line
 from tracelens_ext.trace import NONE, EventKind
 
 if TYPE_CHECKING:
@@ -61,11 +68,7 @@ class RocpdDatabase(Database):
 
 
 def read(source: ByteSource) -> Trace:
-    """Read a database.
-
-    Raises:
-        TraceFormatError: it is damaged, no database of rocprofv3, or holds no records.
-    """
+    """Read a database."""
     with RocpdDatabase(source.path, source.file_or_bytes()) as database:
         records = RocprofRecords()
         guids = database.guids
@@ -87,41 +90,15 @@ def _schema_version(database: RocpdDatabase, guid: str) -> str:
     return next((value for tag, value in values if tag == "schema_version"), "")
 
 
-class _ById:
-    """Columns of a table, `id` among them, looked up by the ids of its rows."""
-
-    def __init__(self, columns: Columns) -> None:
-        ids = columns["id"]
-        self._dense = len(ids) > 0 and bool((np.diff(ids) == 1).all())
-        order = slice(None) if self._dense else np.argsort(ids, kind="stable")
-        self._columns = {name: values[order] for name, values in columns.items()}
-
-    def at(self, ids: Int64Array, *names: str) -> list[Int64Array]:
-        """Columns of the rows with these ids, `MISSING` where there is none; shape as `ids`."""
-        known = self._columns["id"]
-        nothing = np.full(len(ids), MISSING, dtype=np.int64)
-        if not len(known):
-            return [nothing for _ in names]
-        place = ids - known[0] if self._dense else np.searchsorted(known, ids)
-        place = np.clip(place, 0, len(known) - 1)
-        found = known[place] == ids
-        return [
-            np.where(found, self._columns[name][place], MISSING)
-            if name in self._columns
-            else nothing
-            for name in names
-        ]
-
-
 class _Tables:
     """The tables of one guid: one process as rocprofv3 writes it, but they may hold several."""
 
     def __init__(self, database: RocpdDatabase, guid: str, records: RocprofRecords) -> None:
         self._database, self._guid, self._records = database, guid, records
         self._builder = records.builder
-        self._tracks = _ById(self._all("rocpd_track", "id", *_PLACE, "name_id"))
-        self._threads = _ById(self._all("rocpd_info_thread", "id", "tid"))
-        self._events = _ById(self._all("rocpd_event", "id", "stack_id", "category_id"))
+        self._tracks = self._by_id("rocpd_track", *_PLACE, "name_id")
+        self._threads = self._by_id("rocpd_info_thread", "tid")
+        self._events = self._by_id("rocpd_event", "stack_id", "category_id")
         self._processes: dict[int, int] = {}
         self._agents: dict[int, int] = {}
 
@@ -129,10 +106,27 @@ class _Tables:
         """Add all records."""
         self._describe_processes()
         self._describe_agents()
-        self._regions()
-        self._samples()
-        self._dispatches()
-        self._copies()
+        for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
+            self._add_calls(chunk)
+        # Marks of roctx; other samples are of what is not analysed.
+        for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
+            marks = self._records.kinds(chunk["domain"]) == EventKind.USER_ANNOTATION
+            self._records.drop("samples that are no marks", int((~marks).sum()))
+            chunk |= {"start": chunk["timestamp"], "end": chunk["timestamp"]}
+            self._add_calls({column: values[marks] for column, values in chunk.items()})
+        columns = ("start", "end", "kernel_id", "agent_id", "queue_id", *GEOMETRY)
+        for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
+            chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
+            chunk["device"] = self._device_of(chunk["agent_id"])
+            chunk["lane"] = chunk["queue_id"]
+            self._records.add(EventKind.KERNEL, chunk)
+        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
+        for chunk in self._chunks("rocpd_memory_copy", *columns):
+            chunk["name"] = self._names(chunk["name_id"])
+            ends = (self._device_of(chunk[c]) for c in ("src_agent_id", "dst_agent_id"))
+            chunk["device"] = self._records.device_of_copy(chunk["name"], *ends)
+            chunk["lane"], chunk["bytes"] = chunk["stream_id"], chunk["size"]
+            self._records.add(EventKind.MEMCPY, chunk)
         for table, reason in (("rocpd_memory_allocate", ALLOCATION), ("rocpd_pmc_event", COUNTER)):
             self._records.drop(reason, self._database.count(table + self._guid))
 
@@ -141,6 +135,9 @@ class _Tables:
     def _all(self, table: str, *columns: str) -> Columns:
         return self._database.whole(table + self._guid, *columns)
 
+    def _by_id(self, table: str, *columns: str) -> pd.DataFrame:
+        return pd.DataFrame(self._all(table, "id", *columns)).drop_duplicates("id").set_index("id")
+
     def _texts(self, table: str, column: str) -> list[str]:
         return self._database.words(table + self._guid, column)
 
@@ -148,17 +145,13 @@ class _Tables:
         return self._database.look_up(table + self._guid, column, ids)
 
     def _describe_processes(self) -> None:
-        rows = self._all("rocpd_info_process", "id", "pid")
-        commands = self._texts("rocpd_info_process", "command")
-        for row, pid, command in zip(
-            rows["id"].tolist(), rows["pid"].tolist(), commands, strict=True
-        ):
+        table = "rocpd_info_process"
+        rows, pids = (c.tolist() for c in self._all(table, "id", "pid").values())
+        for row, pid, command in zip(rows, pids, self._texts(table, "command"), strict=True):
             self._processes[row] = self._records.process((self._guid, row), pid, command)
-        threads = self._all("rocpd_info_thread", "pid", "tid")
-        names = self._texts("rocpd_info_thread", "name")
-        for row, tid, name in zip(
-            threads["pid"].tolist(), threads["tid"].tolist(), names, strict=True
-        ):
+        table = "rocpd_info_thread"
+        rows, tids = (c.tolist() for c in self._all(table, "pid", "tid").values())
+        for row, tid, name in zip(rows, tids, self._texts(table, "name"), strict=True):
             if name and row in self._processes:
                 self._records.name_thread(self._processes[row], tid, name)
 
@@ -193,81 +186,45 @@ class _Tables:
     # Records.
 
     def _chunks(self, table: str, *columns: str) -> Iterator[Columns]:
-        """Columns of records with their process, correlation and domain.
-
-        What a table has no column for is that of the record's track.
-        """
+        """Records with process, correlation and domain; what has no column is the track's."""
         have = self._database.tables.get(table + self._guid, frozenset())
         wanted = (*columns, "pid", "event_id")
         own = [name for name in wanted if name in have]
         further = [name for name in wanted if name not in have]
         for chunk in self._database.chunks(table + self._guid, (*own, "track_id")):
-            of_track = self._tracks.at(chunk["track_id"], *further)
-            chunk |= zip(further, of_track, strict=True)
-            chunk["correlation"], category = self._events.at(
-                chunk["event_id"], "stack_id", "category_id"
-            )
-            chunk["domain"] = self._domains(category)
+            chunk |= _at(self._tracks, chunk["track_id"], *further)
+            event = _at(self._events, chunk["event_id"], "stack_id", "category_id")
+            chunk["correlation"] = event["stack_id"]
+            chunk["domain"] = looked_up(event["category_id"], self._domains)
             chunk["process"] = looked_up(
                 chunk["pid"], lambda rows: list(map(self._process, rows.tolist()))
             )
             yield chunk
 
-    def _domains(self, category: Int64Array) -> Int64Array:
-        """The code of each category's name, which is empty for one that is not there."""
+    def _domains(self, categories: Int64Array) -> list[int]:
+        """The codes of the names of categories, which are empty for one that is not there."""
         own = "rocpd_info_category"  # since 4.1.0
         named = (own, "name") if own + self._guid in self._database.tables else (_STRING, "string")
-        categories = self._builder.categories
-        return looked_up(
-            category, lambda ids: [categories[n or ""] for n in self._look_up(*named, ids)]
-        )
-
-    def _thread_of(self, rows: Int64Array) -> Int64Array:
-        (numbers,) = self._threads.at(rows, "tid")
-        return np.where(numbers == MISSING, rows, numbers)
+        return [self._builder.categories[n or ""] for n in self._look_up(*named, categories)]
 
     def _names(self, ids: Int64Array) -> Int64Array:
         return looked_up(
             ids, lambda own: self._records.names(self._look_up(_STRING, "string", own))
         )
 
-    def _regions(self) -> None:
-        for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
-            self._add_calls(chunk)
-
-    def _samples(self) -> None:
-        """Marks of roctx; other samples are of what is not analysed."""
-        for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
-            marks = self._records.kinds(chunk["domain"]) == EventKind.USER_ANNOTATION
-            self._records.drop("samples that are no marks", int((~marks).sum()))
-            chunk = {column: values[marks] for column, values in chunk.items()}
-            self._add_calls(chunk | {"start": chunk["timestamp"], "end": chunk["timestamp"]})
-
     def _add_calls(self, chunk: Columns) -> None:
         chunk["name"] = self._names(chunk["name_id"])
+        # Ranges and marks are called by their message, which older versions keep with the event.
+        roctx = np.array([name.startswith("roctx") for name in self._builder.names] or [False])
         kinds = self._records.kinds(chunk["domain"])
-        marker = np.flatnonzero(kinds == EventKind.USER_ANNOTATION)
-        if len(marker):
-            self._name_markers(chunk, marker)
-        chunk["thread"] = self._thread_of(chunk["tid"])
-        self._records.add_calls(chunk)
-
-    def _name_markers(self, chunk: Columns, rows: Int64Array) -> None:
-        """Call ranges and marks by their message, which older versions keep with the event."""
-        roctx = np.array([name.startswith("roctx") for name in self._builder.names])
-        rows = rows[roctx[chunk["name"][rows]]]
+        rows = np.flatnonzero((kinds == EventKind.USER_ANNOTATION) & roctx[chunk["name"]])
         texts = self._look_up("rocpd_event", "extdata", chunk["event_id"][rows])
         for row, text in zip(rows.tolist(), texts, strict=True):
             if message := _message(text):
                 chunk["name"][row] = self._builder.names[message]
-
-    def _dispatches(self) -> None:
-        columns = ("start", "end", "kernel_id", "agent_id", "queue_id")
-        for chunk in self._chunks("rocpd_kernel_dispatch", *columns, *GEOMETRY):
-            chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
-            chunk["device"] = self._device_of(chunk["agent_id"])
-            chunk["lane"] = chunk["queue_id"]
-            self._records.add_work(EventKind.KERNEL, chunk)
+        known = _at(self._threads, chunk["tid"], "tid")["tid"]
+        chunk["thread"] = np.where(known == MISSING, chunk["tid"], known)
+        self._records.add(EventKind.RUNTIME, chunk)
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         table = "rocpd_info_kernel_symbol"
@@ -279,20 +236,124 @@ class _Tables:
         )
         return [self._builder.names[kernel_name(shown or own, row)] for row, shown, own in names]
 
-    def _copies(self) -> None:
-        columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
-        for chunk in self._chunks("rocpd_memory_copy", *columns):
-            chunk["name"] = self._names(chunk["name_id"])
-            source, target = (self._device_of(chunk[c]) for c in columns[3:5])
-            chunk["device"] = self._records.device_of_copy(chunk["name"], source, target)
-            chunk["lane"], chunk["bytes"] = chunk["stream_id"], chunk["size"]
-            self._records.add_work(EventKind.MEMCPY, chunk)
+
+def _at(table: pd.DataFrame, ids: Int64Array, *columns: str) -> Columns:
+    """Columns of the rows with these ids, `MISSING` where there is none; shapes as `ids`."""
+    found = table.reindex(index=ids, columns=list(columns), fill_value=MISSING)
+    return {name: found[name].to_numpy(dtype=np.int64) for name in columns}
 
 
 def _message(text: str | None) -> str:
-    try:
-        members = msgspec.json.decode(text or "")
-    except (msgspec.MsgspecError, RecursionError):
-        return ""
+    members = json_value(text or "")
     message = members.get("message") if isinstance(members, dict) else None
     return message if isinstance(message, str) else ""
+
+
+# What rocprof, before rocprofv3, writes: `results.db` and `results.json`. Of databases HIP and HSA
+# calls, rocTX ranges, kernels (OPS, or KERN where it is empty) and copies, joined by `Index`; of
+# JSON the same, joined by `DataFlow`. They become the rows of rocprofv3's tables. Format:
+# `bin/tblextr.py` and `bin/sqlitedb.py` of ROCm/rocprofiler.
+
+#: What a record is: the title of its name in rocprofv3's tables, and its domain or kind.
+_Kind = tuple[str, str]
+_KERNELS, _COPIES = ("kernel_name", ""), ("direction", "MEMORY_COPY")
+_TABLES: Final[dict[str, _Kind]] = {
+    "HIP": ("function", "HIP_API"),
+    "HSA": ("function", "HSA_API"),
+    "rocTX": ("function", "MARKER_API"),
+    "OPS": _KERNELS,
+    "KERN": _KERNELS,
+    "COPY": _COPIES,
+}
+_TIMES: Final = {"BeginNs", "EndNs"}
+_PROCESSES: Final[tuple[tuple[re.Pattern[str], _Kind], ...]] = (
+    (re.compile(r"CPU HIP"), _TABLES["HIP"]),
+    (re.compile(r"CPU HSA"), _TABLES["HSA"]),
+    (re.compile(r"Markers"), _TABLES["rocTX"]),
+    (re.compile(r"COPY"), _COPIES),
+    (re.compile(r"GPU\d+$"), _KERNELS),
+)
+
+
+class ResultsDatabase(Database):
+    """An open database of rocprof."""
+
+    format = "database of rocprof"
+    remedy = "record with rocprofv3 --sys-trace"
+
+    def _is_ours(self) -> bool:
+        return any(self.tables.get(name, set()) >= _TIMES for name in _TABLES)
+
+
+def read_results(source: ByteSource) -> Trace:
+    """Read a database or a document of rocprof."""
+    records = RocprofRecords()
+    reader = TableReader(records)
+    is_database = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    found: dict[_Kind, list[list[str]]] = defaultdict(list)
+    for kind, row in _rows_of_database(source) if is_database else _rows_of_json(source):
+        found[kind].append(row)
+    for (title, domain), rows in found.items():
+        titles = ["start_timestamp", "end_timestamp", "process_id", "thread_id", "queue_id", title]
+        titles += ["correlation_id", "agent_id", "domain", "source_agent_id", "kind", "stream_id"]
+        for row in rows:
+            row += [domain, row[-1], domain, row[4]]
+        reader.read_rows(source, titles, rows)
+    return records.finish(source.path, "rocprof results", source.bytes_read)
+
+
+def _rows_of_database(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
+    """What each record is; begin, end, process, thread, queue, name, correlation, GPU."""
+    with ResultsDatabase(source.path, source.file_or_bytes()) as database:
+        skipped = "KERN" if database.has_rows("OPS") else "OPS"
+        for table, kind in _TABLES.items():
+            if table == skipped or table not in database.tables:
+                continue
+            ours = ("Name", "Index", "dev-id") if table != "KERN" else ("KernelName", "", "gpu-id")
+            columns = [
+                database.words(table, column)
+                for column in ("BeginNs", "EndNs", "pid", "tid", "queue-id", *ours)
+            ]
+            columns[5] = _names(database, columns[5])
+            for *row, gpu in zip(*columns, strict=True):
+                yield kind, [*row, f"GPU {gpu}"]
+
+
+def _names(database: Database, names: list[str]) -> list[str]:
+    """Names, where they are numbers of texts in a table of their own."""
+    strings = next((n for n, have in database.tables.items() if {"id", "string"} <= have), None)
+    if strings is None or not all(name.isdecimal() and len(name) < 19 for name in names):
+        return names
+    found = database.look_up(strings, "string", np.array(names, dtype=np.int64))
+    return [text or name for text, name in zip(found, names, strict=True)]
+
+
+def _rows_of_json(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
+    """As `_rows_of_database`."""
+    try:
+        events = json.loads(source.read_all())["traceEvents"]
+        events = [each for each in events if isinstance(each, dict)]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        problem = f"is damaged JSON of rocprof ({type(error).__name__})"
+        raise TraceCutOffError(source.path, problem, "copy or record it again") from None
+    processes: dict[str, str] = {}
+    flows: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for event in reversed(events):
+        if event.get("name") == "process_name" and isinstance(args := event.get("args"), dict):
+            processes[str(event.get("pid"))] = str(args.get("name"))
+        elif event.get("cat") == "DataFlow":
+            flows[_place(event)].append(str(event.get("id")))
+    for event in events:
+        process = processes.get(str(event.get("pid")), "")
+        kind = next((kind for pattern, kind in _PROCESSES if pattern.match(process)), None)
+        args = event.get("args")
+        if event.get("ph") == "X" and isinstance(args, dict) and kind is not None:
+            cells = [args.get(key, "") for key in ("BeginNs", "EndNs", "pid", "tid", "queue-id")]
+            ids = flows.get(_place(event))
+            cells += [args.get("Name", event.get("name")), ids.pop() if ids else ""]
+            gpu = args.get("dev-id", process.removeprefix("GPU"))
+            yield kind, [*map(str, cells), f"GPU {gpu}"]
+
+
+def _place(event: dict[str, object]) -> tuple[str, ...]:
+    return tuple(str(event.get(key)) for key in ("pid", "tid", "ts"))

@@ -11,15 +11,17 @@ newer files are read as well. Texts are declared as bytes: those of a file need 
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
-
-from tracelens_ext.readers.xplane.shapes import instructions_of, operands_of, results_of, windows_of
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.descriptor_pool import DescriptorPool
 
 _PACKAGE: Final = "tracelens_ext"
 #: Message → its fields: name, number, type; `*` says that it is repeated. Planes, and the lines of
@@ -57,13 +59,6 @@ _MESSAGES: Final = {
     "FileLocation": "file_name_id 1 int32, line 3 int32",
     "StackFrame": "file_location_id 1 int32",
 }
-_FIELD: Final = descriptor_pb2.FieldDescriptorProto
-_TYPES: Final = {
-    "bytes": _FIELD.TYPE_BYTES,
-    "int32": _FIELD.TYPE_INT32,
-    "int64": _FIELD.TYPE_INT64,
-    "uint64": _FIELD.TYPE_UINT64,
-}
 
 #: A message whose class is made when the program runs.
 Message = Any
@@ -72,11 +67,16 @@ Message = Any
 @cache
 def message_class(name: str) -> Message:
     """The class of a message, with `FromString` and `SerializeToString`."""
+    from google.protobuf import message_factory
+
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
 
 
 @cache
-def _pool() -> descriptor_pool.DescriptorPool:
+def _pool() -> DescriptorPool:
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="xplane_as_read.proto", package=_PACKAGE, syntax="proto3"
     )
@@ -85,12 +85,12 @@ def _pool() -> descriptor_pool.DescriptorPool:
         for text in fields.split(","):
             name, number, kind = text.split()
             field = declared.field.add(name=name, number=int(number))
-            field.label = _FIELD.LABEL_REPEATED if kind.endswith("*") else _FIELD.LABEL_OPTIONAL
+            field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
             kind = kind.rstrip("*")
-            if kind in _TYPES:
-                field.type = _TYPES[kind]
+            if kind.islower():
+                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
             else:
-                field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return pool
@@ -111,11 +111,7 @@ class Arguments(NamedTuple):
 
 
 class Programs:
-    """The programs of a profile, decoded when they are asked for.
-
-    Attributes:
-        used: those that were asked for, as `Trace.programs` has them.
-    """
+    """The programs of a profile, decoded when asked for; `used` are those, as `Trace.programs`."""
 
     def __init__(self) -> None:
         self.used: list[bytes] = []
@@ -133,11 +129,7 @@ class Programs:
         self._by_name.setdefault(name, set()).add(number)
 
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
-        """The arguments of an operation.
-
-        If the id of the program is unknown, the module's name tells it, if no other program has the
-        same.
-        """
+        """The arguments of an operation; a program of unknown id is found by its module's name."""
         if program not in self._by_id:
             same = self._by_name.get(module, set())
             program = next(iter(same)) if len(same) == 1 else NONE
@@ -156,6 +148,8 @@ class Programs:
         return [f"The HLO of {names} is damaged: their operations have no arguments."]
 
     def _decode(self, program: int) -> _Program | None:
+        from google.protobuf.message import DecodeError
+
         try:
             module = message_class("HloProto").FromString(self._by_id[program]).hlo_module
         except DecodeError:
@@ -207,3 +201,81 @@ class _Program:
 def _at(items: Message, number: int) -> Message | None:
     """An item by its number, which counts from 1; 0 is none."""
     return items[number - 1] if 0 < number <= len(items) else None
+
+
+# Shapes of arrays as XLA has them: `bf16[1,5120,34,31,53]`.
+
+_NAMES: Final = dict(
+    enumerate(
+        ["pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"], start=1
+    ),
+) | {
+    **dict(zip((15, 16, 18, 19, 20), ["c64", "bf16", "c128", "f8e5m2", "f8e4m3fn"], strict=True)),
+    **dict(zip((21, 22, 26, 27, 30, 31), ["s4", "u4", "s2", "u2", "s1", "u1"], strict=True)),
+    **dict(zip((23, 24, 25), ["f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz"], strict=True)),
+    **dict(zip((28, 29, 32, 33), ["f8e4m3", "f8e3m4", "f4e2m1fn", "f8e8m0fnu"], strict=True)),
+}
+_TUPLE: Final = 13
+#: No program has arrays of more; their product would take a damaged file's word for any number.
+MOST_DIMENSIONS: Final = 64
+#: Name of a type → bits of an element: the number in it; complex numbers and `pred` are odd.
+TYPE_BITS: Final = {
+    name: 8 if name == "pred" else int(name.lstrip("abcdefghijklmnopqrstuvwxyz").split("e")[0])
+    for name in _NAMES.values()
+}
+
+
+class Shape(NamedTuple):
+    """The shape of an array: the name of its type, and its sizes."""
+
+    kind: str
+    dims: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take."""
+        return -(-self.elements * TYPE_BITS[self.kind] // 8)
+
+    def __str__(self) -> str:
+        return f"{self.kind}[{','.join(map(str, self.dims))}]"
+
+
+def arrays_of(shape: Message) -> list[Shape]:
+    """The arrays of a shape: one, or those of a tuple; sizes that are not known count as 0."""
+    if shape.element_type == _TUPLE:
+        return [array for part in shape.tuple_shapes for array in arrays_of(part)]
+    kind = _NAMES.get(shape.element_type)
+    if kind is None or len(shape.dimensions) > MOST_DIMENSIONS:
+        return []
+    return [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]
+
+
+def instructions_of(module: Message) -> list[Message]:
+    """The instructions of all computations of a program."""
+    return [each for part in module.computations for each in part.instructions]
+
+
+def operands_of(instruction: Message, by_id: Mapping[int, Message]) -> list[Shape]:
+    """The arrays that an instruction takes."""
+    found = (by_id.get(number) for number in instruction.operand_ids)
+    return [array for each in found if each is not None for array in arrays_of(each.shape)]
+
+
+def results_of(instruction: Message) -> list[Shape]:
+    """The arrays that an instruction makes, without the workspace of a library's call."""
+    results = arrays_of(instruction.shape)
+    if instruction.custom_call_target.startswith((b"__cudnn", b"__cublas")):
+        return [array for i, array in enumerate(results) if not i or array.kind != "u8"]
+    return results
+
+
+def windows_of(instruction: Message) -> dict[str, tuple[int, ...]]:
+    """Stride, padding and dilation of an instruction that has a window."""
+    windows = instruction.window.dimensions
+    fields = {"stride": "stride", "padding": "padding_low", "dilation": "window_dilation"}
+    return {n: tuple(getattr(w, f) for w in windows) for n, f in fields.items() if windows}

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from tracelens_ext.trace import Int64Array
 
     Bytes = npt.NDArray[np.uint8]
-    from collections.abc import Iterator
 
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
@@ -71,10 +70,7 @@ def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
-    """All fields of messages, of which the bytes are from `joined`, or as padded.
-
-    Raises MessageError where one is no message.
-    """
+    """All fields of messages, in padded bytes; MessageError where one is none."""
     at = start.copy()
     passes: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
     going = np.flatnonzero(at < end)
@@ -134,10 +130,9 @@ class DamagedError(Exception):
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message, in file order: number, begin, begin of the content, end.
+    """The fields of a message: number (0 of what is no bytes), begin, begin of the content, end.
 
-    The number is 0 for content that is no text, no bytes and no message. Raises DamagedError where
-    the bytes are no field, or end within one.
+    Raises DamagedError where the bytes are no field, or end within one.
     """
     at, size = 0, len(data)
     while at < size:

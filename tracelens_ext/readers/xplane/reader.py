@@ -9,12 +9,14 @@ Format: `xplane.proto` of openxla/xla (`schema.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
+from tracelens_ext.readers.json_events import EventStream
+from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, salvage_notes
 from tracelens_ext.readers.xplane.hlo import Programs, message_class
 from tracelens_ext.readers.xplane.many_messages import (
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.xplane.hlo import Message
     from tracelens_ext.trace import Int64Array, Trace
 
-FORMAT = "JAX/XLA profile (xplane)"
+FORMAT, JSON_FORMAT = "JAX/XLA profile (xplane)", "JAX/XLA trace for viewers (JSON)"
 
 _PLANES, _HOST_NAMES, _LINES = 1, 4, 3
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
@@ -64,16 +66,13 @@ def read(source: ByteSource) -> Trace:
     try:
         profile.read(data)
     except DamagedError as error:
-        damage, place = damage or _damage(source.path, error), error.place
+        problem, kind = f"is damaged at byte {error.place:,}", TraceFormatError
+        if error.is_cut:
+            where = f"the plane at byte {error.place:,} is not whole"
+            problem, kind = f"the profile ends in the middle ({where})", TraceCutOffError
+        damage, place = damage or kind(source.path, problem, AGAIN), error.place
     notes = salvage_notes(source, damage, place, profile.recording.present)
     return profile.finish(len(data), notes)
-
-
-def _damage(path: str, error: DamagedError) -> TraceFormatError:
-    if error.is_cut:
-        problem = f"the profile ends in the middle (the plane at byte {error.place:,} is not whole)"
-        return TraceCutOffError(path, problem, AGAIN)
-    return TraceFormatError(path, f"is damaged at byte {error.place:,}", AGAIN)
 
 
 class _Profile:
@@ -109,10 +108,7 @@ class _Profile:
         )
 
     def _read_plane(self, data: memoryview, place: int) -> None:
-        """Read a plane, which begins at a byte of the file.
-
-        Its metadata may come after its lines.
-        """
+        """Read a plane, which begins at a byte of the file; metadata may come after lines."""
         lines: list[tuple[int, memoryview]] = []
         others: list[memoryview] = []
         try:
@@ -234,6 +230,8 @@ class _LineReader:
 
 def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
     """A message, which begins at a byte of the file."""
+    from google.protobuf.message import DecodeError
+
     try:
         return message_class(message).FromString(data)
     except DecodeError:
@@ -255,3 +253,111 @@ def _device(ordinal: int, about: Mapping[str, object]) -> Device:
 
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
+
+
+# The JSON for trace viewers (`*.trace.json.gz`): complete events (``ph: X``) of processes that are
+# called like planes, with statistics as arguments. There is no HLO, and JAX leaves out what is
+# beyond a million. Format: `trace_events_to_json` (tsl/profiler/convert) of openxla/xla.
+
+_NS_PER_US: Final = 1e3
+_MOST_US: Final = 2**53
+_MOST_DIGITS: Final = 18
+
+
+class _Columns:
+    """Takes slices of events into a `Recording`."""
+
+    def __init__(self) -> None:
+        self.recording = Recording()
+        self.decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+
+    def repair(self, events: list[object]) -> list[dict[str, Any]]:
+        """Events as they are; what is none is counted."""
+        found = [event for event in events if isinstance(event, dict)]
+        self.recording.dropped["not a JSON object"] += len(events) - len(found)
+        return found
+
+    def add(self, events: list[dict[str, Any]]) -> None:
+        """Take over a slice of events."""
+        recording = self.recording
+        timed = [event for event in events if event.get("ph") == "X"]
+        for event in events:
+            phase = event.get("ph")
+            if phase == "M" or not (phase or event.get("name")):  # the last event is empty
+                self._take_label(event)
+            elif phase != "X":
+                recording.dropped["not complete (ph is not X)"] += 1
+        names = [text_of(event.get("name")) or NO_NAME for event in timed]
+        lanes = [(label_of(event.get("pid")), label_of(event.get("tid"))) for event in timed]
+        columns: dict[str, Int64Array] = {
+            "ts": _nanoseconds([_float(event.get("ts")) for event in timed]),
+            "dur": _nanoseconds([_float(event.get("dur") or 0.0) or 0.0 for event in timed]),
+            "name": recording.names.codes(names, len(timed)).astype(np.int64),
+            "lane": recording.lanes.codes(lanes, len(timed)).astype(np.int64),
+        }
+        recording.add(columns, self._stats([_args(event) for event in timed]))
+
+    def _take_label(self, event: dict[str, Any]) -> None:
+        self.recording.metadata_events += 1
+        name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
+        if event.get("name") == "process_name":
+            self.recording.planes[process] = name
+        elif event.get("name") == "thread_name":
+            self.recording.lines[process, label_of(event.get("tid"))] = name
+
+    def _stats(self, args: list[dict[str, Any]]) -> dict[str, tuple[Int64Array, Int64Array]]:
+        texts = self.recording.texts
+        found = {}
+        for stat in (*NUMBERS, *TEXTS):
+            values = [(row, each[stat]) for row, each in enumerate(args) if stat in each]
+            values = [(row, value) for row, value in values if isinstance(value, str | int | float)]
+            if stat in NUMBERS:
+                told = [(row, int(value)) for row, value in values if _is_whole(value)]
+            else:
+                told = [(row, texts[text_of(value)]) for row, value in values]
+            rows, codes = np.array(told, dtype=np.int64).reshape(-1, 2).T
+            found[stat] = rows, codes
+        return found
+
+
+def read_json(source: ByteSource) -> Trace:
+    """Read the JSON that JAX writes beside a profile."""
+    columns = _Columns()
+    stream = EventStream(source, columns)
+    for events in stream:
+        columns.add(events)
+    if not stream.found_events:
+        raise TraceFormatError(source.path, "has no traceEvents", "record it again")
+    notes = salvage_notes(source, stream.damage, stream.place, columns.recording.present)
+    return columns.recording.finish(
+        lambda *_: None,
+        lambda: notes,
+        path=source.path,
+        format_name=JSON_FORMAT,
+        bytes_read=source.bytes_read,
+        metadata=stream.members,
+    )
+
+
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def _float(value: object) -> float | None:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _nanoseconds(values: list[float | None]) -> Int64Array:
+    """µs as ns; what cannot be becomes what the builder drops."""
+    usable = [v if v is not None and -_MOST_US < v < _MOST_US else -_MOST_US for v in values]
+    return np.rint(np.array(usable, dtype=np.float64) * _NS_PER_US).astype(np.int64)
+
+
+def _is_whole(value: object) -> bool:
+    """Whether a number, which JAX writes as text, is whole and fits in 64 bits."""
+    text = str(value)
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
+from tracelens_ext.lazy import pd
+from tracelens_ext.readers.builder import (
+    Interner,
+    Labels,
+    TraceBuilder,
+    distinct_rows,
+    looked_up,
+)
 from tracelens_ext.readers.kineto.schema import WORDS
-from tracelens_ext.readers.xplane.operations import find_operations, numbered
 from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind
 
 if TYPE_CHECKING:
@@ -43,14 +50,10 @@ _WORDS: Final = {**WORDS, EventKind.RUNTIME: "runtime", EventKind.DRIVER: "drive
 
 
 class Recording:
-    """Collects the events of a file.
+    """Collects the events of a file, with codes of its interners `names`, `texts` and `lanes`.
 
-    Attributes:
-        names, texts, lanes: interners for the codes that `add` takes: names of events, texts of
-            statistics, and (process, thread).
-        planes: process → what its plane is called, such as `/device:GPU:0`.
-        lines: (process, thread) → what its line is called.
-        dropped: reason → events left out.
+    Attributes: `planes`: process → name of its plane; `lines`: lane → name of its line;
+    `dropped`: reason → events left out.
     """
 
     def __init__(self) -> None:
@@ -62,8 +65,8 @@ class Recording:
         self.planes: dict[int | str, str] = {}
         self.lines: dict[Lane, str] = {}
         self.metadata_events = 0
-        self._pieces: dict[str, list[Int64Array]] = {c: [] for c in ("ts", "dur", "name", "lane")}
-        self._stats: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
+        self.pieces: dict[str, list[Int64Array]] = {c: [] for c in ("ts", "dur", "name", "lane")}
+        self.stats: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
         self._count = 0
 
     @property
@@ -72,15 +75,11 @@ class Recording:
         return self._count + self.metadata_events + sum(self.dropped.values())
 
     def add(self, columns: Mapping[str, Int64Array], stats: Stats) -> None:
-        """Add events.
-
-        Columns are `ts` and `dur` in ns, codes `name` and `lane`; statistics those of `NUMBERS` and
-        `TEXTS` that there are, with the rows among these events.
-        """
-        for column, pieces in self._pieces.items():
+        """Add events: `ts`, `dur` in ns, codes `name`, `lane`; and their statistics."""
+        for column, pieces in self.pieces.items():
             pieces.append(columns[column])
         for stat, (rows, values) in stats.items():
-            self._stats.setdefault(stat, []).append((rows + self._count, values))
+            self.stats.setdefault(stat, []).append((rows + self._count, values))
         self._count += len(columns["ts"])
 
     def finish(
@@ -92,30 +91,27 @@ class Recording:
     ) -> Trace:
         """The trace.
 
-        `arguments_of` tells what the HLO says of an operation, by the program's id (`NONE` for
-        unknown), the module's and the operation's name; it may add to `programs`, which it refers
-        to. `notes` are asked when all is read.
+        `arguments_of` tells what the HLO says of an operation, by the program's id (or `NONE`),
+        the module's and the operation's name; it may add to `programs`. `notes` are asked last.
         """
-        events = Events(self, self._pieces, self._stats)
+        events = Events(self)
         builder = self._builder
         builder.metadata_events = self.metadata_events
-        operations = find_operations(events, arguments_of)
-        kind = np.concatenate((events.kind, operations.kind))
-        words = np.zeros(max(EventKind) + 1, dtype=np.int64)
-        for number in np.unique(kind).tolist():
-            words[number] = builder.categories[_WORDS.get(EventKind(number), "")]
-        made = {name: column[operations.like] for name, column in events.columns.items()}
-        made |= {"ts": operations.ts, "dur": operations.dur, "name": operations.name}
+        made, known, found = find_operations(events, arguments_of)
         columns = {
-            ("thread" if name == "lane" else name): np.concatenate((column, made[name]))
-            for name, column in events.columns.items()
+            "thread" if name == "lane" else name: np.concatenate((column, made[name]))
+            for name, column in {**events.columns, "kind": events.kind}.items()
         }
+        words = np.zeros(max(EventKind) + 1, dtype=np.int64)
+        for number in np.unique(columns["kind"]).tolist():
+            words[number] = builder.categories[_WORDS.get(EventKind(number), "")]
+        columns["category"] = words[columns["kind"]]
         texts = {
-            argument: (rows, builder.texts.codes(values, len(values)))
-            for argument, (rows, values) in operations.arguments.items()
+            argument: (known, builder.texts.codes(map(attrgetter(part), found), len(found)))
+            for argument, part in _ARGUMENTS.items()
         }
-        columns |= {"kind": kind, "category": words[kind]}
-        builder.add(columns, events.numbers() | {_INSTRUCTION: operations.instructions}, texts)
+        instructions = np.array([each.instruction for each in found], dtype=np.int64)
+        builder.add(columns, events.numbers() | {_INSTRUCTION: (known, instructions)}, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
         trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
         args = dict(trace.args)
@@ -140,21 +136,18 @@ class Events:
         correlation: an id that a GPU event shares with its launch alone, `NONE` without, (n,).
     """
 
-    def __init__(
-        self,
-        recording: Recording,
-        pieces: Mapping[str, list[Int64Array]],
-        stats: Mapping[str, list[tuple[Int64Array, Int64Array]]],
-    ) -> None:
+    def __init__(self, recording: Recording) -> None:
         self.names, self.texts = recording.names, recording.texts
         empty = np.empty(0, dtype=np.int64)
         self.columns: dict[str, Int64Array] = {
-            name: np.concatenate(of_lines or [empty]) for name, of_lines in pieces.items()
+            name: np.concatenate([empty, *pieces]) for name, pieces in recording.pieces.items()
         }
         self.stats: dict[str, ArgColumn] = {}
         for name in (*NUMBERS, *TEXTS):
-            rows, values = zip(*stats.get(name, [(empty, empty)]), strict=True)
-            self.stats[name] = _first_of_each(np.concatenate(rows), np.concatenate(values))
+            rows, values = zip(*recording.stats.get(name, [(empty, empty)]), strict=True)
+            # Of an event that has it twice, the first.
+            distinct, first = np.unique(np.concatenate(rows), return_index=True)
+            self.stats[name] = ArgColumn(distinct.astype(np.int32), np.concatenate(values)[first])
         planes = [recording.planes.get(process, "") for process, _ in recording.lanes] or [""]
         found = [GPU_PLANE.match(plane) for plane in planes]
         device = np.array([int(m[1]) if m else NONE for m in found], dtype=np.int64)
@@ -166,9 +159,7 @@ class Events:
         )
         self.kind = self._kinds(on_host[lane])
         self.gpu = np.flatnonzero((self.kind >= EventKind.KERNEL) & (self.kind <= EventKind.MEMSET))
-        self.calls = np.flatnonzero(
-            (self.kind == EventKind.RUNTIME) | (self.kind == EventKind.DRIVER)
-        )
+        self.calls = np.flatnonzero(np.isin(self.kind, (EventKind.RUNTIME, EventKind.DRIVER)))
         self.correlation = self._correlation()
         self._number_steps()
 
@@ -238,12 +229,10 @@ class Events:
         """Whole numbers of events, by the names that other traces have for them."""
         linked = np.flatnonzero(self.correlation != NONE)
         copies = self.gpu[self.kind[self.gpu] != EventKind.KERNEL]
-        details = [_size(text) for text in self.texts] or [NONE]
-        sizes = np.array([*details, NONE], dtype=np.int64)[
-            np.maximum(
-                self.stats["memcpy_details"].at(copies), self.stats["memset_details"].at(copies)
-            )
-        ]
+        found = [_SIZE.search(text) for text in self.texts]
+        told = np.array([*(int(m[1]) if m else NONE for m in found), NONE], dtype=np.int64)
+        details = (self.stats[stat].at(copies) for stat in ("memcpy_details", "memset_details"))
+        sizes = told[np.maximum(*details)]
         sized = sizes != NONE
         return {
             "correlation": (linked, self.correlation[linked]),
@@ -251,12 +240,6 @@ class Events:
             "stream": (self.gpu, self._stream[self.columns["lane"][self.gpu]]),
             "bytes": (copies[sized], sizes[sized]),
         }
-
-
-def _first_of_each(rows: Int64Array, values: Int64Array) -> ArgColumn:
-    """A statistic as a column; of an event that has it twice, the first."""
-    rows, first = np.unique(rows, return_index=True)
-    return ArgColumn(rows.astype(np.int32), values[first])
 
 
 def _turns(ids: Int64Array) -> Int64Array:
@@ -272,7 +255,81 @@ def _stream(line: str, thread: int | str) -> int:
     return thread if isinstance(thread, int) and 0 <= thread < 1 << 31 else NONE
 
 
-def _size(details: str) -> int:
-    """Bytes in `kind_src:pageable kind_dst:device size:4096 dest:0 async:1`."""
-    found = _SIZE.search(details)
-    return int(found[1]) if found else NONE
+# Operations: instructions of the HLO that launched GPU work, as events of the host. A profile says
+# of each kernel which instruction it is of, and has no event of the host for it. So one is made
+# around the launches of each call of an instruction, in an annotation with its scope
+# (`jit(f)/jit(main)/conv_general_dilated`).
+
+#: Arguments of operations, as PyTorch's traces call them → as `Arguments` does.
+_ARGUMENTS: Final = {"Input Dims": "dims", "Input type": "types", "Concrete Inputs": "concrete"}
+
+
+def find_operations(
+    events: Events, arguments_of: Callable[[int, str, str], Arguments | None]
+) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
+    """The columns of events that are made of the operations of a recording.
+
+    Also the rows of those with arguments, the recording's own too, ascending; and their arguments.
+    """
+    texts = [*events.texts, ""]
+    event, launch, start, end = _calls(events)
+    hlo_op, scope = (events.stats[stat].at(event) for stat in ("hlo_op", "name"))
+    scoped = np.flatnonzero(scope != NONE)
+    # Scopes come first: of equal intervals the first is the parent.
+    both = np.concatenate((scoped, np.arange(len(event))))
+    is_scope = np.arange(len(both)) < len(scoped)
+    columns = {
+        "ts": start[both],
+        "dur": (end - start)[both],
+        "name": looked_up(
+            np.concatenate((scope[scoped], hlo_op)),
+            lambda used: [events.names[texts[code]] for code in used.tolist()],
+        ),
+        "lane": events.columns["lane"][launch[both]],
+        "kind": np.where(is_scope, EventKind.USER_ANNOTATION, EventKind.CPU_OP),
+    }
+    on_host = np.flatnonzero(events.kind == EventKind.CPU_OP)
+    asked = np.concatenate((on_host, event))
+    rows = np.concatenate((on_host, np.flatnonzero(~is_scope) + len(events.kind)))
+    keys = (events.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op"))
+    distinct, number = distinct_rows(*keys)
+    found = [arguments_of(program, texts[module], texts[op]) for program, module, op in distinct]
+    of_each = [(row, found[at]) for row, at in zip(rows.tolist(), number.tolist(), strict=True)]
+    known = [(row, each) for row, each in of_each if each is not None]
+    return columns, np.array([row for row, _ in known], dtype=np.int64), [e for _, e in known]
+
+
+def _calls(events: Events) -> tuple[Int64Array, ...]:
+    """Calls of instructions: a GPU event of each, its first launch, start and end in ns.
+
+    Launches that follow one another on a thread belong to one call, as long as they are for the
+    same instruction and device and the first kernel does not come again.
+    """
+    start, lane, stats = events.columns["ts"], events.columns["lane"], events.stats
+    gpu = events.gpu[stats["hlo_op"].at(events.gpu) != NONE]
+    calls = events.calls[np.argsort(start[events.calls], kind="stable")]
+    of_id = pd.Series(calls, index=events.correlation[calls])
+    of_id = of_id[(of_id.index > 0) & ~of_id.index.duplicated(keep="last")]
+    launch = of_id.reindex(events.correlation[gpu], fill_value=NONE).to_numpy(dtype=np.int64)
+    # A launch of kernels of several instructions is that of a graph.
+    alone = pd.Series(stats["hlo_op"].at(gpu)).groupby(launch).transform("nunique") == 1
+    alone &= launch != NONE
+    gpu, launch = gpu[alone], launch[alone]
+    order = np.lexsort((start[gpu], start[launch], lane[launch]))
+    gpu, launch = gpu[order], launch[order]
+    key = (stats[stat].at(gpu) for stat in ("program_id", "hlo_module", "hlo_op"))
+    call = distinct_rows(*key, events.device[gpu], lane[launch])[1]
+    first = np.diff(call, prepend=NONE) != 0
+    name = events.columns["name"][gpu]
+    again = name == name[np.maximum.accumulate(np.where(first, np.arange(len(gpu)), 0))]
+    again &= np.diff(launch, prepend=NONE) != 0
+    begins = np.flatnonzero(first | again)
+    ends = start[launch] + events.columns["dur"][launch]
+    end = np.maximum.reduceat(ends, begins) if len(begins) else ends
+    return gpu[begins], launch[begins], start[launch[begins]], end
+
+
+def numbered(a: Int64Array, b: Int64Array) -> Int64Array:
+    """A number for each distinct pair."""
+    a, b = (np.unique(column, return_inverse=True)[1].reshape(-1) for column in (a, b))
+    return a * (int(b.max(initial=0)) + 1) + b
