@@ -277,12 +277,10 @@ def _hover(
     name = plotly_lines(labels[0])
     if len(labels) > 1:
         name = f"{name} to {plotly_lines(labels[-1])}, mean of {len(labels):,}"
-    whole, largest = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
-    lines = [f"<b>{name}</b>", _time_line("wall time", wall)]
-    for at in sorted(largest.tolist()):
-        if times[at]:
-            lines.append(_time_line(pieces[at].name, times[at], whole))
-    return "<br>".join(lines)
+    whole, order = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
+    largest = [at for at in sorted(order.tolist()) if times[at]]
+    lines = [_time_line(pieces[at].name, times[at], whole) for at in largest]
+    return "<br>".join([f"<b>{name}</b>", _time_line("wall time", wall), *lines])
 
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
