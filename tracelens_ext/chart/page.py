@@ -246,7 +246,7 @@ def write_results(
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
     from tracelens_ext.chart.runs import kernel_table
-    from tracelens_ext.report.folder import write_folder
+    from tracelens_ext.report.manifest import write_folder
     from tracelens_ext.report.table_files import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {

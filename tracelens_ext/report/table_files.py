@@ -14,9 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.json_text import plain_column, plain_headers
-from tracelens_ext.report.manifest import GENERATOR
+from tracelens_ext.report.manifest import GENERATOR, write_folder
 from tracelens_ext.text import unique
 
 if TYPE_CHECKING:
