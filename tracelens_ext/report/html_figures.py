@@ -51,11 +51,7 @@ TIMELINE_PIECES = tuple(
         ("idle_time", "Idle"),
     )
 )
-_SPLIT_IDLE = (
-    ("micro_idle_time", "Idle, short holes", colour_of("micro_idle_time")),
-    ("macro_idle_time", "Idle, long holes", colour_of("macro_idle_time")),
-)
-
+_SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle, long holes"}
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
 WHOLE = "whole"
@@ -167,42 +163,39 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     of_kernels = "kernel" in chart.label_column.lower() and "name" in chart.label_column.lower()
     short = elided_kernel_name if of_kernels else elided
     names = [short(label, sys.maxsize) for label in labels]
-    factor = ms_per_unit(chart.value_column)
-    unit_of_values = unit_of(chart.value_column)
-    unit, signed = "ms" if factor else unit_of_values.symbol, unit_of_values.signed
+    factor, unit = ms_per_unit(chart.value_column), unit_of(chart.value_column)
+    symbol = "ms" if factor else unit.symbol
     table = table * (factor or 1.0)
     sums = table.sum(axis=1).tolist()
     # Shares are of a whole, which differences do not add up to.
     whole = sum(sums) if min(table.min(), default=0.0) >= 0 else 0.0
-    axis, scale = axis_of(unit, max(map(abs, sums), default=0.0))
+    axis, scale = axis_of(symbol, max(map(abs, sums), default=0.0))
     pieces = []
-    for place, name in enumerate(table.columns):
-        amounts = table.iloc[:, place].tolist()
-        of = f"{plotly_text(name)}: " if stacked else ""
+    for place, (name, column) in enumerate(table.items()):
+        of = f"{plotly_text(str(name))}: " if stacked else ""
         hover = [
             f"<b>{plotly_lines(label)}</b><br>{of}"
-            f"{plotly_text(amount_text(amount, unit, whole, signed=signed))}"
-            for label, amount in zip(labels, amounts, strict=True)
+            f"{plotly_text(amount_text(amount, symbol, whole, signed=unit.signed))}"
+            for label, amount in zip(labels, column.tolist(), strict=True)
         ]
-        colour = colour_of(name) if stacked else _bar_colours(labels, chart.label_column)
-        pieces.append(bar_piece(place, [amount * scale for amount in amounts], colour, hover))
+        colour: str | list[str] = colour_of(str(name))
+        if not stacked:
+            of_categories = "category" in chart.label_column
+            plain = [colour_of(label) if of_categories else ONE_COLOUR for label in labels]
+            colour = [c if is_name(label) else GREY for c, label in zip(plain, labels, strict=True)]
+        pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
+    ends = [  # in the unit of the axis
+        f"{amount * scale:{'+' if unit.signed else ''},.4g}\u00a0{axis}".rstrip()
+        + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
+        for amount in sums
+    ]
     return Figure(
         key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
         title=cleaned(chart.title),
         summary=_in_words([short(label, _IN_WORDS) for label in labels], sums, whole),
         legend=[(cleaned(name), colour_of(name)) for name in table.columns] if stacked else [],
         sheet=chart.sheet,
-        spec=bars_spec(
-            pieces,
-            told_apart(names, _WIDE),
-            told_apart(names, _NARROW),
-            [  # in the unit of the axis
-                f"{amount * scale:{'+' if signed else ''},.4g}\u00a0{axis}".rstrip()
-                + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
-                for amount in sums
-            ],
-            axis,
-        ),
+        spec=bars_spec(pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis),
         numbers=_numbers(chart, table, axis, scale),
     )
 
@@ -220,8 +213,8 @@ def bar_piece(
     line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
     about = {"customdata": hover, "marker": {"color": colour, "line": line}, "text": texts}
     anchor = {"insidetextanchor": "middle", "textangle": 0} if texts else {"textposition": "none"}
-    at = [*range(len(some))]
-    return trace("bar", place, orientation="h", x=some, y=at, **about, **anchor)
+    at = {"x": some, "y": [*range(len(some))]}
+    return trace("bar", place, orientation="h", **at, **about, **anchor)
 
 
 def bars_spec(
@@ -232,46 +225,33 @@ def bars_spec(
     axis: str,
 ) -> Plotly:
     """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
-    sums = [
-        sum(value or 0.0 for value in values)
-        for values in zip(*(p["x"] for p in pieces), strict=True)
-    ]
-    shown = [*map(plotly_text, ends)]
-    past = [max(each, 0.0) for each in sums]
+    lengths = zip(*(piece["x"] for piece in pieces), strict=True)
+    sums = [sum(value or 0.0 for value in values) for values in lengths]
+    shown, rows = [*map(plotly_text, ends)], [*range(len(sums))]
+    at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
-    at_ends = trace(  # what is true of whole bars only
-        "scatter", WHOLE, mode="text", x=past, y=[*range(len(sums))], hoverinfo="skip", **texts
-    )
+    at_ends = trace("scatter", WHOLE, mode="text", **at, **texts)  # true of whole bars only
     lowest, highest = min(sums, default=0.0), max(sums, default=0.0)
     bounds = {"clipmin": min(lowest, 0.0), "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0)}
 
     def room_for(room: int) -> Plotly:
         names = [*map(plotly_text, wide if room >= _WIDE_BEGINS else narrow)]
         above = is_narrow(room)
+        ticks = {"tickmode": "array", "tickvals": rows, "ticktext": names}
+        bounds = {"range": [len(names) - 0.5, -0.75 if above else -0.5], "automargin": True}
         return {
             "height": len(names) * (44 if above else 27) + 34,
             "bargap": 0.52 if above else 0.26,
             "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
-            "yaxis": {
-                "range": [len(names) - 0.5, -0.75 if above else -0.5],
-                "showgrid": False,
-                "automargin": True,
-                "showticklabels": not above,
-                "tickmode": "array",
-                "tickvals": [*range(len(names))],
-                "ticktext": names,
-            },
+            "yaxis": {**bounds, "showgrid": False, "showticklabels": not above, **ticks},
             "annotations": [
                 {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
                 for at, name in enumerate(names if above else [])
             ],
         }
 
-    across = {
-        "autorangeoptions": bounds,
-        "rangemode": "tozero",
-        "ticksuffix": f" {plotly_text(axis)}",
-    }
+    ticks = {"rangemode": "tozero", "ticksuffix": f" {plotly_text(axis)}"}
+    across = {"autorangeoptions": bounds, **ticks}
     look = {"uniformtext": {"mode": "hide", "minsize": 12}, "xaxis": across}
     return spec_of([*pieces, at_ends], look, room_for)
 
@@ -280,12 +260,11 @@ def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list
     """What bars and their pieces are, in the unit of the axis."""
     named = [name for name in map(str, table.columns) if is_name(name) or name.startswith("(")]
     pieces = named if len(named) > 1 else []
-    header = [chart.label_column, with_unit("total" if pieces else chart.title, axis), *pieces]
-    rows = [
-        [label, f"{scale * sum(values):,.3f}", *(f"{scale * v:,.3f}" for v in values if pieces)]
-        for label, values in zip(map(str, table.index), table.to_numpy().tolist(), strict=True)
-    ]
-    return [[cleaned(text) for text in row] for row in (header, *rows)]
+    rows = [[chart.label_column, with_unit("total" if pieces else chart.title, axis), *pieces]]
+    for label, values in zip(map(str, table.index), table.to_numpy().tolist(), strict=True):
+        numbers = [sum(values), *(values if pieces else ())]
+        rows.append([label, *(f"{scale * number:,.3f}" for number in numbers)])
+    return [[cleaned(text) for text in row] for row in rows]
 
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
@@ -293,29 +272,36 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
 
     `frame`: the table `gpu_timeline`: columns `type`, `time ms`, `percent`, perhaps `device`.
     """
-    devices = frame["device"].tolist() if "device" in frame else [None] * len(frame)
-    rows = zip(devices, frame["type"], frame["time ms"], frame["percent"], strict=True)
-    found = {(device, kind): (float(ms), float(percent)) for device, kind, ms, percent in rows}
-    bars = list(dict.fromkeys(devices))
-    names = ["GPU" if device is None else f"GPU {device}" for device in bars]
-    totals = [found.get((device, "total_time"), (0.0, 0.0))[0] for device in bars]
+    devices = frame["device"] if "device" in frame else pd.Series(-1, frame.index)
+    of_kind = frame.assign(device=devices).groupby(["type", "device"], sort=False).last()
+    bars = devices.unique().tolist()
+    names = [f"GPU {device}" if "device" in frame else "GPU" for device in bars]
+
+    def amounts(kind: str, column: str) -> list[float]:
+        keys = pd.MultiIndex.from_product([[kind], bars])
+        return [float(value) for value in of_kind[column].reindex(keys).fillna(0.0)]
+
+    totals = amounts("total_time", "time ms")
+    parts = {kind: name for kind, name, _ in TIMELINE_PIECES}
+    if _SPLIT_IDLE.keys() <= set(frame["type"]):
+        del parts["idle_time"]
+        parts |= _SPLIT_IDLE
     pieces: list[Plotly] = []
     legend, said = [], []
-    is_split = {kind for kind, _, _ in _SPLIT_IDLE} <= set(frame["type"])
-    for kind, name, colour in (
-        (*TIMELINE_PIECES[:-1], *_SPLIT_IDLE) if is_split else TIMELINE_PIECES
-    ):
-        amounts = [found.get((device, kind), (0.0, 0.0)) for device in bars]
-        if not any(share for _, share in amounts):
+    for kind, name in parts.items():
+        shares = amounts(kind, "percent")
+        if not any(shares):
             continue
-        shares = [share for _, share in amounts]
         hover = [
             f"<b>{name}</b>, {plotly_text(bar)}<br>{plotly_text(amount_text(ms, 'ms', total))}"
-            for bar, (ms, _), total in zip(names, amounts, totals, strict=True)
+            for bar, ms, total in zip(names, amounts(kind, "time ms"), totals, strict=True)
         ]
-        pieces.append(bar_piece(len(pieces), shares, colour, hover, map(percent_text, shares)))
+        inside, colour = [*map(percent_text, shares)], colour_of(kind)
+        pieces.append(bar_piece(len(pieces), shares, colour, hover, inside))
         legend.append((name, colour))
-        said.append(f"{name.lower()} {_span(shares)}")
+        # Of several devices from which to which share they reach.
+        ends = dict.fromkeys((percent_text(min(shares)), percent_text(max(shares))))
+        said.append(f"{name.lower()} {' to '.join(ends)}")
     return Figure(
         key="chart-gpu-timeline",
         title="GPU timeline",
@@ -333,18 +319,6 @@ def axis_of(unit: str, longest: float) -> tuple[str, float]:
     if longest < 1:
         return "µs", 1e3
     return ("ms", 1.0) if longest < 10_000 else ("s", 1e-3)  # ms: up to four digits
-
-
-def _bar_colours(labels: Sequence[str], column: str) -> list[str]:
-    if "category" in column:
-        return [colour_of(label) for label in labels]
-    return [ONE_COLOUR if is_name(label) else GREY for label in labels]
-
-
-def _span(shares: Sequence[float]) -> str:
-    """Say a percentage, or from which to which those of several devices reach."""
-    lowest, highest = percent_text(min(shares)), percent_text(max(shares))
-    return lowest if lowest == highest else f"{lowest} to {highest}"
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
