@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
+from tracelens_ext.report.manifest import ABOUT_US
 from tracelens_ext.report.terminal import UNSAFE
 from tracelens_ext.tables.units import header_text
 from tracelens_ext.text import encodable as encodable
@@ -55,11 +55,6 @@ def plain_column(series: pd.Series) -> list[Plain]:
         None if empty else encodable(value) if type(value) is str else _plain_cell(value)
         for value, empty in zip(series.tolist(), missing, strict=True)
     ]
-
-
-def plain_value(value: object) -> Plain:
-    """One value, such as that of a fact; as `plain_column`."""
-    return plain_column(pd.Series([value], dtype=object))[0]
 
 
 def _plain_cell(value: object) -> Plain:
@@ -102,7 +97,7 @@ def _plain(value: object) -> object:
         return {encodable(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return plain_value(value)
+    return plain_column(pd.Series([value], dtype=object))[0]
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -113,20 +108,8 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _pieces(report: Report) -> Iterator[str]:
-    from tracelens_ext import __version__
-
-    head = {
-        "generator": GENERATOR,
-        "version": __version__,
-        TABLES_VERSION_KEY: TABLES_VERSION,
-        "title": report.title,
-        "facts": dict(report.facts),
-        "notes": report.notes,
-        **report.members,
-    }
-    yield json.dumps(_plain(head), indent=1, ensure_ascii=False, allow_nan=False).removesuffix(
-        "\n}"
-    )
+    told = {"title": report.title, "facts": dict(report.facts), "notes": report.notes}
+    yield nested_json_text(ABOUT_US | told | report.members).removesuffix("\n}")
     yield ',\n "tables": {'
     separator = "\n"
     for name, frame in report.sheets.items():

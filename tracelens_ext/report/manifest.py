@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens_ext import __version__
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report.atomic import output_error, prepare_folder, temporary_name, written_beside
 
@@ -40,6 +41,8 @@ GENERATOR = "tracelens-ext"
 #: The version of the tables, which a manifest and a workbook say under this name. It grows when a
 #: column that is read back (`compare.finished`) gets another meaning.
 TABLES_VERSION, TABLES_VERSION_KEY = 1, "tables_version"
+#: How JSON of ours begins.
+ABOUT_US = {"generator": GENERATOR, "version": __version__, TABLES_VERSION_KEY: TABLES_VERSION}
 #: How a text file of ours begins.
 _MARK = re.compile(
     rb'\{\s*"generator": "tracelens-ext",'
@@ -92,10 +95,7 @@ def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = Fal
 
     An unfinished folder holds files of more than one report.
     """
-    from tracelens_ext import __version__
-
-    about = {"generator": GENERATOR, "version": __version__, TABLES_VERSION_KEY: TABLES_VERSION}
-    manifest = about | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
+    manifest = ABOUT_US | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
     with written_beside(folder / MANIFEST) as beside:
         beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 

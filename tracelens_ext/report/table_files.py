@@ -86,11 +86,10 @@ def _has_carriage_return(frame: pd.DataFrame) -> bool:
         column = frame.iloc[:, place]
         if isinstance(column.dtype, pd.CategoricalDtype):
             column = column.cat.categories.to_series()
-        if pd.api.types.is_numeric_dtype(column.dtype):
-            continue
-        distinct = column.unique() if isinstance(column.dtype, pd.StringDtype) else column.tolist()
-        if any("\r" in str(text) for text in distinct):
-            return True
+        if not pd.api.types.is_numeric_dtype(column.dtype):
+            whole = isinstance(column.dtype, pd.StringDtype)  # others may hold what has no hash
+            if any("\r" in str(text) for text in (column.unique() if whole else column.tolist())):
+                return True
     return False
 
 
@@ -116,20 +115,15 @@ def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
     pyarrow = _pyarrow()
     values = plain_column(series)
     types = {type(value) for value in values if value is not None}
-    if types <= {int, float} and len(types) == 2:
-        values = [None if value is None else float(value) for value in values]
-    elif len(types) > 1:
-        values = [None if value is None else str(value) for value in values]
     if not types:  # an empty column still has the type that its table gives it
-        return pyarrow.array(values, type=_declared_type(series))
+        names = {"b": "bool", "i": "int64", "u": "uint64", "f": "float64"}
+        kind = getattr(series.dtype, "kind", "O")
+        return pyarrow.array(values, type=pyarrow.type_for_alias(names.get(kind, "string")))
     try:
-        return pyarrow.array(values)
+        if types == {int, float}:
+            return pyarrow.array(values, type=pyarrow.float64())
+        if len(types) == 1:
+            return pyarrow.array(values)
     except OverflowError:  # a whole number of more than 64 bits
-        return pyarrow.array([None if value is None else str(value) for value in values])
-
-
-def _declared_type(series: pd.Series) -> Any:  # noqa: ANN401
-    pyarrow = _pyarrow()
-    kind = getattr(series.dtype, "kind", "O")
-    by_kind = {"b": pyarrow.bool_(), "i": pyarrow.int64(), "u": pyarrow.uint64()}
-    return pyarrow.float64() if kind == "f" else by_kind.get(kind, pyarrow.string())
+        pass
+    return pyarrow.array([None if value is None else str(value) for value in values])
