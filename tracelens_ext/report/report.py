@@ -17,7 +17,7 @@ from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from tracelens_ext.tables.charts import Chart
 
@@ -182,18 +182,27 @@ def write_report(
     """
     for path, chosen in places.items():
         require_format(chosen)
-        if not isinstance(chosen, Format):
+        if chosen == PAGE:
             from tracelens_ext.report.html import write_html
 
             write_html(path, report)
-        elif chosen.is_folder:
-            _write_folder(report, chosen, path, inputs, force=force)
         elif chosen is Format.xlsx:
             from tracelens_ext.report.excel import write_workbook
 
             write_workbook(path, report)
+        elif chosen in (Format.csv, Format.parquet):
+            from tracelens_ext.report.manifest import check_folder
+            from tracelens_ext.report.table_files import file_names, write_tables
+
+            names = file_names(report.sheets, Format(chosen).suffix)
+            check_folder(path, names, inputs, force=force)
+            write_tables(path, report.sheets, Format(chosen).suffix)
         else:
-            _write_text(path, report_text(report, chosen))
+            with (
+                written_beside(path) as beside,
+                beside.open("w", encoding="utf-8", newline="\n") as stream,
+            ):
+                stream.writelines(report_text(report, Format(chosen)))
     return list(places)
 
 
@@ -208,18 +217,3 @@ def report_text(report: Report, chosen: Format) -> Iterator[str]:
 
         return markdown_text(report)
     raise ValueError(f"{chosen} is no text")
-
-
-def _write_folder(
-    report: Report, chosen: Format, folder: Path, inputs: Sequence[str | Path], *, force: bool
-) -> None:
-    from tracelens_ext.report.manifest import check_folder
-    from tracelens_ext.report.table_files import file_names, write_tables
-
-    check_folder(folder, file_names(report.sheets, chosen.suffix), inputs, force=force)
-    write_tables(folder, report.sheets, chosen.suffix)
-
-
-def _write_text(path: Path, pieces: Iterable[str]) -> None:
-    with written_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(pieces)
