@@ -160,7 +160,8 @@ def _memory_figure(
     moments, allocated = over_time["at_ms"].tolist(), over_time["allocated_bytes"].tolist()
     reserved = over_time["reserved_bytes"].dropna().tolist()
     at = allocated.index(max(allocated))
-    legend, data = [], []
+    legend: list[tuple[str, str]] = []
+    data: list[Plotly] = []
     for name, colour, values in (
         ("Allocated", ONE_COLOUR, allocated),
         ("Reserved", _RESERVED, reserved),
@@ -257,7 +258,8 @@ def _alive(part: pd.DataFrame) -> list[tuple[str, str, int]]:
     name = part["operation"].mask(part["operation"].str.startswith(_ONLY_ALLOCATE), outer)
     label = name.where(module == "", name + " in " + module)
     sums = part["bytes"].groupby([label, part["phase"]]).sum().sort_values(ascending=False)
-    bars = [(name, phase, size) for (name, phase), size in sums.items()]
+    named = zip(sums.index.tolist(), sums.tolist(), strict=True)
+    bars = [(name, phase, size) for (name, phase), size in named]
     if len(bars) > _MOST_BARS + 1:
         rest = bars[_MOST_BARS:]
         bars[_MOST_BARS:] = [(f"({len(rest):,} others)", "", sum(size for _, _, size in rest))]

@@ -109,7 +109,7 @@ def _escape(found: re.Match[str]) -> str:
 
 def _pieces(report: Report) -> Iterator[str]:
     told = {"title": report.title, "facts": dict(report.facts), "notes": report.notes}
-    yield nested_json_text(ABOUT_US | told | report.members).removesuffix("\n}")
+    yield nested_json_text({**ABOUT_US, **told, **report.members}).removesuffix("\n}")
     yield ',\n "tables": {'
     separator = "\n"
     for name, frame in report.sheets.items():
