@@ -12,13 +12,21 @@ import json
 import zlib
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.export.chosen import Choice, choose, window_of
-from tracelens_ext.export.counters import Span, counter_events
-from tracelens_ext.export.tracks import Placed, Tracks, fit_lanes, place, us_text
+from tracelens_ext.export.tracks import (
+    Placed,
+    Span,
+    Tracks,
+    counter_events,
+    fit_lanes,
+    place,
+    us_text,
+)
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
@@ -78,17 +86,11 @@ def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iter
     tracks, ids = Tracks(), _Ids()
     pieces = [_Piece(source, choice, tracks, ids, told) for source in sources]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
-    first = True
-    for piece in (iter(tracks.events), *(each.events() for each in pieces)):
-        texts: list[str] = []
-        for text in piece:
-            texts.append(text)
-            if len(texts) == _AT_ONCE:
-                yield ("" if first else ",\n") + ",\n".join(texts)
-                texts, first = [], False
-        if texts:
-            yield ("" if first else ",\n") + ",\n".join(texts)
-            first = False
+    texts = chain(tracks.events, *(each.events() for each in pieces))
+    before = ""
+    while some := [*islice(texts, _AT_ONCE)]:
+        yield before + ",\n".join(some)
+        before = ",\n"
     yield "\n]}\n"
 
 
@@ -115,8 +117,7 @@ def _head(trace: Trace, tracks: Tracks, *, alone: bool) -> str:
         "conventions": asdict(trace.conventions),
         "threads": tracks.recorded if alone else [],
     }
-    text = json.dumps(members, default=str)
-    return text[:-1] + ', "traceEvents": [\n'
+    return json.dumps(members, default=str)[:-1] + ', "traceEvents": [\n'
 
 
 class _Ids:
@@ -156,7 +157,7 @@ class _Piece:
         number = ids.renumbered("correlation", group, trace.correlation[self.rows])
         self.correlation = number
         self.external_id = ids.renumbered("External id", group, trace.external_id[self.rows])
-        self.ours = tracks.process(" · ".join(p for p in (source.label, "tracelens-ext") if p))
+        self.ours = tracks.process(" · ".join(filter(None, (source.label, "tracelens-ext"))))
         first, last = self.window = window_of(work, choice) or (-_EVER, _EVER)
         self.spans = [s for s in source.spans if s.start < last and s.end > first]
         self.tid_of_span = self._lanes(tracks)
@@ -274,8 +275,7 @@ def _call_paths(work: GpuWork, events: Int64Array) -> dict[int, str]:
     tree, names = work.tree, work.trace.names
     parent, name = tree.parent_position, work.trace.name[tree.rows]
     result = {}
-    linked = events[tree.linked[events]]
-    for launch in dict.fromkeys(tree.launch_position_of_gpu[linked].tolist()):
+    for launch in set(tree.launch_position_of_gpu[events[tree.linked[events]]].tolist()):
         path: list[str] = []
         at = launch
         while at != ROOT and len(path) < _CALL_PATH_NAMES:
