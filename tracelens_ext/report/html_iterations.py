@@ -81,11 +81,7 @@ class _Piece(NamedTuple):
 
 
 def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw what each iteration's time was, and by category where the table has them.
-
-    `frame`: the table `iterations`. Those that are not whole are left out; where fewer than two are
-    left there is nothing to see.
-    """
+    """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
     parts: list[tuple[Any, pd.DataFrame]] = [((), whole)]

@@ -59,10 +59,7 @@ class _Column:
     stays: bool  #: it is not left out before all that do not
 
     def header_lines(self, *, folded: bool) -> list[str]:
-        """Break the header after blanks and underscores, into lines about as wide as the cells.
-
-        A part that is wider stays whole.
-        """
+        """The header broken after blanks and underscores into lines about as wide as the cells."""
         from rich.cells import cell_len
 
         if not folded:
