@@ -1,8 +1,4 @@
-"""Where an export draws, and what it draws besides events.
-
-A rank is a host process and one process a GPU. Besides events there are levels over time, and spans
-in lanes of our own.
-"""
+"""Where an export draws, and what besides events: levels over time, spans in lanes of our own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Write tables as one Excel workbook: a first sheet with an index, a sheet a table, and charts.
-
-The first sheet has what was analysed, what was found, and what the sheets have; `charts` has each
-chart with the table that it shows beside it.
-"""
+"""Write tables as one Excel workbook: a first sheet with an index, a sheet a table, and charts."""
 
 from __future__ import annotations
 

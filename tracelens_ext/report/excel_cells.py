@@ -104,10 +104,7 @@ def checked(code: int) -> None:
 
 
 def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format) -> None:
-    """Write one cell; a carriage return becomes a line feed, Excel's line break.
-
-    `value` is as `cell_value` gives it; None, NaN and an empty text are an empty cell.
-    """
+    """Write one cell, as `cell_value` gives it; a carriage return becomes Excel's line break."""
     # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
     if value in (None, "") or value != value:  # as NaN does
         code = sheet._write_blank(row, column, None, style)
@@ -235,10 +232,7 @@ def _values(series: pd.Series) -> tuple[list[CellValue], int]:
 
 
 def _width(header: str, content: float) -> tuple[float, int]:
-    """A column's width, and the lines of its header, which breaks at blanks alone, at that width.
-
-    Two lines are read at a glance, three no longer.
-    """
+    """A column's width, of which its header takes few lines, and how many."""
     words = header.split() or [""]
     in_two_lines = max(*map(len, words), math.ceil(len(header) / 2) if len(words) > 1 else 0)
     width = max(content, _NARROWEST, in_two_lines * _BOLD + _FILTER_BUTTON)
@@ -277,10 +271,7 @@ def fitting(
 
 
 def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: bool) -> list[str]:
-    """Write the sheet of a table: frozen header, rows, widths, filter, bars; say what is cut.
-
-    Its rows are a line high; or, to show texts `whole`, as many as they need.
-    """
+    """Write the sheet of a table, rows a line high or texts `whole`; say what is cut."""
     columns = [column_of(series) for _, series in frame.items()]
     sheet.freeze_panes(1, 0)
     sheet.repeat_rows(0)

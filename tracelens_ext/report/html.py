@@ -58,10 +58,7 @@ if TYPE_CHECKING:
 
 
 def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
-    """Draw charts; one without a number other than zero is left out.
-
-    `charts`: the charts; those for workbooks alone are left out.
-    """
+    """Draw charts but those for workbooks alone and those without a number other than zero."""
     figures: list[Figure] = []
     for chart in charts:
         if chart.on != "workbook" and not any(sheet in sheets for sheet in chart.unless):
@@ -183,10 +180,7 @@ def render_page(
     first_rows: int = FIRST_ROWS,
     **shown: Any,  # noqa: ANN401  # what else the template names
 ) -> str:
-    """Fill the page's template; everything but the page's own parts is escaped.
-
-    `pool` holds the texts of the tables, of which `first_rows` are in sight at first.
-    """
+    """Fill the page's template; all is escaped. `pool`: the texts of the tables."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -315,10 +309,7 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
 def _largest(
     sheets: Mapping[str, pd.DataFrame], places: Iterable[tuple[str, str, str, str]]
 ) -> tuple[str, str] | None:
-    """Find the name with the largest sum in the first table that is there.
-
-    What is not a name, as `(unlinked)`, is passed over, but its time counts in the whole.
-    """
+    """The name with the largest sum in the first table that is there; `(unlinked)` is none."""
     for sheet, label, value, whole in places:
         chart = Chart("", sheet, label, value, top=_ALL)
         if sheet in sheets and chart.fits(sheets[sheet]):

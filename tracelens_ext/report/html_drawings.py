@@ -273,10 +273,7 @@ _ROW, _FINDING = 130, 32  # pixels: of a device; of a finding, a bar below its t
 
 
 def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[Figure]:
-    """Draw which part of the time the GPUs worked, with holes, iterations and findings.
-
-    `marks`: the table `time_axis_marks`.
-    """
+    """Draw when the GPUs worked, and `time_axis_marks`: holes, iterations and findings."""
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
         return []

@@ -108,10 +108,7 @@ _NARROWEST, _DIGIT, _TICK = 360, 7.2, 80  # pixels: of a page, of a character, o
 def spec_of(
     data: Sequence[Plotly], layout: Plotly, rooms: Callable[[int], Plotly] | None = None
 ) -> Plotly:
-    """What the script hands to plotly.
-
-    `rooms` gives the parts of the layout that hang on the width, in pixels.
-    """
+    """What the script hands to plotly; `rooms` makes the layout that hangs on the width, in px."""
     fitting = []
     for least in (0, _NARROW_ENDS, _WIDE_BEGINS):
         room = max(least, _NARROWEST)
@@ -268,10 +265,7 @@ def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list
 
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
-    """Draw how the time of each device divides, in percent of it.
-
-    `frame`: the table `gpu_timeline`: columns `type`, `time ms`, `percent`, perhaps `device`.
-    """
+    """Draw how the time of each device divides, in percent of it, of the table `gpu_timeline`."""
     devices = frame["device"] if "device" in frame else pd.Series(-1, frame.index)
     of_kind = frame.assign(device=devices).groupby(["type", "device"], sort=False).last()
     bars = devices.unique().tolist()

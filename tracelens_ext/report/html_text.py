@@ -53,11 +53,7 @@ def plotly_lines(text: str) -> str:
 
 
 def elided_kernel_name(name: str, width: int) -> str:
-    """Shorten a kernel's name: what tells it from others stays in sight.
-
-    Of a C++ signature that is the beginning without return type and namespaces; of any other name
-    the beginning and the end.
-    """
+    """Shorten a kernel's name: of a C++ signature the beginning, without namespaces."""
     name = in_one_line(name)
     if not _SIGNATURE.search(name):
         return elided(name, width)
@@ -102,10 +98,7 @@ def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False)
 
 
 def in_one_line(text: str) -> str:
-    """Write a text for a label: no line breaks, and what is invisible or deceives as escapes.
-
-    A character that turns the direction of writing would turn the label's neighbours, too.
-    """
+    """Write a text for a label: what breaks lines, is invisible, or deceives, is an escape."""
     from tracelens_ext.report.terminal import safe_text
 
     return cleaned(safe_text(" ".join(text.split())))

@@ -39,10 +39,7 @@ def plain_headers(frame: pd.DataFrame) -> list[str]:
 
 
 def plain_column(series: pd.Series) -> list[Plain]:
-    """The values of a column; what is missing, not a number or infinite is None.
-
-    A value of any other type is the text that `str` makes of it.
-    """
+    """The values of a column; what is missing, not a number or infinite is None, the odd a text."""
     dtype = series.dtype
     kind = getattr(dtype, "kind", "O")
     if kind in "biu" and not series.hasnans:
@@ -78,10 +75,7 @@ def json_text(report: Report) -> Iterator[str]:
 
 
 def json_safe(text: str) -> str:
-    """Escape, in JSON or TOML, what could act on a terminal or deceive its reader.
-
-    What is below U+007F is escaped in any JSON, or is its own white space.
-    """
+    """Escape, in JSON or TOML, what beyond U+007E could act on a terminal or deceive its reader."""
     if text.isascii() and "\x7f" not in text:
         return text
     return UNSAFE.sub(_escape, text)

@@ -58,10 +58,7 @@ _ZIP = b"PK\x03\x04"
 
 
 def check_output(path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False) -> None:
-    """Refuse to write over a file that this program did not make.
-
-    `inputs` are never written over, whatever `force` says.
-    """
+    """Refuse to write over a file that this program did not make, and ever over `inputs`."""
     refuse_input(path, inputs)
     if not force and not may_replace(path):
         raise _strangers(path, "name")
@@ -91,10 +88,7 @@ def check_folder(
 
 
 def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = False) -> None:
-    """Write the manifest of a folder.
-
-    An unfinished folder holds files of more than one report.
-    """
+    """Write the manifest of a folder; an unfinished one holds files of more than one report."""
     manifest = ABOUT_US | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
     with written_beside(folder / MANIFEST) as beside:
         beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -135,10 +129,7 @@ def may_replace(path: AnyPath) -> bool:
 
 
 def made_here(path: AnyPath) -> bool:
-    """Whether a file carries the mark of this program's outputs.
-
-    A demo trace does not: it is an input.
-    """
+    """Whether a file carries the mark of this program's outputs; a demo trace does not."""
     target = Path(path)
     try:
         if not target.is_file():  # a pipe would never answer
@@ -161,10 +152,7 @@ def _is_our_workbook(path: Path) -> bool:
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether a file that is not empty is at a path.
-
-    Of folders, devices and names that cannot be, the writer says what is wrong with them.
-    """
+    """Whether a file that is not empty is at a path; the writer says what is wrong with others."""
     try:
         return path.is_file() and path.stat().st_size > 0
     except (OSError, ValueError):

@@ -175,11 +175,7 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
 def write_report(
     report: Report, places: Places, inputs: Sequence[str | Path] = (), *, force: bool = False
 ) -> list[Path]:
-    """Write a report.
-
-    Each file is written beside its target and renamed; the files of a folder take their places
-    as one.
-    """
+    """Write a report; each file, and the files of a folder as one, take their places when whole."""
     for path, chosen in places.items():
         require_format(chosen)
         if chosen == PAGE:

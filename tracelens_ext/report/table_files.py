@@ -30,10 +30,7 @@ _NAME_BYTES = 200  # of the 255 that a file system allows, with room for the suf
 
 
 def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
-    """Turn names of tables into names of files that every system accepts.
-
-    Gives a name for each; no two are equal when the case of letters is ignored.
-    """
+    """Names of files for tables that every system accepts, no two equal in any case of letters."""
     names = []
     for name in wanted:
         allowed = _NOT_IN_FILE_NAME.sub("_", name).strip().strip(".") or "table"
@@ -46,10 +43,7 @@ def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
 def write_tables(
     folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame], suffix: str = ".csv"
 ) -> list[Path]:
-    """Write each table to a file of its own; `suffix`: `.csv` or `.parquet`.
-
-    The files take their places as `write_folder` says. The index of a DataFrame is not written.
-    """
+    """Write each table to a `.csv` or `.parquet` file, as `write_folder` says; no index."""
     write = write_csv if suffix == ".csv" else write_parquet
     tables = zip(file_names(sheets, suffix), sheets.values(), strict=True)
     return write_folder(folder, {name: partial(write, frame=frame) for name, frame in tables})
