@@ -269,10 +269,7 @@ def test_a_text_that_looks_like_an_escape_is_none(tmp_path: Path) -> None:
     assert not re.search("_x(?!005F_)[0-9A-Fa-f]{4}_", strings)
 
 
-def test_pieces_of_a_long_table_fit_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(excel_cells, "_ROWS_AT_ONCE", 3)
+def test_columns_of_each_type_fit_together(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
             "text": ["a", None, "b", "a", "c", None, "a", "b"],

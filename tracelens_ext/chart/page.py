@@ -23,9 +23,9 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
-from tracelens_ext.report.html import Card, render_page, require_html_extra
+from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Column, Table, page_tables
+from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Column, Table, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
     duration_text,

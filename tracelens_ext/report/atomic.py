@@ -87,22 +87,16 @@ def _checked_target(shown: str) -> Path:
     if not shown:
         raise OutputError("the output file has no name; give a path such as report.xlsx")
     final = Path(shown).parent.resolve() / Path(shown).name  # a link itself, not where it leads
+    problem = ""
     if final.is_dir() or shown.endswith(("/", os.sep)):
-        raise OutputError(
-            f"{shown}: cannot be written: it is a folder; give the name of a file in it"
-        )
-    if final.exists():
-        if not final.is_file():  # replacing /dev/null would be worse than failing
-            raise OutputError(
-                f"{shown}: cannot be written: it is not a regular file; choose another name"
-            )
-        if not (
-            final.is_symlink() or os.access(final, os.W_OK)
-        ):  # a rename would ignore the write protection
-            raise OutputError(
-                f"{shown}: cannot be written: it is write-protected; "
-                "choose another name or allow writing to it"
-            )
+        problem = "it is a folder; give the name of a file in it"
+    elif final.exists() and not final.is_file():  # replacing /dev/null would be worse than failing
+        problem = "it is not a regular file; choose another name"
+    elif final.exists() and not (final.is_symlink() or os.access(final, os.W_OK)):
+        # A rename would ignore the write protection.
+        problem = "it is write-protected; choose another name or allow writing to it"
+    if problem:
+        raise OutputError(f"{shown}: cannot be written: {problem}")
     return final
 
 

@@ -333,7 +333,7 @@ class _FirstSheet:
             for column in columns
         ]
         linked = [name == answer.links for name in answer.columns]
-        for values in zip(*(column.cells(0, len(table)) for column in columns), strict=True):
+        for values in zip(*(column.values for column in columns), strict=True):
             for place, value in enumerate(values):
                 if linked[place]:
                     self._write_link(place, answer.linked(value, sheets), link)

@@ -132,7 +132,6 @@ MOST_ROWS = 1_048_576  # of a sheet, with the header
 MOST_COLUMNS = 16_384
 #: More cells take minutes to write, and hardly anything opens them.
 MOST_CELLS = 1_000_000
-_ROWS_AT_ONCE = 8192  # bounds the memory: a million rows are never all Python objects
 # Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
 # one as high as its text has lines.
 _ROW_HEIGHT = 15.75
@@ -166,22 +165,16 @@ class Column:
     bars: dict[str, Any] | None
     is_text: bool  #: holds texts only
     cut: int  #: cells whose text is longer than a cell may be
-    #: a value a row: an array of numbers (NaN for an empty cell), or what cells hold
-    values: npt.NDArray[np.generic] | list[CellValue]
-
-    def cells(self, start: int, stop: int) -> list[CellValue]:
-        """What some rows hold."""
-        part = self.values[start:stop]
-        return part if isinstance(part, list) else list(part.tolist())
+    values: list[CellValue]  #: a value a row
 
 
 def column_of(series: pd.Series) -> Column:
     """Look at a column once."""
     header = cell_text(header_text(series.name))[0]
-    values: npt.NDArray[np.generic] | list[CellValue] | None = _plain_numbers(series)
-    content, cut = 0.0, 0
-    if isinstance(values, np.ndarray):
-        numbers = values.astype(np.float64)
+    plain, content, cut = _plain_numbers(series), 0.0, 0
+    if plain is not None:
+        values: list[CellValue] = list(plain.tolist())
+        numbers = plain.astype(np.float64)
         numbers = numbers[~np.isnan(numbers)]
     else:
         values, cut = _values(series)
@@ -198,7 +191,7 @@ def column_of(series: pd.Series) -> Column:
     percent = unit.quantity is Quantity.PERCENT and len(numbers) > 0
     width, header_lines = _width(header, max(content + 1.5, _BAR_WIDTH if percent else 0.0))
     bars = (_COLOURS if (numbers < 0).any() else _BARS) if percent else None
-    is_text = isinstance(values, list) and not len(numbers)
+    is_text = plain is None and not len(numbers)
     return Column(header, width, header_lines, shown.excel_format, bars, is_text, cut, values)
 
 
@@ -277,16 +270,16 @@ def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: boo
     sheet.repeat_rows(0)
     sheet.set_landscape()
     sheet.fit_to_pages(1, 0)  # as many pages long as it takes
-    if columns and not whole:
-        sheet.set_default_row(_ROW_HEIGHT)
     if columns:
+        if not whole:
+            sheet.set_default_row(_ROW_HEIGHT)
         checked(sheet.set_row(0, 15 * max(column.header_lines for column in columns) + 3))
         checked(sheet.autofilter(0, 0, len(frame), len(columns) - 1))
     for place, column in enumerate(columns):
         checked(sheet.set_column(place, place, column.width))
         side = "left" if column.is_text else "center"
         put(sheet, 0, place, column.header, book.format(**HEADER, align=side))
-    _write_rows(book, sheet, columns, len(frame) if columns else 0, whole=whole)
+    _write_rows(book, sheet, columns, whole=whole)
     for place, column in enumerate(columns):
         if column.bars:
             checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
@@ -299,27 +292,21 @@ def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: boo
     ]
 
 
-def _write_rows(
-    book: Book, sheet: Worksheet, columns: Sequence[Column], rows: int, *, whole: bool
-) -> None:
+def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], *, whole: bool) -> None:
     # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
     # short one would be repeated to fill the width, so it has no such alignment.)
     long_text = book.format(**LINES, align="fill")
     # Of several lines the first is seen: rows have a fixed height.
     many_lines = book.format(**LINES, text_wrap=True, valign="top")
-    plain = [
-        (column.width, book.format(**LINES, num_format=column.number_format)) for column in columns
-    ]
-    for start in range(0, rows, _ROWS_AT_ONCE):
-        part = [column.cells(start, start + _ROWS_AT_ONCE) for column in columns]
-        for row, values in enumerate(zip(*part, strict=True), start + 1):
-            cells = []
-            for value, (width, style) in zip(values, plain, strict=True):
-                chosen = style
-                if isinstance(value, str):
-                    chosen = style if len(value) <= width else long_text
-                    chosen = many_lines if whole or "\n" in value else chosen
-                cells.append((value, chosen))
-            if not sheet.write_plain(row, cells):
-                for place, cell in enumerate(cells):
-                    put(sheet, row, place, *cell)
+    plain = [(each.width, book.format(**LINES, num_format=each.number_format)) for each in columns]
+    for row, values in enumerate(zip(*(column.values for column in columns), strict=True), 1):
+        cells = []
+        for value, (width, style) in zip(values, plain, strict=True):
+            chosen = style
+            if isinstance(value, str):
+                chosen = style if len(value) <= width else long_text
+                chosen = many_lines if whole or "\n" in value else chosen
+            cells.append((value, chosen))
+        if not sheet.write_plain(row, cells):
+            for place, cell in enumerate(cells):
+                put(sheet, row, place, *cell)

@@ -8,7 +8,7 @@ on it, as they compute nothing.
 *Memory*: a figure a device; allocated and reserved over time, and beside it the largest of what was
 alive at the peak, coloured by phase.
 
-*Time axis*: areas by category, a row a device. *Call tree*: an icicle.
+*Time axis*: areas by category, a row a device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ import numpy as np
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
 from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of, trace
+from tracelens_ext.report.html_figures import (
+    LABEL,
+    MARK,
+    Figure,
+    gpu_work_in_words,
+    is_narrow,
+    spec_of,
+    trace,
+)
 from tracelens_ext.report.html_text import (
     bytes_text,
     duration_text,
@@ -266,7 +274,6 @@ def _alive(part: pd.DataFrame) -> list[tuple[str, str, int]]:
     return bars
 
 
-_LABEL = 120  # characters
 _MOST_CATEGORIES = 24  # in the legend
 _MOST_MARKS = 400  # of a kind
 _ROW, _FINDING = 130, 32  # pixels: of a device; of a finding, a bar below its title
@@ -313,14 +320,18 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     layout[f"yaxis{under}"] = {**ends, "visible": False}
     for row, (ident, part) in enumerate(findings):
         card = f"finding-{cleaned(str(ident))}"
-        title = plotly_text(elided(part["name"].iloc[0], _LABEL))
+        title = plotly_text(elided(part["name"].iloc[0], LABEL))
         about = {"yaxis": f"y{under}", "name": title, "customdata": [card] * len(part)}
         data.append({**_stretches(row, part, step), **about})
         click = {"name": card, "captureevents": True, "borderpad": 0}
         names.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **laid})
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
     spec = spec_of(data, layout)
-    return [Figure("time-axis", "GPU work over time", _in_words(sums), legend, "time_axis", spec)]
+    return [
+        Figure(
+            "time-axis", "GPU work over time", gpu_work_in_words(sums), legend, "time_axis", spec
+        )
+    ]
 
 
 def _areas(
@@ -357,63 +368,3 @@ def _hole(mark: dict[Hashable, Any]) -> Plotly:
     at = {"x0": mark["start_ms"], "x1": mark["end_ms"], "y0": 0, "y1": 1, "yref": "paper"}
     look = {"fillcolor": "rgba(139, 147, 161, 0.25)", "line": {"width": 0}, "layer": "below"}
     return {"type": "rect", **at, **look}
-
-
-def _in_words(sums: pd.Series) -> str:
-    total = int(sums.sum())
-    parts = [
-        f"{elided(str(name), _LABEL)} {percent_text(100 * ns / total)}"
-        for name, ns in sums.head(_IN_SUMMARY).items()
-    ]
-    return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
-
-
-_NO_CATEGORY = "#dfe3ea"  # a module's
-
-
-def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw the call tree, from the top down; a table of two traces has colours of its own."""
-    top = frame[frame["parent"] < 0]
-    sums = top.groupby("label")["gpu_time_ns"].sum().sort_values(ascending=False)
-    total = int(sums.sum())
-    if not total:
-        return []
-    rows = frame.to_dict("records")
-    hover = [
-        row.get("hover")
-        or duration_text(row["gpu_time_ns"] / 1e6)
-        + f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
-        for row in rows
-    ]
-    categories = [plotly_text(row["category"]) for row in rows]
-    colours = [row.get("colour") or _colour(row) for row in rows]
-    nodes = {  # one top: several would stand below a blank
-        "ids": [*range(len(rows) + 1)],
-        "labels": ["GPU work", *(plotly_text(elided(row["label"], _LABEL)) for row in rows)],
-        "parents": ["", *(row["parent"] + 1 for row in rows)],
-        "values": [total, *(row["gpu_time_ns"] for row in rows)],
-        "customdata": ["", *map("{}<br>{}".format, hover, categories)],
-        "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
-    }
-    look = {
-        "branchvalues": "total",
-        "tiling": {"orientation": "v"},
-        "textfont": {"color": "#22262e"},
-        "marker": {"colors": [_NO_CATEGORY, *colours], "line": {"width": 0.5, "color": "#ffffff"}},
-    }
-    layout = {"height": 500, "margin": {"l": 0, "r": 0, "t": 24, "b": 0}}
-    said = "as wide as the time of both; red takes longer than the baseline, blue less"
-    words = said if "colour" in frame else _in_words(sums)
-    spec = spec_of([trace("icicle", **nodes, **look)], layout)
-    return [Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)]
-
-
-def _colour(row: dict[Hashable, Any]) -> str:
-    """Of a kernel that of its category; of an operation a paler one; of a module none."""
-    if row["kind"] == "module":
-        return _NO_CATEGORY
-    colour = colour_of(row["category"])
-    if row["kind"] != "operation":
-        return colour
-    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)

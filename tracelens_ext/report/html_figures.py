@@ -28,7 +28,7 @@ from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import unit_of, with_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from tracelens_ext.tables.charts import Chart
 
@@ -57,6 +57,9 @@ _SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle,
 WHOLE = "whole"
 _HOVER = "%{customdata}<extra></extra>"
 _AXIS = {"fixedrange": True, "zeroline": False, "title": {"standoff": 6, "font": {"size": 11}}}
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+_BOX = {"bgcolor": "#22262e", "bordercolor": "#22262e", "font": {"color": "#ffffff", "size": 12}}
+_BESIDE = {"showarrow": False, "xanchor": "left", "yanchor": "bottom"}
 #: What all figures have in common: a template of plotly.
 LOOK = {
     "data": {
@@ -69,37 +72,18 @@ LOOK = {
         "showlegend": False,  # it stands above the chart, in HTML
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {
-            "family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
-            "size": 12,
-        },
+        "font": {"family": _FONT, "size": 12},
         "dragmode": False,
         "hovermode": "closest",
-        "hoverlabel": {
-            "align": "left",
-            "bgcolor": "#22262e",
-            "bordercolor": "#22262e",
-            "font": {"color": "#ffffff", "size": 12},
-            "namelength": -1,
-        },
+        "hoverlabel": {"align": "left", "namelength": -1, **_BOX},
         "xaxis": _AXIS,
         "yaxis": _AXIS,
-        "annotationdefaults": {
-            "align": "left",
-            "font": {"size": 11},
-            "showarrow": False,
-            "xanchor": "left",
-            "yanchor": "bottom",
-        },
+        "annotationdefaults": {"align": "left", "font": {"size": 11}, **_BESIDE},
     },
 }
+_EDGE = {"width": 1, "color": "#ffffff"}
 #: The marker of what stands out.
-MARK = {
-    "symbol": "diamond",
-    "size": 8,
-    "color": "#d1495b",
-    "line": {"width": 1, "color": "#ffffff"},
-}
+MARK = {"symbol": "diamond", "size": 8, "color": "#d1495b", "line": _EDGE}
 #: Pixels from which on there is room for names beside bars, and for longer names.
 _NARROW_ENDS, _WIDE_BEGINS = 640, 980
 _NARROWEST, _DIGIT, _TICK = 360, 7.2, 80  # pixels: of a page, of a character, of a number's tick
@@ -321,3 +305,67 @@ def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
     named = [bar for bar in zip(sums, names, strict=True) if _OTHERS.fullmatch(bar[1]) is None]
     largest = sorted(named, key=lambda bar: -bar[0])[:_IN_SUMMARY]
     return ", ".join(f"{name} {percent_text(100.0 * amount / whole)}" for amount, name in largest)
+
+
+LABEL = 120  # characters
+
+
+def gpu_work_in_words(sums: pd.Series) -> str:
+    """How much there is, and the largest parts of it; `sums`: ns by name."""
+    total = int(sums.sum())
+    parts = [
+        f"{elided(str(name), LABEL)} {percent_text(100 * ns / total)}"
+        for name, ns in sums.head(_IN_SUMMARY).items()
+    ]
+    return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
+
+
+_NO_CATEGORY = "#dfe3ea"  # a module's
+
+
+def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
+    """Draw the call tree, from the top down; a table of two traces has colours of its own."""
+    top = frame[frame["parent"] < 0]
+    sums = top.groupby("label")["gpu_time_ns"].sum().sort_values(ascending=False)
+    total = int(sums.sum())
+    if not total:
+        return []
+    rows = frame.to_dict("records")
+    hover = [
+        row.get("hover")
+        or duration_text(row["gpu_time_ns"] / 1e6)
+        + f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
+        for row in rows
+    ]
+    categories = [plotly_text(row["category"]) for row in rows]
+    colours = [row.get("colour") or _colour(row) for row in rows]
+    nodes = {  # one top: several would stand below a blank
+        "ids": [*range(len(rows) + 1)],
+        "labels": ["GPU work", *(plotly_text(elided(row["label"], LABEL)) for row in rows)],
+        "parents": ["", *(row["parent"] + 1 for row in rows)],
+        "values": [total, *(row["gpu_time_ns"] for row in rows)],
+        "customdata": ["", *map("{}<br>{}".format, hover, categories)],
+        "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
+    }
+    look = {
+        "branchvalues": "total",
+        "tiling": {"orientation": "v"},
+        "textfont": {"color": "#22262e"},
+        "marker": {"colors": [_NO_CATEGORY, *colours], "line": {"width": 0.5, "color": "#ffffff"}},
+    }
+    layout = {"height": 500, "margin": {"l": 0, "r": 0, "t": 24, "b": 0}}
+    said = "as wide as the time of both; red takes longer than the baseline, blue less"
+    words = said if "colour" in frame else gpu_work_in_words(sums)
+    spec = spec_of([trace("icicle", **nodes, **look)], layout)
+    return [Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)]
+
+
+def _colour(row: dict[Hashable, Any]) -> str:
+    """Of a kernel that of its category; of an operation a paler one; of a module none."""
+    if row["kind"] == "module":
+        return _NO_CATEGORY
+    colour = colour_of(row["category"])
+    if row["kind"] != "operation":
+        return colour
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)

@@ -71,11 +71,7 @@ def _strangers(path: AnyPath, other: str) -> OutputError:
 
 
 def check_folder(
-    folder: AnyPath,
-    names: Iterable[str],
-    inputs: Sequence[AnyPath] = (),
-    *,
-    force: bool = False,
+    folder: AnyPath, names: Iterable[str], inputs: Sequence[AnyPath] = (), *, force: bool = False
 ) -> None:
     """Refuse to write over files of a folder that its manifest does not name."""
     target = Path(folder)
