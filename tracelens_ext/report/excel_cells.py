@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from bisect import bisect_left
+from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -236,11 +236,11 @@ def _width(header: str, content: float) -> tuple[float, int]:
 
 def most_rows(frames: Collection[pd.DataFrame]) -> int:
     """How many rows each table may have, so that a sheet and the workbook hold them."""
-
-    def is_too_much(rows: int) -> bool:
-        return sum(min(len(each), rows + 1) * each.shape[1] for each in frames) > MOST_CELLS
-
-    return bisect_left(range(MOST_ROWS - 1), True, key=is_too_much)
+    return bisect_right(
+        range(MOST_ROWS - 1),
+        MOST_CELLS,
+        key=lambda rows: sum(min(len(each), rows + 1) * each.shape[1] for each in frames),
+    )
 
 
 def fitting(

@@ -1,11 +1,8 @@
 """What an Excel cell can hold, and the names of sheets: what has to be replaced or cut.
 
-The replacements, all of them:
-
-* a character that XML forbids (most controls, U+FFFE, U+FFFF) and a lone surrogate: U+FFFD;
-* a text longer than a cell may be: its beginning and a mark that says how long it was;
-* a number that Excel does not hold digit by digit: a text;
-* a sheet name: forbidden characters become `_`, one too long or already taken is cut and numbered.
+A character that XML forbids (most controls, U+FFFE, U+FFFF) and a lone surrogate become U+FFFD; of
+a text longer than a cell may be the beginning stays, and a mark that says how long it was; a number
+that Excel does not hold digit by digit becomes a text.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracelens_ext.report.html_tables import Table
     from tracelens_ext.report.report import Report
@@ -60,7 +60,11 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) ->
     figures: list[Figure] = []
     for chart in charts:
         if chart.on != "workbook" and not any(sheet in sheets for sheet in chart.unless):
-            figures += _drawn(sheets, chart)
+            frame = charted(sheets, chart)
+            if draw := _DRAWINGS.get(chart.kind):
+                figures += draw(sheets, frame)
+            elif len(table := chart_table(frame, chart)):
+                figures.append(bar_figure(chart, table))
     keys = [figure.key for figure in figures]  # two charts may have one title
     return [
         replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
@@ -68,25 +72,15 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) ->
     ]
 
 
-def _drawn(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> list[Figure]:
-    frame = charted(sheets, chart)
-    match chart.kind:
-        case "timeline":
-            return [timeline_figure(frame)]
-        case "iterations":
-            return iteration_figures(frame)
-        case "roofline":
-            return roofline_figures(frame, sheets.get("roofline_peaks"))
-        case "memory":
-            return memory_figures(sheets)
-        case "time_axis":
-            return time_axis_figures(frame, sheets.get("time_axis_marks"))
-        case "call_tree":
-            return call_tree_figures(frame)
-    table = chart_table(frame, chart)
-    return [bar_figure(chart, table)] if len(table) else []
-
-
+#: What draws a chart of its own kind, of the tables and the chart's.
+_DRAWINGS: dict[str, Callable[[Mapping[str, pd.DataFrame], pd.DataFrame], list[Figure]]] = {
+    "timeline": lambda _, frame: [timeline_figure(frame)],
+    "iterations": lambda _, frame: iteration_figures(frame),
+    "roofline": lambda sheets, frame: roofline_figures(frame, sheets.get("roofline_peaks")),
+    "memory": lambda sheets, _: memory_figures(sheets),
+    "time_axis": lambda sheets, frame: time_axis_figures(frame, sheets.get("time_axis_marks")),
+    "call_tree": lambda _, frame: call_tree_figures(frame),
+}
 _SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 

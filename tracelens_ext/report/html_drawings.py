@@ -1,14 +1,9 @@
-"""The drawings of a page that are no bars.
+"""The drawings of a page that are no bars: roofline, memory, time axis.
 
-*Roofline*: what each operation reached, below what its GPU can do; both axes are logarithmic. A
-point is an operation with its arguments: FLOPs per byte across, TFLOP/s up, its area the time
-lost (its GPU time where no peaks are known), its colour the family. Copies and fills have no place
-on it, as they compute nothing.
-
-*Memory*: a figure a device; allocated and reserved over time, and beside it the largest of what was
-alive at the peak, coloured by phase.
-
-*Time axis*: areas by category, a row a device.
+A point of the roofline is an operation with its arguments: FLOPs per byte across, TFLOP/s up, its
+area the time lost (its GPU time where no peaks are known). Copies and fills have no place on it, as
+they compute nothing. Memory, a figure a device: allocated and reserved over time, and beside it the
+largest of what was alive at the peak. The time axis has areas by category, a row a device.
 """
 
 from __future__ import annotations
@@ -72,7 +67,12 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
     part["hover"] = [
         f"<b>{plotly_lines(str(name))}</b><br>{plotly_lines(str(dims).replace(', ()', ''))}<br>"
-        + plotly_text(_in_figures(bound, percent, ms, rest))
+        + plotly_text(
+            f"{bound} bound, {percent_text(percent)} of roofline, {duration_text(ms)}, "
+            f"{duration_text(rest)} lost"
+            if isinstance(bound, str)
+            else duration_text(ms)
+        )
         for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
     ]
     data = _roofs(peaks, memory, across) if memory else []
@@ -118,13 +118,6 @@ def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[
         look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
         lines.append(trace("scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look))
     return lines
-
-
-def _in_figures(bound: object, percent: float, ms: float, lost: float) -> str:
-    if not isinstance(bound, str):
-        return duration_text(ms)
-    reached = f"{bound} bound, {percent_text(percent)} of roofline"
-    return f"{reached}, {duration_text(ms)}, {duration_text(lost)} lost"
 
 
 _HOST = -1
@@ -321,8 +314,13 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     for row, (ident, part) in enumerate(findings):
         card = f"finding-{cleaned(str(ident))}"
         title = plotly_text(elided(part["name"].iloc[0], LABEL))
+        # A short stretch is seen, too.
+        lengths = (part["end_ms"] - part["start_ms"]).clip(lower=step / 4).tolist()
+        at = {"base": part["start_ms"].tolist(), "x": lengths, "y": [row + 0.2] * len(part)}
+        look = {"orientation": "h", "width": 0.35, "marker": {"color": MARK["color"]}}
         about = {"yaxis": f"y{under}", "name": title, "customdata": [card] * len(part)}
-        data.append({**_stretches(row, part, step), **about})
+        told = "%{fullData.name}<extra></extra>"
+        data.append(trace("bar", hovertemplate=told, **at, **look, **about))
         click = {"name": card, "captureevents": True, "borderpad": 0}
         names.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **laid})
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
@@ -348,14 +346,6 @@ def _areas(
             about = {"name": plotly_text(name), "hovertemplate": told}
             y = (ns / 1e6 / step).round(4).tolist()
             yield trace("scatter", piece, mode="lines", y=y, **look, **about)
-
-
-def _stretches(row: int, frame: pd.DataFrame, step: float) -> Plotly:
-    """Where a finding is; a short stretch is seen, too."""
-    lengths = (frame["end_ms"] - frame["start_ms"]).clip(lower=step / 4).tolist()
-    at = {"base": frame["start_ms"].tolist(), "x": lengths, "y": [row + 0.2] * len(frame)}
-    look = {"orientation": "h", "width": 0.35, "marker": {"color": MARK["color"]}}
-    return trace("bar", hovertemplate="%{fullData.name}<extra></extra>", **at, **look)
 
 
 def _start_line(ms: float, yref: str) -> Plotly:

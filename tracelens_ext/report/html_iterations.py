@@ -1,12 +1,9 @@
 """The charts of iterations: an upright bar an iteration, in order of time, and the odd ones marked.
 
-A bar is the GPU time of what the iteration launched and the idle time in it. Its wall time differs
-where the GPU runs behind the host: a line across the bar shows it.
-
-Of thousands a bar is the mean of several in a row, so that the page stays quick and the bars wide
-enough to be seen; every odd iteration keeps a mark at its own height. Where a few iterations are
-far longer than the rest (the first one compiles), the axis ends below them, and they say how far
-they reach.
+A bar is the GPU time of what the iteration launched and the idle time in it; a line across it shows
+its wall time, which differs where the GPU runs behind the host. Of thousands a bar is the mean of
+several in a row; every odd iteration keeps a mark at its own height. Where a few are far longer
+than the rest (the first one compiles), the axis ends below them, and they say how far they reach.
 """
 
 from __future__ import annotations
@@ -163,8 +160,16 @@ def _figure(
         for place, (piece, ms) in enumerate(zip(pieces, (parts * scale).tolist(), strict=True))
     ]
     if not by_category:
-        drawn = np.where(walls <= ceiling, walls * scale, np.nan)
-        data += _wall_lines(drawn, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
+        # Lines across each bar, a little wider; the style sheet gives the colours.
+        drawn = zip(walls.tolist(), (walls * scale).tolist(), strict=True)
+        ys = [height if wall <= ceiling else None for wall, height in drawn]
+        reach = min(0.5, (1 - gap) / 2 + 0.07)
+        at = {
+            "x": [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)],
+            "y": [y for height in ys for y in (height, height, None)],
+        }
+        line = trace("scatter", len(pieces), mode="lines", hoverinfo="skip", **at)
+        data += [{**line, "line": {"width": each, "simplify": False}} for each in _LINES]
     marks: dict[str, list[object]] = {
         "x": [at // most for at in shown],
         "y": [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown],
@@ -203,15 +208,6 @@ def _figure(
         sheet="iterations",
         spec=spec_of(data, layout, rooms),
     )
-
-
-def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
-    """Lines across each bar, a little wider; the style sheet gives the colours."""
-    ys = [None if math.isnan(height) else height for height in heights.tolist()]
-    x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
-    y = [y for height in ys for y in (height, height, None)]
-    line = trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
-    return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
 
 
 def _layout(room: int, *, names: Sequence[str], across: str, ends: Sequence[str]) -> Plotly:

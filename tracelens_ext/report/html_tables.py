@@ -167,7 +167,7 @@ def _number_column(series: pd.Series, header: str) -> Column:
         # A single-precision number keeps its own digits, not those it gains as a double.
         series = series.astype(str).astype(np.float64)
     plain = series.astype(object).where(series.notna(), None).tolist()
-    values = [None if value is None else _as_json(value) for value in plain]
+    values = [value if value is None else _as_json(value) for value in plain]
     shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
     styles = {Quantity.PERCENT: "percent", Quantity.IDENTIFIER: "identifier"}
     style: Any = styles.get(shown.unit.quantity, "plain")

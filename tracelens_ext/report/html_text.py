@@ -1,8 +1,7 @@
 """Texts of a trace where a page shows them: in JSON within a script, in the labels of a chart.
 
-Text in the HTML itself is escaped by jinja2. The two other places have readers of their own: the
-HTML parser ends a script at `</script>`, whatever JSON it is in, and plotly takes `<b>`, `<a href>`
-and entities in a label for markup.
+jinja2 escapes those in the HTML itself. The HTML parser ends a script at `</script>`, whatever JSON
+it is in, and plotly takes `<b>`, `<a href>` and entities in a label for markup.
 """
 
 from __future__ import annotations

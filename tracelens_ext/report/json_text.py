@@ -3,8 +3,7 @@
     {"generator": "tracelens-ext", "version": …, "tables_version": …, "title": …,
      "facts": {label: value}, "notes": [text], "tables": {name: [{column: value}, …]}}
 
-The generator comes first: it tells whose file this is. A table is a list of rows, each on a line
-of its own. What is not a number is null, as JSON (RFC 8259) has no NaN.
+The generator comes first: it tells whose file this is. What is not a number is null (RFC 8259).
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ Each kind of output carries a mark of its own: a workbook its creator, a page it
 its first member, Markdown its first line. A folder of CSV or Parquet files has a manifest, a
 hidden file (so that programs that read all files of the folder skip it) that names the others.
 
-The files of a folder take their places as one: whoever reads it finds one report, never two mixed.
-They are written to a new folder, which then exchanges its place with the target. A folder that
-holds files of others too, or is the working folder, stays where it is: its files are renamed one by
-one, and so they are where the system cannot exchange two folders. Meanwhile the manifest says that
-the folder is unfinished, and the next run says so if this one was killed.
+The files of a folder take their places as one: a new folder exchanges its place with the target. In
+one that holds files of others too, or is the working folder, or where the system exchanges none,
+they are renamed one by one; meanwhile the manifest says that the folder is unfinished, and the next
+run says so if this one was killed.
 """
 
 from __future__ import annotations

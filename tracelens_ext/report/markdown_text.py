@@ -1,9 +1,8 @@
 """A report as Markdown with GitHub's tables, to paste into an issue or a pull request.
 
-Names come from traces, and a kernel's name is full of what Markdown and HTML read as markup. A
-text with anything but letters, digits and harmless signs becomes a code span, in which nothing is
-markup; neither are mentions, references or emoji codes there. Of a code span in a table only the
-bar must be escaped, as GitHub Flavored Markdown (0.29, 4.10) says.
+A kernel's name is full of what Markdown and HTML read as markup. So a text with anything but
+letters, digits and harmless signs becomes a code span, in which nothing is. Of a code span in a
+table only the bar must be escaped, as GitHub Flavored Markdown (0.29, 4.10) says.
 """
 
 from __future__ import annotations

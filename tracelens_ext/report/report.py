@@ -24,15 +24,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def fast_pandas() -> Iterator[None]:
-    """Make the tables of a report, and write them, with less to do for Python and pandas.
+    """Make the tables of a report, and write them, with less to do; usable as a decorator.
 
-    *No garbage collection.* Tables make hardly any cycles, and one full collection walks every
-    object of every imported module: a tenth of the time of a small trace.
-
-    *Texts as Python objects.* Where pyarrow is installed pandas copies every text into its arrays
-    and out again when it is written; with it or without it the tables are the same.
-
-    Both are put back afterwards. Usable as a decorator.
+    Tables make hardly any cycles, and a garbage collection walks every object of every module: a
+    tenth of the time of a small trace. Where pyarrow is installed pandas would copy every text into
+    its arrays and out again; the tables are the same.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -1,8 +1,7 @@
 """Show a table in a terminal: numbers whole, names cut, nothing that a name could do to a screen.
 
-rich folds or cuts any column when a table is too wide, numbers too. So the widths are chosen here:
-numbers first, then the texts share what is left, and columns that cannot be shown whole are left
-out and named below the table.
+rich folds or cuts any column when a table is too wide. So the widths are chosen here: numbers
+first, then the texts share what is left; columns that do not fit are named below the table.
 """
 
 from __future__ import annotations
@@ -228,7 +227,12 @@ def _layout(
             left = width - _GAP * (len(shown) - 1) - sum(widths)
             if left >= 0:
                 if len(shown) == len(columns):
-                    _share(shown, widths, left)
+                    # What is left is shared; the text that lacks least is satisfied first.
+                    lacking = {at: each.width - widths[at] for at, each in enumerate(shown)}
+                    for turn, at in enumerate(sorted(lacking, key=lacking.__getitem__)):
+                        more = min(max(lacking[at], 0), left // (len(shown) - turn))
+                        widths[at] += more
+                        left -= more
                 return shown, widths, folded
         if len(shown) == 1 and not shown[0].is_number:
             return shown, [max(1, min(width, shown[0].width))], True
@@ -248,16 +252,6 @@ def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: 
         cells = column.width if whole else min(column.width, at_least)
         needed.append(max(cells, *map(cell_len, column.header_lines(folded=folded))))
     return needed
-
-
-def _share(columns: Sequence[_Column], widths: list[int], left: int) -> None:
-    """Share what is left among texts; the one that lacks least is satisfied first."""
-    lacking = [max(column.width - widths[at], 0) for at, column in enumerate(columns)]
-    hungry = sorted(range(len(widths)), key=lambda at: columns[at].width - widths[at])
-    for turn, at in enumerate(hungry):
-        more = min(lacking[at], left // (len(hungry) - turn))
-        widths[at] += more
-        left -= more
 
 
 def _table(
