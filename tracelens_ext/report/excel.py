@@ -54,15 +54,13 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
     """Write a report to an Excel file, replacing it only when all is written.
 
     The first sheet, `summary`, shows what was analysed, the answers with the charts of their
-    tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table,
-    in the order given; then `charts`, when there are any. The index of a DataFrame is not written.
-    Numbers are shown with the unit that the column's name tells; percentages (0 to 100) get bars.
-    Texts stay texts. An empty cell stands for None, NaN and NaT; infinities and whole numbers of
-    more than 15 digits are written as texts, and so is a value of any other type, as `str` shows
-    it.
+    tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table;
+    then `charts`, but those of zeros. Numbers are shown with the unit that the column's name tells;
+    percentages (0 to 100) get bars. An empty cell stands for None, NaN and NaT; infinities, whole
+    numbers of more than 15 digits, and values of other types are written as texts.
 
-    Charts whose numbers are all zero are left out. Gives all notes of the first sheet: those given,
-    then what had to be cut or renamed to fit Excel's limits.
+    Gives all notes of the first sheet: those given, then what had to be cut or renamed to fit
+    Excel's limits.
 
     Raises:
         ValueError: a chart is of a table that the report has not.
@@ -101,7 +99,10 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
             first.write_answer(answer, report.answer_table(answer), shown, beside[:1])
         first.write_index(index)
         first.write_facts([each for each in report.facts if each[0] not in _FIRST], "Facts")
-        first.write_notes(all_notes)
+        if all_notes:
+            first.write_head("Notes")
+        for note in all_notes:
+            first.write_wide(0, note)
         try:
             book.xlsx.close()
         except FileCreateError as error:  # around the error of the system
@@ -299,7 +300,7 @@ class _FirstSheet:
     def write_facts(self, facts: Sequence[tuple[str, object]], heading: str) -> None:
         """Label and value a line; a number is shown with the unit that its label tells."""
         if heading:
-            self._head(heading)
+            self.write_head(heading)
         for label, value in facts:
             put_text(self._sheet, self._row, 0, label, self._format(bold=True, valign="top"))
             text, shown = excel_text.fact_text(label, value)
@@ -308,7 +309,7 @@ class _FirstSheet:
                 put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
                 self._row += 1
             else:
-                self._write_wide(1, text)
+                self.write_wide(1, text)
         self._row += 1
 
     def write_answer(
@@ -320,7 +321,7 @@ class _FirstSheet:
     ) -> None:
         """The first rows of a table, a chart beside it; of a chart also the rows that it takes."""
         top = self._row
-        self._head(answer.title)
+        self.write_head(answer.title)
         columns = [column_of(series) for _, series in table.items()]
         reading = {"text_wrap": True, "valign": "top"}
         if len(table):
@@ -349,21 +350,15 @@ class _FirstSheet:
 
     def write_index(self, index: Sequence[tuple[str, str, str]]) -> None:
         """A line for each other sheet: its name, how many rows it has, what it shows."""
-        self._head("Sheets")
+        self.write_head("Sheets")
         for name, rows, what in index:
             self._write_link(0, name, self._format(underline=1, font_color=_LINK))
             put(self._sheet, self._row, 1, rows, self._format(font_color=_GREY))
-            self._write_wide(2, what)
+            self.write_wide(2, what)
         self._row += 1
 
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Remarks, a paragraph each."""
-        if notes:
-            self._head("Notes")
-        for note in notes:
-            self._write_wide(0, note)
-
-    def _head(self, heading: str) -> None:
+    def write_head(self, heading: str) -> None:
+        """A line above others."""
         style = self._format(font_size=13, bold=True, font_color=INK)
         put_text(self._sheet, self._row, 0, heading, style)
         self._row += 1
@@ -380,7 +375,7 @@ class _FirstSheet:
                     lines.append(_lines_of(cell[0], part * _WIDTHS[place]))
         self._end_line(max(lines))
 
-    def _write_wide(self, first: int, text: str) -> None:
+    def write_wide(self, first: int, text: str) -> None:
         """A text across the columns from `first` on, in as many lines as it needs."""
         style = self._format(text_wrap=True, valign="top")
         checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))

@@ -100,7 +100,7 @@ def page_tables(
     tables: list[Table] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):
-        rows, total = _rows_that_fit(frame, most_rows), len(frame)
+        (rows, texts), total = _texts_that_fit(frame, most_rows), len(frame)
         if rows < total:
             notes.append(
                 f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
@@ -110,10 +110,10 @@ def page_tables(
         for place in range(frame.shape[1]):
             series = frame.iloc[:rows, place]
             header = cell_text(header_text(series.name))[0]
-            if is_numeric(series):
+            if place not in texts:
                 columns.append(_number_column(series, header))
                 continue
-            column, cut = _text_column(series, header, pool)
+            column, cut = _text_column(texts[place][:rows], header, pool)
             columns.append(column)
             if cut:
                 notes.append(
@@ -128,21 +128,22 @@ def page_tables(
     return tables, notes
 
 
-def _rows_that_fit(frame: pd.DataFrame, most_rows: int) -> int:
-    """Choose how many rows to embed: not too many, and not too much text in them."""
+def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int, list[str]]]:
+    """How many rows to embed, not too many or of too much text; the texts of columns by place."""
     rows = min(len(frame), most_rows)
-    places = [n for n in range(frame.shape[1]) if not is_numeric(frame.iloc[:, n])]
-    while rows > FIRST_ROWS:
-        distinct = [set(_texts(frame.iloc[:rows, place])) for place in places]
-        if sum(len(text) for texts in distinct for text in texts) <= MOST_CHARACTERS:
-            break
+    columns = (frame.iloc[:rows, place] for place in range(frame.shape[1]))
+    texts = {n: _texts(series) for n, series in enumerate(columns) if not is_numeric(series)}
+    while (
+        rows > FIRST_ROWS
+        and sum(len(text) for column in texts.values() for text in set(column[:rows]))
+        > MOST_CHARACTERS
+    ):
         rows = max(rows // 2, FIRST_ROWS)
-    return rows
+    return rows, texts
 
 
-def _text_column(series: pd.Series, header: str, pool: dict[str, int]) -> tuple[Column, int]:
+def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[Column, int]:
     """A column of texts; also how many of them were cut."""
-    texts = _texts(series)
     counts, coded, cut = Counter(texts), {}, 0
     for text, count in counts.items():
         shown, was_cut = cell_text(text)

@@ -57,16 +57,15 @@ _ZIP = b"PK\x03\x04"
 
 
 def check_output(path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False) -> None:
-    """Refuse to write over a file that this program did not make, and ever over `inputs`."""
+    """Refuse to write over a file that this program did not make, and `inputs` in any case."""
     refuse_input(path, inputs)
     if not force and not may_replace(path):
         raise _strangers(path, "name")
 
 
 def _strangers(path: AnyPath, other: str) -> OutputError:
-    problem = "exists and was not made by tracelens-ext"
     remedy = f"choose another {other}, or --force to overwrite it"
-    return OutputError(f"{os.fspath(path)}: {problem}; {remedy}")
+    return OutputError(f"{path}: exists and was not made by tracelens-ext; {remedy}")
 
 
 def check_folder(
@@ -92,8 +91,11 @@ def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = Fal
 def manifest_files(folder: AnyPath) -> list[str]:
     """The files of a folder that this program made, by its manifest; none without one."""
     files = read_manifest(folder).get("files")
-    names = files if isinstance(files, list) else []
-    return [name for name in names if isinstance(name, str) and _is_plain(name)]
+    return [
+        name  # of a file in the folder itself; a manifest may come from anywhere
+        for name in (files if isinstance(files, list) else ())
+        if isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+    ]
 
 
 def unfinished_note(folder: AnyPath) -> list[str]:
@@ -101,7 +103,7 @@ def unfinished_note(folder: AnyPath) -> list[str]:
     if not read_manifest(folder).get("unfinished"):
         return []
     note = "a run was killed while it put its files in place here, which may be of two reports"
-    return [f"{os.fspath(folder)}: {note}"]
+    return [f"{folder}: {note}"]
 
 
 def read_manifest(folder: AnyPath) -> dict[str, object]:
@@ -162,14 +164,7 @@ def refuse_input(path: AnyPath, inputs: Iterable[AnyPath]) -> None:
         except (OSError, ValueError):
             continue  # one of them does not exist
         if same:
-            raise OutputError(
-                f"{os.fspath(path)}: is the trace itself; choose another name for the output"
-            )
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a name is of a file in the folder itself; a manifest may come from anywhere."""
-    return bool(name) and name not in (".", "..") and not set(name) & set("/\\\0")
+            raise OutputError(f"{path}: is the trace itself; choose another name for the output")
 
 
 _AT_WORKING_FOLDER, _RENAME_EXCHANGE = -100, 2

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import codecs
 import csv
-import importlib
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.json_text import plain_column, plain_headers
@@ -59,11 +58,12 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """
     codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
     # The csv module does not quote a bare carriage return, which readers take for a line's end.
-    quoting: Literal[0, 2] = (
-        csv.QUOTE_NONNUMERIC if _has_carriage_return(frame) else csv.QUOTE_MINIMAL
-    )
-    with path.open("w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline="") as stream:
-        frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC):
+        with path.open("w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline="") as stream:
+            frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
+        with path.open("rb") as written:
+            if not any(b"\r" in line for line in written):
+                break
 
 
 def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
@@ -73,32 +73,17 @@ def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
     return "\ufffd".encode() * (error.end - error.start), error.end
 
 
-def _has_carriage_return(frame: pd.DataFrame) -> bool:
-    if any("\r" in str(name) for name in frame.columns):
-        return True
-    for place in range(frame.shape[1]):
-        column = frame.iloc[:, place]
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            column = column.cat.categories.to_series()
-        if not pd.api.types.is_numeric_dtype(column.dtype):
-            whole = isinstance(column.dtype, pd.StringDtype)  # others may hold what has no hash
-            if any("\r" in str(text) for text in (column.unique() if whole else column.tolist())):
-                return True
-    return False
-
-
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:
     """Write a table: what is missing, not a number or infinite is null."""
-    _pyarrow("pyarrow.parquet").write_table(arrow_table(frame), path)
+    from pyarrow import parquet
+
+    parquet.write_table(arrow_table(frame), path)
 
 
-def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type hints
-    return importlib.import_module(module)
-
-
-def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
+def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401  # pyarrow has no type hints
     """A table as pyarrow has it; a column of several types is one of texts."""
-    pyarrow = _pyarrow()
+    import pyarrow
+
     arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
     table = pyarrow.Table.from_arrays(arrays, names=plain_headers(frame))
     return table.replace_schema_metadata({"generator": GENERATOR})
@@ -106,7 +91,8 @@ def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
 
 def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
     """A column of one type: of its own where all values agree, else of texts."""
-    pyarrow = _pyarrow()
+    import pyarrow
+
     values = plain_column(series)
     types = {type(value) for value in values if value is not None}
     if not types:  # an empty column still has the type that its table gives it
