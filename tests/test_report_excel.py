@@ -535,6 +535,15 @@ def test_failures_leave_the_old_workbook(
     assert [entry.name for entry in tmp_path.iterdir()] == ["book.xlsx"]
 
 
+def test_a_chart_of_no_table_is_refused_and_one_of_the_page_is_the_pages(tmp_path: Path) -> None:
+    path, charts = tmp_path / "book.xlsx", [Chart("Time", "elsewhere", "kernel_category", "count")]
+    with pytest.raises(ValueError, match="chart 'Time' needs the sheet 'elsewhere'"):
+        write_workbook(path, {"kernels": KERNELS}, charts=charts)
+    assert not path.exists()
+    write_workbook(path, {"kernels": KERNELS}, charts=charts, page_sheets={"elsewhere": KERNELS})
+    assert openpyxl.load_workbook(path).sheetnames == ["summary", "kernels"]
+
+
 def test_a_folder_is_no_workbook(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="is a folder"):
         write_workbook(tmp_path, {"table": KERNELS})
