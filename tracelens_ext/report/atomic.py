@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
-import re
 import shutil
 import stat
 import time
@@ -106,18 +106,15 @@ def prepare_folder(final: Path) -> None:
     # A target's name that is itself too long must fail now, not at the rename after minutes.
     with contextlib.suppress(FileNotFoundError):
         final.lstat()
-    left = re.compile(rf"{re.escape(_temporary_stem(final))}[0-9a-f]{{12}}\.tmp")
-    with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
-        for entry in entries:
-            if left.fullmatch(entry.name):
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if time.time() - status.st_mtime <= _ABANDONED_S:
-                        continue
-                    if stat.S_ISREG(status.st_mode):
-                        Path(entry.path).unlink()
-                    elif stat.S_ISDIR(status.st_mode):
-                        shutil.rmtree(entry.path, ignore_errors=True)
+    left = glob.escape(_temporary_stem(final)) + "[0-9a-f]" * 12 + ".tmp"
+    for path in final.parent.glob(left):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if time.time() - status.st_mtime > _ABANDONED_S:
+                if stat.S_ISDIR(status.st_mode):
+                    shutil.rmtree(path, ignore_errors=True)
+                elif stat.S_ISREG(status.st_mode):
+                    path.unlink()
 
 
 def _temporary_stem(final: Path) -> str:

@@ -41,16 +41,13 @@ _IN_WORDS = 60  # characters of a name in a sentence
 
 _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 _OTHERS = re.compile(r"\([\d,]+ others\)")
-#: What makes up the total time: row of `gpu_timeline`, its name on the page, its colour.
-TIMELINE_PIECES = tuple(
-    (kind, name, colour_of(kind))
-    for kind, name in (
-        ("computation_time", "Computation"),
-        ("exposed_comm_time", "Exposed communication"),
-        ("exposed_memcpy_time", "Exposed memory copies"),
-        ("idle_time", "Idle"),
-    )
-)
+#: What makes up the total time: row of `gpu_timeline`, its name on the page.
+TIMELINE_PIECES = {
+    "computation_time": "Computation",
+    "exposed_comm_time": "Exposed communication",
+    "exposed_memcpy_time": "Exposed memory copies",
+    "idle_time": "Idle",
+}
 _SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle, long holes"}
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
@@ -260,7 +257,7 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         return [float(value) for value in of_kind[column].reindex(keys).fillna(0.0)]
 
     totals = amounts("total_time", "time ms")
-    parts = {kind: name for kind, name, _ in TIMELINE_PIECES}
+    parts = dict(TIMELINE_PIECES)
     if _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]
         parts |= _SPLIT_IDLE

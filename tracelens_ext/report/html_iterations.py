@@ -63,7 +63,7 @@ _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: Wall time in the legend, as CSS has it: a line in the colour of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
-_TIMES = {f"{kind}_ms": (name, colour) for kind, name, colour in TIMELINE_PIECES}
+_TIMES = {f"{kind}_ms": (name, colour_of(kind)) for kind, name in TIMELINE_PIECES.items()}
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
 _NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *_TIMES}

@@ -127,16 +127,12 @@ def frame_table(
 ) -> FrameTable:
     r"""Make a table for the terminal.
 
-    Numbers are shown with the decimals that their unit deserves; the unit itself is in the
-    column's name, and that of a time or a size is the one that fits the column's largest. Texts are
-    shown as they are: rich markup in them means nothing, and control characters are shown as
-    escapes (`\x1b`).
+    The unit of a time or a size is the one that fits the column's largest. In texts rich markup
+    means nothing, and control characters are shown as escapes (`\x1b`).
 
-    `columns`: the columns to show, in this order; those that the table lacks are left out. When not
-    all fit, the last are left out first; a first column of texts stays. `rows`: rows to show, the
-    first ones; all by default. Gives a renderable for `rich.console.Console.print`.
-    `keep`: columns that are left out last: what the table is sorted by, and the name. `fit_units`:
-    whether units may be others than those of the columns' names.
+    `columns`: those to show, in this order, if they are there. When not all fit, the last are left
+    out first, those of `keep` at last; a first column of texts stays. `rows`: how many to show.
+    `fit_units`: whether units may be others than those of the columns' names.
     """
     names = list(frame.columns)
     wanted = names if columns is None else [name for name in columns if name in names]
