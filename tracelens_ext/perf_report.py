@@ -174,13 +174,7 @@ def _absent(
 def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
-    """The tables that plugins add.
-
-    Args:
-        analyzer: the `TreePerfAnalyzer` to hand over.
-        taken: names of sheets the report already has (case does not matter to Excel).
-        registry: the plugins to ask instead of the installed ones.
-    """
+    """The tables that plugins add of an analyzer, but of `taken` names in any case of letters."""
     registry = registry or default_registry()
     sheets: dict[str, pd.DataFrame] = {}
     names = {name.lower() for name in taken}

@@ -149,36 +149,20 @@ def _figure(
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
     shown = sorted(marked[:_MOST_MARKS])
     gap = 0.4 if len(heights) < _FEW_BARS else 0.14
-    data = [
-        trace(
-            "bar",
-            place,
-            y=[each or None for each in ms],
-            marker={"color": piece.colour},
-            hoverinfo="skip",
-        )
-        for place, (piece, ms) in enumerate(zip(pieces, (parts * scale).tolist(), strict=True))
-    ]
+    data = []
+    for place, (piece, ms) in enumerate(zip(pieces, (parts * scale).tolist(), strict=True)):
+        look = {"marker": {"color": piece.colour}, "hoverinfo": "skip"}
+        data.append(trace("bar", place, y=[each or None for each in ms], **look))
     if not by_category:
-        # Lines across each bar, a little wider; the style sheet gives the colours.
-        drawn = zip(walls.tolist(), (walls * scale).tolist(), strict=True)
-        ys = [height if wall <= ceiling else None for wall, height in drawn]
-        reach = min(0.5, (1 - gap) / 2 + 0.07)
-        at = {
-            "x": [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)],
-            "y": [y for height in ys for y in (height, height, None)],
-        }
-        line = trace("scatter", len(pieces), mode="lines", hoverinfo="skip", **at)
-        data += [{**line, "line": {"width": each, "simplify": False}} for each in _LINES]
-    marks: dict[str, list[object]] = {
-        "x": [at // most for at in shown],
-        "y": [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown],
-        "customdata": [
-            f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
-            + _time_line("wall time", wall[at])
-            for at in shown
-        ],
-    }
+        heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
+        data += _wall_lines(heights_of_walls, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
+    told = [
+        f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
+        + _time_line("wall time", wall[at])
+        for at in shown
+    ]
+    tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
+    marks = {"x": [at // most for at in shown], "y": tops, "customdata": told}
     data.append(trace("scatter", WHOLE, mode="markers", marker=MARK, **marks))
     # Over the whole height of each bar: what it is.
     bars = [labels[start : start + most] for start in starts.tolist()]
@@ -192,12 +176,7 @@ def _figure(
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
     numbered, across = _numbered(labels)
-    ends = [  # of bars that the axis cuts, or whose line for the wall time is beyond it
-        duration_text(height)
-        if height > ceiling
-        else f"wall time {duration_text(line)}" * (line > ceiling)
-        for height, line in zip(heights.tolist(), walls.tolist(), strict=True)
-    ]
+    ends = _ends(heights, walls, ceiling)
     rooms = partial(_layout, names=numbered[::most], across=elided(across, _TITLE), ends=ends)
     legend = [(elided(piece.name, _TITLE), piece.colour) for piece in pieces]
     return Figure(
@@ -208,6 +187,15 @@ def _figure(
         sheet="iterations",
         spec=spec_of(data, layout, rooms),
     )
+
+
+def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
+    """Lines across each bar, a little wider; the style sheet gives the colours."""
+    ys = [None if math.isnan(height) else height for height in heights.tolist()]
+    x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
+    y = [y for height in ys for y in (height, height, None)]
+    line = trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
+    return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
 
 
 def _layout(room: int, *, names: Sequence[str], across: str, ends: Sequence[str]) -> Plotly:
@@ -241,6 +229,16 @@ def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:
             side = {"xanchor": "left" if bar < apart / 2 else edge, "yref": "paper"}
             found.append({"name": WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
     return found
+
+
+def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
+    """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
+    return [
+        duration_text(height)
+        if height > ceiling
+        else f"wall time {duration_text(wall)}" * (wall > ceiling)
+        for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
+    ]
 
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
