@@ -141,10 +141,7 @@ def _figure(
 
     heights, parts, mean_walls = means(sums), means(of_pieces), means(wall)
     walls = heights * 0 if by_category else mean_walls
-    # The axis ends above all, unless a few are far longer than the rest.
-    highest = float(np.concatenate((heights, walls, sums[list(odd)])).max())
-    median = float(np.median(np.maximum(heights, walls)))
-    ceiling = _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
+    ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
     axis, scale = axis_of("ms", ceiling)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
     shown = sorted(marked[:_MOST_MARKS])
@@ -187,6 +184,12 @@ def _figure(
         sheet="iterations",
         spec=spec_of(data, layout, rooms),
     )
+
+
+def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
+    """Where the axis ends, ms: above all, unless a few are far longer than the rest."""
+    highest, median = float(np.append(heights, of_marks).max()), float(np.median(heights))
+    return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
 
 
 def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
