@@ -198,9 +198,8 @@ def write_folder(
                     write(staged / name)
                 except OSError as error:
                     raise output_error(str(here / name), error) from error
-            with uninterrupted():
-                if not _exchanged(staged, target, [*writers, *kept], kept):
-                    _renamed(staged, here, [*writers], old, kept)
+            if not _exchanged(staged, target, [*writers, *kept], kept):
+                _renamed(staged, here, [*writers], old, kept)
     except OSError as error:
         raise output_error(str(place), error) from error
     except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
@@ -237,16 +236,20 @@ def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[
             with suppress(FileNotFoundError):
                 (staged / name).hardlink_to(target / name)
         write_manifest(staged, names)
-        if not there:
-            staged.rename(target)
-            return True
-        _take_over_rights(target, staged)
-        _exchange(staged, target)
     except OSError:
         return False
-    for late in list(staged.iterdir()):
-        if late.name not in ours:  # somebody wrote it just now
-            late.rename(target / late.name)
+    with uninterrupted():
+        try:
+            if not there:
+                staged.rename(target)
+                return True
+            _take_over_rights(target, staged)
+            _exchange(staged, target)
+        except OSError:
+            return False
+        for late in list(staged.iterdir()):
+            if late.name not in ours:  # somebody wrote it just now
+                late.rename(target / late.name)
     return True
 
 
@@ -290,11 +293,12 @@ def _renamed(
     with ExitStack() as written:
         for name in new:
             (staged / name).replace(written.enter_context(written_beside(place / name)))
-        write_manifest(place, [*new, *old], unfinished=True)
-        written.close()
-        for name in {*old} - {*kept}:
-            (place / name).unlink(missing_ok=True)
-        write_manifest(place, [*new, *kept])
+        with uninterrupted():
+            write_manifest(place, [*new, *old], unfinished=True)
+            written.close()
+            for name in {*old} - {*kept}:
+                (place / name).unlink(missing_ok=True)
+            write_manifest(place, [*new, *kept])
 
 
 @contextmanager
