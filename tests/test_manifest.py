@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.manifest import (
     MANIFEST,
     check_folder,
@@ -24,6 +23,7 @@ from tracelens_ext.report.manifest import (
     made_here,
     manifest_files,
     may_replace,
+    write_folder,
 )
 from tracelens_ext.report.report import Format, Report, write_report
 

@@ -22,7 +22,7 @@ from xlsxwriter import Workbook
 from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report import excel, excel_text
+from tracelens_ext.report import excel_cells, excel_text
 from tracelens_ext.report.excel import slow_tables
 from tracelens_ext.report.excel_cells import checked
 from tracelens_ext.tables.charts import Chart
@@ -47,13 +47,11 @@ KERNELS = pd.DataFrame(
 )
 
 
-@pytest.fixture(params=["in memory", "large"])
-def _either_way(
+@pytest.fixture
+def _no_leftovers(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[None]:
-    """Both ways in which XlsxWriter writes; of neither a temporary file stays."""
-    if request.param == "large":
-        monkeypatch.setattr(excel, "MANY_CELLS", 0)
+    """No temporary file of XlsxWriter stays."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     aborted = request.node.get_closest_marker("filterwarnings") is not None  # a write is
     if aborted:
@@ -64,7 +62,7 @@ def _either_way(
     assert not list(tmp_path.glob("tracelens-ext-*"))
 
 
-either_way = pytest.mark.usefixtures("_either_way")
+leaves_nothing = pytest.mark.usefixtures("_no_leftovers")
 
 
 #: XlsxWriter leaves its temporary files open when it is not let finish; they are gone all the same.
@@ -89,7 +87,7 @@ def write_and_read(folder: Path, frame: pd.DataFrame) -> list[tuple[Any, ...]]:
     return rows_of(path, "table")
 
 
-@either_way
+@leaves_nothing
 def test_a_table_is_read_back(tmp_path: Path) -> None:
     header, *rows = write_and_read(tmp_path, KERNELS)
     assert header == tuple(KERNELS.columns)
@@ -102,7 +100,7 @@ def test_pandas_reads_it_too(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read, KERNELS.astype({"kernel_category": str}), check_dtype=False)
 
 
-@either_way
+@leaves_nothing
 def test_values_of_all_types(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
@@ -148,7 +146,7 @@ def test_values_of_all_types(tmp_path: Path) -> None:
         ]
 
 
-@either_way
+@leaves_nothing
 @pytest.mark.parametrize(
     "text",
     [
@@ -269,14 +267,12 @@ def test_a_text_that_looks_like_an_escape_is_none(tmp_path: Path) -> None:
     texts = ["_x0041_", "_x0041_x0042_", "<r>_x000D_</r>"]
     write_workbook(tmp_path / "book.xlsx", {"t": pd.DataFrame({"n": texts})}, facts=[("a", "b")])
     with zipfile.ZipFile(tmp_path / "book.xlsx") as archive:
-        strings = archive.read("xl/sharedStrings.xml").decode()
+        strings = archive.read("xl/worksheets/sheet2.xml").decode()
+    assert strings.count("<t>") >= len(texts)
     assert not re.search("_x(?!005F_)[0-9A-Fa-f]{4}_", strings)
 
 
-def test_pieces_of_a_long_table_fit_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(excel, "_ROWS_AT_ONCE", 3)
+def test_columns_of_each_type_fit_together(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
             "text": ["a", None, "b", "a", "c", None, "a", "b"],
@@ -314,7 +310,7 @@ def test_a_text_longer_than_a_cell_is_cut_with_a_mark_and_a_note(tmp_path: Path)
 def test_a_table_longer_than_a_sheet_is_cut_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(excel, "MOST_ROWS", 5)
+    monkeypatch.setattr(excel_cells, "MOST_ROWS", 5)
     frame = pd.DataFrame({"row": range(10)})
     notes = write_workbook(tmp_path / "book.xlsx", {"kernels": frame}, notes=["Mine."])
     assert notes[0] == "Mine."
@@ -329,7 +325,7 @@ def test_a_table_longer_than_a_sheet_is_cut_with_a_note(
 def test_tables_of_more_cells_than_a_workbook_holds_are_cut_alike_with_notes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(excel, "MOST_CELLS", 60)
+    monkeypatch.setattr(excel_cells, "MOST_CELLS", 60)
     long, short = pd.DataFrame({"a": range(40), "b": 1}), pd.DataFrame({"a": range(10)})
     notes = write_workbook(tmp_path / "book.xlsx", {"long": long, "short": short})
     assert [note.partition(";")[0] for note in notes] == [
@@ -342,7 +338,7 @@ def test_tables_of_more_cells_than_a_workbook_holds_are_cut_alike_with_notes(
 def test_a_table_wider_than_a_sheet_is_cut_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(excel, "MOST_COLUMNS", 3)
+    monkeypatch.setattr(excel_cells, "MOST_COLUMNS", 3)
     frame = pd.DataFrame([range(5)], columns=list("abcde"))
     notes = write_workbook(tmp_path / "book.xlsx", {"table": frame})
     assert rows_of(tmp_path / "book.xlsx", "table")[0] == ("a", "b", "c")
@@ -350,11 +346,14 @@ def test_a_table_wider_than_a_sheet_is_cut_with_a_note(
 
 
 def test_the_limits_are_those_of_excel() -> None:
-    assert (Worksheet().xls_rowmax, Worksheet().xls_colmax) == (excel.MOST_ROWS, excel.MOST_COLUMNS)
+    assert (Worksheet().xls_rowmax, Worksheet().xls_colmax) == (
+        excel_cells.MOST_ROWS,
+        excel_cells.MOST_COLUMNS,
+    )
     assert Worksheet().xls_strmax == excel_text.CELL_CHARACTERS
 
 
-@either_way
+@leaves_nothing
 @without_leftovers
 @pytest.mark.parametrize(
     "refused", ["_write_string", "_check_dimensions", "set_column", "autofilter"]
@@ -404,7 +403,7 @@ def test_sheet_names_are_always_valid(wanted: list[str]) -> None:
         assert name.casefold() != "history"
 
 
-@either_way
+@leaves_nothing
 def test_frames_without_rows_or_columns(tmp_path: Path) -> None:
     sheets = {"no rows": KERNELS.iloc[:0], "nothing": pd.DataFrame(), "only rows": KERNELS[[]]}
     write_workbook(tmp_path / "book.xlsx", sheets)
@@ -421,7 +420,7 @@ def test_columns_of_one_name_and_of_many_levels(tmp_path: Path) -> None:
     assert write_and_read(tmp_path, frame)[0] == ("t sum", "t", "1 c")
 
 
-@either_way
+@leaves_nothing
 def test_a_table_reads_well(tmp_path: Path) -> None:
     write_workbook(tmp_path / "book.xlsx", {"kernels": KERNELS})
     sheet = sheet_of(tmp_path / "book.xlsx", "kernels")
@@ -456,7 +455,7 @@ def test_percentages_below_zero_get_colours(tmp_path: Path) -> None:
     assert [rule.type for rule in area.rules] == ["colorScale"]
 
 
-@either_way
+@leaves_nothing
 def test_the_first_sheet(tmp_path: Path) -> None:
     facts = [
         ("file", "trace.json.gz"),
@@ -513,7 +512,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@either_way
+@leaves_nothing
 @without_leftovers
 @pytest.mark.parametrize(
     ("owner", "place"),
@@ -537,6 +536,15 @@ def test_failures_leave_the_old_workbook(
         write_workbook(path, {"table": KERNELS})
     assert path.read_bytes() == b"the old one"
     assert [entry.name for entry in tmp_path.iterdir()] == ["book.xlsx"]
+
+
+def test_a_chart_of_no_table_is_refused_and_one_of_the_page_is_the_pages(tmp_path: Path) -> None:
+    path, charts = tmp_path / "book.xlsx", [Chart("Time", "elsewhere", "kernel_category", "count")]
+    with pytest.raises(ValueError, match="chart 'Time' needs the sheet 'elsewhere'"):
+        write_workbook(path, {"kernels": KERNELS}, charts=charts)
+    assert not path.exists()
+    write_workbook(path, {"kernels": KERNELS}, charts=charts, page_sheets={"elsewhere": KERNELS})
+    assert openpyxl.load_workbook(path).sheetnames == ["summary", "kernels"]
 
 
 def test_a_folder_is_no_workbook(tmp_path: Path) -> None:
@@ -565,5 +573,3 @@ def test_the_archive_is_well_formed(tmp_path: Path) -> None:
         if part.get("PartName")
     }
     assert {name for name in names if not name.endswith(".rels")} - typed == {"[Content_Types].xml"}
-    strings = parts["xl/sharedStrings.xml"]
-    assert int(strings.get("uniqueCount", "")) == len(strings)

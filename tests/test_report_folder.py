@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report import folder as folder_module
-from tracelens_ext.report.folder import write_folder
-from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_note
+from tracelens_ext.report import manifest as folder_module
+from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_note, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 NAMES = ["a.csv", "b.csv", "c.csv"]
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGKILL]
-#: Renames of a run: of an exchanged folder the manifest's; else that, three files', and it again.
-ONE_BY_ONE = pytest.mark.parametrize("renames", range(6))
+#: Renames of a run: of an exchanged folder the manifest's; else three files', twice, and it twice.
+ONE_BY_ONE = pytest.mark.parametrize("renames", range(9))
 
 
 def files(text: str, names: list[str] = NAMES) -> dict[str, Callable[[Path], object]]:

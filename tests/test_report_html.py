@@ -34,7 +34,7 @@ from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import require_html_extra
-from tracelens_ext.report.html_cards import check_source_url
+from tracelens_ext.report.html_tables import check_source_url
 from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.report import PAGE, Answer, Report, write_report
 from tracelens_ext.tables.charts import Chart
@@ -302,12 +302,12 @@ def test_a_text_longer_than_any_cell_is_cut_with_a_mark(tmp_path: Path) -> None:
 def test_any_table_survives(rows: list[tuple[Any, ...]]) -> None:
     frame = pd.DataFrame(rows, columns=["text", "time ms", "device", "anything"])
     frame["anything"] = frame["anything"].astype(object)
-    pool = html_tables.TextPool()
+    pool: dict[str, int] = {}
     tables, notes = html_tables.page_tables({"t": frame}, {}, pool)
-    texts = pool.texts()
+    texts = list(pool)
     assert notes == []
     columns = tables[0].columns
-    assert len(tables[0].first_rows) == min(len(rows), html_tables.FIRST_ROWS)
+    assert tables[0].embedded == len(rows)
     for number, (text, time, device, _) in enumerate(rows):
         found = columns[0].values[number]
         if columns[0].kind == "text":  # a column of None alone has no type

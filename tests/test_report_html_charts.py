@@ -16,7 +16,7 @@ from report_html_helpers import HOSTILE, charts_of, hostile_report, small_report
 from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.html import page_figures
-from tracelens_ext.report.html_cards import headline
+from tracelens_ext.report.html_tables import headline
 from tracelens_ext.report.html_text import (
     duration_text,
     elided_kernel_name,

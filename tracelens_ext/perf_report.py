@@ -74,67 +74,61 @@ def build_perf_report(
     if cited := cited_sheets(analyzer, chosen):
         verdict = summary_sentence(analyzer.findings(chosen.device_peaks))
         facts.insert(1 + len(lines), (FIRST_FACTS[-1], verdict))
-    notes = overview.advice(analyzer.work, analyzer.coverage)
     registry = default_registry()
-    sheets = offered_tables(registry)
-    check_names(chosen.named_tables, {each.item.name: each.item for each in sheets})
+    offers = offered_tables(registry)
+    sheets = {offered.item.name: offered.item for offered in offers}
+    check_names(chosen.named_tables, sheets)
     tables: dict[str, pd.DataFrame] = {}
     page_tables: dict[str, pd.DataFrame] = {}
     charts: list[Chart] = []
-    for offered in sheets:
-        usual = offered.item.is_asked_for(ReportOptions())  # and so was switched off, if it is
-        cited_here = offered.item.name in cited and not usual
-        cited_here &= offered.item.asked_by != "tables"  # evidence names the command: `gaps`
-        asked = offered.item.is_asked_for(chosen) or cited_here
-        if asked or (for_page and offered.item.on_every_page):
+    for offered in offers:
+        sheet = offered.item
+        usual = sheet.is_asked_for(ReportOptions())  # and so was switched off, if it is
+        # Evidence may name a command: `gaps`.
+        cited_here = sheet.name in cited and not usual and sheet.asked_by != "tables"
+        asked = sheet.is_asked_for(chosen) or cited_here
+        if asked or (for_page and sheet.on_every_page):
             made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
             if made is not None:
-                (tables if asked else page_tables)[offered.item.name] = made[0]
+                (tables if asked else page_tables)[sheet.name] = made[0]
                 charts += made[1]
     if len(analyzer.work):
         tables |= plugin_tables(analyzer, tables, registry)
-    for offered in sheets:
-        notes += (
-            _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)]) or ()
-        )
+    notes = overview.advice(analyzer.work, analyzer.coverage)
+    for offered in offers:
+        told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
+        notes += told or ()
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
-    absent = _absent([o.item for o in sheets if o.plugin.own], tables, analyzer, chosen)
+    absent = _absent([o.item for o in offers if o.plugin.own], tables, analyzer, chosen)
     facts.append(("Sheets left out", absent or "none"))
-    shown = {offered.item.name: offered.item for offered in sheets}
     everything = {**tables, **page_tables}
+    answers = [
+        _answer(analyzer, chosen, tables[name], sheet)
+        for name, sheet in sheets.items()
+        if name in tables
+    ]
     return Report(
         _TITLE,
         tables,
         facts,
         notes,
-        {name: sheet.shows for name, sheet in shown.items()},
+        {name: sheet.shows for name, sheet in sheets.items()},
         charts,
         page_tables,
-        units={name: shown[name].units(everything[name]) for name in everything if name in shown},
-        answers=[
-            answer
-            for sheet in shown.values()
-            for answer in _answer(analyzer, chosen, tables, sheet)
-        ],
+        {name: sheets[name].units(everything[name]) for name in everything if name in sheets},
+        [answer for answer in answers if answer is not None],
     )
 
 
 def _answer(
-    analyzer: TreePerfAnalyzer,
-    options: ReportOptions,
-    tables: Mapping[str, pd.DataFrame],
-    sheet: Table,
-) -> list[Answer]:
-    """What is shown first of a sheet; nothing if it does not answer anything."""
-    table = tables.get(sheet.name)
-    wanted = sheet.answer_when is None or sheet.answer_when.holds(analyzer, options)
-    if table is None or not wanted:
-        return []
+    analyzer: TreePerfAnalyzer, options: ReportOptions, table: pd.DataFrame, sheet: Table
+) -> Answer | None:
+    """What is shown first of a sheet; None if it does not answer anything."""
+    if sheet.answer_when is not None and not sheet.answer_when.holds(analyzer, options):
+        return None
     title = sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options)
-    if not title:
-        return []
     columns = [column for column in sheet.answer_columns if column in table]
-    return [Answer(title, sheet.name, columns, sheet.answer_links)]
+    return Answer(title, sheet.name, columns, sheet.answer_links) if title else None
 
 
 def _within_limits(
@@ -153,9 +147,7 @@ def _made(
     analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Table
 ) -> tuple[pd.DataFrame, list[Chart]] | None:
     """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
-    if sheet.why_absent(analyzer, options):
-        return None
-    table = sheet.make(analyzer, options)
+    table = None if sheet.why_absent(analyzer, options) else sheet.make(analyzer, options)
     if table is None:
         return None
     if not isinstance(table, pd.DataFrame):
@@ -174,40 +166,28 @@ def _absent(
     names: defaultdict[str, list[str]] = defaultdict(list)
     for sheet in sheets:
         if sheet.name not in tables and sheet.is_asked_for(options):
-            names[sheet.why_absent(analyzer, options) or "there is something to show"].append(
-                sheet.name
-            )
+            why = sheet.why_absent(analyzer, options) or "there is something to show"
+            names[why].append(sheet.name)
     return "; ".join(f"{', '.join(which)} (only if {why})" for why, which in names.items())
 
 
 def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
-    """The tables that plugins add.
-
-    Args:
-        analyzer: the `TreePerfAnalyzer` to hand over.
-        taken: names of sheets the report already has (case does not matter to Excel).
-        registry: the plugins to ask instead of the installed ones.
-    """
+    """The tables that plugins add of an analyzer, but of `taken` names in any case of letters."""
     registry = registry or default_registry()
     sheets: dict[str, pd.DataFrame] = {}
     names = {name.lower() for name in taken}
+    wanted = "tracelens_report_sheets: expected sheet name → DataFrame, got"
     for hook in registry.hooks("tracelens_report_sheets"):
         with registry.guard(hook.plugin.name):
             answer = hook.call(analyzer=analyzer)
             if not isinstance(answer, Mapping):
-                raise PluginAnswerError(
-                    "tracelens_report_sheets: expected sheet name → DataFrame, "
-                    f"got {type(answer).__name__}"
-                )
+                raise PluginAnswerError(f"{wanted} {type(answer).__name__}")
             for name, table in answer.items():
                 with registry.guard(hook.plugin.name):
                     if not isinstance(name, str) or not isinstance(table, pd.DataFrame):
-                        raise PluginAnswerError(
-                            "tracelens_report_sheets: expected sheet name → DataFrame, "
-                            f"got {name!r} → {type(table).__name__}"
-                        )
+                        raise PluginAnswerError(f"{wanted} {name!r} → {type(table).__name__}")
                     if name.lower() in names:
                         raise PluginAnswerError(f"sheet {name!r}: the report has one already")
                     names.add(name.lower())

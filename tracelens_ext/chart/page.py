@@ -24,9 +24,8 @@ from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
-from tracelens_ext.report.html_cards import Card
 from tracelens_ext.report.html_figures import Figure, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Cell, Column, Table, TextPool, page_tables
+from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Column, Table, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
     duration_text,
@@ -62,7 +61,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
     """Write `result.html`, self-contained; answer its notes."""
     require_html_extra()
     table = category_table(runs)
-    pool = TextPool()
+    pool: dict[str, int] = {}
     pivot = _pivot(table, runs, pool)
     kernels = kernel_table(runs).sort_values(
         ELAPSED, ascending=False, kind="stable", ignore_index=True
@@ -144,12 +143,11 @@ def _figure(
     )
 
 
-def _pivot(table: pd.DataFrame, runs: Sequence[Run], pool: TextPool) -> Table:
+def _pivot(table: pd.DataFrame, runs: Sequence[Run], pool: dict[str, int]) -> Table:
     """The categories by run as a table of the page, all rows of it in sight, the total last."""
     names = [*(cell_text(str(name))[0] for name in table.index), TOTAL]
-    columns = [
-        Column("Category", "text", [pool.number(name) for name in names], [*map(Cell, names)])
-    ]
+    codes = [pool.setdefault(name, len(pool)) for name in names]
+    columns = [Column("Category", "text", codes)]
     for place, run in enumerate(runs):
         values = [None if math.isnan(value) else value for value in table[place].tolist()]
         values.append(run.elapsed_ns / NS_PER_S)
@@ -158,23 +156,15 @@ def _pivot(table: pd.DataFrame, runs: Sequence[Run], pool: TextPool) -> Table:
     return Table(_BY_CATEGORY, "table-by-category", caption, columns, len(names), len(names))
 
 
-def _seconds(header: str, values: Sequence[object], decimals: int) -> Column:
+def _seconds(header: str, values: list[int | float | str | None], decimals: int) -> Column:
     """A column of seconds, every row of it in sight."""
-    numbers: list[int | float | str | None] = [
-        value if isinstance(value, int | float) else None for value in values
-    ]
-    shown = [Cell("" if number is None else f"{float(number):,.{decimals}f}") for number in numbers]
-    return Column(header, "number", numbers, shown, decimals=decimals)
+    return Column(header, "number", values, f"{{:,.{decimals}f}}".format, decimals=decimals)
 
 
 def _with_digits(table: Table, decimals: int) -> Table:
     """A table whose seconds have as many digits as those of the table of categories."""
     columns = [
-        replace(
-            column,
-            decimals=decimals,
-            shown=_seconds("", column.values[:FIRST_ROWS], decimals).shown,
-        )
+        replace(column, decimals=decimals, show=f"{{:,.{decimals}f}}".format)
         if column.header.endswith("(sec)")
         else column
         for column in table.columns
@@ -256,7 +246,7 @@ def write_results(
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
     from tracelens_ext.chart.runs import kernel_table
-    from tracelens_ext.report.folder import write_folder
+    from tracelens_ext.report.manifest import write_folder
     from tracelens_ext.report.table_files import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {

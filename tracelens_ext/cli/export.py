@@ -121,8 +121,8 @@ def _sources(
 ) -> list[Source]:
     """Each trace with its place on the axis: without clocks each begins at 0."""
     from tracelens_ext.export.chosen import shifts
-    from tracelens_ext.export.counters import spans_of
     from tracelens_ext.export.perfetto import Source
+    from tracelens_ext.export.tracks import spans_of
 
     placed = shifts([each.trace for each in analyzers], [path.name for path in paths], clocks)
     return [

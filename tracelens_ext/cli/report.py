@@ -77,7 +77,7 @@ class Run:
         if self.compare and not self.analysis.kernel_categories:
             raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
         if self.source_url:
-            from tracelens_ext.report.html_cards import check_source_url
+            from tracelens_ext.report.html_tables import check_source_url
 
             check_source_url(self.source_url)
             if self.wanted.html is None:

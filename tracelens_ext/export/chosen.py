@@ -54,10 +54,7 @@ def parse_window(text: str) -> tuple[int, int]:
 
 
 def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
-    """The rows to export, ascending, and how many others were left out for which reason.
-
-    Flow events are neither: an export has its own.
-    """
+    """The rows to export but flow events, ascending; how many others are left out, and why."""
     trace = work.trace
     recorded = trace.recorded
     kind = trace.kind[:recorded]

@@ -65,7 +65,7 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     about = trace.provenance
     said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
     said |= {"base_ns": trace.base_ns, "events": trace.recorded}
-    _insert(connection, "meta", said.items())
+    _insert(connection, "meta", 2, said.items())
     category = np.full(len(trace), NONE, dtype=np.int64)
     labels: list[str] = []
     if work.categories is not None:
@@ -77,12 +77,12 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     known = [None, *labels]
     texts = [trace.names[name] for name in names.tolist()]
     of_name = [known[code] for code in codes.tolist()]
-    _insert(connection, "names", zip(range(len(texts)), texts, of_name, strict=True))
-    _insert(connection, "events", _events(analyzer, name_id))
+    _insert(connection, "names", 3, zip(range(len(texts)), texts, of_name, strict=True))
+    _insert(connection, "events", 12, _events(analyzer, name_id))
     code, operations = work.tree.cpu_op_label_of_gpu
     operation = [operations[each] for each in code.tolist()]
     exposed = _exposed(work).tolist()
-    _insert(connection, "gpu_work", zip(work.rows.tolist(), operation, exposed, strict=True))
+    _insert(connection, "gpu_work", 3, zip(work.rows.tolist(), operation, exposed, strict=True))
     connection.executescript(_INDEXES)
     return connection
 
@@ -109,21 +109,13 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[o
     above, on, streams, steps, correlation = (
         [None if value == NONE else value for value in column.tolist()] for column in columns
     )
-    return zip(
-        range(len(trace)),
-        trace.ts.tolist(),
-        trace.dur.tolist(),
-        name_id.tolist(),
-        [KIND_NAMES[kind] for kind in trace.kind.tolist()],
-        [None if how == ORDER else rank] * len(trace),
-        on,
-        streams,
-        [threads[thread] for thread in trace.thread.tolist()],
-        correlation,
-        above,
-        steps,
-        strict=True,
-    )
+    size = len(trace)
+    kinds = [KIND_NAMES[kind] for kind in trace.kind.tolist()]
+    ranks = [None if how == ORDER else rank] * size
+    where = [threads[thread] for thread in trace.thread.tolist()]
+    times = (trace.ts.tolist(), trace.dur.tolist(), name_id.tolist())
+    last = (ranks, on, streams, where, correlation, above, steps)
+    return zip(range(size), *times, kinds, *last, strict=True)
 
 
 def _exposed(work: GpuWork) -> Int64Array:
@@ -133,21 +125,14 @@ def _exposed(work: GpuWork) -> Int64Array:
         own = np.flatnonzero(work.trace.device == device)
         start, end = work.start[own], work.end[own]
         times = np.unique(np.concatenate((start, end)))
-        if len(times) < 2:
-            continue
-        change = np.zeros(len(times) + 1, dtype=np.int64)
+        change = np.zeros(len(times), dtype=np.int64)
         first, last = np.searchsorted(times, start), np.searchsorted(times, end)
         np.add.at(change, first, 1)
         np.add.at(change, last, -1)
-        alone = np.cumsum(change)[: len(times) - 1] == 1
-        total = np.concatenate(([0], np.cumsum(np.where(alone, np.diff(times), 0))))
+        alone = np.where(np.cumsum(change)[:-1] == 1, np.diff(times), 0)
+        total = np.concatenate(([0], np.cumsum(alone)))
         result[own] = total[last] - total[first]
     return result
-
-
-def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]]) -> None:
-    marks = {"meta": 2, "names": 3, "events": 12, "gpu_work": 3}[table]
-    connection.executemany(f"insert into {table} values ({', '.join('?' * marks)})", rows)  # noqa: S608  # names of ours
 
 
 def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) -> None:
@@ -155,9 +140,15 @@ def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) ->
     shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
     columns = ", ".join(map(quoted, plain_headers(frame)))
     connection.execute(f"create table {shown} ({columns})")
-    marks = ", ".join("?" * len(frame.columns))
-    rows = zip(*(plain_column(frame.iloc[:, at]) for at in range(len(frame.columns))), strict=True)
-    connection.executemany(f"insert into {shown} values ({marks})", rows)  # noqa: S608  # quoted
+    columns_of = (plain_column(frame.iloc[:, at]) for at in range(len(frame.columns)))
+    _insert(connection, shown, len(frame.columns), zip(*columns_of, strict=True))
+
+
+def _insert(
+    connection: sqlite3.Connection, table: str, columns: int, rows: Iterable[tuple[object, ...]]
+) -> None:
+    marks = ", ".join("?" * columns)
+    connection.executemany(f"insert into {table} values ({marks})", rows)  # noqa: S608  # ours
 
 
 def quoted(name: str) -> str:

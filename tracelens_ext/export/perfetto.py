@@ -12,13 +12,21 @@ import json
 import zlib
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.export.chosen import Choice, choose, window_of
-from tracelens_ext.export.counters import Span, counter_events
-from tracelens_ext.export.tracks import Placed, Tracks, fit_lanes, place, us_text
+from tracelens_ext.export.tracks import (
+    Placed,
+    Span,
+    Tracks,
+    counter_events,
+    fit_lanes,
+    place,
+    us_text,
+)
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
@@ -78,17 +86,11 @@ def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iter
     tracks, ids = Tracks(), _Ids()
     pieces = [_Piece(source, choice, tracks, ids, told) for source in sources]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
-    first = True
-    for piece in (iter(tracks.events), *(each.events() for each in pieces)):
-        texts: list[str] = []
-        for text in piece:
-            texts.append(text)
-            if len(texts) == _AT_ONCE:
-                yield ("" if first else ",\n") + ",\n".join(texts)
-                texts, first = [], False
-        if texts:
-            yield ("" if first else ",\n") + ",\n".join(texts)
-            first = False
+    texts = chain(tracks.events, *(each.events() for each in pieces))
+    before = ""
+    while some := [*islice(texts, _AT_ONCE)]:
+        yield before + ",\n".join(some)
+        before = ",\n"
     yield "\n]}\n"
 
 
@@ -115,8 +117,7 @@ def _head(trace: Trace, tracks: Tracks, *, alone: bool) -> str:
         "conventions": asdict(trace.conventions),
         "threads": tracks.recorded if alone else [],
     }
-    text = json.dumps(members, default=str)
-    return text[:-1] + ', "traceEvents": [\n'
+    return json.dumps(members, default=str)[:-1] + ', "traceEvents": [\n'
 
 
 class _Ids:
@@ -154,9 +155,17 @@ class _Piece:
         process = trace.process_of_thread[trace.thread[self.rows]].astype(np.int64)
         group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
         number = ids.renumbered("correlation", group, trace.correlation[self.rows])
-        self.correlation = number
-        self.external_id = ids.renumbered("External id", group, trace.external_id[self.rows])
-        self.ours = tracks.process(" · ".join(p for p in (source.label, "tracelens-ext") if p))
+        external = ids.renumbered("External id", group, trace.external_id[self.rows])
+        self.numbers = {"correlation": number, "External id": external}
+        event_at = np.full(len(trace), NONE, dtype=np.int64)
+        event_at[work.rows] = np.arange(len(work))
+        self.event = event_at[self.rows]  # of the GPU; NONE for others
+        self.labels: list[str] = []  # of categories
+        self.category = np.full_like(self.event, NONE)
+        if (found := work.categories) is not None:
+            self.labels, on_gpu = found.labels, self.event != NONE
+            self.category[on_gpu] = found.code[self.event[on_gpu]]
+        self.ours = tracks.process(" · ".join(filter(None, (source.label, "tracelens-ext"))))
         first, last = self.window = window_of(work, choice) or (-_EVER, _EVER)
         self.spans = [s for s in source.spans if s.start < last and s.end > first]
         self.tid_of_span = self._lanes(tracks)
@@ -177,8 +186,10 @@ class _Piece:
         trace, shift = self.source.work.trace, self.source.shift_ns
         names = [json.dumps(name) for name in trace.names]
         categories = [json.dumps(name) for name in trace.categories]
-        args, colours = self._args(), self._colours()
-        flows = self._flows()
+        args, flows = self._args(), self._flows()
+        cname = [_COLOURS[zlib.crc32(label.encode()) % len(_COLOURS)] for label in self.labels]
+        known = [*(f', "cname": "{name}"' for name in cname), ""]  # the last for none
+        colours = [known[code] for code in self.category.tolist()]
         columns = (trace.kind, trace.category, trace.name)
         kinds, recorded, name = (column[self.rows].tolist() for column in columns)
         starts, durations = (trace.ts[self.rows] + shift).tolist(), trace.dur[self.rows].tolist()
@@ -204,22 +215,11 @@ class _Piece:
         gpu = self.placed.gpu
         yield from counter_events(self.source.work, gpu, self.ours, shift, self.window)
 
-    def _colours(self) -> list[str]:
-        """The member `cname` of each event whose category is known; empty for others."""
-        work, result = self.source.work, [""] * len(self.rows)
-        if (found := work.categories) is not None:
-            names = [_COLOURS[zlib.crc32(label.encode()) % len(_COLOURS)] for label in found.labels]
-            at = np.flatnonzero(np.isin(self.rows, work.rows))
-            events = np.searchsorted(work.rows, self.rows[at])
-            for place, code in zip(at.tolist(), found.code[events].tolist(), strict=True):
-                result[place] = f', "cname": "{names[code]}"'
-        return result
-
     def _args(self) -> list[str]:
         """What stands between the braces of each event's `args`."""
         work, trace = self.source.work, self.source.work.trace
         parts: list[list[str]] = [[] for _ in range(len(self.rows))]
-        for key, numbers in (("correlation", self.correlation), ("External id", self.external_id)):
+        for key, numbers in self.numbers.items():
             for at in np.flatnonzero(numbers != NONE).tolist():
                 parts[at].append(f'"{key}": {int(numbers[at])}')
         for key, column in trace.args.items():
@@ -228,20 +228,15 @@ class _Piece:
             for at in np.flatnonzero(np.isin(self.rows, column.rows)).tolist():
                 shown = int(value[at]) if column.texts is None else column.texts[int(value[at])]
                 parts[at].append(f"{quoted}: {shown}")
-        place_of = np.full(len(trace), NONE, dtype=np.int64)
-        place_of[work.rows] = np.arange(len(work))
-        gpu = place_of[self.rows]
-        categories = work.categories
-        launch = work.tree.launch_position_of_gpu
-        of_gpu = np.flatnonzero(gpu != NONE)
-        paths = _call_paths(work, gpu[of_gpu])
-        for at in of_gpu.tolist():
-            event = int(gpu[at])
-            if categories is not None:
-                label = categories.labels[int(categories.code[event])]
-                parts[at].append(f'"kernel_category": {json.dumps(label)}')
-            if (path := paths.get(int(launch[event]))) is not None:
-                parts[at].append(f'"call path": {path}')
+        labels = [f'"kernel_category": {json.dumps(label)}' for label in self.labels]
+        for at in np.flatnonzero(self.category != NONE).tolist():
+            parts[at].append(labels[self.category[at]])
+        of_gpu = np.flatnonzero(self.event != NONE)
+        paths = _call_paths(work, self.event[of_gpu])
+        launches = work.tree.launch_position_of_gpu[self.event[of_gpu]].tolist()
+        for at, launch in zip(of_gpu.tolist(), launches, strict=True):
+            if launch in paths:
+                parts[at].append(f'"call path": {paths[launch]}')
         for at in np.flatnonzero(self.placed.lane).tolist():
             thread = trace.threads[int(trace.thread[self.rows[at]])][1]
             parts[at].append(f'"recorded thread": {json.dumps(thread)}')
@@ -274,8 +269,7 @@ def _call_paths(work: GpuWork, events: Int64Array) -> dict[int, str]:
     tree, names = work.tree, work.trace.names
     parent, name = tree.parent_position, work.trace.name[tree.rows]
     result = {}
-    linked = events[tree.linked[events]]
-    for launch in dict.fromkeys(tree.launch_position_of_gpu[linked].tolist()):
+    for launch in set(tree.launch_position_of_gpu[events[tree.linked[events]]].tolist()):
         path: list[str] = []
         at = launch
         while at != ROOT and len(path) < _CALL_PATH_NAMES:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
-import re
 import shutil
 import stat
 import time
@@ -87,22 +87,16 @@ def _checked_target(shown: str) -> Path:
     if not shown:
         raise OutputError("the output file has no name; give a path such as report.xlsx")
     final = Path(shown).parent.resolve() / Path(shown).name  # a link itself, not where it leads
+    problem = ""
     if final.is_dir() or shown.endswith(("/", os.sep)):
-        raise OutputError(
-            f"{shown}: cannot be written: it is a folder; give the name of a file in it"
-        )
-    if final.exists():
-        if not final.is_file():  # replacing /dev/null would be worse than failing
-            raise OutputError(
-                f"{shown}: cannot be written: it is not a regular file; choose another name"
-            )
-        if not (
-            final.is_symlink() or os.access(final, os.W_OK)
-        ):  # a rename would ignore the write protection
-            raise OutputError(
-                f"{shown}: cannot be written: it is write-protected; "
-                "choose another name or allow writing to it"
-            )
+        problem = "it is a folder; give the name of a file in it"
+    elif final.exists() and not final.is_file():  # replacing /dev/null would be worse than failing
+        problem = "it is not a regular file; choose another name"
+    elif final.exists() and not (final.is_symlink() or os.access(final, os.W_OK)):
+        # A rename would ignore the write protection.
+        problem = "it is write-protected; choose another name or allow writing to it"
+    if problem:
+        raise OutputError(f"{shown}: cannot be written: {problem}")
     return final
 
 
@@ -112,18 +106,15 @@ def prepare_folder(final: Path) -> None:
     # A target's name that is itself too long must fail now, not at the rename after minutes.
     with contextlib.suppress(FileNotFoundError):
         final.lstat()
-    left = re.compile(rf"{re.escape(_temporary_stem(final))}[0-9a-f]{{12}}\.tmp")
-    with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
-        for entry in entries:
-            if left.fullmatch(entry.name):
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if time.time() - status.st_mtime <= _ABANDONED_S:
-                        continue
-                    if stat.S_ISREG(status.st_mode):
-                        Path(entry.path).unlink()
-                    elif stat.S_ISDIR(status.st_mode):
-                        shutil.rmtree(entry.path, ignore_errors=True)
+    left = glob.escape(_temporary_stem(final)) + "[0-9a-f]" * 12 + ".tmp"
+    for path in final.parent.glob(left):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if time.time() - status.st_mtime > _ABANDONED_S:
+                if stat.S_ISDIR(status.st_mode):
+                    shutil.rmtree(path, ignore_errors=True)
+                elif stat.S_ISREG(status.st_mode):
+                    path.unlink()
 
 
 def _temporary_stem(final: Path) -> str:

@@ -54,10 +54,7 @@ def is_name(label: str) -> bool:
 
 
 def colour_of(category: str) -> str:
-    """The colour of a category, or of a row of the GPU timeline; grey for what is no name.
-
-    A category of a plugin has one that follows from its name.
-    """
+    """The colour of a category or a row of the GPU timeline; a plugin's follows from its name."""
     if not is_name(category):
         return GREY
     known = _COLOUR_OF.get(category.lower())

@@ -3,115 +3,106 @@
 from __future__ import annotations
 
 import io
+import math
 import tempfile
-from bisect import bisect_left
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xlsxwriter.exceptions import FileCreateError
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_cells import (
     HEADER,
+    INK,
     LINES,
     Book,
     checked,
     column_of,
-    print_one_page_wide,
+    fitting,
+    most_rows,
     put,
+    put_text,
+    write_table,
 )
-from tracelens_ext.report.excel_sheets import CHARTS, FirstSheet, chart_rows, drawing, write_charts
-from tracelens_ext.tables.charts import chart_table
-from tracelens_ext.tables.units import FIRST_FACTS, with_units
+from tracelens_ext.tables.charts import chart_table, charted
+from tracelens_ext.tables.short_names import told_apart
+from tracelens_ext.tables.units import FIRST_FACTS, Shown, unit_of, with_units
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from xlsxwriter.chart_bar import ChartBar
+    from xlsxwriter.format import Format
     from xlsxwriter.worksheet import Worksheet
 
-    from tracelens_ext.report.excel_cells import Column
-    from tracelens_ext.report.report import Report
+    from tracelens_ext.report.excel_text import CellValue
+    from tracelens_ext.report.report import Answer, Report
     from tracelens_ext.tables.charts import Chart
 
-MOST_ROWS = 1_048_576  # of a sheet, with the header
-MOST_COLUMNS = 16_384
-#: More cells take minutes to write, and hardly anything opens them.
-MOST_CELLS = 1_000_000
 #: A table of more cells takes seconds to write here and to open in Excel.
 MANY_CELLS = 200_000
 
-_SUMMARY = "summary"
+_SUMMARY, _CHARTS = "summary", "charts"  # names of sheets
 #: Facts that stand before the tables.
 _FIRST = frozenset(("Trace", "Devices", "Rank", "Steps", *FIRST_FACTS))
-_ROWS_AT_ONCE = 8192  # bounds the memory: a million rows are never all Python objects
-# Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
-# one as high as its text has lines.
-_ROW_HEIGHT = 15.75
 
 
 def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
     """Write a report to an Excel file, replacing it only when all is written.
 
     The first sheet, `summary`, shows what was analysed, the answers with the charts of their
-    tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table,
-    in the order given; then `charts`, when there are any. The index of a DataFrame is not written.
-    Numbers are shown with the unit that the column's name tells; percentages (0 to 100) get bars.
-    Texts stay texts. An empty cell stands for None, NaN and NaT; infinities and whole numbers of
-    more than 15 digits are written as texts, and so is a value of any other type, as `str` shows
-    it.
+    tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table;
+    then `charts`, but those of zeros. Numbers are shown with the unit that the column's name tells;
+    percentages (0 to 100) get bars. An empty cell stands for None, NaN and NaT; infinities, whole
+    numbers of more than 15 digits, and values of other types are written as texts.
 
-    Charts whose numbers are all zero are left out. Gives all notes of the first sheet: those given,
-    then what had to be cut or renamed to fit Excel's limits.
+    Gives all notes of the first sheet: those given, then what had to be cut or renamed to fit
+    Excel's limits.
+
+    Raises:
+        ValueError: a chart is of a table that the report has not.
     """
-    sheets, units, facts, answers = report.sheets, report.units, report.facts, report.answers
     all_notes = list(report.notes)
-    names = excel_text.unique_sheet_names(sheets, taken=(_SUMMARY, CHARTS))
-    most = _most_rows(sheets.values())
-    shown = {
-        name: _fitting(wanted, name, with_units(frame, units.get(wanted, {})), most, all_notes)
-        for name, (wanted, frame) in zip(names, sheets.items(), strict=True)
-    }
-    drawn = _charts_with_tables(report, all_notes)
-    index = [
-        (
-            name,
-            f"{len(frame):,} row{'' if len(frame) == 1 else 's'}",
-            report.descriptions.get(wanted, ""),
-        )
-        for wanted, (name, frame) in zip(sheets, shown.items(), strict=True)
-    ]
-    if drawn:
-        index.append((CHARTS, "", "; ".join(chart.title for chart, _ in drawn)))
-    many = sum(frame.size for frame in shown.values()) > MANY_CELLS
+    names = excel_text.unique_sheet_names(report.sheets, taken=(_SUMMARY, _CHARTS))
+    most = most_rows(report.sheets.values())
+    shown: dict[str, pd.DataFrame] = {}
+    index = []
+    for name, (wanted, whole) in zip(names, report.sheets.items(), strict=True):
+        headed = with_units(whole, report.units.get(wanted, {}))
+        frame = shown[name] = fitting(wanted, name, headed, most, all_notes)
+        rows = f"{len(frame):,} row{'' if len(frame) == 1 else 's'}"
+        index.append((name, rows, report.descriptions.get(wanted, "")))
+    if drawn := _charts_with_tables(report, all_notes):
+        index.append((_CHARTS, "", "; ".join(chart.title for chart, _ in drawn)))
     stored = io.BytesIO()  # compressed; so a full disk meets no half-written archive
     with (
         written_beside(path) as target,
-        tempfile.TemporaryDirectory(prefix="tracelens-ext-")
-        if many
-        else nullcontext() as temporary_folder,
+        tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder,
     ):
-        book = Book(stored, excel_text.cleaned(report.title), temporary_folder)
-        summary = book.xlsx.add_worksheet(_SUMMARY)
-        prose = {answer.sheet for answer in answers if answer.links}
+        book = Book(stored, excel_text.cleaned(report.title), folder)
+        first = _FirstSheet(book, book.xlsx.add_worksheet(_SUMMARY), report.title)
+        prose = {answer.sheet for answer in report.answers if answer.links}
         for name, frame in shown.items():
             sheet = book.xlsx.add_worksheet(name)
-            _write_table(book, sheet, frame, all_notes, whole=name in prose)
-        tops = write_charts(book, book.xlsx.add_worksheet(CHARTS), drawn) if drawn else []
-        first = FirstSheet(book, summary, report.title)
-        first.write_facts([each for each in facts if each[0] in _FIRST], "")
-        for answer in answers:
+            all_notes += write_table(book, sheet, frame, whole=name in prose)
+        tops = _write_charts(book, book.xlsx.add_worksheet(_CHARTS), drawn) if drawn else []
+        first.write_facts([each for each in report.facts if each[0] in _FIRST], "")
+        for answer in report.answers:
             beside = [
-                (drawing(book, top, *each), chart_rows(each[1]))
+                (_drawing(book, top, *each), _chart_rows(each[1]))
                 for top, each in zip(tops, drawn, strict=True)
                 if each[0].sheet == answer.sheet
             ]
             first.write_answer(answer, report.answer_table(answer), shown, beside[:1])
         first.write_index(index)
-        first.write_facts([each for each in facts if each[0] not in _FIRST], "Facts")
-        first.write_notes(all_notes)
+        first.write_facts([each for each in report.facts if each[0] not in _FIRST], "Facts")
+        if all_notes:
+            first.write_head("Notes")
+        for note in all_notes:
+            first.write_wide(0, note)
         try:
             book.xlsx.close()
         except FileCreateError as error:  # around the error of the system
@@ -131,102 +122,276 @@ def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
     ]
 
 
-def _most_rows(frames: Collection[pd.DataFrame]) -> int:
-    """How many rows each table may have, so that a sheet and the workbook hold them."""
-
-    def is_too_much(rows: int) -> bool:
-        return sum(min(len(each), rows + 1) * each.shape[1] for each in frames) > MOST_CELLS
-
-    return bisect_left(range(MOST_ROWS - 1), True, key=is_too_much)
-
-
-def _fitting(
-    wanted: str, name: str, frame: pd.DataFrame, most_rows: int, notes: list[str]
-) -> pd.DataFrame:
-    """Give the part of a table that fits a sheet; note what does not."""
-    if wanted != name:
-        notes.append(
-            f"The table “{wanted}” is on the sheet “{name}”: not every name can be a sheet's."
-        )
-    rows, width = frame.shape
-    for most, there, what in ((most_rows, rows, "rows"), (MOST_COLUMNS, width, "columns")):
-        if there > most:
-            holder = "sheet" if most in (MOST_ROWS - 1, MOST_COLUMNS) else "workbook"
-            notes.append(
-                f"{name}: the first {most:,} of {there:,} {what} are here, as many as a {holder} "
-                "holds; the CSV files have all."
-            )
-    return frame.iloc[:most_rows, :MOST_COLUMNS]
-
-
 def _charts_with_tables(report: Report, notes: list[str]) -> list[tuple[Chart, pd.DataFrame]]:
     """Sum what each chart shows, from the whole tables; leave out those with nothing to show."""
     drawn = []
     for chart in report.charts:
-        if chart.on != "page" and chart.sheet in report.sheets:
-            table = chart_table(report.sheets[chart.sheet], chart)
-            if table.empty:
-                notes.append(f"No chart “{chart.title}”: {chart.sheet} has nothing to draw.")
-            else:
-                drawn.append((chart, table))
+        if chart.on == "page" or chart.sheet in report.page_sheets:
+            continue
+        table = chart_table(charted(report.sheets, chart), chart)
+        if table.empty:
+            notes.append(f"No chart “{chart.title}”: {chart.sheet} has nothing to draw.")
+        else:
+            drawn.append((chart, table))
     return drawn
 
 
-def _write_table(
-    book: Book, sheet: Worksheet, frame: pd.DataFrame, notes: list[str], *, whole: bool
+_LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
+_CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
+_WIDTH_PIXELS, _ROW_PIXELS = 756, 20
+_PAGE_ROWS, _PRINT_SCALE = 40, 85  # of a landscape page, A4 or Letter; in percent
+_INK, _GRID = "#404040", "#D9D9D9"
+_SMALL = {"size": 9, "bold": False, "color": _INK}
+_LINE = {"color": _GRID}
+_AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_tick_mark": "none"}
+
+
+def _write_charts(
+    book: Book, sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]
+) -> list[int]:
+    """Draw charts below one another, each with its table at its right; the row of each table."""
+    row = page_start = 0
+    breaks, tops = [], []
+    for chart, table in charts:
+        height = _chart_rows(table)
+        if row + height > page_start + _PAGE_ROWS:
+            breaks.append(row)
+            page_start = row
+        tops.append(row)
+        _write_numbers(book, sheet, row, chart, table)
+        drawn = _drawing(book, row, chart, table)
+        drawn.set_size({"width": _WIDTH_PIXELS, "height": height * _ROW_PIXELS})
+        checked(sheet.insert_chart(row, 0, drawn))
+        row += max(height, len(table) + 2) + 2
+    widest = max(table.shape[1] for _, table in charts)
+    checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
+    checked(sheet.set_column(_CHART_COLUMNS + 1, _CHART_COLUMNS + widest, 14))
+    sheet.hide_gridlines(2)
+    sheet.set_landscape()
+    sheet.set_print_scale(_PRINT_SCALE)  # not fitted to the page: that ignores page breaks
+    sheet.set_margins(top=0.5, bottom=0.5)
+    sheet.set_h_pagebreaks(breaks)
+    # Printed are the charts alone: their tables would make them small.
+    checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
+    return tops
+
+
+def _chart_rows(table: pd.DataFrame) -> int:
+    """How many rows a chart takes, so that each label can be read."""
+    bars, series = table.shape
+    # Room for the title, the axis and the legend; a bar needs a little more than a line.
+    legend_rows = math.ceil(series / 5) if series > 1 else 0
+    return max(12, 7 + math.ceil(1.1 * bars) + legend_rows)
+
+
+def _write_numbers(
+    book: Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame
 ) -> None:
-    """Write the sheet of a table: frozen header, rows, widths, filter, bars; note what is cut.
-
-    Its rows are a line high; or, to show texts `whole`, as many as they need.
-    """
-    columns = [column_of(series) for _, series in frame.items()]
-    notes.extend(
-        f"{sheet.name}: texts longer than a cell may be ({excel_text.CELL_CHARACTERS:,} "
-        f"characters) are cut, which “[cut here” marks: {column.cut:,} in the column "
-        f"“{column.header}”; the CSV files have all."
-        for column in columns
-        if column.cut
-    )
-    sheet.freeze_panes(1, 0)
-    sheet.repeat_rows(0)
-    print_one_page_wide(sheet)
-    if not columns:
-        return
-    if not whole:
-        sheet.set_default_row(_ROW_HEIGHT)
-    checked(sheet.set_row(0, 15 * max(column.header_lines for column in columns) + 3))
-    for place, column in enumerate(columns):
-        checked(sheet.set_column(place, place, column.width))
-        side = "left" if column.is_text else "center"
-        put(sheet, 0, place, column.header, book.format(**HEADER, align=side))
-    _write_rows(book, sheet, columns, len(frame), whole=whole)
-    checked(sheet.autofilter(0, 0, len(frame), len(columns) - 1))
-    for place, column in enumerate(columns):
-        if column.bars:
-            checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
+    """Write the numbers behind a chart: title, header, then a row a bar."""
+    header, plain = book.format(bold=True, font_color=_INK), book.format()
+    number = book.format(num_format=_cell_format(chart, table))
+    put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
+    names = [excel_text.cell_text(chart.label_column)[0], *_short(table.columns)]
+    rows = zip(_short(table.index), table.to_numpy().tolist(), strict=True)
+    for row, values in enumerate([names, *([label, *each] for label, each in rows)], top + 1):
+        for place, value in enumerate(values):
+            style = header if row == top + 1 else number if place else plain
+            put(sheet, row, _CHART_COLUMNS + place, value, style)
 
 
-def _write_rows(
-    book: Book, sheet: Worksheet, columns: Sequence[Column], rows: int, *, whole: bool
-) -> None:
-    # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
-    # short one would be repeated to fill the width, so it has no such alignment.)
-    long_text = book.format(**LINES, align="fill")
-    # Of several lines the first is seen: rows have a fixed height.
-    many_lines = book.format(**LINES, text_wrap=True, valign="top")
-    plain = [
-        (column.width, book.format(**LINES, num_format=column.number_format)) for column in columns
-    ]
-    for start in range(0, rows, _ROWS_AT_ONCE):
-        part = [column.cells(start, start + _ROWS_AT_ONCE) for column in columns]
-        for row, values in enumerate(zip(*part, strict=True), start + 1):
-            cells = []
-            for value, (width, style) in zip(values, plain, strict=True):
-                chosen = style
-                if isinstance(value, str):
-                    chosen = style if len(value) <= width else long_text
-                    chosen = many_lines if whole or "\n" in value else chosen
-                cells.append((value, chosen))
-            if not (sheet.constant_memory and sheet.write_plain(row, cells)):
-                for place, cell in enumerate(cells):
-                    put(sheet, row, place, *cell)
+def _drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar:
+    """Draw horizontal bars over a table written by `_write_numbers`."""
+    stacked = chart.kind == "stacked"
+    drawn = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
+    numbers = table.to_numpy()
+    first, last = top + 2, top + 1 + len(table)
+    # With a blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
+    labels = [f"{label} " for label in _short(table.index)]
+    for place, (name, short) in enumerate(zip(table.columns, _short(table.columns), strict=True)):
+        column = _CHART_COLUMNS + 1 + place
+        # Names and labels are references to cells: as texts they could be taken for formulas.
+        series: dict[str, Any] = {
+            "name": [_CHARTS, top + 1, column],
+            "name_data": [short],
+            "categories": [_CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
+            "categories_data": labels,
+            "values": [_CHARTS, first, column, last, column],
+            "values_data": numbers[:, place].tolist(),
+            **_filled(colour_of(str(name)) if stacked else ONE_COLOUR),
+            "gap": 35,
+        }
+        if not stacked:
+            shape = {"num_format": _cell_format(chart, table)}
+            series["data_labels"] = {"value": True, "font": _SMALL, **shape}
+            of_categories = "category" in chart.label_column
+            series["points"] = [
+                _filled(colour_of(label)) if of_categories or not is_name(label) else None
+                for label in map(str, table.index)
+            ]
+        drawn.add_series(series)
+    font = {"size": 13, "bold": True, "color": _INK}
+    title = {"name": [_CHARTS, top, _CHART_COLUMNS], "data": [_titled(chart)], "name_font": font}
+    drawn.set_title(title)
+    # Of bars that lie, XlsxWriter's y axis is that of the labels. The first row of the table is
+    # the top bar, its label beside the plot also where bars go to the left; numbers stay below.
+    drawn.set_y_axis(_AXIS | {"reverse": True, "label_position": "low", "crossing": "max"})
+    # A bar that starts elsewhere than at zero shows a wrong proportion.
+    from_zero = {"min": 0} if float(numbers.min()) >= 0 else {}
+    grid = {"visible": True, "line": _LINE}
+    largest = float(abs(numbers.sum(axis=1) if stacked else numbers).max())
+    shown = {"num_format": _axis_format(unit_of(chart.value_column).symbol, largest)}
+    drawn.set_x_axis(_AXIS | from_zero | shown | {"major_gridlines": grid})
+    several = table.shape[1] > 1
+    drawn.set_legend({"position": "bottom", "font": _SMALL} if several else {"none": True})
+    return drawn
+
+
+def _filled(colour: str) -> dict[str, Any]:
+    return {"fill": {"color": colour}, "border": {"color": colour}}
+
+
+def _short(labels: Iterable[object]) -> list[str]:
+    texts = [excel_text.cleaned(" ".join(str(label).split())) for label in labels]
+    return told_apart(texts, _LABEL_CHARACTERS)
+
+
+def _titled(chart: Chart) -> str:
+    symbol = unit_of(chart.value_column).symbol
+    named = not symbol or f"({symbol})" in chart.title
+    return excel_text.cell_text(chart.title if named else f"{chart.title} ({symbol})")[0]
+
+
+def _cell_format(chart: Chart, table: pd.DataFrame) -> str:
+    """Show the numbers of a chart's table and at its bars as a column of a table does."""
+    return Shown(unit_of(chart.value_column), largest=float(table.to_numpy().max())).excel_format
+
+
+def _axis_format(symbol: str, largest: float) -> str:
+    """Show three digits of the largest value; the title has the unit."""
+    if largest <= 0:
+        return "General"
+    decimals = min(max(2 - math.floor(math.log10(largest)), 0), 6)
+    number = "#,##0" + ("." + "0" * decimals if decimals else "")
+    return f'{number}"%"' if symbol == "%" else number
+
+
+_LINK, _GREY = "#0563C1", "#666666"
+_WIDTHS = (40, 13, 13, 46, 13, 24, 18)  # 1,200 pixels in all
+_LAST = len(_WIDTHS) - 1
+_BESIDE = 3  # columns of a table that leaves room for its chart
+_CHART_PIXELS = 700
+_LINE_HEIGHT, _LINES_SHOWN = 15.0, 27  # a row is no higher than Excel lets it be
+
+
+class _FirstSheet:
+    """Writes block below block."""
+
+    def __init__(self, book: Book, sheet: Worksheet, title: str) -> None:
+        self._format, self._sheet = book.format, sheet
+        for column, width in enumerate(_WIDTHS):
+            checked(sheet.set_column(column, column, width))
+        sheet.hide_gridlines(2)
+        sheet.set_landscape()
+        sheet.set_margins(left=0.4, right=0.4, top=0.5, bottom=0.5)
+        sheet.fit_to_pages(1, 0)
+        put_text(sheet, 0, 0, title, self._format(font_size=16, bold=True, font_color=INK))
+        self._row = 2
+
+    def write_facts(self, facts: Sequence[tuple[str, object]], heading: str) -> None:
+        """Label and value a line; a number is shown with the unit that its label tells."""
+        if heading:
+            self.write_head(heading)
+        for label, value in facts:
+            put_text(self._sheet, self._row, 0, label, self._format(bold=True, valign="top"))
+            text, shown = excel_text.fact_text(label, value)
+            if shown:
+                style = self._format(num_format=shown.excel_format, align="left")
+                put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
+                self._row += 1
+            else:
+                self.write_wide(1, text)
+        self._row += 1
+
+    def write_answer(
+        self,
+        answer: Answer,
+        table: pd.DataFrame,
+        sheets: Collection[str],
+        charts: Sequence[tuple[ChartBar, int]],
+    ) -> None:
+        """The first rows of a table, a chart beside it; of a chart also the rows that it takes."""
+        top = self._row
+        self.write_head(answer.title)
+        columns = [column_of(series) for _, series in table.items()]
+        reading = {"text_wrap": True, "valign": "top"}
+        if len(table):
+            self._write_line([(each.header, self._format(**HEADER)) for each in columns], 0.9)
+        link = self._format(**LINES, **reading, underline=1, font_color=_LINK)
+        styles = [
+            self._format(**LINES, **reading, align="left", indent=1)
+            if column.is_text
+            else self._format(**LINES, **reading, num_format=column.number_format)
+            for column in columns
+        ]
+        linked = [name == answer.links for name in answer.columns]
+        for values in zip(*(column.values for column in columns), strict=True):
+            for place, value in enumerate(values):
+                if linked[place]:
+                    self._write_link(place, answer.linked(value, sheets), link)
+            cells = zip(values, styles, linked, strict=True)
+            self._write_line([None if skip else (value, style) for value, style, skip in cells])
+        for chart, rows in charts if len(table) else ():
+            beside = len(columns) <= _BESIDE
+            row, place = (top, _BESIDE) if beside else (self._row, 0)
+            chart.set_size({"width": _CHART_PIXELS, "height": rows * _ROW_PIXELS})
+            checked(self._sheet.insert_chart(row, place, chart, {"x_offset": 10}))
+            self._row = max(self._row, row + rows)
+        self._row += 1
+
+    def write_index(self, index: Sequence[tuple[str, str, str]]) -> None:
+        """A line for each other sheet: its name, how many rows it has, what it shows."""
+        self.write_head("Sheets")
+        for name, rows, what in index:
+            self._write_link(0, name, self._format(underline=1, font_color=_LINK))
+            put(self._sheet, self._row, 1, rows, self._format(font_color=_GREY))
+            self.write_wide(2, what)
+        self._row += 1
+
+    def write_head(self, heading: str) -> None:
+        """A line above others."""
+        style = self._format(font_size=13, bold=True, font_color=INK)
+        put_text(self._sheet, self._row, 0, heading, style)
+        self._row += 1
+
+    def _write_line(
+        self, cells: Sequence[tuple[CellValue, Format] | None], part: float = 1.0
+    ) -> None:
+        """A cell a column but for those of None, texts in as many lines as `part` of it takes."""
+        lines = [1]
+        for place, cell in enumerate(cells):
+            if cell is not None:
+                put(self._sheet, self._row, place, *cell)
+                if isinstance(cell[0], str) and place <= _LAST:
+                    lines.append(_lines_of(cell[0], part * _WIDTHS[place]))
+        self._end_line(max(lines))
+
+    def write_wide(self, first: int, text: str) -> None:
+        """A text across the columns from `first` on, in as many lines as it needs."""
+        style = self._format(text_wrap=True, valign="top")
+        checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))
+        put_text(self._sheet, self._row, first, text, style)
+        self._end_line(_lines_of(text, sum(_WIDTHS[first:])))
+
+    def _end_line(self, lines: int) -> None:
+        if lines > 1:
+            checked(self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN)))
+        self._row += 1
+
+    def _write_link(self, column: int, name: str, style: Format) -> None:
+        target = "internal:'{}'!A1".format(name.replace("'", "''"))
+        checked(self._sheet.write_url(self._row, column, target, style, string=name))
+
+
+def _lines_of(text: str, width: float) -> int:
+    """How many lines a text takes in so many characters, at least."""
+    return sum(math.ceil(len(part) / width) or 1 for part in text.split("\n"))

@@ -1,11 +1,8 @@
 """What an Excel cell can hold, and the names of sheets: what has to be replaced or cut.
 
-The replacements, all of them:
-
-* a character that XML forbids (most controls, U+FFFE, U+FFFF) and a lone surrogate: U+FFFD;
-* a text longer than a cell may be: its beginning and a mark that says how long it was;
-* a number that Excel does not hold digit by digit: a text;
-* a sheet name: forbidden characters become `_`, one too long or already taken is cut and numbered.
+A character that XML forbids (most controls, U+FFFE, U+FFFF) and a lone surrogate become U+FFFD; of
+a text longer than a cell may be the beginning stays, and a mark that says how long it was; a number
+that Excel does not hold digit by digit becomes a text.
 """
 
 from __future__ import annotations
@@ -47,11 +44,7 @@ def excel_length(text: str) -> int:
 
 
 def cell_text(text: str) -> tuple[str, bool]:
-    """Give what a cell shows of a text.
-
-    Gives the cleaned text, cut with a mark when it is longer than a cell may be; and whether it was
-    cut.
-    """
+    """A text cleaned, cut with a mark when it is longer than a cell may be; whether it was cut."""
     shown = cleaned(text)
     if len(shown) <= CELL_CHARACTERS // 2 or excel_length(shown) <= CELL_CHARACTERS:
         return shown, False
@@ -60,11 +53,7 @@ def cell_text(text: str) -> tuple[str, bool]:
 
 
 def cell_value(value: object) -> CellValue:
-    """Bring a value of any type to what a cell can hold; None is an empty cell.
-
-    A whole number of more than 15 digits, a number beyond Excel's largest, and a value of any
-    type that a cell does not know become a text.
-    """
+    """What a cell holds of a value, None for nothing; what Excel cannot hold exactly is a text."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | np.bool_):
@@ -91,11 +80,7 @@ def fact_text(label: str, value: object) -> tuple[str, Shown | None]:
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """Turn names of tables into names that Excel accepts for sheets.
-
-    Gives a name for each: at most 31 characters, none forbidden, no two equal when the case of
-    letters is ignored.
-    """
+    """Names that Excel accepts for sheets, no two equal when the case of letters is ignored."""
     # An apostrophe at either end would end the quotes around the name in a reference.
     allowed = (_NOT_IN_SHEET_NAME.sub("_", cleaned(name)).strip().strip("'") for name in wanted)
     whole = (name.strip() or "sheet" for name in allowed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import importlib.util
 import zlib
 from dataclasses import replace
 from importlib import resources
@@ -20,37 +21,50 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cleaned, fact_text
-from tracelens_ext.report.html_cards import finding_cards, headline
-from tracelens_ext.report.html_drawings import memory_figures, roofline_figures
-from tracelens_ext.report.html_figures import LOOK, Figure, bar_figure, timeline_figure
+from tracelens_ext.report.html_drawings import (
+    memory_figures,
+    roofline_figures,
+    time_axis_figures,
+)
+from tracelens_ext.report.html_figures import (
+    LOOK,
+    Figure,
+    bar_figure,
+    call_tree_figures,
+    timeline_figure,
+)
 from tracelens_ext.report.html_iterations import iteration_figures
-from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS, TextPool, page_tables
-from tracelens_ext.report.html_text import json_for_script
-from tracelens_ext.report.html_views import call_tree_figures, time_axis_figures
-from tracelens_ext.tables.charts import Chart, chart_table
+from tracelens_ext.report.html_tables import (
+    FIRST_ROWS,
+    MOST_ROWS,
+    finding_cards,
+    headline,
+    page_tables,
+)
+from tracelens_ext.report.html_text import (
+    json_for_script,
+)
+from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tracelens_ext.report.html_tables import Table
     from tracelens_ext.report.report import Report
 
 
 def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
-    """Draw charts; one without a number other than zero is left out.
-
-    `charts`: the charts; those for workbooks alone are left out.
-    """
+    """Draw charts but those for workbooks alone and those without a number other than zero."""
     figures: list[Figure] = []
     for chart in charts:
-        if chart.on == "workbook" or any(sheet in sheets for sheet in chart.unless):
-            continue
-        if chart.sheet not in sheets:
-            message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
-            raise ValueError(message)
-        figures += _drawn(sheets, chart)
+        if chart.on != "workbook" and not any(sheet in sheets for sheet in chart.unless):
+            frame = charted(sheets, chart)
+            if draw := _DRAWINGS.get(chart.kind):
+                figures += draw(sheets, frame)
+            elif len(table := chart_table(frame, chart)):
+                figures.append(bar_figure(chart, table))
     keys = [figure.key for figure in figures]  # two charts may have one title
     return [
         replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
@@ -58,24 +72,15 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) ->
     ]
 
 
-def _drawn(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> list[Figure]:
-    frame = sheets[chart.sheet]
-    if chart.kind == "timeline":
-        return [timeline_figure(frame)]
-    if chart.kind == "iterations":
-        return iteration_figures(frame)
-    if chart.kind == "roofline":
-        return roofline_figures(frame, sheets.get("roofline_peaks"))
-    if chart.kind == "memory":
-        return memory_figures(sheets)
-    if chart.kind == "time_axis":
-        return time_axis_figures(frame, sheets.get("time_axis_marks"))
-    if chart.kind == "call_tree":
-        return call_tree_figures(frame)
-    table = chart_table(frame, chart)
-    return [bar_figure(chart, table)] if len(table) else []
-
-
+#: What draws a chart of its own kind, of the tables and the chart's.
+_DRAWINGS: dict[str, Callable[[Mapping[str, pd.DataFrame], pd.DataFrame], list[Figure]]] = {
+    "timeline": lambda _, frame: [timeline_figure(frame)],
+    "iterations": lambda _, frame: iteration_figures(frame),
+    "roofline": lambda sheets, frame: roofline_figures(frame, sheets.get("roofline_peaks")),
+    "memory": lambda sheets, _: memory_figures(sheets),
+    "time_axis": lambda sheets, frame: time_axis_figures(frame, sheets.get("time_axis_marks")),
+    "call_tree": lambda _, frame: call_tree_figures(frame),
+}
 _SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 
@@ -90,8 +95,6 @@ class Fact(NamedTuple):
 
 def require_html_extra() -> None:
     """Check that what the page is made with is installed, before a trace is read for nothing."""
-    import importlib.util
-
     missing = [name for name in ("jinja2", "plotly") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -128,7 +131,8 @@ def page_of(
     order given, `most_rows` of each. The index of a DataFrame is not written. Numbers are shown as
     their column's name suggests. `figures` are drawn already and come before the report's charts.
     """
-    sheets, pool = {**report.sheets, **report.page_sheets}, TextPool()
+    sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
+    pool: dict[str, int] = {}
     headed = {name: with_units(sheets[name], report.units.get(name, {})) for name in sheets}
     tables, cut = page_tables(headed, report.descriptions, pool, most_rows)
     notes = [*report.notes, *cut]
@@ -164,36 +168,32 @@ def render_page(
     *,
     tables: Sequence[Table],
     figures: Sequence[Figure],
-    pool: TextPool,
+    pool: Iterable[str],
     first_rows: int = FIRST_ROWS,
     **shown: Any,  # noqa: ANN401  # what else the template names
 ) -> str:
-    """Fill the page's template; everything but the page's own parts is escaped.
-
-    `pool` holds the texts of the tables, of which `first_rows` are in sight at first.
-    """
-    from jinja2 import DictLoader, Environment, StrictUndefined
+    """Fill the page's template; all is escaped. `pool`: the texts of the tables."""
+    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
+    texts = list(pool)
     data = {
-        "texts": pool.texts(),
+        "texts": texts,
         "first_rows": first_rows,
         "tables": [table.for_script() for table in tables],
         "figures": [{"key": figure.key, **figure.spec} for figure in figures],
         "look": LOOK,
     }
-    script = "\n".join(_template(name) for name in _SCRIPTS)
+    script = "\n".join(map(_template, _SCRIPTS))
     plotly, packed = _plotly()
     environment = Environment(
-        autoescape=True,
-        loader=DictLoader({"report.html.jinja": _template("report.html.jinja")}),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("report.html.jinja").render(
+    return environment.from_string(_template("report.html.jinja")).render(
         **shown,
         tables=tables,
+        texts=texts,
+        first_rows=first_rows,
         figures=figures,
         style=Markup(_template("report.css")),  # noqa: S704  # a file of this package
         script=Markup(script),  # noqa: S704  # files of this package

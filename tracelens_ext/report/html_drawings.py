@@ -1,25 +1,31 @@
-"""The drawings of a page that are no bars: roofline and memory.
+"""The drawings of a page that are no bars: roofline, memory, time axis.
 
-*Roofline*: what each operation reached, below what its GPU can do; both axes are logarithmic. A
-point is an operation with its arguments: FLOPs per byte across, TFLOP/s up, its area the time
-lost (its GPU time where no peaks are known), its colour the family. Copies and fills have no place
-on it, as they compute nothing.
-
-*Memory*: a figure a device; allocated and reserved over time, and beside it the largest of what was
-alive at the peak, coloured by phase.
+A point of the roofline is an operation with its arguments: FLOPs per byte across, TFLOP/s up, its
+area the time lost (its GPU time where no peaks are known). Copies and fills have no place on it, as
+they compute nothing. Memory, a figure a device: allocated and reserved over time, and beside it the
+largest of what was alive at the peak. The time axis has areas by category, a row a device.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
-from tracelens_ext.report.html_figures import MARK, Figure, is_narrow, spec_of, trace
+from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.html_figures import (
+    LABEL,
+    MARK,
+    Figure,
+    gpu_work_in_words,
+    is_narrow,
+    spec_of,
+    trace,
+)
 from tracelens_ext.report.html_text import (
     bytes_text,
     duration_text,
@@ -28,75 +34,69 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
-from tracelens_ext.report.html_views import SINCE, start_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from tracelens_ext.report.html_figures import Plotly
 
-_MOST_POINTS = 400
 _IN_SUMMARY = 3
+_MOST_POINTS = 400
 _TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time_lost_ms"]
-_SMALLEST, _LARGEST, _HEIGHT = 5.0, 42.0, 420  # pixels
+_SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 
 
 def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Figure]:
     """Draw the operations that compute; none without any."""
-    lost = _numbers(frame, "time_lost_ms")
-    known = np.isfinite(lost).any()
-    size = np.nan_to_num(lost) if known else _numbers(frame, "gpu_time_ms")
-    rate, intensity = _numbers(frame, "tflops_per_s"), _intensity(frame)
-    drawn = np.flatnonzero((rate > 0) & (intensity > 0))
-    drawn = drawn[np.argsort(-size[drawn], kind="stable")][:_MOST_POINTS]
-    if not len(drawn):
+    names = ["flops", "bytes", "tflops_per_s", "time_lost_ms", "gpu_time_ms"]
+    flops, moved, rate, lost, time = (
+        frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names
+    )
+    known = bool(np.isfinite(lost).any())
+    intensity = np.divide(flops, moved, out=np.full(len(frame), np.nan), where=moved > 0)
+    size = np.nan_to_num(lost) if known else time
+    part = frame.assign(x=intensity, y=rate, size=size)[(rate > 0) & (intensity > 0)]
+    part = part.sort_values("size", ascending=False, kind="stable").head(_MOST_POINTS)
+    if part.empty:
         return []
-    x, y = intensity[drawn], rate[drawn]
-    part = frame.iloc[drawn]
-    families = [str(family) for family in part["family"]]
-    named = list(dict.fromkeys(families))
     peaks = {} if roofs is None else dict(zip(roofs["what"], roofs["peak"], strict=True))
     memory = peaks.pop("memory", None)
     ridges = [2 * peak / memory for peak in peaks.values()] if memory else []
-    across = [float(x.min()) / 2, max([2 * float(x.max()), *ridges])]
-    largest = max(float(size[drawn].max()), 1e-12)
-    hover = [
+    across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max()), *ridges])]
+    area = part["size"] / max(part["size"].max(), 1e-12)
+    part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
+    part["hover"] = [
         f"<b>{plotly_lines(str(name))}</b><br>{plotly_lines(str(dims).replace(', ()', ''))}<br>"
-        + plotly_text(_in_figures(bound, percent, ms, rest))
+        + plotly_text(
+            f"{bound} bound, {percent_text(percent)} of roofline, {duration_text(ms)}, "
+            f"{duration_text(rest)} lost"
+            if isinstance(bound, str)
+            else duration_text(ms)
+        )
         for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
     ]
-    sizes = np.maximum(_SMALLEST, _LARGEST * np.sqrt(size[drawn] / largest))
-    points: list[Plotly] = []
-    for family in named:
-        places = [at for at, each in enumerate(families) if each == family]
-        marker = {"size": sizes[places].tolist(), "color": colour_of(family), "opacity": 0.75}
-        marker |= {"line": {"width": 0.5, "color": "#ffffff"}}
-        at = {"x": x[places].tolist(), "y": y[places].tolist()}
-        told = [hover[at] for at in places]
-        points.append(
-            trace("scatter", len(points), mode="markers", **at, marker=marker, customdata=told)
-        )
-    return [
-        Figure(
-            key="chart-roofline",
-            title="Roofline",
-            summary=_largest_in_words(part, size[drawn], lost=bool(known)),
-            legend=[(family, colour_of(family)) for family in named],
-            sheet="roofline",
-            spec=spec_of(
-                [*_roofs(peaks, memory, across), *points],
-                {
-                    "height": _HEIGHT,
-                    "xaxis": _logarithmic("FLOPs per byte", *across),
-                    "yaxis": _logarithmic(
-                        "TFLOP/s", float(y.min()) / 2, 2 * max([float(y.max()), *peaks.values()])
-                    ),
-                },
-            ),
-        )
+    data = _roofs(peaks, memory, across) if memory else []
+    legend: list[tuple[str, str]] = []
+    for family, own in part.groupby(part["family"].astype(str), sort=False):
+        look = {"color": colour_of(family), "opacity": 0.75}
+        look |= {"line": {"width": 0.5, "color": "#ffffff"}, "size": own["pixels"].tolist()}
+        at = {"x": own["x"].tolist(), "y": own["y"].tolist(), "customdata": own["hover"].tolist()}
+        data.append(trace("scatter", len(legend), mode="markers", marker=look, **at))
+        legend.append((family, colour_of(family)))
+    largest = part.head(_IN_SUMMARY)
+    said = [
+        f"{elided(str(name), 40)} {duration_text(ms)}"
+        for name, ms in zip(largest["op_name"], largest["size"], strict=True)
     ]
+    top = 2 * max([part["y"].max(), *peaks.values()])
+    layout = {
+        "height": 420,
+        "xaxis": _logarithmic("FLOPs per byte", *across),
+        "yaxis": _logarithmic("TFLOP/s", part["y"].min() / 2, top),
+    }
+    summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
+    spec = spec_of(data, layout)
+    return [Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)]
 
 
 def _logarithmic(title: str, low: float, high: float) -> Plotly:
@@ -104,52 +104,20 @@ def _logarithmic(title: str, low: float, high: float) -> Plotly:
     return {"type": "log", "dtick": 1, "exponentformat": "none", **ends}
 
 
-def _numbers(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
-    return frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def _intensity(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """FLOPs per byte; NaN where nothing is moved."""
-    flops, moved = _numbers(frame, "flops"), _numbers(frame, "bytes")
-    result = np.full(len(frame), np.nan)
-    np.divide(flops, moved, out=result, where=moved > 0)
-    return result
-
-
-def _roofs(peaks: dict[str, float], memory: float | None, across: list[float]) -> list[Plotly]:
+def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[Plotly]:
     """The lines: bandwidth times intensity, up to the peak of each type."""
-    if not memory:
-        return []
-    lines: list[Plotly] = []
     by_peak: dict[float, list[str]] = {}
     for name, peak in peaks.items():  # types with one peak have one line
         by_peak.setdefault(peak, []).append(name)
+    lines = []
     for peak, names in by_peak.items():
         name = f"{', '.join(names)}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
-        places = [across[0], peak / memory, across[1]]
+        x = [across[0], peak / memory, across[1]]
+        at = {"x": x, "y": [min(each * memory, peak) for each in x]}
         text = {"text": ["", "", plotly_text(name)], "textposition": "top left"}
         look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
-        y = [min(at * memory, peak) for at in places]
-        line = trace("scatter", mode="lines+text", x=places, y=y, hoverinfo="skip", **text, **look)
-        lines.append(line)
+        lines.append(trace("scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look))
     return lines
-
-
-def _in_figures(bound: object, percent: float, ms: float, lost: float) -> str:
-    time = duration_text(float(ms))
-    if not isinstance(bound, str):
-        return time
-    reached = f"{bound} bound, {percent_text(float(percent))} of roofline"
-    return f"{reached}, {time}, {duration_text(float(lost))} lost"
-
-
-def _largest_in_words(part: pd.DataFrame, size: npt.NDArray[np.float64], *, lost: bool) -> str:
-    names = part["op_name"].head(_IN_SUMMARY)
-    said = [
-        f"{elided(str(name), 40)} {duration_text(float(ms))}"
-        for name, ms in zip(names, size[:_IN_SUMMARY], strict=False)
-    ]
-    return f"{'Time lost' if lost else 'GPU time'}: {', '.join(said)}"
 
 
 _HOST = -1
@@ -169,6 +137,7 @@ _PHASES = {
     "backward": ("Backward", "#8d6bc7"),
     "optimizer": ("Optimizer", "#b5651d"),
 }
+_SINCE = {"text": "ms since the first event"}
 
 
 def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
@@ -176,12 +145,10 @@ def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
     frame, over_time = sheets["memory_at_peak"], sheets.get("memory_over_time")
     if over_time is None:
         return []
-    peaks = frame.groupby("device")["bytes"].sum()
-    least = _WORTH_DRAWING * float(peaks.max()) if len(peaks) else 0.0
-    order = peaks[peaks >= least].sort_values(ascending=False).index.tolist()
-    marks = sheets.get("memory_iterations")
+    peaks = frame.groupby("device")["bytes"].sum().sort_values(ascending=False)
+    order = peaks.index[peaks >= _WORTH_DRAWING * peaks.max()].tolist()
     return [
-        _memory_figure(frame[frame["device"] == device], levels, marks)
+        _memory_figure(frame[frame["device"] == device], levels, sheets.get("memory_iterations"))
         for device in order[:_MOST_FIGURES]
         if len(levels := over_time[over_time["device"] == device])
     ]
@@ -193,68 +160,67 @@ def _memory_figure(
     device, peak = int(over_time["device"].iloc[0]), int(part["bytes"].sum())
     moments, allocated = over_time["at_ms"].tolist(), over_time["allocated_bytes"].tolist()
     reserved = over_time["reserved_bytes"].dropna().tolist()
-    lines = [("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)]
-    lines = [line for line in lines if line[2]]
     at = allocated.index(max(allocated))
-    bars = _alive(part)
-    phases = [phase for phase in _PHASES if any(bar[1] == phase for bar in bars)]
+    legend: list[tuple[str, str]] = []
     data: list[Plotly] = []
-    for piece, (name, colour, values) in enumerate(lines):
-        told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
-        look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
-        data.append(trace("scatter", piece, x=moments, y=values, hovertemplate=told, **look))
+    for name, colour, values in (
+        ("Allocated", ONE_COLOUR, allocated),
+        ("Reserved", _RESERVED, reserved),
+    ):
+        if values:
+            told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
+            look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
+            line = trace("scatter", len(legend), x=moments, y=values, hovertemplate=told, **look)
+            data.append(line)
+            legend.append((name, colour))
     highest = {"x": [moments[at]], "y": [allocated[at]], "hovertemplate": "Peak<extra></extra>"}
     data.append(trace("scatter", 0, mode="markers", marker=MARK, **highest))
-    for piece, phase in enumerate(phases, len(lines)):
-        data += _bars_of(phase, bars, peak, piece)
+    bars = _alive(part)
+    for phase, about in _PHASES.items():
+        if mine := [
+            (row, name, size) for row, (name, own, size) in enumerate(bars) if own == phase
+        ]:
+            data += _bars_of(mine, about[1], peak, len(legend))
+            legend.append(about)
     start, end = moments[0], max(moments[-1], moments[0] + 1e-3)
     starts = [] if marks is None else marks["start_ms"].tolist()
-    across = [min([start, *starts]), end]
+    rooms = partial(
+        _memory_layout, across=[min([start, *starts]), end], bars=len(bars), marks=marks
+    )
+    named = [
+        f"{elided(name, _NAME)} {percent_text(100 * size / (peak or 1))}"
+        for name, _, size in bars[:_IN_SUMMARY]
+    ]
+    when = f"{bytes_text(peak)} allocated, at {duration_text(moments[at])}"
     return Figure(
         key=f"chart-memory-{device}",
         title=f"Memory of {'the host' if device == _HOST else f'device {device}'}",
-        summary=_peak_in_words(bars, peak, moments[at]),
-        legend=[
-            *((name, colour) for name, colour, _ in lines),
-            *(_PHASES[phase] for phase in phases),
-        ],
+        summary=f"At most {when}: {', '.join(named)}",
+        legend=legend,
         sheet="memory_at_peak",
-        spec=spec_of(
-            data,
-            {"shapes": [start_line(ms, "y domain") for ms in starts]},
-            partial(_memory_layout, across=across, bars=len(bars), marks=marks),
-        ),
+        spec=spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms),
     )
 
 
 def _bars_of(
-    phase: str, bars: Sequence[tuple[str, str, int]], peak: int, piece: int
+    bars: Sequence[tuple[int, str, int]], colour: str, peak: int, piece: int
 ) -> list[Plotly]:
     """What of a phase was alive at the peak: its bars, and the names above them."""
-    mine = [(at, name, size) for at, (name, own, size) in enumerate(bars) if own == phase]
-    ys, axes = [at for at, _, _ in mine], {"xaxis": "x2", "yaxis": "y2"}
-    sizes = [max(size, 0) or None for _, _, size in mine]
-    hover = [f"<b>{plotly_lines(name)}</b><br>{bytes_text(size)}" for _, name, size in mine]
+    rows, axes = [row for row, _, _ in bars], {"xaxis": "x2", "yaxis": "y2"}
+    sizes = [max(size, 0) or None for _, _, size in bars]
+    hover = [f"<b>{plotly_lines(name)}</b><br>{bytes_text(size)}" for _, name, size in bars]
     names = [
         plotly_text(
             f"{elided(name, _NAME)}: {bytes_text(size)} ({percent_text(100 * size / (peak or 1))})"
         )
-        for _, name, size in mine
+        for _, name, size in bars
     ]
-    look = {"orientation": "h", "width": 0.36, "marker": {"color": _PHASES[phase][1]}}
-    above = {"y": [y - 0.2 for y in ys], "textposition": "top right", "textfont": {"size": 11}}
+    look = {"orientation": "h", "width": 0.36, "marker": {"color": colour}}
+    above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": names}
+    text = {"mode": "text", "textposition": "top right", "textfont": {"size": 11}}
     return [
-        trace("bar", piece, x=sizes, y=ys, customdata=hover, **look, **axes),
-        trace(
-            "scatter",
-            piece,
-            mode="text",
-            x=[0] * len(ys),
-            text=names,
-            hoverinfo="skip",
-            **above,
-            **axes,
-        ),
+        trace("bar", piece, x=sizes, y=rows, customdata=hover, **look, **axes),
+        trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
     ]
 
 
@@ -267,37 +233,21 @@ def _memory_layout(
     names = [] if marks is None else marks.to_numpy().tolist()
     per_ms = (room - left) * share / (across[1] - across[0])  # pixels
     every = math.ceil(len(names) / max(1, room * share // _ROOM_FOR_ITERATION))
-    named = [
-        (name, ms)
-        for name, ms in names[:: every or 1]
-        if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
-    ]
+    levels = {"tickformat": "~s", "ticksuffix": "B", "nticks": 6, "rangemode": "tozero"}
+    unseen = {"visible": False}
     return {
         "height": 420 + bars * 32 if narrow else 380,
         "margin": {"l": left, "r": 12, "t": 24, "b": 42},
-        "xaxis": {"domain": [0, share], "range": across, "title": SINCE},
-        "yaxis": {
-            "domain": [0.54 if narrow else 0, 1],
-            "rangemode": "tozero",
-            "tickformat": "~s",
-            "ticksuffix": "B",
-            "nticks": 6,
-        },
-        "xaxis2": {
-            "domain": [0, 1] if narrow else [share + 0.04, 1],
-            "anchor": "y2",
-            "rangemode": "tozero",
-            "visible": False,
-        },
-        "yaxis2": {
-            "domain": [0, 0.43 if narrow else 1],
-            "anchor": "x2",
-            "range": [bars - 0.4, -0.9],
-            "visible": False,
-        },
+        "xaxis": {"domain": [0, share], "range": across, "title": _SINCE},
+        "yaxis": {"domain": [0.54 if narrow else 0, 1], **levels},
+        "xaxis2": {"domain": [0, 1] if narrow else [share + 0.04, 1], "anchor": "y2", **unseen}
+        | {"rangemode": "tozero"},
+        "yaxis2": {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", **unseen}
+        | {"range": [bars - 0.4, -0.9]},
         "annotations": [
             {"text": plotly_text(elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
-            for name, ms in named
+            for name, ms in names[:: every or 1]
+            if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
         ],
     }
 
@@ -311,15 +261,100 @@ def _alive(part: pd.DataFrame) -> list[tuple[str, str, int]]:
     sums = part["bytes"].groupby([label, part["phase"]]).sum().sort_values(ascending=False)
     named = zip(sums.index.tolist(), sums.tolist(), strict=True)
     bars = [(name, phase, size) for (name, phase), size in named]
-    if len(bars) <= _MOST_BARS + 1:
-        return bars
-    rest = bars[_MOST_BARS:]
-    return [*bars[:_MOST_BARS], (f"({len(rest):,} others)", "", sum(bar[2] for bar in rest))]
+    if len(bars) > _MOST_BARS + 1:
+        rest = bars[_MOST_BARS:]
+        bars[_MOST_BARS:] = [(f"({len(rest):,} others)", "", sum(size for _, _, size in rest))]
+    return bars
 
 
-def _peak_in_words(bars: list[tuple[str, str, int]], peak: int, ms: float) -> str:
-    named = [
-        f"{elided(name, _NAME)} {percent_text(100 * size / (peak or 1))}"
-        for name, _, size in bars[:_IN_SUMMARY]
+_MOST_CATEGORIES = 24  # in the legend
+_MOST_MARKS = 400  # of a kind
+_ROW, _FINDING = 130, 32  # pixels: of a device; of a finding, a bar below its title
+
+
+def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[Figure]:
+    """Draw when the GPUs worked, and `time_axis_marks`: holes, iterations and findings."""
+    sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
+    if not sums.sum():
+        return []
+    kinds = {} if marks is None else dict(list(marks.groupby("kind")))
+    findings = kinds.pop("finding", pd.DataFrame({"finding": []})).groupby("finding", sort=False)
+    devices = frame.groupby("device")
+    first, last = float(frame["start_ms"].min()), float(frame["end_ms"].max())
+    bins = int(frame["bin"].max()) + 1
+    step = (last - first) / bins
+    below = len(findings) * _FINDING
+    plotted = len(devices) * _ROW + below
+    laid: Plotly = {"x": 0, "xref": "paper"}
+    data: list[Plotly] = []
+    names: list[Plotly] = []
+    layout: Plotly = {
+        "barmode": "overlay",
+        "height": plotted + 70,
+        "margin": {"l": 56, "r": 12, "t": 20, "b": 42},
+        "xaxis": {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE},
+        "annotations": names,
+        "shapes": [
+            _start_line(mark["start_ms"], "paper") if kind == "iteration" else _hole(mark)
+            for kind, part in kinds.items()
+            for mark in part.head(_MOST_MARKS).to_dict("records")
+        ],
+    }
+    categories = [str(name) for name in sums.index]
+    for row, (device, part) in enumerate(devices):
+        axis, top = str(row + 1) if row else "", 1 - row * _ROW / plotted
+        ends = {"domain": [top - _ROW / plotted + 0.02, top - 0.03], "rangemode": "tozero"}
+        layout[f"yaxis{axis}"] = {**ends, "tickformat": ".0%", "nticks": 3}
+        names.append({"text": f"GPU {device}", "y": top, "yref": "paper", **laid})
+        where = {"yaxis": f"y{axis}", "stackgroup": f"row{row}", "x0": first, "dx": step}
+        data += [{**area, **where} for area in _areas(part, categories, bins, step)]
+    under = str(len(devices) + 1)
+    ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.5]}
+    layout[f"yaxis{under}"] = {**ends, "visible": False}
+    for row, (ident, part) in enumerate(findings):
+        card = f"finding-{cleaned(str(ident))}"
+        title = plotly_text(elided(part["name"].iloc[0], LABEL))
+        # A short stretch is seen, too.
+        lengths = (part["end_ms"] - part["start_ms"]).clip(lower=step / 4).tolist()
+        at = {"base": part["start_ms"].tolist(), "x": lengths, "y": [row + 0.2] * len(part)}
+        look = {"orientation": "h", "width": 0.35, "marker": {"color": MARK["color"]}}
+        about = {"yaxis": f"y{under}", "name": title, "customdata": [card] * len(part)}
+        told = "%{fullData.name}<extra></extra>"
+        data.append(trace("bar", hovertemplate=told, **at, **look, **about))
+        click = {"name": card, "captureevents": True, "borderpad": 0}
+        names.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **laid})
+    legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
+    spec = spec_of(data, layout)
+    return [
+        Figure(
+            "time-axis", "GPU work over time", gpu_work_in_words(sums), legend, "time_axis", spec
+        )
     ]
-    return f"At most {bytes_text(peak)} allocated, at {duration_text(ms)}: {', '.join(named)}"
+
+
+def _areas(
+    frame: pd.DataFrame, categories: Iterable[str], bins: int, step: float
+) -> Iterator[Plotly]:
+    """The part of each bin, of `step` ms, in which a device worked, by category."""
+    for piece, name in enumerate(categories):
+        own = frame[frame["category"] == name]
+        if len(own):
+            ns = own.set_index("bin")["gpu_time_ns"].reindex(range(bins + 1), fill_value=0)
+            ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
+            told = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
+            look = {"fillcolor": colour_of(name), "line": {"shape": "hv", "width": 0}}
+            about = {"name": plotly_text(name), "hovertemplate": told}
+            y = (ns / 1e6 / step).round(4).tolist()
+            yield trace("scatter", piece, mode="lines", y=y, **look, **about)
+
+
+def _start_line(ms: float, yref: str) -> Plotly:
+    """A line where an iteration begins."""
+    line = {"width": 1, "dash": "dot", "color": GREY}
+    return {"type": "line", "x0": ms, "x1": ms, "y0": 0, "y1": 1, "yref": yref, "line": line}
+
+
+def _hole(mark: dict[Hashable, Any]) -> Plotly:
+    at = {"x0": mark["start_ms"], "x1": mark["end_ms"], "y0": 0, "y1": 1, "yref": "paper"}
+    look = {"fillcolor": "rgba(139, 147, 161, 0.25)", "line": {"width": 0}, "layer": "below"}
+    return {"type": "rect", **at, **look}

@@ -28,7 +28,7 @@ from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import unit_of, with_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from tracelens_ext.tables.charts import Chart
 
@@ -41,26 +41,22 @@ _IN_WORDS = 60  # characters of a name in a sentence
 
 _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 _OTHERS = re.compile(r"\([\d,]+ others\)")
-#: What makes up the total time: row of `gpu_timeline`, its name on the page, its colour.
-TIMELINE_PIECES = tuple(
-    (kind, name, colour_of(kind))
-    for kind, name in (
-        ("computation_time", "Computation"),
-        ("exposed_comm_time", "Exposed communication"),
-        ("exposed_memcpy_time", "Exposed memory copies"),
-        ("idle_time", "Idle"),
-    )
-)
-_SPLIT_IDLE = (
-    ("micro_idle_time", "Idle, short holes", colour_of("micro_idle_time")),
-    ("macro_idle_time", "Idle, long holes", colour_of("macro_idle_time")),
-)
-
+#: What makes up the total time: row of `gpu_timeline`, its name on the page.
+TIMELINE_PIECES = {
+    "computation_time": "Computation",
+    "exposed_comm_time": "Exposed communication",
+    "exposed_memcpy_time": "Exposed memory copies",
+    "idle_time": "Idle",
+}
+_SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle, long holes"}
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
 WHOLE = "whole"
 _HOVER = "%{customdata}<extra></extra>"
 _AXIS = {"fixedrange": True, "zeroline": False, "title": {"standoff": 6, "font": {"size": 11}}}
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+_BOX = {"bgcolor": "#22262e", "bordercolor": "#22262e", "font": {"color": "#ffffff", "size": 12}}
+_BESIDE = {"showarrow": False, "xanchor": "left", "yanchor": "bottom"}
 #: What all figures have in common: a template of plotly.
 LOOK = {
     "data": {
@@ -73,37 +69,18 @@ LOOK = {
         "showlegend": False,  # it stands above the chart, in HTML
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {
-            "family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif",
-            "size": 12,
-        },
+        "font": {"family": _FONT, "size": 12},
         "dragmode": False,
         "hovermode": "closest",
-        "hoverlabel": {
-            "align": "left",
-            "bgcolor": "#22262e",
-            "bordercolor": "#22262e",
-            "font": {"color": "#ffffff", "size": 12},
-            "namelength": -1,
-        },
+        "hoverlabel": {"align": "left", "namelength": -1, **_BOX},
         "xaxis": _AXIS,
         "yaxis": _AXIS,
-        "annotationdefaults": {
-            "align": "left",
-            "font": {"size": 11},
-            "showarrow": False,
-            "xanchor": "left",
-            "yanchor": "bottom",
-        },
+        "annotationdefaults": {"align": "left", "font": {"size": 11}, **_BESIDE},
     },
 }
+_EDGE = {"width": 1, "color": "#ffffff"}
 #: The marker of what stands out.
-MARK = {
-    "symbol": "diamond",
-    "size": 8,
-    "color": "#d1495b",
-    "line": {"width": 1, "color": "#ffffff"},
-}
+MARK = {"symbol": "diamond", "size": 8, "color": "#d1495b", "line": _EDGE}
 #: Pixels from which on there is room for names beside bars, and for longer names.
 _NARROW_ENDS, _WIDE_BEGINS = 640, 980
 _NARROWEST, _DIGIT, _TICK = 360, 7.2, 80  # pixels: of a page, of a character, of a number's tick
@@ -112,10 +89,7 @@ _NARROWEST, _DIGIT, _TICK = 360, 7.2, 80  # pixels: of a page, of a character, o
 def spec_of(
     data: Sequence[Plotly], layout: Plotly, rooms: Callable[[int], Plotly] | None = None
 ) -> Plotly:
-    """What the script hands to plotly.
-
-    `rooms` gives the parts of the layout that hang on the width, in pixels.
-    """
+    """What the script hands to plotly; `rooms` makes the layout that hangs on the width, in px."""
     fitting = []
     for least in (0, _NARROW_ENDS, _WIDE_BEGINS):
         room = max(least, _NARROWEST)
@@ -167,42 +141,39 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     of_kernels = "kernel" in chart.label_column.lower() and "name" in chart.label_column.lower()
     short = elided_kernel_name if of_kernels else elided
     names = [short(label, sys.maxsize) for label in labels]
-    factor = ms_per_unit(chart.value_column)
-    unit_of_values = unit_of(chart.value_column)
-    unit, signed = "ms" if factor else unit_of_values.symbol, unit_of_values.signed
+    factor, unit = ms_per_unit(chart.value_column), unit_of(chart.value_column)
+    symbol = "ms" if factor else unit.symbol
     table = table * (factor or 1.0)
     sums = table.sum(axis=1).tolist()
     # Shares are of a whole, which differences do not add up to.
     whole = sum(sums) if min(table.min(), default=0.0) >= 0 else 0.0
-    axis, scale = axis_of(unit, max(map(abs, sums), default=0.0))
+    axis, scale = axis_of(symbol, max(map(abs, sums), default=0.0))
     pieces = []
-    for place, name in enumerate(table.columns):
-        amounts = table.iloc[:, place].tolist()
-        of = f"{plotly_text(name)}: " if stacked else ""
+    for place, (name, column) in enumerate(table.items()):
+        of = f"{plotly_text(str(name))}: " if stacked else ""
         hover = [
             f"<b>{plotly_lines(label)}</b><br>{of}"
-            f"{plotly_text(amount_text(amount, unit, whole, signed=signed))}"
-            for label, amount in zip(labels, amounts, strict=True)
+            f"{plotly_text(amount_text(amount, symbol, whole, signed=unit.signed))}"
+            for label, amount in zip(labels, column.tolist(), strict=True)
         ]
-        colour = colour_of(name) if stacked else _bar_colours(labels, chart.label_column)
-        pieces.append(bar_piece(place, [amount * scale for amount in amounts], colour, hover))
+        colour: str | list[str] = colour_of(str(name))
+        if not stacked:
+            of_categories = "category" in chart.label_column
+            plain = [colour_of(label) if of_categories else ONE_COLOUR for label in labels]
+            colour = [c if is_name(label) else GREY for c, label in zip(plain, labels, strict=True)]
+        pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
+    ends = [  # in the unit of the axis
+        f"{amount * scale:{'+' if unit.signed else ''},.4g}\u00a0{axis}".rstrip()
+        + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
+        for amount in sums
+    ]
     return Figure(
         key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
         title=cleaned(chart.title),
         summary=_in_words([short(label, _IN_WORDS) for label in labels], sums, whole),
         legend=[(cleaned(name), colour_of(name)) for name in table.columns] if stacked else [],
         sheet=chart.sheet,
-        spec=bars_spec(
-            pieces,
-            told_apart(names, _WIDE),
-            told_apart(names, _NARROW),
-            [  # in the unit of the axis
-                f"{amount * scale:{'+' if signed else ''},.4g}\u00a0{axis}".rstrip()
-                + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
-                for amount in sums
-            ],
-            axis,
-        ),
+        spec=bars_spec(pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis),
         numbers=_numbers(chart, table, axis, scale),
     )
 
@@ -220,8 +191,8 @@ def bar_piece(
     line = {"width": 0.5, "color": "rgba(255,255,255,0.45)"}
     about = {"customdata": hover, "marker": {"color": colour, "line": line}, "text": texts}
     anchor = {"insidetextanchor": "middle", "textangle": 0} if texts else {"textposition": "none"}
-    at = [*range(len(some))]
-    return trace("bar", place, orientation="h", x=some, y=at, **about, **anchor)
+    at = {"x": some, "y": [*range(len(some))]}
+    return trace("bar", place, orientation="h", **at, **about, **anchor)
 
 
 def bars_spec(
@@ -232,46 +203,33 @@ def bars_spec(
     axis: str,
 ) -> Plotly:
     """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
-    sums = [
-        sum(value or 0.0 for value in values)
-        for values in zip(*(p["x"] for p in pieces), strict=True)
-    ]
-    shown = [*map(plotly_text, ends)]
-    past = [max(each, 0.0) for each in sums]
+    lengths = zip(*(piece["x"] for piece in pieces), strict=True)
+    sums = [sum(value or 0.0 for value in values) for values in lengths]
+    shown, rows = [*map(plotly_text, ends)], [*range(len(sums))]
+    at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
-    at_ends = trace(  # what is true of whole bars only
-        "scatter", WHOLE, mode="text", x=past, y=[*range(len(sums))], hoverinfo="skip", **texts
-    )
+    at_ends = trace("scatter", WHOLE, mode="text", **at, **texts)  # true of whole bars only
     lowest, highest = min(sums, default=0.0), max(sums, default=0.0)
     bounds = {"clipmin": min(lowest, 0.0), "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0)}
 
     def room_for(room: int) -> Plotly:
         names = [*map(plotly_text, wide if room >= _WIDE_BEGINS else narrow)]
         above = is_narrow(room)
+        ticks = {"tickmode": "array", "tickvals": rows, "ticktext": names}
+        bounds = {"range": [len(names) - 0.5, -0.75 if above else -0.5], "automargin": True}
         return {
             "height": len(names) * (44 if above else 27) + 34,
             "bargap": 0.52 if above else 0.26,
             "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
-            "yaxis": {
-                "range": [len(names) - 0.5, -0.75 if above else -0.5],
-                "showgrid": False,
-                "automargin": True,
-                "showticklabels": not above,
-                "tickmode": "array",
-                "tickvals": [*range(len(names))],
-                "ticktext": names,
-            },
+            "yaxis": {**bounds, "showgrid": False, "showticklabels": not above, **ticks},
             "annotations": [
                 {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
                 for at, name in enumerate(names if above else [])
             ],
         }
 
-    across = {
-        "autorangeoptions": bounds,
-        "rangemode": "tozero",
-        "ticksuffix": f" {plotly_text(axis)}",
-    }
+    ticks = {"rangemode": "tozero", "ticksuffix": f" {plotly_text(axis)}"}
+    across = {"autorangeoptions": bounds, **ticks}
     look = {"uniformtext": {"mode": "hide", "minsize": 12}, "xaxis": across}
     return spec_of([*pieces, at_ends], look, room_for)
 
@@ -280,42 +238,45 @@ def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list
     """What bars and their pieces are, in the unit of the axis."""
     named = [name for name in map(str, table.columns) if is_name(name) or name.startswith("(")]
     pieces = named if len(named) > 1 else []
-    header = [chart.label_column, with_unit("total" if pieces else chart.title, axis), *pieces]
-    rows = [
-        [label, f"{scale * sum(values):,.3f}", *(f"{scale * v:,.3f}" for v in values if pieces)]
-        for label, values in zip(map(str, table.index), table.to_numpy().tolist(), strict=True)
-    ]
-    return [[cleaned(text) for text in row] for row in (header, *rows)]
+    rows = [[chart.label_column, with_unit("total" if pieces else chart.title, axis), *pieces]]
+    for label, values in zip(map(str, table.index), table.to_numpy().tolist(), strict=True):
+        numbers = [sum(values), *(values if pieces else ())]
+        rows.append([label, *(f"{scale * number:,.3f}" for number in numbers)])
+    return [[cleaned(text) for text in row] for row in rows]
 
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
-    """Draw how the time of each device divides, in percent of it.
+    """Draw how the time of each device divides, in percent of it, of the table `gpu_timeline`."""
+    devices = frame["device"] if "device" in frame else pd.Series(-1, frame.index)
+    of_kind = frame.assign(device=devices).groupby(["type", "device"], sort=False).last()
+    bars = devices.unique().tolist()
+    names = [f"GPU {device}" if "device" in frame else "GPU" for device in bars]
 
-    `frame`: the table `gpu_timeline`: columns `type`, `time ms`, `percent`, perhaps `device`.
-    """
-    devices = frame["device"].tolist() if "device" in frame else [None] * len(frame)
-    rows = zip(devices, frame["type"], frame["time ms"], frame["percent"], strict=True)
-    found = {(device, kind): (float(ms), float(percent)) for device, kind, ms, percent in rows}
-    bars = list(dict.fromkeys(devices))
-    names = ["GPU" if device is None else f"GPU {device}" for device in bars]
-    totals = [found.get((device, "total_time"), (0.0, 0.0))[0] for device in bars]
+    def amounts(kind: str, column: str) -> list[float]:
+        keys = pd.MultiIndex.from_product([[kind], bars])
+        return [float(value) for value in of_kind[column].reindex(keys).fillna(0.0)]
+
+    totals = amounts("total_time", "time ms")
+    parts = dict(TIMELINE_PIECES)
+    if _SPLIT_IDLE.keys() <= set(frame["type"]):
+        del parts["idle_time"]
+        parts |= _SPLIT_IDLE
     pieces: list[Plotly] = []
     legend, said = [], []
-    is_split = {kind for kind, _, _ in _SPLIT_IDLE} <= set(frame["type"])
-    for kind, name, colour in (
-        (*TIMELINE_PIECES[:-1], *_SPLIT_IDLE) if is_split else TIMELINE_PIECES
-    ):
-        amounts = [found.get((device, kind), (0.0, 0.0)) for device in bars]
-        if not any(share for _, share in amounts):
+    for kind, name in parts.items():
+        shares = amounts(kind, "percent")
+        if not any(shares):
             continue
-        shares = [share for _, share in amounts]
         hover = [
             f"<b>{name}</b>, {plotly_text(bar)}<br>{plotly_text(amount_text(ms, 'ms', total))}"
-            for bar, (ms, _), total in zip(names, amounts, totals, strict=True)
+            for bar, ms, total in zip(names, amounts(kind, "time ms"), totals, strict=True)
         ]
-        pieces.append(bar_piece(len(pieces), shares, colour, hover, map(percent_text, shares)))
+        inside, colour = [*map(percent_text, shares)], colour_of(kind)
+        pieces.append(bar_piece(len(pieces), shares, colour, hover, inside))
         legend.append((name, colour))
-        said.append(f"{name.lower()} {_span(shares)}")
+        # Of several devices from which to which share they reach.
+        ends = dict.fromkeys((percent_text(min(shares)), percent_text(max(shares))))
+        said.append(f"{name.lower()} {' to '.join(ends)}")
     return Figure(
         key="chart-gpu-timeline",
         title="GPU timeline",
@@ -335,21 +296,73 @@ def axis_of(unit: str, longest: float) -> tuple[str, float]:
     return ("ms", 1.0) if longest < 10_000 else ("s", 1e-3)  # ms: up to four digits
 
 
-def _bar_colours(labels: Sequence[str], column: str) -> list[str]:
-    if "category" in column:
-        return [colour_of(label) for label in labels]
-    return [ONE_COLOUR if is_name(label) else GREY for label in labels]
-
-
-def _span(shares: Sequence[float]) -> str:
-    """Say a percentage, or from which to which those of several devices reach."""
-    lowest, highest = percent_text(min(shares)), percent_text(max(shares))
-    return lowest if lowest == highest else f"{lowest} to {highest}"
-
-
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
     if not whole:
         return ""
     named = [bar for bar in zip(sums, names, strict=True) if _OTHERS.fullmatch(bar[1]) is None]
     largest = sorted(named, key=lambda bar: -bar[0])[:_IN_SUMMARY]
     return ", ".join(f"{name} {percent_text(100.0 * amount / whole)}" for amount, name in largest)
+
+
+LABEL = 120  # characters
+
+
+def gpu_work_in_words(sums: pd.Series) -> str:
+    """How much there is, and the largest parts of it; `sums`: ns by name."""
+    total = int(sums.sum())
+    parts = [
+        f"{elided(str(name), LABEL)} {percent_text(100 * ns / total)}"
+        for name, ns in sums.head(_IN_SUMMARY).items()
+    ]
+    return f"{duration_text(total / 1e6)} of GPU work: {', '.join(parts)}"
+
+
+_NO_CATEGORY = "#dfe3ea"  # a module's
+
+
+def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
+    """Draw the call tree, from the top down; a table of two traces has colours of its own."""
+    top = frame[frame["parent"] < 0]
+    sums = top.groupby("label")["gpu_time_ns"].sum().sort_values(ascending=False)
+    total = int(sums.sum())
+    if not total:
+        return []
+    rows = frame.to_dict("records")
+    hover = [
+        row.get("hover")
+        or duration_text(row["gpu_time_ns"] / 1e6)
+        + f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
+        for row in rows
+    ]
+    categories = [plotly_text(row["category"]) for row in rows]
+    colours = [row.get("colour") or _colour(row) for row in rows]
+    nodes = {  # one top: several would stand below a blank
+        "ids": [*range(len(rows) + 1)],
+        "labels": ["GPU work", *(plotly_text(elided(row["label"], LABEL)) for row in rows)],
+        "parents": ["", *(row["parent"] + 1 for row in rows)],
+        "values": [total, *(row["gpu_time_ns"] for row in rows)],
+        "customdata": ["", *map("{}<br>{}".format, hover, categories)],
+        "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
+    }
+    look = {
+        "branchvalues": "total",
+        "tiling": {"orientation": "v"},
+        "textfont": {"color": "#22262e"},
+        "marker": {"colors": [_NO_CATEGORY, *colours], "line": {"width": 0.5, "color": "#ffffff"}},
+    }
+    layout = {"height": 500, "margin": {"l": 0, "r": 0, "t": 24, "b": 0}}
+    said = "as wide as the time of both; red takes longer than the baseline, blue less"
+    words = said if "colour" in frame else gpu_work_in_words(sums)
+    spec = spec_of([trace("icicle", **nodes, **look)], layout)
+    return [Figure("call-tree", "GPU time in the call tree", words, [], "call_tree", spec)]
+
+
+def _colour(row: dict[Hashable, Any]) -> str:
+    """Of a kernel that of its category; of an operation a paler one; of a module none."""
+    if row["kind"] == "module":
+        return _NO_CATEGORY
+    colour = colour_of(row["category"])
+    if row["kind"] != "operation":
+        return colour
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)

@@ -1,21 +1,17 @@
 """The charts of iterations: an upright bar an iteration, in order of time, and the odd ones marked.
 
-A bar is the GPU time of what the iteration launched and the idle time in it. Its wall time differs
-where the GPU runs behind the host: a line across the bar shows it.
-
-Of thousands a bar is the mean of several in a row, so that the page stays quick and the bars wide
-enough to be seen; every odd iteration keeps a mark at its own height. Where a few iterations are
-far longer than the rest (the first one compiles), the axis ends below them, and they say how far
-they reach.
+A bar is the GPU time of what the iteration launched and the idle time in it; a line across it shows
+its wall time, which differs where the GPU runs behind the host. Of thousands a bar is the mean of
+several in a row; every odd iteration keeps a mark at its own height. Where a few are far longer
+than the rest (the first one compiles), the axis ends below them, and they say how far they reach.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,7 +45,6 @@ if TYPE_CHECKING:
     from tracelens_ext.report.html_figures import Plotly
 
     Float64Array = npt.NDArray[np.float64]
-    IntArray = npt.NDArray[np.int64]
 
 MOST_BARS = 240
 _MOST_MARKS = 200
@@ -66,39 +61,15 @@ _RIGHT = 12  # pixels
 #: on any.
 _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
-_SHEET = "iterations"
-_WALL = "Wall time"
-#: What stands for it in the legend, as CSS has it: a line in the colour of the page's text.
+#: Wall time in the legend, as CSS has it: a line in the colour of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
-_TIMES = tuple((f"{kind}_ms", name, colour) for kind, name, colour in TIMELINE_PIECES)
+_TIMES = {f"{kind}_ms": (name, colour_of(kind)) for kind, name in TIMELINE_PIECES.items()}
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
-_NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *(column for column, _, _ in _TIMES)}
+_NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *_TIMES}
 
 
-@dataclass(frozen=True, eq=False)
-class _Bars:
-    """Which iterations, of n, make each bar."""
-
-    starts: IntArray  #: the first of each, (b,)
-    counts: IntArray  #: how many, (b,)
-    most: int  #: how many the largest is made of
-
-    @classmethod
-    def of(cls, count: int) -> _Bars:
-        """As many bars as have room, with as many iterations each, except for the last."""
-        most = -(-count // MOST_BARS)
-        starts = np.arange(0, count, most)
-        return cls(starts, np.diff(np.append(starts, count)), most)
-
-    def means(self, values: Float64Array) -> Float64Array:
-        """The mean of each bar's iterations, (b,)."""
-        means: Float64Array = np.add.reduceat(values, self.starts) / self.counts
-        return means
-
-
-@dataclass(frozen=True, eq=False)
-class _Piece:
+class _Piece(NamedTuple):
     """What bars are divided into: a name, a colour, and ms of each iteration, (n,)."""
 
     name: str
@@ -107,52 +78,41 @@ class _Piece:
 
 
 def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
-    """Draw what each iteration's time was, and by category where the table has them.
-
-    `frame`: the table `iterations`. Those that are not whole are left out; where fewer than two are
-    left there is nothing to see.
-    """
+    """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
-    parts: list[tuple[str, pd.DataFrame]] = [("", whole)]
+    parts: list[tuple[Any, pd.DataFrame]] = [((), whole)]
     if keys:
-        parts = [
-            (", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True)), part)
-            for values, part in whole.groupby(keys, sort=False)
-        ]
+        parts = list(whole.groupby(keys, sort=False))
     figures: list[Figure] = []
-    for number, (where, part) in enumerate(parts[:_MOST_FIGURES]):
-        if len(part) > 1:
-            figures.append(_figure(part, _time_pieces(part), "Iterations", where, number))
-            if categories := _category_pieces(part):
-                title = "Iterations by category"
-                figures.append(_figure(part, categories, title, where, number))
+    for number, (values, part) in enumerate(parts[:_MOST_FIGURES]):
+        where = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
+        times = [_Piece(*about, _numbers(part, column)) for column, about in _TIMES.items()]
+        drawn = {
+            "Iterations": [piece for piece in times if piece.values.any()],
+            "Iterations by category": _category_pieces(part),
+        }
+        for title, pieces in drawn.items() if len(part) > 1 else ():
+            if pieces or title == "Iterations":
+                figures.append(_figure(part, pieces, title, where, number))
     return figures
-
-
-def _time_pieces(frame: pd.DataFrame) -> list[_Piece]:
-    """How the time of iterations divides; without what none of them has."""
-    pieces = [_Piece(name, colour, _numbers(frame, column)) for column, name, colour in _TIMES]
-    return [piece for piece in pieces if piece.values.any()]
 
 
 def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
     """The summed durations by category, the longest first; those beyond a dozen are one piece."""
     found = {
-        str(column).removesuffix(_CATEGORY_ENDING): _numbers(frame, str(column))
-        for column in frame.columns
-        if _is_category_time(str(column))
+        column.removesuffix(_CATEGORY_ENDING): _numbers(frame, column)
+        for column in map(str, frame.columns)
+        if _is_category_time(column)
     }
     order = sorted(found, key=lambda name: -float(found[name].sum()))
     order = [name for name in order if found[name].any()]
     most = len(order) if len(order) <= MOST_SERIES + 1 else MOST_SERIES
-    shown, rest = order[:most], order[most:]
-    pieces = [_Piece(name, colour_of(name), found[name]) for name in shown]
-    if rest:
+    if rest := order[most:]:
         name = f"({len(rest):,} others)"
-        values = np.sum([found[each] for each in rest], axis=0)
-        pieces.append(_Piece(name, colour_of(name), values))
-    return pieces
+        found[name] = np.sum([found[each] for each in rest], axis=0)
+        order[most:] = [name]
+    return [_Piece(name, colour_of(name), found[name]) for name in order]
 
 
 def _is_category_time(column: str) -> bool:
@@ -168,62 +128,68 @@ def _figure(
     frame: pd.DataFrame, pieces: Sequence[_Piece], title: str, where: str, number: int
 ) -> Figure:
     by_category = title != "Iterations"
-    labels = [str(label) for label in frame["iteration"].tolist()]
-    wall = _numbers(frame, "wall_time_ms")
-    sums = np.sum([wall * 0, *(piece.values for piece in pieces)], axis=0)
+    labels, wall = [str(label) for label in frame["iteration"]], _numbers(frame, "wall_time_ms")
+    of_pieces = np.array([piece.values for piece in pieces]).reshape(-1, len(wall))
+    sums = of_pieces.sum(axis=0)
     odd = _odd(frame, by_category=by_category)
-    bars = _Bars.of(len(frame))
-    heights = bars.means(sums)
-    walls = heights * 0 if by_category else bars.means(wall)
+    most = -(-len(wall) // MOST_BARS)  # iterations of a bar; the last may have fewer
+    starts = np.arange(0, len(wall), most)
+
+    def means(values: Float64Array) -> Float64Array:
+        result: Float64Array = np.add.reduceat(values, starts, axis=-1)
+        return result / np.diff(np.append(starts, len(wall)))
+
+    heights, parts, mean_walls = means(sums), means(of_pieces), means(wall)
+    walls = heights * 0 if by_category else mean_walls
     ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
     axis, scale = axis_of("ms", ceiling)
-    numbered, counted_in = _numbered(labels)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
-
-    def heights_of(piece: _Piece) -> list[float | None]:
-        return [value or None for value in (bars.means(piece.values) * scale).tolist()]
-
-    gap = 0.4 if len(heights) < _FEW_BARS else 0.14
-    data = [
-        trace("bar", place, y=heights_of(piece), marker={"color": piece.colour}, hoverinfo="skip")
-        for place, piece in enumerate(pieces)
-    ]
-    if not by_category:
-        drawn = np.where(walls <= ceiling, walls * scale, np.nan)
-        data += _wall_lines(drawn, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
     shown = sorted(marked[:_MOST_MARKS])
-    tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
+    gap = 0.4 if len(heights) < _FEW_BARS else 0.14
+    data = []
+    for place, (piece, ms) in enumerate(zip(pieces, (parts * scale).tolist(), strict=True)):
+        look = {"marker": {"color": piece.colour}, "hoverinfo": "skip"}
+        data.append(trace("bar", place, y=[each or None for each in ms], **look))
+    if not by_category:
+        heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
+        data += _wall_lines(heights_of_walls, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
     told = [
         f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
         + _time_line("wall time", wall[at])
         for at in shown
     ]
-    places = [at // bars.most for at in shown]
-    look = {"mode": "markers", "marker": MARK}
-    data.append(trace("scatter", WHOLE, x=places, y=tops, customdata=told, **look))
+    tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
+    marks = {"x": [at // most for at in shown], "y": tops, "customdata": told}
+    data.append(trace("scatter", WHOLE, mode="markers", marker=MARK, **marks))
     # Over the whole height of each bar: what it is.
-    hover, unseen = _hovers(labels, wall, pieces, bars), {"width": 1, "marker": {"opacity": 0}}
-    data.append(trace("bar", yaxis="y2", y=[1] * len(heights), customdata=hover, **unseen))
+    bars = [labels[start : start + most] for start in starts.tolist()]
+    hover = [_hover(*each, pieces) for each in zip(bars, mean_walls, parts.T, strict=True)]
+    unseen = {"width": 1, "marker": {"opacity": 0}, "yaxis": "y2", "y": [1] * len(bars)}
+    data.append(trace("bar", customdata=hover, **unseen))
     clip = {"autorangeoptions": {"clipmax": ceiling * scale * _ABOVE}, "rangemode": "tozero"}
     layout = {
         "bargap": gap,
         "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
-    names = [numbered[start] for start in bars.starts.tolist()]
+    numbered, across = _numbered(labels)
     ends = _ends(heights, walls, ceiling)
-    rooms = partial(_layout, names=names, across=elided(counted_in, _TITLE), ends=ends)
+    rooms = partial(_layout, names=numbered[::most], across=elided(across, _TITLE), ends=ends)
+    legend = [(elided(piece.name, _TITLE), piece.colour) for piece in pieces]
     return Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
         title=f"{title}, {elided(where, _TITLE)}" if where else title,
-        summary=_in_words(labels, wall, marked, bars.most, by_category=by_category),
-        legend=[
-            *((elided(piece.name, _TITLE), piece.colour) for piece in pieces),
-            *([] if by_category else [(_WALL, _LINE)]),
-        ],
-        sheet=_SHEET,
+        summary=_in_words(labels, wall, marked, most, by_category=by_category),
+        legend=legend if by_category else [*legend, ("Wall time", _LINE)],
+        sheet="iterations",
         spec=spec_of(data, layout, rooms),
     )
+
+
+def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
+    """Where the axis ends, ms: above all, unless a few are far longer than the rest."""
+    highest, median = float(np.append(heights, of_marks).max()), float(np.median(heights))
+    return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
 
 
 def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
@@ -268,71 +234,46 @@ def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:
     return found
 
 
-def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
-    """Which iterations are odd in what the chart shows, and in which columns that is."""
-    found = {}
-    for at, told in enumerate(frame["odd"].tolist()):
-        columns = [column for column in str(told or "").split(", ") if column]
-        columns = [column for column in columns if _is_category_time(column) == by_category]
-        if columns:
-            found[at] = ", ".join(columns)
-    return found
-
-
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     return [
         duration_text(height)
         if height > ceiling
-        else f"wall time {duration_text(wall)}"
-        if wall > ceiling
-        else ""
+        else f"wall time {duration_text(wall)}" * (wall > ceiling)
         for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
     ]
 
 
-def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
-    """Where the axis ends, ms: above all, unless a few are far longer than the rest."""
-    highest = float(max(heights.max(initial=0.0), of_marks.max(initial=0.0)))
-    median = float(np.median(heights)) if len(heights) else 0.0
-    return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
+def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
+    """Which iterations are odd in what the chart shows, and in which columns that is."""
+    told = [str(each or "").split(", ") for each in frame["odd"].tolist()]
+    of_chart = [
+        [name for name in each if name and _is_category_time(name) == by_category] for each in told
+    ]
+    return {at: ", ".join(columns) for at, columns in enumerate(of_chart) if columns}
 
 
 def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
     """What stands below each bar, and what that is: `5` and `ProfilerStep#`; else places."""
-    found = [_NUMBERED.fullmatch(label) for label in labels]
-    numbers = [match[2] for match in found if match is not None]
-    before = {match[1] for match in found if match is not None}
-    if len(numbers) == len(labels) and len(before) == 1:
-        return numbers, before.pop()
+    found = [match.groups() for match in map(_NUMBERED.fullmatch, labels) if match]
+    before = {name for name, _ in found}
+    if len(found) == len(labels) and len(before) == 1:
+        return [number for _, number in found], before.pop()
     places = [str(place) for place in range(1, len(labels) + 1)]
     return places, labels[0] if len(set(labels)) == 1 else "iteration, in order of time"
 
 
-def _hovers(
-    labels: Sequence[str], wall: Float64Array, pieces: Sequence[_Piece], bars: _Bars
-) -> list[str]:
-    """What is said of each bar beside the pointer: its iterations, wall time, and largest parts."""
-    walls = bars.means(wall)
-    means = [bars.means(piece.values) for piece in pieces]
-    of_pieces = np.array(means).reshape(len(pieces), len(walls))
-    texts = []
-    each = zip(bars.starts.tolist(), bars.counts.tolist(), strict=True)
-    for bar, (start, count) in enumerate(each):
-        name = plotly_lines(labels[start])
-        if count > 1:
-            last = plotly_lines(labels[start + count - 1])
-            name = f"{name} to {last}, mean of {count:,}"
-        whole = float(of_pieces[:, bar].sum())
-        largest = np.argsort(-of_pieces[:, bar], kind="stable")[:_IN_HOVER].tolist()
-        lines = [f"<b>{name}</b>", _time_line("wall time", walls[bar])]
-        lines += [
-            _time_line(pieces[at].name, of_pieces[at, bar], whole)
-            for at in sorted(largest)
-            if of_pieces[at, bar]
-        ]
-        texts.append("<br>".join(lines))
-    return texts
+def _hover(
+    labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[_Piece]
+) -> str:
+    """What is said of a bar beside the pointer: its iterations, wall time, and largest parts."""
+    name = plotly_lines(labels[0])
+    if len(labels) > 1:
+        name = f"{name} to {plotly_lines(labels[-1])}, mean of {len(labels):,}"
+    whole, order = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
+    largest = [at for at in sorted(order.tolist()) if times[at]]
+    lines = [_time_line(pieces[at].name, times[at], whole) for at in largest]
+    return "<br>".join([f"<b>{name}</b>", _time_line("wall time", wall), *lines])
 
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:

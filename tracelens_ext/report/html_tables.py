@@ -1,26 +1,33 @@
-"""The tables of the HTML report: what is embedded in the page, and the rows that stand in it.
+"""What the HTML report has besides charts: headline, findings, tables.
 
 A table goes into the page twice: its first rows as HTML, for readers without scripts and for the
 first glance, and all of them as JSON, from which the page's script sorts, searches and draws more
-rows. Texts are kept once for the whole page; a cell holds the number of its text.
+rows. Texts are kept once for the whole page, in a pool: text → its number, which cells hold.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.colours import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cell_value, cleaned
+from tracelens_ext.report.html_figures import ms_per_unit
+from tracelens_ext.report.html_text import amount_text, duration_text, elided, percent_text
+from tracelens_ext.tables.charts import Chart, chart_table
 from tracelens_ext.tables.units import Quantity, Shown, header_text, is_numeric
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from tracelens_ext.report.report import Answer
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded
@@ -29,28 +36,6 @@ LONG_TEXT = 40  # characters; a longer text is elided on the screen
 
 _EXACT_IN_SCRIPT = 2**53  # whole numbers up to here are exact in JavaScript
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_]+")
-
-
-@dataclass
-class TextPool:
-    """The texts of a page, each kept once."""
-
-    _numbers: dict[str, int] = field(default_factory=dict)
-
-    def number(self, text: str) -> int:
-        """The number of a text, perhaps a new one."""
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    def texts(self) -> list[str]:
-        """Give the texts in the order of their numbers."""
-        return list(self._numbers)
-
-
-class Cell(NamedTuple):
-    """A cell as HTML shows it."""
-
-    text: str  #: what it says
-    bar: float | None = None  #: the length of the bar behind a percentage, 0 to 100; or None
 
 
 @dataclass(frozen=True)
@@ -63,17 +48,23 @@ class Column:
     #: numbers beyond 2**53)
     kind: Literal["text", "number"]
     values: list[int] | list[int | float | str | None]  #: a value a row
-    shown: list[Cell]  #: what the first rows show
+    show: Callable[[float], str] = str  #: what a number says, as the page's script shows it
     #: how the script shows a number: `plain`, `percent` or `identifier`
     style: Literal["plain", "percent", "identifier"] = "plain"
     decimals: int = 0  #: digits after the point of a plain number
     signed: bool = False  #: numbers are shown with their sign
     long: bool = False  #: holds texts that are elided on the screen
 
-    def for_script(self) -> dict[str, object]:
-        """Give what the page's script needs of it."""
-        names = ("header", "kind", "values", "style", "decimals", "signed")
-        return {name: getattr(self, name) for name in names}
+    def number(self, row: int) -> str:
+        """A cell of a column of numbers."""
+        value = self.values[row]
+        return (value or "") if isinstance(value, str | None) else self.show(value)
+
+    def bar(self, row: int) -> float | None:
+        """The length of the bar behind a percentage, 0 to 100; None for none."""
+        value = self.values[row]
+        barred = self.style == "percent" and not self.signed and not isinstance(value, str | None)
+        return min(max(float(value), 0.0), 100.0) if barred else None  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -88,41 +79,28 @@ class Table:
     total: int  #: rows in all
 
     @property
-    def first_rows(self) -> list[tuple[Cell, ...]]:
-        """The rows that stand in the page as HTML."""
-        return list(zip(*(column.shown for column in self.columns), strict=True))
-
-    @property
     def searchable(self) -> bool:
         """Whether there is a text to search in, and more than a glance takes in."""
         return self.total > FIRST_ROWS and any(column.kind == "text" for column in self.columns)
 
-    @property
-    def long_texts(self) -> bool:
-        """Whether texts are elided on the screen."""
-        return any(column.long for column in self.columns)
-
     def for_script(self) -> dict[str, object]:
         """Give what the page's script needs of it."""
-        return {
-            "key": self.key,
-            "rows": self.embedded,
-            "total": self.total,
-            "columns": [column.for_script() for column in self.columns],
-        }
+        names = ("header", "kind", "values", "style", "decimals", "signed")
+        columns = [{name: getattr(column, name) for name in names} for column in self.columns]
+        return {"key": self.key, "rows": self.embedded, "total": self.total, "columns": columns}
 
 
 def page_tables(
     sheets: Mapping[str, pd.DataFrame],
     descriptions: Mapping[str, str],
-    pool: TextPool,
+    pool: dict[str, int],
     most_rows: int = MOST_ROWS,
 ) -> tuple[list[Table], list[str]]:
-    """Prepare tables for a page; also say what of them is cut."""
+    """Prepare tables for a page, filling its pool of texts; also say what of them is cut."""
     tables: list[Table] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):
-        rows, total = _rows_that_fit(frame, most_rows), len(frame)
+        (rows, texts), total = _texts_that_fit(frame, most_rows), len(frame)
         if rows < total:
             notes.append(
                 f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
@@ -130,50 +108,49 @@ def page_tables(
             )
         columns = []
         for place in range(frame.shape[1]):
-            column, cut = _column(frame.iloc[:rows, place], pool)
+            series = frame.iloc[:rows, place]
+            header = cell_text(header_text(series.name))[0]
+            if place not in texts:
+                columns.append(_number_column(series, header))
+                continue
+            column, cut = _text_column(texts[place][:rows], header, pool)
             columns.append(column)
             if cut:
                 notes.append(
                     f"{name}: texts of more than {CELL_CHARACTERS:,} characters are cut, which "
-                    f"“[cut here” marks: {cut:,} in the column “{column.header}”; the CSV files "
-                    "have all."
+                    f"“[cut here” marks: {cut:,} in the column “{header}”; the CSV files have all."
                 )
         shown_name = cleaned(name)
         key = f"table-{number}-{_NOT_IN_ID.sub('-', name)}"
         caption = cleaned(descriptions.get(name, "")) or f"Table {shown_name}"
-        tables.append(Table(shown_name, key, caption, columns, rows, total))
+        embedded = rows if columns else 0
+        tables.append(Table(shown_name, key, caption, columns, embedded, total))
     return tables, notes
 
 
-def _rows_that_fit(frame: pd.DataFrame, most_rows: int) -> int:
-    """Choose how many rows to embed: not too many, and not too much text in them."""
+def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int, list[str]]]:
+    """How many rows to embed, not too many or of too much text; the texts of columns by place."""
     rows = min(len(frame), most_rows)
-    places = [n for n in range(frame.shape[1]) if not is_numeric(frame.iloc[:, n])]
-    while rows > FIRST_ROWS:
-        distinct = [set(_texts(frame.iloc[:rows, place])) for place in places]
-        if sum(len(text) for texts in distinct for text in texts) <= MOST_CHARACTERS:
-            break
+    columns = (frame.iloc[:rows, place] for place in range(frame.shape[1]))
+    texts = {n: _texts(series) for n, series in enumerate(columns) if not is_numeric(series)}
+    while (
+        rows > FIRST_ROWS
+        and sum(len(text) for column in texts.values() for text in set(column[:rows]))
+        > MOST_CHARACTERS
+    ):
         rows = max(rows // 2, FIRST_ROWS)
-    return rows
+    return rows, texts
 
 
-def _column(series: pd.Series, pool: TextPool) -> tuple[Column, int]:
-    """Look at a column once; also say how many of its texts were cut."""
-    header = cell_text(header_text(series.name))[0]
-    if is_numeric(series):
-        return _number_column(series, header), 0
-    texts = _texts(series)
-    coded: dict[str, int] = {}
-    cut: set[str] = set()
-    for text in dict.fromkeys(texts):
+def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[Column, int]:
+    """A column of texts; also how many of them were cut."""
+    counts, coded, cut = Counter(texts), {}, 0
+    for text, count in counts.items():
         shown, was_cut = cell_text(text)
-        coded[text] = pool.number(shown) if shown else -1
-        if was_cut:
-            cut.add(text)
-    values = [coded[text] for text in texts]
-    first = [Cell(cell_text(text)[0]) for text in texts[:FIRST_ROWS]]
-    long = any(len(text) > LONG_TEXT for text in coded)
-    return Column(header, "text", values, first, long=long), sum(text in cut for text in texts)
+        coded[text] = pool.setdefault(shown, len(pool)) if shown else -1
+        cut += count * was_cut
+    long = any(len(text) > LONG_TEXT for text in counts)
+    return Column(header, "text", [coded[text] for text in texts], long=long), cut
 
 
 def _texts(series: pd.Series) -> list[str]:
@@ -185,44 +162,181 @@ def _texts(series: pd.Series) -> list[str]:
 
 
 def _number_column(series: pd.Series, header: str) -> Column:
-    values = _numbers(series)
-    shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
-    unit = shown.unit
-    percent, identifier = (
-        unit.quantity is each for each in (Quantity.PERCENT, Quantity.IDENTIFIER)
-    )
-    first = []
-    for value in values[:FIRST_ROWS]:  # as the page's script shows them
-        if value is None or isinstance(value, str):
-            first.append(Cell(value or ""))
-            continue
-        bar = min(max(float(value), 0.0), 100.0) if percent and not unit.signed else None
-        first.append(Cell(shown.text(value), bar))
-    return Column(
-        header,
-        "number",
-        values,
-        first,
-        style="percent" if percent else "identifier" if identifier else "plain",
-        decimals=shown.decimals,
-        signed=unit.signed,
-    )
-
-
-def _numbers(series: pd.Series) -> list[int | float | str | None]:
-    """Give numbers as JSON and JavaScript can hold them."""
+    """A column of numbers as JSON and JavaScript can hold them."""
     dtype = series.dtype
     if isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize < 8:
         # A single-precision number keeps its own digits, not those it gains as a double.
         series = series.astype(str).astype(np.float64)
-    values = series.astype(object).where(series.notna(), None).tolist()
-    return [_as_json(value) for value in values]
+    plain = series.astype(object).where(series.notna(), None).tolist()
+    values = [value if value is None else _as_json(value) for value in plain]
+    shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
+    styles = {Quantity.PERCENT: "percent", Quantity.IDENTIFIER: "identifier"}
+    style: Any = styles.get(shown.unit.quantity, "plain")
+    signed, decimals = shown.unit.signed, shown.decimals
+    return Column(header, "number", values, shown.text, style, decimals, signed)
 
 
-def _as_json(value: int | float | None) -> int | float | str | None:
-    if value is None:
-        return None
+def _as_json(value: float) -> int | float | str:
     if isinstance(value, int):
         return value if -_EXACT_IN_SCRIPT <= value <= _EXACT_IN_SCRIPT else str(value)
     number = float(value) + 0.0  # no zero below zero
     return number if math.isfinite(number) else str(number)
+
+
+_NAME = 64  # characters of a name in a card
+_ALL = 1_000_000_000  # no bar is summed with others
+
+#: Where the time of an operation stands: table, column of names, column of times, what it is of.
+_OPERATION_TIMES = (
+    ("kernel_categories", "cpu_op", "total_time_ms", "GPU time"),
+    ("kernels_by_category", "cpu_op", "total_time_ms", "GPU time"),
+    ("kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"),
+    ("ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"),
+    ("cpu_ops", "cpu_op", "self_time_ms", "CPU time in operations"),
+)
+_IN_OPERATIONS = ("op category", "total_direct_kernel_time_ms", "GPU time in operations")
+_CATEGORY_TIMES = (
+    ("gpu_time_by_category", "kernel_category", "total_time_ms", "GPU time"),
+    ("ops_summary_by_category", *_IN_OPERATIONS),
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A number of the headline."""
+
+    label: str  #: what it is
+    value: str  #: the number or the name
+    detail: str  #: what stands below it
+    colour: str  #: of its edge, the one that the charts use for it
+    full: str = ""  #: the whole name when `value` is elided
+
+
+def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
+    """Give the numbers that the tables allow, the most telling first."""
+    cards = _timeline_cards(sheets.get("gpu_timeline"))
+    if category := _largest(sheets, _CATEGORY_TIMES):
+        name, detail = category
+        cards.append(Card("Top category", elided(name, _NAME), detail, colour_of(name), name))
+    if operation := _largest(sheets, _OPERATION_TIMES):
+        name, detail = operation
+        cards.append(Card("Top operation", elided(name, _NAME), detail, "#5b6472", name))
+    return cards
+
+
+def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
+    """Sum the timeline of all devices; a percentage is of the sum of their total times."""
+    if frame is None or not {"type", "time ms"} <= set(frame.columns):
+        return []
+    times = frame.groupby("type")["time ms"].sum().to_dict()
+    total = times.get("total_time", 0.0)
+    if not total or "busy_time" not in times:
+        return []
+    devices = frame["device"].nunique() if "device" in frame else 1
+    together = f" of {devices} GPUs together" if devices > 1 else ""
+    communication = times.get("total_comm_time", 0.0)
+    whole = f"{duration_text(communication)} communication"
+    cards = []
+    for label, kind, of, colour in (
+        ("GPU busy", "busy_time", f"of {duration_text(total)}{together}", "computation_time"),
+        ("Exposed communication", "exposed_comm_time", f"of {whole}", "exposed_comm_time"),
+        ("GPU idle", "idle_time", f"without GPU work{together}", "idle_time"),
+    ):
+        time = times.get(kind, 0.0)
+        detail = f"{duration_text(time)} {of}"
+        if kind == "exposed_comm_time" and not communication:
+            detail = "no communication in the trace"
+        cards.append(Card(label, percent_text(100.0 * time / total), detail, colour_of(colour)))
+    return cards
+
+
+def _largest(
+    sheets: Mapping[str, pd.DataFrame], places: Iterable[tuple[str, str, str, str]]
+) -> tuple[str, str] | None:
+    """The name with the largest sum in the first table that is there; `(unlinked)` is none."""
+    for sheet, label, value, whole in places:
+        chart = Chart("", sheet, label, value, top=_ALL)
+        if sheet in sheets and chart.fits(sheets[sheet]):
+            table = chart_table(sheets[sheet], chart)
+            in_ms = table.sum(axis=1) * (ms_per_unit(value) or 1.0)
+            for name, ms in in_ms.items():
+                if is_name(str(name)):
+                    share = percent_text(100.0 * ms / float(in_ms.sum()))
+                    return str(name), f"{share} of {whole}, {duration_text(ms)}"
+            if table.empty:
+                return None
+    return None
+
+
+_SHEET = "findings"
+_MOST = 6
+_PLACE = 90  # characters of a name
+_FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
+
+
+def finding_cards(
+    sheets: Mapping[str, pd.DataFrame], answers: Sequence[Answer], source_url: str = ""
+) -> dict[str, object]:
+    """What the page's template shows of the findings: a heading, cards, how many more there are.
+
+    Nothing without the sheet. Details are texts by kind of place, or `evidence`, each with the
+    address of its source.
+
+    `answers`: that of the sheet `findings` has the heading. `source_url`: where lines of Python
+    are, with `{path}` and `{line}`; empty if nowhere.
+    """
+    answer = next((each for each in answers if each.sheet == _SHEET), None)
+    if answer is None:
+        return {}
+    rows = sheets[_SHEET].to_dict("records")
+    details = sheets.get("finding_details", pd.DataFrame({"finding": []}))
+    cards = [
+        {
+            **{name: cleaned(row[name]) for name in ("title", "confidence", "advice", "snippet")},
+            "id": cleaned(row["finding"]),
+            "place": elided(row["largest_place"], _PLACE),
+            "sheet": answer.linked(row["see"], sheets),
+            "details": _details(details[details["finding"] == row["finding"]], source_url),
+        }
+        for row in rows[:_MOST]
+    ]
+    return {"heading": answer.title, "cards": cards, "more": len(rows) - len(cards)}
+
+
+def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[tuple[str, str]]]:
+    details: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in table.to_dict("records"):
+        shown = amount_text(row["amount"], row["unit"], 0.0)
+        times = f" (×{row['count']:,.0f})" if row["count"] == row["count"] else ""
+        see = f" ({row['see']})" if row["see"] else ""
+        text = f"{elided(row['name'], _PLACE)}: {shown}{times}{see}"
+        url = _source(row["name"], source_url) if row["kind"] == "python_frames" else ""
+        details[row["kind"].replace("_", " ")].append((text, url))
+    return details
+
+
+def _source(frame: str, source_url: str) -> str:
+    """The address of a frame such as `train.py(12): step`; empty if it has no line."""
+    from urllib.parse import quote
+
+    found = _FRAME.match(frame)
+    if not source_url or found is None:
+        return ""
+    path = quote(found[1].lstrip("/"), safe="/", errors="replace")
+    return source_url.replace("{line}", found[2]).replace("{path}", path)
+
+
+def check_source_url(url: str) -> None:
+    """Refuse what is no place of sources."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("http", "https") and parts.netloc and "{" not in parts.netloc
+    except ValueError:
+        right = False
+    if not right or "{path}" not in url:
+        raise UsageError(
+            f"--source-url {url!r}: write an address such as"
+            " 'https://github.com/NAME/REPOSITORY/blob/main/{path}#L{line}'"
+        )

@@ -1,8 +1,7 @@
 """Texts of a trace where a page shows them: in JSON within a script, in the labels of a chart.
 
-Text in the HTML itself is escaped by jinja2. The two other places have readers of their own: the
-HTML parser ends a script at `</script>`, whatever JSON it is in, and plotly takes `<b>`, `<a href>`
-and entities in a label for markup.
+jinja2 escapes those in the HTML itself. The HTML parser ends a script at `</script>`, whatever JSON
+it is in, and plotly takes `<b>`, `<a href>` and entities in a label for markup.
 """
 
 from __future__ import annotations
@@ -53,11 +52,7 @@ def plotly_lines(text: str) -> str:
 
 
 def elided_kernel_name(name: str, width: int) -> str:
-    """Shorten a kernel's name: what tells it from others stays in sight.
-
-    Of a C++ signature that is the beginning without return type and namespaces; of any other name
-    the beginning and the end.
-    """
+    """Shorten a kernel's name: of a C++ signature the beginning, without namespaces."""
     name = in_one_line(name)
     if not _SIGNATURE.search(name):
         return elided(name, width)
@@ -102,10 +97,7 @@ def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False)
 
 
 def in_one_line(text: str) -> str:
-    """Write a text for a label: no line breaks, and what is invisible or deceives as escapes.
-
-    A character that turns the direction of writing would turn the label's neighbours, too.
-    """
+    """Write a text for a label: what breaks lines, is invisible, or deceives, is an escape."""
     from tracelens_ext.report.terminal import safe_text
 
     return cleaned(safe_text(" ".join(text.split())))

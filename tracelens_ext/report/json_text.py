@@ -3,8 +3,7 @@
     {"generator": "tracelens-ext", "version": …, "tables_version": …, "title": …,
      "facts": {label: value}, "notes": [text], "tables": {name: [{column: value}, …]}}
 
-The generator comes first: it tells whose file this is. A table is a list of rows, each on a line
-of its own. What is not a number is null, as JSON (RFC 8259) has no NaN.
+The generator comes first: it tells whose file this is. What is not a number is null (RFC 8259).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
+from tracelens_ext.report.manifest import ABOUT_US
 from tracelens_ext.report.terminal import UNSAFE
 from tracelens_ext.tables.units import header_text
 from tracelens_ext.text import encodable as encodable
@@ -39,10 +38,7 @@ def plain_headers(frame: pd.DataFrame) -> list[str]:
 
 
 def plain_column(series: pd.Series) -> list[Plain]:
-    """The values of a column; what is missing, not a number or infinite is None.
-
-    A value of any other type is the text that `str` makes of it.
-    """
+    """The values of a column; what is missing, not a number or infinite is None, the odd a text."""
     dtype = series.dtype
     kind = getattr(dtype, "kind", "O")
     if kind in "biu" and not series.hasnans:
@@ -55,11 +51,6 @@ def plain_column(series: pd.Series) -> list[Plain]:
         None if empty else encodable(value) if type(value) is str else _plain_cell(value)
         for value, empty in zip(series.tolist(), missing, strict=True)
     ]
-
-
-def plain_value(value: object) -> Plain:
-    """One value, such as that of a fact; as `plain_column`."""
-    return plain_column(pd.Series([value], dtype=object))[0]
 
 
 def _plain_cell(value: object) -> Plain:
@@ -83,10 +74,7 @@ def json_text(report: Report) -> Iterator[str]:
 
 
 def json_safe(text: str) -> str:
-    """Escape, in JSON or TOML, what could act on a terminal or deceive its reader.
-
-    What is below U+007F is escaped in any JSON, or is its own white space.
-    """
+    """Escape, in JSON or TOML, what beyond U+007E could act on a terminal or deceive its reader."""
     if text.isascii() and "\x7f" not in text:
         return text
     return UNSAFE.sub(_escape, text)
@@ -102,7 +90,7 @@ def _plain(value: object) -> object:
         return {encodable(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return plain_value(value)
+    return plain_column(pd.Series([value], dtype=object))[0]
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -113,20 +101,8 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _pieces(report: Report) -> Iterator[str]:
-    from tracelens_ext import __version__
-
-    head = {
-        "generator": GENERATOR,
-        "version": __version__,
-        TABLES_VERSION_KEY: TABLES_VERSION,
-        "title": report.title,
-        "facts": dict(report.facts),
-        "notes": report.notes,
-        **report.members,
-    }
-    yield json.dumps(_plain(head), indent=1, ensure_ascii=False, allow_nan=False).removesuffix(
-        "\n}"
-    )
+    told = {"title": report.title, "facts": dict(report.facts), "notes": report.notes}
+    yield nested_json_text({**ABOUT_US, **told, **report.members}).removesuffix("\n}")
     yield ',\n "tables": {'
     separator = "\n"
     for name, frame in report.sheets.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
@@ -17,6 +18,13 @@ NO_OPERATION = "(no operation)"
 _RULE = "=" * 50
 _BLOCK, _PAIR_BLOCK = "-" * 50, "-" * 30
 _SHOWN_IN_US = 0.1
+_PAIR_TIMES = {
+    "Average Gap": "avg_gap_us",
+    "Max Gap": "max_gap_us",
+    "Min Gap": "min_gap_us",
+    "Std Dev": "std_gap_us",
+    "Total Gap Time": "total_gap_us",
+}
 
 
 def kernel_text(
@@ -24,41 +32,29 @@ def kernel_text(
 ) -> str:
     """Every row of `kernel_statistics` as a block of lines."""
     lines = [KERNEL_TITLE, _RULE, f"Results sorted by: {sorted_by}"]
-    if selected:
-        lines.append(f"Selected: {selected}")
-    lines += [_RULE, ""]
-    full: dict[int, list[tuple[str, int]]] = {}
+    lines += [f"Selected: {selected}"] * bool(selected) + [_RULE, ""]
+    full: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
     for rank, name, count in names[["rank", "full_name", "count"]].itertuples(index=False):
-        full.setdefault(rank, []).append((name_text(name), count))
+        full[rank].append((name_text(name), _counted(count, "launch", "es")))
     for row in statistics.to_dict("records"):
+        (example, often), *others = full[row["rank"]]
+        total = time_text(row["total_time_us"])
         lines += [
             f"Rank {row['rank']}: {name_text(row['kernel_name'])}",
             f"  Count: {row['count']} ({row['% of launches']:.1f}% of total launches)",
-            (
-                f"  Total Duration: {time_text(row['total_time_us'])}"
-                f" ({row['% of duration']:.1f}% of total duration)"
-            ),
+            f"  Total Duration: {total} ({row['% of duration']:.1f}% of total duration)",
             f"  Average Duration: {time_text(row['avg_time_us'])}",
             f"  Standard Deviation: {time_text(row['std_time_us'])}",
+            *[f"  Full Names: {row['full_names']} (the example: {often})"] * bool(others),
+            f"  Example Full Name: {example}",
+            *(f"  Full Name {n} ({count}): {name}" for n, (name, count) in enumerate(others, 2)),
+            _BLOCK,
         ]
-        (example, often), *others = full[row["rank"]]
-        if others:
-            lines.append(f"  Full Names: {row['full_names']} (the example: {_launches(often)})")
-        lines.append(f"  Example Full Name: {example}")
-        lines += [
-            f"  Full Name {number} ({_launches(count)}): {name}"
-            for number, (name, count) in enumerate(others, start=2)
-        ]
-        lines.append(_BLOCK)
     return _text(lines)
 
 
-def _launches(count: int) -> str:
-    return f"{count} launch{'es' if count != 1 else ''}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def _counted(count: int, what: str, plural: str = "s") -> str:
+    return f"{count} {what}{plural if count != 1 else ''}"
 
 
 def time_text(us: float) -> str:
@@ -89,25 +85,21 @@ def gap_text(
     lines += [*_host_lines(sheets["gap_hosts"]), "", "Longest Gaps:", _BLOCK]
     lines += [*_longest_lines(sheets["gaps_longest"]), ""]
     lines += [f"Kernel Pairs Ranked by {sorted_by}:", _BLOCK]
-    full: dict[int, list[str]] = {}
+    full: defaultdict[int, list[str]] = defaultdict(list)
     columns = ["rank", "full_name_before", "full_name_after", "count"]
     for rank, before, after, count in sheets["gap_full_names"][columns].itertuples(index=False):
         names = f"{name_text(before)} → {name_text(after)}"
-        full.setdefault(rank, []).append(f"  Full Names ({_counted(count, 'gap')}): {names}")
+        full[rank].append(f"  Full Names ({_counted(count, 'gap')}): {names}")
     for rank, row in enumerate(sheets["gap_pairs"].to_dict("records"), start=1):
         lines += [
             f"Rank {rank}: {name_text(row['kernel_before'])} → {name_text(row['kernel_after'])}",
             f"  Count: {row['count']}",
-            f"  Average Gap: {time_text(row['avg_gap_us'])}",
-            f"  Max Gap: {time_text(row['max_gap_us'])}",
-            f"  Min Gap: {time_text(row['min_gap_us'])}",
-            f"  Std Dev: {time_text(row['std_gap_us'])}",
-            f"  Total Gap Time: {time_text(row['total_gap_us'])}",
+            *(f"  {label}: {time_text(row[column])}" for label, column in _PAIR_TIMES.items()),
             f"  Main Cause: {row['main_cause']}",
+            *[f"  Pairs of Full Names: {row['full_names']}"] * (row["full_names"] > 1),
+            *full[rank],
+            _PAIR_BLOCK,
         ]
-        if row["full_names"] > 1:
-            lines.append(f"  Pairs of Full Names: {row['full_names']}")
-        lines += [*full[rank], _PAIR_BLOCK]
     return _text(lines)
 
 
@@ -123,8 +115,8 @@ def _cause_lines(summary: pd.DataFrame) -> Iterator[str]:
 
 def _longest_lines(longest: pd.DataFrame) -> Iterator[str]:
     for rank, row in enumerate(longest.to_dict("records"), start=1):
-        yield f"Rank {rank}: {time_text(row['gap_us'])} from {row['start_us']:.3f} μs"
         stream = f", stream {row['stream']}" if row["stream"] >= 0 else ""
+        yield f"Rank {rank}: {time_text(row['gap_us'])} from {row['start_us']:.3f} μs"
         yield f"  Device: {row['device']}{stream}"
         yield f"  Cause: {row['cause']}"
         yield f"  Beside Another Stream: {time_text(row['overlapped_us'])}"
@@ -137,13 +129,11 @@ def _longest_lines(longest: pd.DataFrame) -> Iterator[str]:
 
 def _host_lines(hosts: pd.DataFrame) -> Iterator[str]:
     for rank, row in enumerate(hosts.to_dict("records"), start=1):
+        idle, share = _idle_text(row["idle_time_ms"]), row["% of idle time"]
         yield f"Rank {rank}: {row['host_op'] or NO_OPERATION}"
         if row["python_frame"]:
             yield f"  Python Frame: {row['python_frame']}"
-        yield (
-            f"  Idle Time: {_idle_text(row['idle_time_ms'])}"
-            f" ({row['% of idle time']:.1f}% of idle time)"
-        )
+        yield f"  Idle Time: {idle} ({share:.1f}% of idle time)"
         yield f"  Gaps: {row['count']}"
         yield f"  Average Gap: {time_text(row['avg_gap_us'])}"
         yield f"  Max Gap: {time_text(row['max_gap_us'])}"
@@ -152,8 +142,4 @@ def _host_lines(hosts: pd.DataFrame) -> Iterator[str]:
 
 
 def _text(lines: Sequence[str]) -> str:
-    def safe() -> Iterator[str]:
-        for line in lines:
-            yield safe_text(line) + "\n"
-
-    return "".join(safe())
+    return "".join(f"{safe_text(line)}\n" for line in lines)

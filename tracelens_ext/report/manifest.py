@@ -3,28 +3,45 @@
 Each kind of output carries a mark of its own: a workbook its creator, a page its generator, JSON
 its first member, Markdown its first line. A folder of CSV or Parquet files has a manifest, a
 hidden file (so that programs that read all files of the folder skip it) that names the others.
+
+The files of a folder take their places as one: a new folder exchanges its place with the target. In
+one that holds files of others too, or is the working folder, or where the system exchanges none,
+they are renamed one by one; meanwhile the manifest says that the folder is unfinished, and the next
+run says so if this one was killed.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
 import re
+import shutil
+import signal
+import stat
+import sys
 import zipfile
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens_ext import __version__
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.atomic import output_error, prepare_folder, temporary_name, written_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    AnyPath = str | os.PathLike[str]
 
 MANIFEST = ".tracelens-ext-manifest.json"
 GENERATOR = "tracelens-ext"
 #: The version of the tables, which a manifest and a workbook say under this name. It grows when a
 #: column that is read back (`compare.finished`) gets another meaning.
 TABLES_VERSION, TABLES_VERSION_KEY = 1, "tables_version"
+#: How JSON of ours begins.
+ABOUT_US = {"generator": GENERATOR, "version": __version__, TABLES_VERSION_KEY: TABLES_VERSION}
 #: How a text file of ours begins.
 _MARK = re.compile(
     rb'\{\s*"generator": "tracelens-ext",'
@@ -39,33 +56,20 @@ _MANIFEST_BYTES = 1_000_000
 _ZIP = b"PK\x03\x04"
 
 
-def check_output(
-    path: str | os.PathLike[str],
-    inputs: Iterable[str | os.PathLike[str]] = (),
-    *,
-    force: bool = False,
-) -> None:
-    """Refuse to write over a file that this program did not make.
-
-    `inputs` are never written over, whatever `force` says.
-    """
+def check_output(path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False) -> None:
+    """Refuse to write over a file that this program did not make, and `inputs` in any case."""
     refuse_input(path, inputs)
     if not force and not may_replace(path):
         raise _strangers(path, "name")
 
 
-def _strangers(path: str | os.PathLike[str], other: str) -> OutputError:
-    problem = "exists and was not made by tracelens-ext"
+def _strangers(path: AnyPath, other: str) -> OutputError:
     remedy = f"choose another {other}, or --force to overwrite it"
-    return OutputError(f"{os.fspath(path)}: {problem}; {remedy}")
+    return OutputError(f"{path}: exists and was not made by tracelens-ext; {remedy}")
 
 
 def check_folder(
-    folder: str | os.PathLike[str],
-    names: Iterable[str],
-    inputs: Sequence[str | os.PathLike[str]] = (),
-    *,
-    force: bool = False,
+    folder: AnyPath, names: Iterable[str], inputs: Sequence[AnyPath] = (), *, force: bool = False
 ) -> None:
     """Refuse to write over files of a folder that its manifest does not name."""
     target = Path(folder)
@@ -78,34 +82,31 @@ def check_folder(
 
 
 def write_manifest(folder: Path, names: Sequence[str], *, unfinished: bool = False) -> None:
-    """Write the manifest of a folder.
-
-    An unfinished folder holds files of more than one report.
-    """
-    from tracelens_ext import __version__
-
-    about = {"generator": GENERATOR, "version": __version__, TABLES_VERSION_KEY: TABLES_VERSION}
-    manifest = about | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
+    """Write the manifest of a folder; an unfinished one holds files of more than one report."""
+    manifest = ABOUT_US | {"files": list(names)} | ({"unfinished": True} if unfinished else {})
     with written_beside(folder / MANIFEST) as beside:
         beside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
-def manifest_files(folder: str | os.PathLike[str]) -> list[str]:
+def manifest_files(folder: AnyPath) -> list[str]:
     """The files of a folder that this program made, by its manifest; none without one."""
     files = read_manifest(folder).get("files")
-    names = files if isinstance(files, list) else []
-    return [name for name in names if isinstance(name, str) and _is_plain(name)]
+    return [
+        name  # of a file in the folder itself; a manifest may come from anywhere
+        for name in (files if isinstance(files, list) else ())
+        if isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+    ]
 
 
-def unfinished_note(folder: str | os.PathLike[str]) -> list[str]:
+def unfinished_note(folder: AnyPath) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
     if not read_manifest(folder).get("unfinished"):
         return []
     note = "a run was killed while it put its files in place here, which may be of two reports"
-    return [f"{os.fspath(folder)}: {note}"]
+    return [f"{folder}: {note}"]
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, object]:
+def read_manifest(folder: AnyPath) -> dict[str, object]:
     """The manifest of a folder; empty if it has none that this program wrote."""
     path = Path(folder) / MANIFEST
     try:
@@ -119,16 +120,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, object]:
     return manifest if ours else {}
 
 
-def may_replace(path: str | os.PathLike[str]) -> bool:
+def may_replace(path: AnyPath) -> bool:
     """Whether nothing is lost when a file is replaced: it is absent, empty, or our own."""
     return not _holds_something(Path(path)) or made_here(path)
 
 
-def made_here(path: str | os.PathLike[str]) -> bool:
-    """Whether a file carries the mark of this program's outputs.
-
-    A demo trace does not: it is an input.
-    """
+def made_here(path: AnyPath) -> bool:
+    """Whether a file carries the mark of this program's outputs; a demo trace does not."""
     target = Path(path)
     try:
         if not target.is_file():  # a pipe would never answer
@@ -151,17 +149,14 @@ def _is_our_workbook(path: Path) -> bool:
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether a file that is not empty is at a path.
-
-    Of folders, devices and names that cannot be, the writer says what is wrong with them.
-    """
+    """Whether a file that is not empty is at a path; the writer says what is wrong with others."""
     try:
         return path.is_file() and path.stat().st_size > 0
     except (OSError, ValueError):
         return False
 
 
-def refuse_input(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+def refuse_input(path: AnyPath, inputs: Iterable[AnyPath]) -> None:
     """Refuse to write to a file or folder that is read."""
     for source in inputs:
         try:
@@ -169,11 +164,156 @@ def refuse_input(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
         except (OSError, ValueError):
             continue  # one of them does not exist
         if same:
-            raise OutputError(
-                f"{os.fspath(path)}: is the trace itself; choose another name for the output"
-            )
+            raise OutputError(f"{path}: is the trace itself; choose another name for the output")
 
 
-def _is_plain(name: str) -> bool:
-    """Whether a name is of a file in the folder itself; a manifest may come from anywhere."""
-    return bool(name) and name not in (".", "..") and not set(name) & set("/\\\0")
+_AT_WORKING_FOLDER, _RENAME_EXCHANGE = -100, 2
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+def write_folder(
+    folder: AnyPath, writers: Mapping[str, Callable[[Path], object]], *, keep: bool = False
+) -> list[Path]:
+    """Write files into a folder and its manifest; all of them take their places, or none.
+
+    Files that the manifest named before, and that have the suffix of one of the new files, are
+    removed: they are of another report. Other files are left alone.
+
+    `keep`: whether all files that the manifest named before stay.
+    """
+    place = Path(folder)
+    try:
+        target = place.resolve()
+        prepare_folder(target)
+        if target.exists() and not target.is_dir():
+            raise OutputError(f"{place}: cannot be written to: it is a file; give a folder")
+        suffixes = {Path(name).suffix for name in writers}
+        old = [name for name in manifest_files(target) if name not in writers]
+        kept = [name for name in old if keep or Path(name).suffix not in suffixes]
+        # A link may change before the last file is there: all go where it leads now.
+        here = place if place.absolute() == target else target
+        with _staged(target) as staged:
+            for name, write in writers.items():
+                try:
+                    write(staged / name)
+                except OSError as error:
+                    raise output_error(str(here / name), error) from error
+            if not _exchanged(staged, target, [*writers, *kept], kept):
+                _renamed(staged, here, [*writers], old, kept)
+    except OSError as error:
+        raise output_error(str(place), error) from error
+    except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
+        raise OutputError(f"{str(place)!r:.80}: is no name for a folder; choose another") from error
+    return [place / name for name in writers]
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """A new folder beside the target, or in it where only that may be written to."""
+    staged = target.with_name(temporary_name(target))
+    try:
+        try:
+            staged.mkdir()
+        except OSError:
+            if not target.exists():
+                raise
+            staged = target / temporary_name(target / MANIFEST)
+            staged.mkdir()
+        yield staged
+    finally:
+        with uninterrupted():
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[str]) -> bool:
+    """Give a new folder the place of the target; False where that cannot be."""
+    try:
+        ours = {MANIFEST, *names, *manifest_files(target)}
+        there = target.exists()
+        if there and not _may_be_exchanged(target, ours):
+            return False
+        for name in kept:
+            with suppress(FileNotFoundError):
+                (staged / name).hardlink_to(target / name)
+        write_manifest(staged, names)
+    except OSError:
+        return False
+    with uninterrupted():
+        try:
+            if not there:
+                staged.rename(target)
+                return True
+            _take_over_rights(target, staged)
+            _exchange(staged, target)
+        except OSError:
+            return False
+        for late in list(staged.iterdir()):
+            if late.name not in ours:  # somebody wrote it just now
+                late.rename(target / late.name)
+    return True
+
+
+def _may_be_exchanged(target: Path, ours: set[str]) -> bool:
+    """Whether a folder holds files of this program alone, and nobody's shell stands in it."""
+    if target.samefile("."):
+        return False
+    with os.scandir(target) as entries:
+        return all(e.name in ours and e.is_file(follow_symlinks=False) for e in entries)
+
+
+def _take_over_rights(target: Path, beside: Path) -> None:
+    """Give a new folder and its files the permissions of the old one."""
+    old, new = target.stat(), beside.stat()
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+    for path in [*target.iterdir(), target]:
+        copy = beside if path is target else beside / path.name
+        with suppress(FileNotFoundError):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            copy.chmod(stat.S_IMODE(path.stat().st_mode))
+
+
+def _exchange(one: Path, other: Path) -> None:
+    function = None
+    if sys.platform.startswith("linux"):
+        function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    here, names = _AT_WORKING_FOLDER, (os.fsencode(one), os.fsencode(other))
+    if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _renamed(
+    staged: Path, place: Path, new: Sequence[str], old: Sequence[str], kept: Sequence[str]
+) -> None:
+    """Put all files beside their places, then rename each; unfinished until all are there."""
+    place.mkdir(exist_ok=True)
+    with ExitStack() as written:
+        for name in new:
+            (staged / name).replace(written.enter_context(written_beside(place / name)))
+        with uninterrupted():
+            write_manifest(place, [*new, *old], unfinished=True)
+            written.close()
+            for name in {*old} - {*kept}:
+                (place / name).unlink(missing_ok=True)
+            write_manifest(place, [*new, *kept])
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals that end a run wait until a few files are renamed."""
+    before, heard = {}, []
+    try:
+        with suppress(ValueError):  # outside of the main thread no handler is called
+            for name in _SIGNALS:
+                number = getattr(signal, name, None)
+                if number and signal.getsignal(number) not in (None, signal.SIG_IGN):
+                    before[number] = signal.signal(number, lambda n, _: heard.append(n))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard:
+            signal.raise_signal(heard[0])

@@ -1,9 +1,8 @@
 """A report as Markdown with GitHub's tables, to paste into an issue or a pull request.
 
-Names come from traces, and a kernel's name is full of what Markdown and HTML read as markup. A
-text with anything but letters, digits and harmless signs becomes a code span, in which nothing is
-markup; neither are mentions, references or emoji codes there. Of a code span in a table only the
-bar must be escaped, as GitHub Flavored Markdown (0.29, 4.10) says.
+A kernel's name is full of what Markdown and HTML read as markup. So a text with anything but
+letters, digits and harmless signs becomes a code span, in which nothing is. Of a code span in a
+table only the bar must be escaped, as GitHub Flavored Markdown (0.29, 4.10) says.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import fact_text
-from tracelens_ext.report.json_text import Plain, encodable, plain_column, plain_headers
+from tracelens_ext.report.json_text import encodable, plain_column, plain_headers
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.tables.units import FIRST_FACTS, Shown, is_numeric
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 #: The first line, which tells whose file this is.
 MARK = f"<!-- written by {GENERATOR} -->"
-_ROWS_AT_ONCE = 8192
 # An underscore within a word emphasises nothing, a parenthesis without a bracket links nothing,
 # and a colon before a blank ends no emoji code.
 # (Nothing is tried twice: a name of a megabyte takes no longer than its length.)
@@ -95,32 +93,18 @@ def _table(frame: pd.DataFrame) -> Iterator[str]:
     headers = plain_headers(frame)
     if not headers:
         return
-    numeric = [is_numeric(frame.iloc[:, place]) for place in range(len(headers))]
-    yield "\n" + _line([cell(header) for header in headers])
-    yield _line(["---:" if right else ":---" for right in numeric])
-    columns = [
-        _number_cells(frame.iloc[:, place], headers[place])
-        if numeric[place]
-        else [_text_cell(value) for value in plain_column(frame.iloc[:, place])]
-        for place in range(len(headers))
-    ]
-    rows = [_line(row) for row in zip(*columns, strict=True)]
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        yield "".join(rows[start : start + _ROWS_AT_ONCE])
+    columns, ruler = [], []
+    for place, header in enumerate(headers):
+        values, number = plain_column(frame.iloc[:, place]), is_numeric(frame.iloc[:, place])
+        ruler.append("---:" if number else ":---")
+        if number:  # all with as many decimals as its unit deserves
+            numbers = [each if isinstance(each, int | float) else math.nan for each in values]
+            columns.append([*map(Shown.of(header, numbers).text, numbers)])
+        else:
+            columns.append(["" if each is None else cell(str(each)) for each in values])
+    yield "\n" + _line([cell(header) for header in headers]) + _line(ruler)
+    yield from map(_line, zip(*columns, strict=True))
 
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
-
-
-def _text_cell(value: Plain) -> str:
-    return "" if value is None else cell(str(value))
-
-
-def _number_cells(series: pd.Series, header: str) -> list[str]:
-    """The numbers of a column, all with as many decimals as its unit deserves."""
-    values = [
-        value if isinstance(value, int | float) else math.nan for value in plain_column(series)
-    ]
-    shown = Shown.of(header, values)
-    return [shown.text(value) for value in values]

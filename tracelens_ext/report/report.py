@@ -17,22 +17,18 @@ from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from tracelens_ext.tables.charts import Chart
 
 
 @contextmanager
 def fast_pandas() -> Iterator[None]:
-    """Make the tables of a report, and write them, with less to do for Python and pandas.
+    """Make the tables of a report, and write them, with less to do; usable as a decorator.
 
-    *No garbage collection.* Tables make hardly any cycles, and one full collection walks every
-    object of every imported module: a tenth of the time of a small trace.
-
-    *Texts as Python objects.* Where pyarrow is installed pandas copies every text into its arrays
-    and out again when it is written; with it or without it the tables are the same.
-
-    Both are put back afterwards. Usable as a decorator.
+    Tables make hardly any cycles, and a garbage collection walks every object of every module: a
+    tenth of the time of a small trace. Where pyarrow is installed pandas would copy every text into
+    its arrays and out again; the tables are the same.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -175,25 +171,30 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
 def write_report(
     report: Report, places: Places, inputs: Sequence[str | Path] = (), *, force: bool = False
 ) -> list[Path]:
-    """Write a report.
-
-    Each file is written beside its target and renamed; the files of a folder take their places
-    as one.
-    """
+    """Write a report; each file, and the files of a folder as one, take their places when whole."""
     for path, chosen in places.items():
         require_format(chosen)
-        if not isinstance(chosen, Format):
+        if chosen == PAGE:
             from tracelens_ext.report.html import write_html
 
             write_html(path, report)
-        elif chosen.is_folder:
-            _write_folder(report, chosen, path, inputs, force=force)
         elif chosen is Format.xlsx:
             from tracelens_ext.report.excel import write_workbook
 
             write_workbook(path, report)
+        elif chosen in (Format.csv, Format.parquet):
+            from tracelens_ext.report.manifest import check_folder
+            from tracelens_ext.report.table_files import file_names, write_tables
+
+            names = file_names(report.sheets, Format(chosen).suffix)
+            check_folder(path, names, inputs, force=force)
+            write_tables(path, report.sheets, Format(chosen).suffix)
         else:
-            _write_text(path, report_text(report, chosen))
+            with (
+                written_beside(path) as beside,
+                beside.open("w", encoding="utf-8", newline="\n") as stream,
+            ):
+                stream.writelines(report_text(report, Format(chosen)))
     return list(places)
 
 
@@ -208,18 +209,3 @@ def report_text(report: Report, chosen: Format) -> Iterator[str]:
 
         return markdown_text(report)
     raise ValueError(f"{chosen} is no text")
-
-
-def _write_folder(
-    report: Report, chosen: Format, folder: Path, inputs: Sequence[str | Path], *, force: bool
-) -> None:
-    from tracelens_ext.report.manifest import check_folder
-    from tracelens_ext.report.table_files import file_names, write_tables
-
-    check_folder(folder, file_names(report.sheets, chosen.suffix), inputs, force=force)
-    write_tables(folder, report.sheets, chosen.suffix)
-
-
-def _write_text(path: Path, pieces: Iterable[str]) -> None:
-    with written_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(pieces)

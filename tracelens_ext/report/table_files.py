@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import codecs
 import csv
-import importlib
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.json_text import plain_column, plain_headers
-from tracelens_ext.report.manifest import GENERATOR
+from tracelens_ext.report.manifest import GENERATOR, write_folder
 from tracelens_ext.text import unique
 
 if TYPE_CHECKING:
@@ -31,10 +29,7 @@ _NAME_BYTES = 200  # of the 255 that a file system allows, with room for the suf
 
 
 def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
-    """Turn names of tables into names of files that every system accepts.
-
-    Gives a name for each; no two are equal when the case of letters is ignored.
-    """
+    """Names of files for tables that every system accepts, no two equal in any case of letters."""
     names = []
     for name in wanted:
         allowed = _NOT_IN_FILE_NAME.sub("_", name).strip().strip(".") or "table"
@@ -47,10 +42,7 @@ def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
 def write_tables(
     folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame], suffix: str = ".csv"
 ) -> list[Path]:
-    """Write each table to a file of its own; `suffix`: `.csv` or `.parquet`.
-
-    The files take their places as `write_folder` says. The index of a DataFrame is not written.
-    """
+    """Write each table to a `.csv` or `.parquet` file, as `write_folder` says; no index."""
     write = write_csv if suffix == ".csv" else write_parquet
     tables = zip(file_names(sheets, suffix), sheets.values(), strict=True)
     return write_folder(folder, {name: partial(write, frame=frame) for name, frame in tables})
@@ -66,11 +58,12 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """
     codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
     # The csv module does not quote a bare carriage return, which readers take for a line's end.
-    quoting: Literal[0, 2] = (
-        csv.QUOTE_NONNUMERIC if _has_carriage_return(frame) else csv.QUOTE_MINIMAL
-    )
-    with path.open("w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline="") as stream:
-        frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC):
+        with path.open("w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline="") as stream:
+            frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
+        with path.open("rb") as written:
+            if not any(b"\r" in line for line in written):
+                break
 
 
 def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
@@ -80,33 +73,17 @@ def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
     return "\ufffd".encode() * (error.end - error.start), error.end
 
 
-def _has_carriage_return(frame: pd.DataFrame) -> bool:
-    if any("\r" in str(name) for name in frame.columns):
-        return True
-    for place in range(frame.shape[1]):
-        column = frame.iloc[:, place]
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            column = column.cat.categories.to_series()
-        if pd.api.types.is_numeric_dtype(column.dtype):
-            continue
-        distinct = column.unique() if isinstance(column.dtype, pd.StringDtype) else column.tolist()
-        if any("\r" in str(text) for text in distinct):
-            return True
-    return False
-
-
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:
     """Write a table: what is missing, not a number or infinite is null."""
-    _pyarrow("pyarrow.parquet").write_table(arrow_table(frame), path)
+    from pyarrow import parquet
+
+    parquet.write_table(arrow_table(frame), path)
 
 
-def _pyarrow(module: str = "pyarrow") -> Any:  # noqa: ANN401  # it has no type hints
-    return importlib.import_module(module)
-
-
-def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
+def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401  # pyarrow has no type hints
     """A table as pyarrow has it; a column of several types is one of texts."""
-    pyarrow = _pyarrow()
+    import pyarrow
+
     arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
     table = pyarrow.Table.from_arrays(arrays, names=plain_headers(frame))
     return table.replace_schema_metadata({"generator": GENERATOR})
@@ -114,23 +91,19 @@ def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401
 
 def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
     """A column of one type: of its own where all values agree, else of texts."""
-    pyarrow = _pyarrow()
+    import pyarrow
+
     values = plain_column(series)
     types = {type(value) for value in values if value is not None}
-    if types <= {int, float} and len(types) == 2:
-        values = [None if value is None else float(value) for value in values]
-    elif len(types) > 1:
-        values = [None if value is None else str(value) for value in values]
     if not types:  # an empty column still has the type that its table gives it
-        return pyarrow.array(values, type=_declared_type(series))
+        names = {"b": "bool", "i": "int64", "u": "uint64", "f": "float64"}
+        kind = getattr(series.dtype, "kind", "O")
+        return pyarrow.array(values, type=pyarrow.type_for_alias(names.get(kind, "string")))
     try:
-        return pyarrow.array(values)
+        if types == {int, float}:
+            return pyarrow.array(values, type=pyarrow.float64())
+        if len(types) == 1:
+            return pyarrow.array(values)
     except OverflowError:  # a whole number of more than 64 bits
-        return pyarrow.array([None if value is None else str(value) for value in values])
-
-
-def _declared_type(series: pd.Series) -> Any:  # noqa: ANN401
-    pyarrow = _pyarrow()
-    kind = getattr(series.dtype, "kind", "O")
-    by_kind = {"b": pyarrow.bool_(), "i": pyarrow.int64(), "u": pyarrow.uint64()}
-    return pyarrow.float64() if kind == "f" else by_kind.get(kind, pyarrow.string())
+        pass
+    return pyarrow.array([None if value is None else str(value) for value in values])

@@ -1,15 +1,15 @@
 """Show a table in a terminal: numbers whole, names cut, nothing that a name could do to a screen.
 
-rich folds or cuts any column when a table is too wide, numbers too. So the widths are chosen here:
-numbers first, then the texts share what is left, and columns that cannot be shown whole are left
-out and named below the table.
+rich folds or cuts any column when a table is too wide. So the widths are chosen here: numbers
+first, then the texts share what is left; columns that do not fit are named below the table.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.short_names import cut_middle, told_apart
@@ -24,7 +24,7 @@ from tracelens_ext.tables.units import (
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.measure import Measurement
@@ -47,7 +47,7 @@ UNSAFE = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Column:
     """A column as texts."""
 
@@ -57,17 +57,16 @@ class _Column:
     width: int  #: the widest cell
     stays: bool  #: it is not left out before all that do not
 
-    def header_lines(self) -> list[str]:
-        """Break the header after blanks and underscores, into lines about as wide as the cells.
-
-        A part that is wider stays whole.
-        """
+    def header_lines(self, *, folded: bool) -> list[str]:
+        """The header broken after blanks and underscores into lines about as wide as the cells."""
         from rich.cells import cell_len
 
-        width = max(self.width, _FOLDED_AT_LEAST)
+        if not folded:
+            return [self.header]
         lines = [""]
         for part in _HEADER_BREAK.split(self.header):
-            if lines[-1] and cell_len((lines[-1] + part).rstrip()) > width:
+            width = cell_len((lines[-1] + part).rstrip())
+            if lines[-1] and width > max(self.width, _FOLDED_AT_LEAST):
                 lines.append("")
             lines[-1] += part
         return [line.rstrip(" ") for line in lines]
@@ -106,18 +105,14 @@ class FrameTable:
         del console
         return Measurement(min(_NAME_AT_LEAST, options.max_width), options.max_width)
 
-    def _remarks(self, shown: Sequence[_Column]) -> list[str]:
-        remarks = []
-        kept = {id(column) for column in shown}
-        left_out = [column.header for column in self._columns if id(column) not in kept]
+    def _remarks(self, shown: Sequence[_Column]) -> Iterator[str]:
         more = self._rows - (len(self._columns[0].cells) if self._columns else 0)
         if more:
-            remarks.append(f"{more:,} more row{'s' if more > 1 else ''} not shown")
-        if left_out:
-            names, more = left_out[:_NAMED], len(left_out) - _NAMED
-            names += [f"{more} more columns"] * (more > 0)
-            remarks.append("too narrow to show: " + ", ".join(names))
-        return remarks
+            yield f"{more:,} more row{'s' if more > 1 else ''} not shown"
+        if left_out := [column.header for column in self._columns if column not in shown]:
+            if more := len(left_out[_NAMED:]):
+                left_out[_NAMED:] = [f"{more} more columns"]
+            yield "too narrow to show: " + ", ".join(left_out)
 
 
 def frame_table(
@@ -132,25 +127,20 @@ def frame_table(
 ) -> FrameTable:
     r"""Make a table for the terminal.
 
-    Numbers are shown with the decimals that their unit deserves; the unit itself is in the
-    column's name, and that of a time or a size is the one that fits the column's largest. Texts are
-    shown as they are: rich markup in them means nothing, and control characters are shown as
-    escapes (`\x1b`).
+    The unit of a time or a size is the one that fits the column's largest. In texts rich markup
+    means nothing, and control characters are shown as escapes (`\x1b`).
 
-    `columns`: the columns to show, in this order; those that the table lacks are left out. When not
-    all fit, the last are left out first; a first column of texts stays. `rows`: rows to show, the
-    first ones; all by default. Gives a renderable for `rich.console.Console.print`.
-    `keep`: columns that are left out last: what the table is sorted by, and the name. `fit_units`:
-    whether units may be others than those of the columns' names.
+    `columns`: those to show, in this order, if they are there. When not all fit, the last are left
+    out first, those of `keep` at last; a first column of texts stays. `rows`: how many to show.
+    `fit_units`: whether units may be others than those of the columns' names.
     """
     names = list(frame.columns)
-    places = list(range(len(names)))
-    if columns is not None:
-        places = [names.index(name) for name in columns if name in names]
+    wanted = names if columns is None else [name for name in columns if name in names]
+    places = range(len(names)) if columns is None else map(names.index, wanted)
     shown = frame.iloc[:rows] if rows is not None else frame
     told = [
-        _column(shown.iloc[:, place], stays=names[place] in keep, fit_units=fit_units)
-        for place in places
+        _column(shown.iloc[:, place], stays=name in keep, fit_units=fit_units)
+        for place, name in zip(places, wanted, strict=True)
     ]
     return FrameTable(told, title, len(frame), name_width)
 
@@ -183,12 +173,9 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
             header, series = _in_fitting_unit(header, series)
         cells = _number_cells(series, header)
     else:
-        missing = series.isna().tolist()
-        cells = [
-            "" if empty else safe_text(str(value))
-            for value, empty in zip(series.tolist(), missing, strict=True)
-        ]
-    width = max((cell_len(cell) for cell in cells), default=0)
+        texts = zip(series.tolist(), series.isna().tolist(), strict=True)
+        cells = ["" if empty else safe_text(str(value)) for value, empty in texts]
+    width = max(map(cell_len, cells), default=0)
     return _Column(safe_text(header), cells, numeric, width, stays)
 
 
@@ -199,27 +186,23 @@ def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
     if not found or exact or unit.quantity is Quantity.COUNT:
         return header, series
     sizes = series.dropna().abs()
-    before = unit.symbol
-    after, factor = fitting_unit(before, float(sizes[sizes < float("inf")].max() or 0.0))
-    if after == before:
+    after, factor = fitting_unit(unit.symbol, float(sizes[sizes < float("inf")].max() or 0.0))
+    if after == unit.symbol:
         return header, series
-    at = found[-1]
-    after = after.replace("µ", "u" if header[at.start() - 1 : at.start()] == "_" else "µ")
-    return f"{header[: at.start()]}{after}{header[at.end() :]}", series * factor
+    start, end = found[-1].span()
+    after = after.replace("µ", "u" if header[start - 1 : start] == "_" else "µ")
+    return f"{header[:start]}{after}{header[end:]}", series * factor
 
 
 def _number_cells(series: pd.Series, header: str) -> list[str]:
     """Format the numbers of a column alike, so that their points line up."""
     if series.dtype.kind in "iu":  # exact, which doubles are not
         shown = Shown(unit_of(header), fractions=False)
-        return [
-            "" if missing else shown.text(int(value))
-            for value, missing in zip(series.tolist(), series.isna().tolist(), strict=True)
-        ]
-    values = [float(value) for value in series.astype(object).where(series.notna(), float("nan"))]
+        numbers = zip(series.tolist(), series.isna().tolist(), strict=True)
+        return ["" if missing else shown.text(int(value)) for value, missing in numbers]
+    values = series.astype(object).where(series.notna(), float("nan")).astype(float).tolist()
     shown = Shown.of(header, values)
-    unit = shown.unit
-    tiny = unit.quantity is Quantity.TIME and not unit.signed and shown.largest >= 1
+    tiny = shown.unit.quantity is Quantity.TIME and not shown.unit.signed and shown.largest >= 1
     return [
         "<0.001" if tiny and 0 < value < _LEAST_SHOWN else shown.text(value) for value in values
     ]
@@ -240,7 +223,12 @@ def _layout(
             left = width - _GAP * (len(shown) - 1) - sum(widths)
             if left >= 0:
                 if len(shown) == len(columns):
-                    widths = _shared(shown, widths, left)
+                    # What is left is shared; the text that lacks least is satisfied first.
+                    lacking = {at: each.width - widths[at] for at, each in enumerate(shown)}
+                    for turn, at in enumerate(sorted(lacking, key=lacking.__getitem__)):
+                        more = min(max(lacking[at], 0), left // (len(shown) - turn))
+                        widths[at] += more
+                        left -= more
                 return shown, widths, folded
         if len(shown) == 1 and not shown[0].is_number:
             return shown, [max(1, min(width, shown[0].width))], True
@@ -255,24 +243,11 @@ def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: 
 
     needed = []
     for place, column in enumerate(columns):
-        header = max(map(cell_len, column.header_lines() if folded else [column.header]))
-        at_least = _TEXT_AT_LEAST
-        if not place:
-            at_least = min(name_width, max(_NAME_AT_LEAST, width // 2))
+        at_least = _TEXT_AT_LEAST if place else min(name_width, max(_NAME_AT_LEAST, width // 2))
         whole = column.is_number or not folded
-        needed.append(max(header, column.width if whole else min(column.width, at_least)))
+        cells = column.width if whole else min(column.width, at_least)
+        needed.append(max(cells, *map(cell_len, column.header_lines(folded=folded))))
     return needed
-
-
-def _shared(columns: Sequence[_Column], needed: Sequence[int], left: int) -> list[int]:
-    """Share what is left among texts; the one that lacks least is satisfied first."""
-    widths = list(needed)
-    hungry = sorted(range(len(widths)), key=lambda place: columns[place].width - widths[place])
-    for turn, place in enumerate(hungry):
-        more = min(max(columns[place].width - widths[place], 0), left // (len(hungry) - turn))
-        widths[place] += more
-        left -= more
-    return widths
 
 
 def _table(
@@ -283,29 +258,17 @@ def _table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=box.ASCII2 if ascii_only else box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, _GAP - 1, 0, 0),
-    )
+    style = box.ASCII2 if ascii_only else box.SIMPLE_HEAD
+    table = Table(box=style, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     mark = "..." if ascii_only else "…"
+    plain = partial(_plain, ascii_only=ascii_only)
+    shown = []
     for column, width in zip(columns, widths, strict=True):
-        lines = column.header_lines() if folded else [column.header]
-        header = "\n".join(
-            cut_middle(_plain(line, ascii_only=ascii_only), width, mark) for line in lines
-        )
-        table.add_column(
-            Text(header),
-            justify="right" if column.is_number else "left",
-            width=width,
-            no_wrap=True,
-            vertical="bottom",
-        )
-    shown = [
-        told_apart([_plain(cell, ascii_only=ascii_only) for cell in column.cells], width, mark)
-        for column, width in zip(columns, widths, strict=True)
-    ]
+        lines = map(plain, column.header_lines(folded=folded))
+        header = Text("\n".join(cut_middle(line, width, mark) for line in lines))
+        side: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(header, justify=side, width=width, no_wrap=True, vertical="bottom")
+        shown.append(told_apart([*map(plain, column.cells)], width, mark))
     for cells in zip(*shown, strict=True):
         table.add_row(*map(Text, cells))
     return table

@@ -14,7 +14,7 @@ import numpy as np
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -56,6 +56,14 @@ class Chart:
         """Whether the sheet's table has rows, and the columns that the chart needs."""
         needed = {self.label_column, self.value_column, self.series_column} - {None}
         return len(frame) > 0 and needed <= set(self.prepared(frame).columns)
+
+
+def charted(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> pd.DataFrame:
+    """The sheet that a chart is of."""
+    if chart.sheet not in sheets:
+        message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
+        raise ValueError(message)
+    return sheets[chart.sheet]
 
 
 def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:

@@ -102,25 +102,19 @@ async function drawCharts(figures, template) {
       drawAll();
     }, 150);
   }).observe(place);
-  addEventListener("beforeprint", () => {
-    printing = true;
-    drawAll(true);
-  });
-  addEventListener("afterprint", () => {
-    printing = false;
-    drawAll();
-  });
+  for (const event of ["beforeprint", "afterprint"]) {
+    addEventListener(event, () => {
+      printing = event === "beforeprint";
+      drawAll(printing);
+    });
+  }
 }
 
 // Puts the page together.
 
 {
   const data = JSON.parse(document.getElementById("report-data").textContent);
-  for (const table of data.tables) {
-    const section = document.getElementById(table.key);
-    new ReportTable(section, table, data.texts, data.first_rows);
-  }
-  for (const control of document.querySelectorAll("label.scripted")) control.hidden = false;
+  for (const table of data.tables) new ReportTable(document.getElementById(table.key), table, data.texts, data.first_rows);
   // After the first paint: the headline and the tables do not wait for plotly.
   requestAnimationFrame(() => setTimeout(() => {
     drawCharts(data.figures, data.look).then(

@@ -31,9 +31,7 @@ function shownNumber(value, column) {
   return sign + fixed(value, column.decimals);
 }
 
-function shownCount(count) {
-  return grouped(String(count));
-}
+const shownCount = (count) => grouped(String(count));
 
 // Tables: sorted by their headers, searched, and drawn only as far as they are looked at.
 
@@ -51,32 +49,23 @@ function textsThatHold(term, texts) {
 
 /** What to compare in a column: a number a row; NaN for an empty cell. */
 function sortKeys(column, texts) {
-  if (column.keys) return column.keys;
   if (column.kind === "number") {
-    column.keys = Float64Array.from(column.values, (value) => {
-      if (value === null) return NaN;
-      if (value === "inf" || value === "-inf") return value === "inf" ? Infinity : -Infinity;
-      return Number(value);
-    });
-    return column.keys;
+    column.keys ??= Float64Array.from(column.values, (value) => (value === null ? NaN : Number(String(value).replace("inf", "Infinity"))));
+  } else if (!column.keys) {
+    const distinct = [...new Set(column.values)].filter((code) => code >= 0);
+    distinct.sort((a, b) => collator.compare(texts[a], texts[b]));
+    const rank = new Map(distinct.map((code, place) => [code, place]));
+    column.keys = Float64Array.from(column.values, (code) => rank.get(code) ?? NaN);
   }
-  const distinct = [...new Set(column.values)].filter((code) => code >= 0);
-  distinct.sort((a, b) => collator.compare(texts[a], texts[b]));
-  const rank = new Map(distinct.map((code, place) => [code, place]));
-  column.keys = Float64Array.from(column.values, (code) => rank.get(code) ?? NaN);
   return column.keys;
 }
 
+/** Empty cells come last. */
 function sorted(rows, keys, descending) {
   const sign = descending ? -1 : 1;
-  return rows.sort((a, b) => {
-    const left = keys[a];
-    const right = keys[b];
-    if (left === right) return a - b;
-    if (Number.isNaN(left)) return Number.isNaN(right) ? a - b : 1; // empty cells come last
-    if (Number.isNaN(right)) return -1;
-    return left < right ? -sign : sign;
-  });
+  const compared = rows.filter((row) => !Number.isNaN(keys[row]));
+  compared.sort((a, b) => sign * ((keys[a] > keys[b]) - (keys[a] < keys[b])));
+  return [...compared, ...rows.filter((row) => Number.isNaN(keys[row]))];
 }
 
 class ReportTable {
