@@ -13,8 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from tracelens_ext.cli.command import CarefulCommand, help_record
-from tracelens_ext.cli.options import READING, with_options
+from tracelens_ext.cli.options import READING, CarefulCommand, help_record, with_options
 from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import one_line
 
