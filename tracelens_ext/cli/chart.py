@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.load import analyze, check_files, show_problems
 from tracelens_ext.cli.options import CarefulCommand
 from tracelens_ext.cli.outputs import tell_written
 from tracelens_ext.cli.screen import Block, Part, show, tell, trace_report

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import find_traces
-from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.load import analyze, find_traces, show_problems
 from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import Block, Part, print_line, print_report, show, tell
 from tracelens_ext.errors import UsageError

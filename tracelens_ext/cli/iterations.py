@@ -1,4 +1,7 @@
-"""`tracelens-ext iterations`: what each training step took, and which were odd."""
+"""`tracelens-ext iterations`: what each training step took, and which were odd.
+
+And `tracelens-ext counters`: how much work waits for each stream, and how fast copies are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import TYPE_CHECKING
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,3 +135,15 @@ def _against(column: str, value: float, median: float) -> str:
     this, usual, unit = shown.text(value), shown.text(median), shown.unit
     named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"
+
+
+def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
+    """Show the queue length of each stream and the bandwidth of copies."""
+    from tracelens_ext.counters.tables import TABLES, copy_bandwidth, queue_length
+
+    work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
+    if not len(work):
+        raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
+    tables = {"queue_length": queue_length(work), "copy_bandwidth": copy_bandwidth(work)}
+    parts = [Part.of(table, tables[table.name]) for table in TABLES]
+    show(trace_report("Counters", trace, tables), [[f"Trace: {trace}"], *parts], json=json)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.load import chosen_cache, reading_of, tell_dropped
+from tracelens_ext.cli.load import check_files, chosen_cache, reading_of, tell_dropped
 from tracelens_ext.cli.outputs import check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import print_report, tell
 from tracelens_ext.errors import TracelensError, UsageError

@@ -110,7 +110,7 @@ class _Workers(Generic[T]):
 
     def start(self, count: int) -> None:
         """Start so many processes, and show how far each is."""
-        from tracelens_ext.cli.progress import several_progress
+        from tracelens_ext.cli.load import several_progress
 
         for _ in range(count):
             self._give(self._pool())

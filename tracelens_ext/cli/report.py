@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import check_files, find_traces, without_repetitions
-from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.load import (
+    analyze,
+    check_files,
+    find_traces,
+    show_problems,
+    without_repetitions,
+)
 from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import (
     Block,

@@ -1,4 +1,7 @@
-"""`tracelens-ext rules`: the rules that take part, checked, and drafted for unknown kernels."""
+"""`tracelens-ext rules`: the rules that take part, checked, and drafted for unknown kernels.
+
+And `tracelens-ext explain`: why a kernel, or an operation, has its category.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.categorize.categorizer import Explanation, Match
     from tracelens_ext.categorize.matcher import BoundPack
 
-app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
+_LONGEST = 200  # characters of a pattern
+
+rules = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
 
 
-@app.command("list")
+@rules.command("list")
 def list_rules(
     category: str | None = None,
     pack: str | None = None,
@@ -61,7 +67,7 @@ def list_rules(
     _report_problems(asked)
 
 
-@app.command("show")
+@rules.command("show")
 def show(
     pack: str,
 ) -> None:
@@ -83,7 +89,7 @@ def show(
         typer.echo(json_safe(toml_pack(found)), nl=False)
 
 
-@app.command("check")
+@rules.command("check")
 def check(
     files: list[Path] | None = None,
     strict: bool = False,
@@ -122,7 +128,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command("suggest")
+@rules.command("suggest")
 def suggest(
     trace: Path,
     output: Path | None = None,
@@ -223,3 +229,74 @@ def _installed_packs() -> tuple[list[BoundPack], list[str]]:
 def _report_problems(categorizer: KernelCategorizer) -> None:
     for problem in categorizer.problems:
         typer.echo(f"plugin {problem}", err=True)
+
+
+def explain(
+    name: str | None = None,
+    op: str | None = None,
+    cpu_op: str | None = None,
+    *,
+    options: shared.RuleOptions,
+) -> None:
+    """Show the category of a kernel, the rule that decides it, and what else would match.
+
+    With --op OPERATION the category of a CPU operation, as the sheets ops_… have it.
+
+    Operands:
+        name: The kernel's name, as the trace spells it.
+
+    Options:
+        op: Explain this CPU operation, not a kernel.
+        cpu_op: The CPU operation that launched it.
+    """
+    from tracelens_ext.categorize import KernelCategorizer
+    from tracelens_ext.categorize.categorizer import explain as explain_name
+    from tracelens_ext.categorize.rules import OTHER_OP
+    from tracelens_ext.errors import UsageError
+
+    if (name is None) == (op is None) or (op is not None and cpu_op is not None):
+        raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
+    asked = KernelCategorizer.create(**options.arguments())
+    if name is not None:
+        explanation = explain_name(asked, name, cpu_op)
+    else:
+        explanation = explain_name(asked, op or "", kind="op")
+    for line in explanation_lines(explanation):
+        print_line(line)
+    if op is not None and explanation.category == OTHER_OP:
+        print_line(
+            "an operation that is `other` by its name is judged by the first kernel it launches"
+        )
+    for problem in asked.problems:
+        print_line(f"plugin {problem}", error=True)
+
+
+def explanation_lines(explanation: Explanation) -> list[str]:
+    """An explanation as lines of text."""
+    winner = explanation.winner
+    if winner is None:
+        lines = [f"category  {explanation.category}", "no rule matches this name"]
+    else:
+        lines = [f"category  {explanation.category}"]
+        lines += [f"vendor    {winner.verdict.vendor}"] if winner.verdict.vendor else []
+        lines += [f"library   {winner.verdict.library}"] if winner.verdict.library else []
+        lines += [f"rule      {winner.verdict.rule}  ({winner.place})"]
+        lines += [f"for       {winner.about}"] if winner.about else []
+        for label, pattern in (("pattern", winner.pattern), ("cpu_op", winner.condition)):
+            if pattern is not None:
+                whole = f"…  (whole: tracelens-ext rules show {winner.verdict.pack})"
+                cut = pattern if len(pattern) <= _LONGEST else pattern[:_LONGEST] + whole
+                lines.append(f"{label:8}  {cut}")
+    held = [match for match in explanation.others if match.holds]
+    failed = [match for match in explanation.others if not match.holds]
+    if held:
+        lines += ["", "would have matched, but comes later:"]
+        lines += [f"  {_short(match)}" for match in held]
+    if failed:
+        lines += ["", "matches the name, but was launched by another operation:"]
+        lines += [f"  {_short(match)}, needs cpu_op {match.condition}" for match in failed]
+    return lines
+
+
+def _short(match: Match) -> str:
+    return f"{match.verdict.category}  {match.verdict.rule}  ({match.place})"
