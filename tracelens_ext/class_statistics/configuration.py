@@ -145,9 +145,8 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
     try:
         return msgspec.convert(document, dict[str, str])
     except msgspec.ValidationError:
-        raise ConfigurationError(
-            f'{os.fspath(path)}: is no class map; expected {{"part_of_kernel_name": "class"}}'
-        ) from None
+        expected = 'expected {"part_of_kernel_name": "class"}'
+        raise ConfigurationError(f"{os.fspath(path)}: is no class map; {expected}") from None
 
 
 def _input(value: object, at: str, folder: Path) -> InputSpec:

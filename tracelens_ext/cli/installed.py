@@ -101,30 +101,19 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     from tracelens_ext.readers.formats import offered_readers
 
     offered = offered_packs(registry)
-    working = {found.plugin.name for found in offered}
-    working |= {found.plugin.name for found in offered_readers(registry)}
+    working = {found.plugin.name for found in (*offered, *offered_readers(registry))}
     working |= {p.name for p in registry.plugins if any("sheets" in hook for hook in p.hooks)}
     for hook in python_hooks(registry):
         with registry.guard(hook.plugin.name):
             python_stage(hook).decide(_PROBE)
             working.add(hook.plugin.name)
-    return [
-        PluginStatus(
-            plugin,
-            tuple(
-                o.item.name + ("*" if o.item.selectable else "")
-                for o in offered
-                if o.plugin.name == plugin.name
-            ),
-            plugin.name in working,
-            tuple(
-                problem.removeprefix(f"{plugin.name}: ")
-                for problem in registry.problems
-                if problem.startswith(f"{plugin.name}: ")
-            ),
-        )
-        for plugin in registry.plugins
-    ]
+    found = []
+    for plugin in registry.plugins:
+        own, begins = [o.item for o in offered if o.plugin.name == plugin.name], f"{plugin.name}: "
+        packs = tuple(pack.name + "*" * pack.selectable for pack in own)
+        problems = [p.removeprefix(begins) for p in registry.problems if p.startswith(begins)]
+        found.append(PluginStatus(plugin, packs, plugin.name in working, tuple(problems)))
+    return found
 
 
 def formats() -> None:
@@ -136,15 +125,13 @@ def formats() -> None:
         name, extra, how_to_record = (
             getattr(reader, attribute, "") for attribute in ("name", "extra", "how_to_record")
         )
-        typer.echo(
-            (name or type(reader).__name__) + ("" if plugin.own else f"  (plugin {plugin.name})")
-        )
-        facts = {
-            "files": ", ".join(f"*{suffix}" for suffix in suffixes_of(reader)),
-            "needs": f"pip install 'tracelens-ext[{extra}]'" if extra else "",
-            "record": how_to_record,
-        }
-        for label, text in facts.items():
+        mark = "" if plugin.own else f"  (plugin {plugin.name})"
+        typer.echo((name or type(reader).__name__) + mark)
+        for label, text in (
+            ("files", ", ".join(f"*{suffix}" for suffix in suffixes_of(reader))),
+            ("needs", f"pip install 'tracelens-ext[{extra}]'" if extra else ""),
+            ("record", how_to_record),
+        ):
             if text:
                 typer.echo(f"    {label + ':':8} {text}")
 
@@ -159,6 +146,8 @@ cache = typer.Typer(
 @cache.command()
 def info() -> None:
     """Show where the cache is, how big, and which traces it holds."""
+    from datetime import UTC, datetime
+
     from tracelens_ext.cache.folder import OFF_VARIABLE, cache_is_off
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.cli.screen import Part, console, show_blocks
@@ -169,11 +158,12 @@ def info() -> None:
     lines = [f"Folder: {kept.folder}"]
     lines += [f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(kept.limit)}"]
     lines += [f"Switched off by {OFF_VARIABLE}"] if cache_is_off() else []
+    used = [datetime.fromtimestamp(entry.used, UTC).astimezone() for entry in entries]
     frame = pd.DataFrame(
         {
             "trace": [entry.path for entry in entries],
             "size_MB": [entry.size / 1e6 for entry in entries],
-            "last used": [_moment(entry.used) for entry in entries],
+            "last used": [each.strftime("%Y-%m-%d %H:%M") for each in used],
             "state": ["usable" if entry.usable else "outdated" for entry in entries],
         }
     )
@@ -191,13 +181,6 @@ def clear() -> None:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
-
-
-def _moment(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    local = datetime.fromtimestamp(seconds, UTC).astimezone()
-    return local.strftime("%Y-%m-%d %H:%M")
 
 
 def demo(
@@ -222,21 +205,21 @@ def demo(
 
     if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
-    names = [vendor] if ranks == 1 else [f"nvidia_rank{rank}" for rank in range(ranks)]
-    paths = [out] if ranks == 1 else [_of_rank(out, rank) for rank in range(ranks)]
-    for path in paths:
+    recordings = {vendor: out}
+    written, command = f"{out}", f"report {quote(str(out))}"
+    if ranks > 1:
+        recordings = {f"nvidia_rank{rank}": _of_rank(out, rank) for rank in range(ranks)}
+        written = f"{_of_rank(out, 0)} to {_of_rank(out, ranks - 1).name}"
+        command = f"fleet {quote(str(_of_rank(out, '*')))} -o results"
+    for path in recordings.values():
         if not force and (path.exists() or path.is_symlink()) and not is_demo_trace(path):
             raise OutputError(
                 f"{path}: exists and is not a demo trace;"
                 " choose another name, or --force to overwrite"
             )
-    for name, path in zip(names, paths, strict=True):
+    for name, path in recordings.items():
         copy_recording(name, path)
-    size = sum(path.stat().st_size for path in paths) / 1e6
-    written = f"{out}" if ranks == 1 else f"{paths[0]} to {paths[-1].name}"
-    command = f"report {quote(str(out))}"
-    if ranks > 1:
-        command = f"fleet {quote(str(_of_rank(out, '*')))} -o results"
+    size = sum(path.stat().st_size for path in recordings.values()) / 1e6
     typer.echo(
         f"wrote {written} ({size:.1f} MB, of a simulated {vendor} GPU);"
         f" next: tracelens-ext {command}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -77,8 +77,6 @@ class Run:
     screen: shared.Screen
 
     def __post_init__(self) -> None:
-        #: the problems of plugins that were shown
-        self.shown_problems = set[str]()
         if self.compare and not self.analysis.kernel_categories:
             raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
         if self.source_url:
@@ -95,40 +93,37 @@ class Run:
         self.wanted.check_extras()
         found, problems = find_traces(arguments)
         traces = without_repetitions(found)
-        if len(traces) + len(problems) == 1 and not self.compare:
-            if problems:
-                raise problems[0]
+        alone = len(traces) + len(problems) == 1 and not self.compare
+        if problems and (alone or (self.compare and len(traces) < 2)):
+            raise problems[0]
+        if alone:
             self._single(traces[0])
             return 0
         if self.compare and len(traces) < 2:
-            if problems:
-                raise problems[0]
             check_files(traces)
             raise UsageError("--compare needs two traces at least")
         return len(problems) + self._several(traces, problems)
 
     def _single(self, trace: Path) -> None:
         result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
-        show_problems(problems, self.shown_problems)
-        if self.quiet:
-            return
-        noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
-        show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
-        tell_written(written)
+        show_problems(problems)
+        if not self.quiet:
+            noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
+            show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
+            tell_written(written)
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
         from tracelens_ext.cli.parallel import each_trace
 
-        places = self.wanted.for_several(traces)
-        for problem in problems:
-            tell(str(problem))
-        rows: list[dict[str, Any]] = []
+        told, rows = set[str](), list[dict[str, object]]()
         measured: list[Measurement | None] = []
         tasks = [
             partial(self.one_of_several, trace, its_places, traces)
-            for trace, its_places in zip(traces, places, strict=True)
+            for trace, its_places in zip(traces, self.wanted.for_several(traces), strict=True)
         ]
+        for problem in problems:
+            tell(str(problem))
         with each_trace(traces, tasks, self.analysis.reading) as results:
             for result in results:
                 try:
@@ -137,7 +132,7 @@ class Run:
                     tell(str(error))
                     measured.append(None)
                     continue
-                show_problems(of_plugins, self.shown_problems)
+                show_problems(of_plugins, told)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
@@ -146,9 +141,7 @@ class Run:
             keep = ("total_time_ms", "busy (%)", "top finding")
             show_blocks([Part("Traces", pd.DataFrame(rows), keep=keep)], console())
         failures = len(traces) - len(rows)
-        if self.compare:
-            failures += self._compare(traces, measured)
-        return failures
+        return failures + (self._compare(traces, measured) if self.compare else 0)
 
     def one_of_several(
         self,
@@ -157,11 +150,11 @@ class Run:
         inputs: Sequence[Path],
         reading: ReadingOptions,
         progress: Progress | None,
-    ) -> tuple[dict[str, Any], list[Path], Measurement | None, list[str]]:
+    ) -> tuple[dict[str, object], list[Path], Measurement | None, list[str]]:
         """As `one`, of the report no more than its row of the summary."""
         run = replace(self, analysis=replace(self.analysis, reading=reading))
-        result, written, measurement, problems = run.one(trace, places, inputs, progress)
-        return summary_row(trace, result), written, measurement, problems
+        result, *others = run.one(trace, places, inputs, progress)
+        return summary_row(trace, result), *others
 
     def one(
         self,
@@ -182,9 +175,8 @@ class Run:
         if self.compare:
             from tracelens_ext.compare.report import measured_for_comparison
 
-            measured = measured_for_comparison(
-                analyzer, options.micro_idle_thresh_us, options.device_peaks
-            )
+            idle, peaks = options.micro_idle_thresh_us, options.device_peaks
+            measured = measured_for_comparison(analyzer, idle, peaks)
         written = write_outputs(result, places, inputs, force=self.force)
         return result, written, measured, list(analyzer.problems)
 
@@ -248,21 +240,19 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
 def summary_row(trace: Path, report: Report) -> dict[str, object]:
     """What is shown of one report among several: total and busy time, what it went to."""
     row: dict[str, object] = {"trace": str(trace), "total_time_ms": None}
-    timeline = report.sheets.get("gpu_timeline")
-    if timeline is not None and len(timeline):
-        times = timeline.groupby("type", sort=False)["time ms"].sum()
-        total = float(times["total_time"])
-        row["total_time_ms"] = total
+    none = pd.DataFrame()
+    timeline = report.sheets.get("gpu_timeline", none)
+    if len(timeline):
+        times = timeline.groupby("type", sort=False)["time ms"].sum().to_dict()
+        total = row["total_time_ms"] = times["total_time"]
         for label, kind in _SHARES.items():
-            row[label] = 100 * float(times[kind]) / total if total else 0.0
-    findings = report.sheets.get("findings")
-    if findings is not None and len(findings):
-        largest = findings.iloc[0]
-        row["top finding"] = f"{largest['finding']} {largest['% of judged time']:.0f} %"
-    categories = report.sheets.get("gpu_time_by_category")
-    if categories is not None and len(categories):
-        longest = categories.iloc[0]
-        row["top category"] = f"{longest['kernel_category']} {longest['% of GPU time']:.0f} %"
+            row[label] = 100 * times[kind] / total if total else 0.0
+    for label, sheet, name, share in (
+        ("top finding", "findings", "finding", "% of judged time"),
+        ("top category", "gpu_time_by_category", "kernel_category", "% of GPU time"),
+    ):
+        for first in report.sheets.get(sheet, none).head(1).to_dict("records"):
+            row[label] = f"{first[name]} {first[share]:.0f} %"
     return row
 
 
@@ -272,8 +262,8 @@ def _coverage(facts: dict[str, object]) -> list[str]:
     if isinstance(unlinked, float) and facts.get("GPU events"):
         lines.append(f"Unlinked: {unlinked:.1f} % of GPU time has no launch in the trace.")
     if isinstance(unknown, float) and facts.get("GPU events"):
-        names = facts["Kernel names uncategorized"]
         largest = facts.get("Largest uncategorized")
-        more = f"; the largest: {largest}" if largest else ""
-        lines.append(f"Uncategorized: {unknown:.1f} % of GPU time ({names} kernel names{more}).")
+        names = f"{facts['Kernel names uncategorized']} kernel names"
+        names += f"; the largest: {largest}" if largest else ""
+        lines.append(f"Uncategorized: {unknown:.1f} % of GPU time ({names}).")
     return lines
