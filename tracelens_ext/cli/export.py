@@ -210,9 +210,7 @@ def _print_schema() -> None:
         typer.echo(f"-- {shown}({columns})")
 
 
-def mcp(
-    folders: list[Path],
-) -> None:
+def mcp(folders: list[Path]) -> None:
     """Serve the traces in folders to an agent over stdin and stdout; nothing is written.
 
     Operands:

@@ -63,10 +63,7 @@ def list_plugins(strict: bool = False) -> None:
 
 
 @plugins.command("new")
-def new(
-    name: str,
-    folder: Path = Path(),
-) -> None:
+def new(name: str, folder: Path = Path()) -> None:
     """Write the skeleton of a plugin distribution, with its test.
 
     Operands:

@@ -19,15 +19,7 @@ from tracelens_ext.cli.load import (
     without_repetitions,
 )
 from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    console,
-    fact_text,
-    show,
-    show_blocks,
-    tell,
-)
+from tracelens_ext.cli.screen import Block, Part, console, fact_text, show, show_blocks, tell
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import Progress, ReadingOptions
@@ -157,11 +149,7 @@ class Run:
         return summary_row(trace, result), *others
 
     def one(
-        self,
-        trace: Path,
-        places: Places,
-        inputs: Sequence[Path],
-        progress: Progress | None = None,
+        self, trace: Path, places: Places, inputs: Sequence[Path], progress: Progress | None = None
     ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.perf_report import build_perf_report

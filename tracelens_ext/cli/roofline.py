@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    fact_text,
-    first_lines,
-    folded,
-    show,
-    trace_report,
-)
+from tracelens_ext.cli.screen import Block, Part, fact_text, first_lines, folded, show, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.settings import ReadingOptions
 

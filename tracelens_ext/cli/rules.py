@@ -68,9 +68,7 @@ def list_rules(
 
 
 @rules.command("show")
-def show(
-    pack: str,
-) -> None:
+def show(pack: str) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml.
 
     Operands:
@@ -90,10 +88,7 @@ def show(
 
 
 @rules.command("check")
-def check(
-    files: list[Path] | None = None,
-    strict: bool = False,
-) -> None:
+def check(files: list[Path] | None = None, strict: bool = False) -> None:
     """Run all examples, find rules that can never win, and patterns that take too long.
 
     Operands:
