@@ -180,18 +180,18 @@ def _input(statistics: ClassStatistics) -> Record:
     ranges = statistics.ranges
     if ranges is None:
         return record
-    average, total = statistics.range_average_ns, ranges.time_ns
+    average, whole = statistics.range_average_ns, ranges.time_ns
     exposed, exposed_total = statistics.exposed_ns, statistics.exposed_total_ns
     return record | {
         "range_tag": ranges.tag,
         "range_count": ranges.count,
         "expected_range_count": statistics.divisor,
         "range_time_average_ms": _ms(average),
-        "range_time_total_ms": _ms(total),
+        "range_time_total_ms": _ms(whole),
         "not_hidden_time_per_range_ms": _ms(exposed),
         "not_hidden_percent_of_range": float(percentage(exposed, average)),
         "not_hidden_time_total_ms": _ms(exposed_total),
-        "not_hidden_percent_of_total": float(percentage(exposed_total, total)),
+        "not_hidden_percent_of_total": float(percentage(exposed_total, whole)),
     }
 
 

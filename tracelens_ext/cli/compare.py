@@ -83,6 +83,7 @@ def compare(
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report
+    from tracelens_ext.findings.detect import offered_detectors
     from tracelens_ext.memory.snapshot import is_snapshot
 
     budgets = [parse_budget(text) for text in fail_if or ()]
@@ -100,19 +101,22 @@ def compare(
     if problems:
         raise problems[0]
     if baseline is not None:
-        paths = _with_history(baseline, last, paths)
+        from tracelens_ext.compare.history import history_in, history_report
+
+        if len(paths) != 1:
+            raise UsageError("--baseline compares one trace with a folder; name one")
+        paths = [*history_in(baseline, last, paths[0]), *paths]
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     check_outputs(places, paths, force=force)
     measured = _measure_all(paths, analysis, micro_idle_thresh_us, device_peaks)
     comparison = compare_measurements(measured, total=total, history=baseline is not None)
     if baseline is not None:
-        from tracelens_ext.compare.history import history_report
-
         report = history_report(comparison)
     else:
         report = comparison_report(comparison, normalize=normalize is not None)
-    verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
+    findings = [each.item.id for each in offered_detectors()] if budgets else []
+    verdicts = check_budgets(budgets, comparison, findings)
     written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
@@ -120,17 +124,20 @@ def compare(
         show(report, comparison_blocks(comparison, report, top), all_notes=screen.notes)
     if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
-    _tell(verdicts, written, quiet=quiet or to_stdout)
-    if any(verdict.crossed for verdict in verdicts):
+    quiet = quiet or to_stdout
+    tell_written([] if quiet else written)
+    if _tell(verdicts, quiet=quiet):
         raise typer.Exit(CROSSED)
 
 
-def _with_history(folder: Path, last: int, paths: Sequence[Path]) -> list[Path]:
-    from tracelens_ext.compare.history import history_in
-
-    if len(paths) != 1:
-        raise UsageError("--baseline compares one trace with a folder; name one")
-    return [*history_in(folder, last, paths[0]), *paths]
+def _tell(verdicts: Sequence[Outcome], *, quiet: bool) -> int:
+    """Say which budgets hold; crossed ones always, on standard error. How many are crossed."""
+    for verdict in verdicts:
+        if verdict.crossed:
+            tell(f"budget crossed: {verdict}")
+        elif not quiet:
+            print_line(f"Budget holds: {verdict}")
+    return sum(verdict.crossed for verdict in verdicts)
 
 
 def _measure_all(
@@ -144,7 +151,7 @@ def _measure_all(
     from tracelens_ext.compare.measurement import TRACELENS
     from tracelens_ext.compare.report import measured_for_comparison
 
-    shown_problems: set[str] = set()
+    shown: set[str] = set()
     of_reports = {
         path: measure_report(path, options.reading.max_bytes) for path in paths if is_report(path)
     }
@@ -156,17 +163,10 @@ def _measure_all(
             return of_reports[path]
         analyzer = analyze(path, options)
         found = measured_for_comparison(analyzer, micro_idle_thresh_us, device_peaks)
-        show_problems(analyzer.problems, shown_problems)
+        show_problems(analyzer.problems, shown)
         return with_reference(found, analyzer) if of_reports else found
 
     return list(map(measured, paths))
-
-
-def _finding_ids() -> list[str]:
-    """All findings that a trace can have."""
-    from tracelens_ext.findings.detect import offered_detectors
-
-    return [offered.item.id for offered in offered_detectors()]
 
 
 def _warn_of_amounts(comparison: Comparison) -> None:
@@ -177,16 +177,6 @@ def _warn_of_amounts(comparison: Comparison) -> None:
             line = f"{letter} did {verdict.work_ratio:.2f} of {comparison.letters[0]}'s work:"
             line += " budgets on time compare different amounts"
             tell(line)
-
-
-def _tell(verdicts: Sequence[Outcome], written: Sequence[Path], *, quiet: bool) -> None:
-    """Say what was written and which budgets hold; crossed ones always, on standard error."""
-    tell_written([] if quiet else written)
-    for verdict in verdicts:
-        if verdict.crossed:
-            tell(f"budget crossed: {verdict}")
-        elif not quiet:
-            print_line(f"Budget holds: {verdict}")
 
 
 def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:

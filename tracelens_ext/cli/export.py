@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,12 +10,6 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, find_traces
 from tracelens_ext.cli.screen import print_line, show, tell, trace_report
 from tracelens_ext.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.export.perfetto import Source, Told
 
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
@@ -56,8 +49,12 @@ def export(
         stacks: With Python frames.
         clocks FILE: clocks.parquet of fleet: puts several ranks on one axis.
     """
-    from tracelens_ext.export.chosen import Choice, parse_window
-    from tracelens_ext.export.perfetto import Told
+    import gzip
+
+    from tracelens_ext.export.chosen import Choice, parse_window, shifts
+    from tracelens_ext.export.counters import spans_of
+    from tracelens_ext.export.perfetto import Source, Told, perfetto_json
+    from tracelens_ext.report.atomic import written_beside
     from tracelens_ext.report.manifest import check_output
 
     if window is not None and iteration is not None:
@@ -89,12 +86,23 @@ def export(
         write_database(analyzers[0], output)
         print_line(f"Wrote {output}")
         return
-    told = Told()
     if findings is None:
         part = window is not None or iteration is not None
         findings = not part or sum(len(each.work) for each in analyzers) <= _MANY
-    sources = _sources(analyzers, found, clocks, with_findings=findings)
-    size = _write(sources, choice, told, output)
+    # Each with its place on the axis: without clocks each begins at 0.
+    placed = shifts([each.trace for each in analyzers], [path.name for path in found], clocks)
+    sources = [
+        Source(each.work, *where, spans=spans_of(each, with_findings=findings))
+        for each, where in zip(analyzers, placed, strict=True)
+    ]
+    told, size = Told(), 0
+    with written_beside(output) as beside, beside.open("wb") as file:
+        packed = output.suffix == ".gz"
+        stream = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
+        for text in perfetto_json(sources, choice, told):
+            size += stream.write(text.encode())
+        if packed:
+            stream.close()
     print_line(f"Wrote {output}")
     without = "" if findings else "; no findings and critical path (--findings)"
     tell(f"{output}: {told.text()}{without}")
@@ -111,47 +119,6 @@ def _numbers(option: str, text: str | None) -> frozenset[int] | None:
         return frozenset(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"{option} {text!r}: write numbers, such as 0,1") from None
-
-
-def _sources(
-    analyzers: Sequence[TreePerfAnalyzer],
-    paths: Sequence[Path],
-    clocks: Path | None,
-    *,
-    with_findings: bool,
-) -> list[Source]:
-    """Each trace with its place on the axis: without clocks each begins at 0."""
-    from tracelens_ext.export.chosen import shifts
-    from tracelens_ext.export.counters import spans_of
-    from tracelens_ext.export.perfetto import Source
-
-    placed = shifts([each.trace for each in analyzers], [path.name for path in paths], clocks)
-    return [
-        Source(analyzer.work, *where, spans=spans_of(analyzer, with_findings=with_findings))
-        for analyzer, where in zip(analyzers, placed, strict=True)
-    ]
-
-
-def _write(sources: Sequence[Source], choice: object, told: Told, output: Path) -> int:
-    """Write the JSON beside its place, then there.
-
-    Returns:
-        Its size in bytes, unpacked.
-    """
-    import gzip
-
-    from tracelens_ext.export.perfetto import perfetto_json
-    from tracelens_ext.report.atomic import written_beside
-
-    size = 0
-    with written_beside(output) as beside, beside.open("wb") as file:
-        packed = output.suffix == ".gz"
-        stream = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
-        for text in perfetto_json(sources, choice, told):  # type: ignore[arg-type]
-            size += stream.write(text.encode())
-        if packed:
-            stream.close()
-    return size
 
 
 def sql(
@@ -179,7 +146,15 @@ def sql(
         timeout 0.1..: Seconds at most.
     """
     if schema:
-        _print_schema()
+        # What can be asked: tables of events, then those of the report.
+        from tracelens_ext.export.database import OWN_NAMES, SCHEMA, tables_of_report
+
+        typer.echo(SCHEMA.strip())
+        typer.echo("\n-- Tables of the report, made when a query names them:")
+        for name, sheet in tables_of_report().items():
+            shown = f"table_{name}" if name in OWN_NAMES else name
+            columns = ", ".join(f'"{column.name}"' for column in sheet.described_columns())
+            typer.echo(f"-- {shown}({columns})")
         return
     if trace is None or statement is None:
         raise UsageError('name a trace and a query: tracelens-ext sql TRACE "select …"')
@@ -196,18 +171,6 @@ def sql(
         show(trace_report("SQL", trace, {"result": rows}), [table], json=json)
     if more:
         tell(f"{trace}: there are more than {limit:,} rows (--limit)")
-
-
-def _print_schema() -> None:
-    """What can be asked: tables of events, then those of the report."""
-    from tracelens_ext.export.database import OWN_NAMES, SCHEMA, tables_of_report
-
-    typer.echo(SCHEMA.strip())
-    typer.echo("\n-- Tables of the report, made when a query names them:")
-    for name, sheet in tables_of_report().items():
-        shown = f"table_{name}" if name in OWN_NAMES else name
-        columns = ", ".join(f'"{column.name}"' for column in sheet.described_columns())
-        typer.echo(f"-- {shown}({columns})")
 
 
 def mcp(folders: list[Path]) -> None:

@@ -57,12 +57,14 @@ def findings(
         intervals: With --json: the stretches of time of each finding.
     """
     from tracelens_ext.cli.parallel import each_trace
+    from tracelens_ext.report.json_text import nested_json_text
 
     if intervals and not json:
         raise UsageError("--intervals needs --json")
     named, problems = find_traces(traces)
     paths = without_repetitions(named)
-    if len(paths) + len(problems) == 1 and problems:
+    several = len(paths) + len(problems) > 1
+    if problems and not several:
         raise problems[0]
     found: list[tuple[Path, Findings]] = []
     shown: set[str] = set()
@@ -72,7 +74,7 @@ def findings(
             try:
                 of_trace, of_plugins = result()
             except TraceError as error:
-                if len(paths) + len(problems) == 1:
+                if not several:
                     raise
                 problems.append(error)
                 continue
@@ -84,7 +86,13 @@ def findings(
                 again = [[""]] if len(found) > 1 else []
                 show(report, [*again, blocks], all_notes=screen.notes)
     if json:
-        _print_json(found, intervals=intervals, several=len(paths) + len(problems) > 1)
+        documents = [
+            {"trace": str(path), **of_trace.as_dict(intervals=intervals)}
+            for path, of_trace in found
+        ]
+        if not several:
+            del documents[0]["trace"]
+        typer.echo(nested_json_text(documents if several else documents[0]))
     for problem in problems:
         tell(str(problem))
     if problems:
@@ -103,17 +111,6 @@ def _found(
     analyzer = analyze(path, analysis, without_tpu=True, progress=progress)
     found = analyzer.findings(device_peaks)
     return found, list(analyzer.problems)
-
-
-def _print_json(found: list[tuple[Path, Findings]], *, intervals: bool, several: bool) -> None:
-    from tracelens_ext.report.json_text import nested_json_text
-
-    documents = [
-        {"trace": str(path), **of_trace.as_dict(intervals=intervals)} for path, of_trace in found
-    ]
-    if not several:
-        del documents[0]["trace"]
-    typer.echo(nested_json_text(documents if several else documents[0]))
 
 
 def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
@@ -197,11 +194,7 @@ def first_findings(
 ) -> Iterator[Block]:
     """The first findings of a report's table, two lines each, and who tells more.
 
-    Args:
-        table: the findings.
-        title: what is said above them, or instead of them.
-        trace: the file.
-        console: the terminal.
+    `title` is said above them, or instead of them.
     """
     width = min(console.width, _WIDEST)
     yield [""]

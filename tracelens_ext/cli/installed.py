@@ -98,7 +98,8 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     from tracelens_ext.readers.formats import offered_readers
 
     offered = offered_packs(registry)
-    working = {found.plugin.name for found in (*offered, *offered_readers(registry))}
+    working = {found.plugin.name for found in offered}
+    working |= {found.plugin.name for found in offered_readers(registry)}
     working |= {p.name for p in registry.plugins if any("sheets" in hook for hook in p.hooks)}
     for hook in python_hooks(registry):
         with registry.guard(hook.plugin.name):
@@ -202,7 +203,7 @@ def demo(
 
     if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
-    recordings = {vendor: out}
+    recordings: dict[str, Path] = {vendor: out}
     written, command = f"{out}", f"report {quote(str(out))}"
     if ranks > 1:
         recordings = {f"nvidia_rank{rank}": _of_rank(out, rank) for rank in range(ranks)}

@@ -104,25 +104,22 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     has_device = "device" in table.frame
     keys = ["column", "device"] if has_device else ["column"]
     medians = table.statistics.set_index(keys)["median"].to_dict()
-    lines = []
+    told = []
     for row in odd.to_dict("records"):
         where = f", device {row['device']}" if has_device else ""
-        away: dict[str, float] = {}
-        parts = []
+        away, parts = 0.0, []
         for column in str(row["odd"]).split(", "):
             median = medians[(column, row["device"]) if has_device else column]
-            parts.append(_against(column, row[column], median))
-            away[column] = 0.0 if column == "kernels" else abs(row[column] - median)
+            parts.append(_against(column, row[column], median).replace(" ", "\u00a0"))
+            away = max(away, 0.0 if column == "kernels" else abs(row[column] - median))
         if len(parts) > _MOST_COLUMNS:
-            parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS} more"]
-        name = name_text(str(row["iteration"]))
-        whole = "; ".join(part.replace(" ", "\u00a0") for part in parts)
-        told = folded(f"  {name}{where}: {whole}", console.width, "    ")
-        lines.append((max(away.values()), told))
-    lines.sort(key=lambda line: -line[0])
-    shown = [line for _, each in lines[:_MOST_ODD] for line in each]
-    if len(lines) > _MOST_ODD:
-        shown.append(f"  and {len(lines) - _MOST_ODD:,} more (--json shows all)")
+            parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS}\u00a0more"]
+        line = f"  {name_text(str(row['iteration']))}{where}: {'; '.join(parts)}"
+        told.append((away, folded(line, console.width, "    ")))
+    told.sort(key=lambda each: -each[0])
+    shown = [line for _, lines in told[:_MOST_ODD] for line in lines]
+    if len(told) > _MOST_ODD:
+        shown.append(f"  and {len(told) - _MOST_ODD:,} more (--json shows all)")
     beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
     return ["", f"Odd (beyond {beyond}):", *shown]
 

@@ -77,12 +77,7 @@ def show_snapshots(
     device: int | None = None,
     json: bool,
 ) -> None:
-    """Print the tables of a snapshot of PyTorch's allocator, or of two compared.
-
-    Raises:
-        UsageError: there are more, or no event is of the device.
-        TraceError: one cannot be read.
-    """
+    """Print the tables of a snapshot of PyTorch's allocator, or of two compared."""
     from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
     from tracelens_ext.report.report import Report
 
@@ -91,15 +86,10 @@ def show_snapshots(
     read = [read_snapshot(path, reading) for path in paths]
     tables = compare_snapshots(*read) if len(read) == 2 else snapshot_tables(read[0])
     tables = _of_device(tables, device, "no event is of device", "snapshot")
-    facts: list[tuple[str, object]] = [
-        (f"Snapshot {letter}".strip(), str(path))
-        for letter, path in zip("AB" if len(read) == 2 else " ", paths, strict=True)
-    ]
-    notes = [
-        f"{snapshot.path}: {snapshot.dropped:,} events cannot be used."
-        for snapshot in read
-        if snapshot.dropped
-    ]
+    names = ["Snapshot"] if len(read) == 1 else ["Snapshot A", "Snapshot B"]
+    facts: list[tuple[str, object]] = list(zip(names, map(str, paths), strict=True))
+    unused = [each for each in read if each.dropped]
+    notes = [f"{each.path}: {each.dropped:,} events cannot be used." for each in unused]
     lines = [f"{name}: {path}" for name, path in facts]
     keep = [f"peak_allocated_bytes{end}" for end in ("", " A", " B", " B - A")]
     parts = [Part(name, table, rows=top, keep=keep) for name, table in tables.items()]

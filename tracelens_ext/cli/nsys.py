@@ -64,16 +64,26 @@ class Given:
     title: str | None = None
 
     def spec(self) -> InputSpec:
-        """The input that it describes.
-
-        Raises:
-            UsageError: the options that are given do not go together.
-        """
+        """The input that it describes, if the options that are given go together."""
         from tracelens_ext.class_statistics.configuration import InputSpec
 
-        main_file = self._main_file()
+        given = shared.given_options(self)
+        tables = [name for name in given if name in ("--kernels", "--nvtx", "--mem", "--mem-size")]
+        if self.trace is not None:
+            if tables:
+                raise UsageError(f"{tables[0]} names a table instead of a trace; give one of them")
+            if "--iterations" not in given and "--iteration-range" not in given:
+                raise UsageError("give --iterations, or --iteration-range for ranges to count")
+        elif self.kernels is None:
+            raise UsageError("name a trace, --kernels with a table, or --config with a file")
+        elif "--mem-size" in given and "--mem" not in given:
+            raise UsageError("--mem-size needs --mem, the times of the same operations")
+        elif ("--nvtx" in given) != ("--iteration-range" in given):
+            raise UsageError("--nvtx and --iteration-range go together; give both or neither")
+        elif "--iterations" not in given and "--nvtx" not in given:
+            raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
         return InputSpec(
-            title=main_file.stem if self.title is None else self.title,
+            title=(self.trace or self.kernels or Path()).stem if self.title is None else self.title,
             kernels=self.kernels,
             ranges=self.nvtx,
             memory=self.mem,
@@ -83,26 +93,6 @@ class Given:
             gpus=self.gpus if self.trace is not None else self.gpus or 1,
             tag=self.iteration_range,
         )
-
-    def _main_file(self) -> Path:
-        """The trace, or the table of kernels."""
-        given = shared.given_options(self)
-        tables = [name for name in given if name in ("--kernels", "--nvtx", "--mem", "--mem-size")]
-        if self.trace is not None:
-            if tables:
-                raise UsageError(f"{tables[0]} names a table instead of a trace; give one of them")
-            if "--iterations" not in given and "--iteration-range" not in given:
-                raise UsageError("give --iterations, or --iteration-range for ranges to count")
-            return self.trace
-        if self.kernels is None:
-            raise UsageError("name a trace, --kernels with a table, or --config with a file")
-        if "--mem-size" in given and "--mem" not in given:
-            raise UsageError("--mem-size needs --mem, the times of the same operations")
-        if ("--nvtx" in given) != ("--iteration-range" in given):
-            raise UsageError("--nvtx and --iteration-range go together; give both or neither")
-        if "--iterations" not in given and "--nvtx" not in given:
-            raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
-        return self.kernels
 
 
 def stats(
@@ -167,8 +157,7 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
         raise UsageError(f"{csv}: names one file for several tables; name a folder")
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
-    asked = ((csv, Format.csv), (xlsx, Format.xlsx))
-    return {path: chosen for path, chosen in asked if path is not None}
+    return ({csv: Format.csv} if csv else {}) | ({xlsx: Format.xlsx} if xlsx else {})
 
 
 def _computed(

@@ -9,7 +9,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
@@ -360,9 +360,10 @@ class CarefulCommand(TyperCommand):
         An empty value is a variable of the shell that is not set; as a path it would be the
         current folder.
         """
+        parameters: Iterable[Any] = self.get_params(ctx)
         awaits = {
             name: 0 if each.is_flag or each.count else each.nargs
-            for each in self.get_params(ctx)
+            for each in parameters
             if each.param_type_name == "option"
             for name in (*each.opts, *each.secondary_opts)
         }

@@ -145,8 +145,8 @@ class Run:
     ) -> tuple[dict[str, object], list[Path], Measurement | None, list[str]]:
         """As `one`, of the report no more than its row of the summary."""
         run = replace(self, analysis=replace(self.analysis, reading=reading))
-        result, *others = run.one(trace, places, inputs, progress)
-        return summary_row(trace, result), *others
+        result, written, measurement, problems = run.one(trace, places, inputs, progress)
+        return summary_row(trace, result), written, measurement, problems
 
     def one(
         self, trace: Path, places: Places, inputs: Sequence[Path], progress: Progress | None = None

@@ -20,7 +20,6 @@ from tracelens_ext.settings import ReadingOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.categorize.categorizer import Explanation, Match
     from tracelens_ext.categorize.matcher import BoundPack
 
@@ -48,14 +47,13 @@ def list_rules(
     from tracelens_ext.report.terminal import frame_table
 
     asked = KernelCategorizer.create(**options.arguments())
+    every = list(_rows(asked.packs))
     rows = [
-        row
-        for row in _rows(asked.packs)
-        if category in (None, row["category"]) and pack in (None, row["pack"])
+        row for row in every if category in (None, row["category"]) and pack in (None, row["pack"])
     ]
     if not rows:
-        _refuse_unknown(category, {row["category"] for row in _rows(asked.packs)})
-        _refuse_unknown(pack, {row["pack"] for row in _rows(asked.packs)})
+        _refuse_unknown(category, {row["category"] for row in every})
+        _refuse_unknown(pack, {row["pack"] for row in every})
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
@@ -64,7 +62,8 @@ def list_rules(
         screen.print(frame_table(pd.DataFrame(rows), columns=_FIRST if narrow else _SHOWN))
         if narrow:
             print_line(f"The other columns need {NARROW} columns of the terminal; --json has them.")
-    _report_problems(asked)
+    for problem in asked.problems:
+        print_line(f"plugin {problem}", error=True)
 
 
 @rules.command("show")
@@ -221,11 +220,6 @@ def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     return [*taking_part, *to_choose], registry.problems
 
 
-def _report_problems(categorizer: KernelCategorizer) -> None:
-    for problem in categorizer.problems:
-        typer.echo(f"plugin {problem}", err=True)
-
-
 def explain(
     name: str | None = None,
     op: str | None = None,
@@ -252,11 +246,8 @@ def explain(
     if (name is None) == (op is None) or (op is not None and cpu_op is not None):
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
     asked = KernelCategorizer.create(**options.arguments())
-    if name is not None:
-        explanation = explain_name(asked, name, cpu_op)
-    else:
-        explanation = explain_name(asked, op or "", kind="op")
-    for line in explanation_lines(explanation):
+    explanation = explain_name(asked, name or op or "", cpu_op, "kernel" if op is None else "op")
+    for line in _lines(explanation):
         print_line(line)
     if op is not None and explanation.category == OTHER_OP:
         print_line(
@@ -266,32 +257,37 @@ def explain(
         print_line(f"plugin {problem}", error=True)
 
 
-def explanation_lines(explanation: Explanation) -> list[str]:
+def _lines(explanation: Explanation) -> list[str]:
     """An explanation as lines of text."""
-    winner = explanation.winner
+    winner, lines = explanation.winner, [f"category  {explanation.category}"]
     if winner is None:
-        lines = [f"category  {explanation.category}", "no rule matches this name"]
+        lines.append("no rule matches this name")
     else:
-        lines = [f"category  {explanation.category}"]
-        lines += [f"vendor    {winner.verdict.vendor}"] if winner.verdict.vendor else []
-        lines += [f"library   {winner.verdict.library}"] if winner.verdict.library else []
-        lines += [f"rule      {winner.verdict.rule}  ({winner.place})"]
-        lines += [f"for       {winner.about}"] if winner.about else []
-        for label, pattern in (("pattern", winner.pattern), ("cpu_op", winner.condition)):
-            if pattern is not None:
-                whole = f"…  (whole: tracelens-ext rules show {winner.verdict.pack})"
-                cut = pattern if len(pattern) <= _LONGEST else pattern[:_LONGEST] + whole
-                lines.append(f"{label:8}  {cut}")
-    held = [match for match in explanation.others if match.holds]
-    failed = [match for match in explanation.others if not match.holds]
+        told = {
+            "vendor": winner.verdict.vendor,
+            "library": winner.verdict.library,
+            "rule": f"{winner.verdict.rule}  ({winner.place})",
+            "for": winner.about,
+            "pattern": winner.pattern,
+            "cpu_op": winner.condition,
+        }
+        whole = f"…  (whole: tracelens-ext rules show {winner.verdict.pack})"
+        for label, text in told.items():
+            if text:
+                is_long = len(text) > _LONGEST and label in ("pattern", "cpu_op")
+                lines.append(f"{label:8}  {text[:_LONGEST] + whole if is_long else text}")
+    held = [_short(match) for match in explanation.others if match.holds]
+    failed = [
+        f"{_short(match)}, needs cpu_op {match.condition}"
+        for match in explanation.others
+        if not match.holds
+    ]
     if held:
-        lines += ["", "would have matched, but comes later:"]
-        lines += [f"  {_short(match)}" for match in held]
+        lines += ["", "would have matched, but comes later:", *held]
     if failed:
-        lines += ["", "matches the name, but was launched by another operation:"]
-        lines += [f"  {_short(match)}, needs cpu_op {match.condition}" for match in failed]
+        lines += ["", "matches the name, but was launched by another operation:", *failed]
     return lines
 
 
 def _short(match: Match) -> str:
-    return f"{match.verdict.category}  {match.verdict.rule}  ({match.place})"
+    return f"  {match.verdict.category}  {match.verdict.rule}  ({match.place})"

@@ -76,14 +76,7 @@ Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
 def show(
     report: Report, blocks: Iterable[Block], *, json: bool = False, all_notes: bool = False
 ) -> None:
-    """Print a report: its blocks, then its notes; or as JSON all of it but the blocks.
-
-    Args:
-        report: the tables and all that goes with them.
-        blocks: what a terminal shows of it, from above.
-        json: whether that is printed as JSON.
-        all_notes: whether notes take more than five lines.
-    """
+    """Print a report: its blocks, then its notes (all of them, or five lines); or it as JSON."""
     if json:
         print_report(report)
         return
@@ -98,9 +91,8 @@ def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
     """Print blocks one below the other."""
     for block in blocks:
         if isinstance(block, str):
-            indent = "    " * block.startswith(" ")
-            _show_lines(folded(block, screen.width, indent) or [""], screen)
-        elif isinstance(block, list | tuple):
+            block = folded(block, screen.width, "    " * block.startswith(" ")) or [""]
+        if isinstance(block, list | tuple):
             _show_lines(block, screen)
         elif callable(block):
             show_blocks(block(screen), screen)
@@ -127,7 +119,7 @@ def trace_report(
     """Tables of a trace as a report."""
     from tracelens_ext.report.report import Report
 
-    told: list[tuple[str, object]] = [("Trace", str(trace)), *facts]
+    told = [("Trace", str(trace)), *facts]
     return Report(title, tables, told, list(notes), members=members or {})
 
 
@@ -140,12 +132,7 @@ def print_report(report: Report, form: Format | None = None) -> None:
 
 
 def print_line(text: str, *, error: bool = False) -> None:
-    """Print a line; what could act on a terminal, or break the line, is shown as an escape.
-
-    Args:
-        text: the line.
-        error: to standard error.
-    """
+    """Print a line; what could act on a terminal, or break the line, is shown as an escape."""
     from tracelens_ext.report.terminal import safe_text
 
     typer.echo(safe_text(text), err=error)
@@ -222,11 +209,12 @@ def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) ->
     texts = [folded(note, min(screen.width, _WIDEST_TEXT)) for note in notes]
     lines = [line for text in texts for line in text]
     if len(lines) > _NOTE_LINES and not whole:
-        shown = lines[: _NOTE_LINES - 1]
-        fitting = sum(sum(map(len, texts[: at + 1])) <= len(shown) for at in range(len(texts)))
-        lines = [line for text in texts[:fitting] for line in text]
-        if not lines:  # the first alone has no room
-            lines = [*shown[:-1], f"{shown[-1]} …"]
-        more = len(texts) - fitting
+        room, left = _NOTE_LINES - 1, texts.copy()
+        cut = [*lines[: room - 1], f"{lines[room - 1]} …"]  # where the first alone has no room
+        lines = []
+        while len(lines) + len(left[0]) <= room:
+            lines += left.pop(0)
+        more = len(left) - (not lines)
+        lines = lines or cut
         lines.append(f"and {more} more note{'s' if more > 1 else ''}: --notes")
     _show_lines(lines, screen)
