@@ -62,10 +62,9 @@ class Stopping:
         return "terminated" if self._number == signal.SIGTERM else "interrupted"
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a worker that inherited this: it just ends
-            os._exit(_BASE_EXIT_CODE + number)
         self._times += 1
-        if self._times >= _PATIENCE:
+        # A worker that inherited this just ends.
+        if os.getpid() != self._process or self._times >= _PATIENCE:
             os._exit(_BASE_EXIT_CODE + number)
         if self._times == 1:
             self._number = number
@@ -102,11 +101,10 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
     if columns and not (columns.isdecimal() and int(columns) >= _LEAST_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
     try:
-        code = _run(arguments)
+        if (code := _run(arguments)) != _INTERRUPTED:
+            return code
     except KeyboardInterrupt:
-        code = _INTERRUPTED
-    if code != _INTERRUPTED:
-        return code
+        pass
     stopping = stopping or Stopping()
     return _fail(stopping.message(), stopping.exit_code())
 
@@ -120,11 +118,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stderr.write(f"tracelens-ext: {_file_in(given)}{_CRAMPED}\n")
         return 1
     try:
-        outcome = app(
-            args=list(arguments) if arguments is not None else None,
-            prog_name="tracelens-ext",
-            standalone_mode=False,
-        )
+        outcome = app(args=given, prog_name="tracelens-ext", standalone_mode=False)
         sys.stdout.flush()
     except TracelensError as error:
         return _fail(str(error), error.exit_code)
@@ -146,12 +140,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         if isinstance(error, ImportError) and "failed to map segment" in str(error):
             return _fail(f"{_file_in(given)}{_NO_MEMORY}", 1)
-        detail = " ".join(str(error).split())
-        return _fail(
-            f"internal error: {type(error).__name__}: {detail}; this is a bug: please report it"
-            f" with what {DEBUG_VARIABLE}=1 shows",
-            1,
-        )
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        bug = f"this is a bug: please report it with what {DEBUG_VARIABLE}=1 shows"
+        return _fail(f"internal error: {said}; {bug}", 1)
     return outcome if isinstance(outcome, int) else 0
 
 

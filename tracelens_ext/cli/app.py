@@ -45,9 +45,8 @@ def offered_commands(registry: PluginRegistry | None = None) -> dict[str, Comman
     commands: dict[str, Command] = {}
     for each in offered:
         with registry.guard(each.plugin.name):
-            if each.item.name in commands:
+            if commands.setdefault(each.item.name, each.item) is not each.item:
                 raise PluginAnswerError(f"command {each.item.name!r}: there is one already")
-            commands[each.item.name] = each.item
     return commands
 
 

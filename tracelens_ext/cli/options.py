@@ -10,10 +10,10 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -153,11 +153,7 @@ class SelectionOptions:
     device: int | None = None
 
     def selection(self, category: str | None = None) -> Selection:
-        """What they select.
-
-        Raises:
-            UsageError: they do not go together.
-        """
+        """What they select."""
         from tracelens_ext.iterations.selection import Selection
 
         if self.pstep_by is not None and self.pstep is None:
@@ -189,8 +185,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     A parameter of a dataclass stands for its fields, an option each: those that its docstring, or
     `_SHARED`, describes, and those of `ReportOptions`. What is `Annotated` is left to typer.
     """
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [each.replace(kind=keyword) for each in _options_of(command)]
+    parameters = _options_of(command)
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
@@ -209,6 +204,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         _called(command, given)
 
     with_dataclasses.__doc__ = _described(command.__doc__ or "")[0]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [each.replace(kind=keyword) for each in parameters]
     with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
     return with_dataclasses
@@ -216,19 +213,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters(taker: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a command, or the fields of a dataclass."""
-    if not is_dataclass(taker):
-        return list(inspect.signature(taker, eval_str=True).parameters.values())
-    types = get_type_hints(taker, None, {"Path": Path})
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return [
-        inspect.Parameter(
-            each.name,
-            keyword,
-            default=inspect.Parameter.empty if each.default is MISSING else each.default,
-            annotation=types[each.name],
-        )
-        for each in fields(taker)
-    ]
+    names = {"Path": Path} if is_dataclass(taker) else None  # what only type checkers import
+    return [*inspect.signature(taker, locals=names, eval_str=True).parameters.values()]
 
 
 def _options_of(taker: Callable[..., Any]) -> list[inspect.Parameter]:
