@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.chart.runs import Run
-    from tracelens_ext.chart.specification import ChartInput
 
 _SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
+
 _FORM = "FILE,ENGINE,MODEL,SECONDS"
 
 
@@ -90,7 +90,7 @@ def chart(
         nsys_cmd --nsys-cmd --nsys_cmd PROGRAM: The same as --nsys.
     """
     from tracelens_ext.chart.page import check_results, write_results
-    from tracelens_ext.chart.runs import grouped
+    from tracelens_ext.chart.runs import grouped, measure
     from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
 
     by_map = rules.categorizer is None
@@ -109,7 +109,16 @@ def chart(
     if nsys_cmd is not None:
         reading = replace(reading, nsys=nsys_cmd)
     split = "device" if per_device else "phase" if by_phase else ""
-    runs = _measured(wanted, rules, reading, split)
+    told: set[str] = set()
+    runs: list[Run] = []
+    for position, each in enumerate(wanted):  # only the measures stay in memory
+        chosen = rules.categorizer or each.map_name
+        how = shared.AnalysisOptions(
+            rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
+        )
+        analyzer = analyze(each.path, how)
+        runs += measure(analyzer.work, each, position, split)
+        show_problems(analyzer.problems, told)
     for run in runs:
         for warning in run.warnings:
             tell(f"{run.label}: {warning}")
@@ -117,33 +126,9 @@ def chart(
     if quiet:
         return
     notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
-    told = [f"{numbers}: {note}" for note, numbers in notes]
-    show(trace_report("Chart", "", {}, told), _blocks(runs), all_notes=screen.notes)
+    lines = [f"{numbers}: {note}" for note, numbers in notes]
+    show(trace_report("Chart", "", {}, lines), _blocks(runs), all_notes=screen.notes)
     tell_written(written)
-
-
-def _measured(
-    wanted: Sequence[ChartInput], rules: ChartRules, reading: ReadingOptions, split: str
-) -> list[Run]:
-    """Read and measure the inputs one after the other; only the measures stay in memory."""
-    from tracelens_ext.chart.runs import measure_devices, measure_phases, measure_run
-
-    told: set[str] = set()
-    runs: list[Run] = []
-    for position, given in enumerate(wanted):
-        chosen = rules.categorizer or given.map_name
-        how = shared.AnalysisOptions(
-            rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
-        )
-        analyzer = analyze(given.path, how)
-        if split == "device":
-            runs += measure_devices(analyzer.work, given, position)
-        elif split == "phase":
-            runs += measure_phases(analyzer.work, given, position)
-        else:
-            runs.append(measure_run(analyzer.work, given, position))
-        show_problems(analyzer.problems, told)
-    return runs
 
 
 def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
@@ -161,19 +146,18 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
 def _shown(runs: Sequence[Run]) -> pd.DataFrame:
     import numpy as np
 
-    from tracelens_ext.chart.runs import TOTAL, category_table
-    from tracelens_ext.chart.specification import NS_PER_S
+    from tracelens_ext.chart.runs import NS_PER_S, TOTAL, category_table
 
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S
-    unit, scale = ("ms", 1e3) if short else ("sec", 1.0)
-    total = "total_elapsed" if short else TOTAL
+    unit, scale, total = ("ms", 1e3, "total_elapsed") if short else ("sec", 1.0, TOTAL)
     seconds: dict[str, object] = {}
     shares: dict[str, object] = {}
     for place, run in enumerate(runs):
-        column = np.append(table[place].to_numpy(), run.elapsed_ns / NS_PER_S)
+        elapsed = run.elapsed_ns / NS_PER_S
+        column = np.append(table[place].to_numpy(), elapsed)
         seconds[f"{place + 1} ({unit})"] = scale * column
-        shares[f"{place + 1} (%)"] = 100.0 * column / (run.elapsed_ns / NS_PER_S or 1.0)
+        shares[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
     # Of many runs the shares come last: what does not fit is left out from the end.
     pairs = zip(seconds.items(), shares.items(), strict=True)
     mixed = [part for pair in pairs for part in pair]
