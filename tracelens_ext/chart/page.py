@@ -23,6 +23,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
+from tracelens_ext.report.folder import write_folder
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_cards import Card
 from tracelens_ext.report.html_figures import Figure, bar_piece, bars_spec
@@ -35,6 +36,7 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
 
 if TYPE_CHECKING:
     import os
@@ -242,9 +244,6 @@ def check_results(
 
     `inputs` are never written over, whatever `force` says.
     """
-    from tracelens_ext.report.html import require_html_extra
-    from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
-
     require_html_extra()
     check_output(Path(folder) / PAGE, inputs, force=force)
     check_folder(folder, [CSV], inputs, force=force)
@@ -255,8 +254,6 @@ def write_results(
     folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
-    from tracelens_ext.chart.runs import kernel_table
-    from tracelens_ext.report.folder import write_folder
     from tracelens_ext.report.table_files import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {

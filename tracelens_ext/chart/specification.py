@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.text import encodable
+from tracelens_ext.trace_files import trace_suffixes
 
 if TYPE_CHECKING:
     import os
@@ -38,8 +39,6 @@ class ChartInput:
 
     def label(self, position: int) -> str:
         """What the bar of this input is called: unlike all others, as the position is in it."""
-        from tracelens_ext.trace_files import trace_suffixes
-
         name = self.path.name
         suffixes = (*sorted(trace_suffixes(), key=len, reverse=True), ".csv")
         suffix = next((end for end in suffixes if name.lower().endswith(end)), "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, check_files, show_problems
 from tracelens_ext.cli.options import CarefulCommand
@@ -13,6 +14,7 @@ from tracelens_ext.cli.outputs import tell_written
 from tracelens_ext.cli.screen import Block, Part, show, tell, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -30,9 +32,6 @@ class ChartCommand(CarefulCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
         """Write the engines and models that there are maps for."""
-        from tracelens_ext.chart.specification import known_models
-        from tracelens_ext.report.terminal import safe_text
-
         rows = [
             (safe_text(engine), safe_text(", ".join(models)))
             for engine, models in known_models().items()
@@ -91,7 +90,6 @@ def chart(
     """
     from tracelens_ext.chart.page import check_results, write_results
     from tracelens_ext.chart.runs import grouped, measure
-    from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
 
     by_map = rules.categorizer is None
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=not by_map)

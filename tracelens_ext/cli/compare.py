@@ -14,6 +14,7 @@ from tracelens_ext.cli.load import analyze, find_traces, show_problems
 from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import Block, Part, print_line, print_report, show, tell
 from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format
 
@@ -198,8 +199,6 @@ def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Itera
 
 def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     """Leave out what other columns tell; simplify kernel names, which come first."""
-    from tracelens_ext.kernel_names import short_name
-
     # Of several traces there is room for the percentages alone.
     several = () if "difference_ms" in frame else ("difference_ms", "by_speed_ms")
     told = ("ratio", "_count", "_calls", "_kernels", "by_calls_ms", "backward", "only_in", *several)

@@ -10,6 +10,9 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, find_traces
 from tracelens_ext.cli.screen import print_line, show, tell, trace_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.terminal import frame_table
 
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
@@ -54,8 +57,6 @@ def export(
     from tracelens_ext.export.chosen import Choice, parse_window, shifts
     from tracelens_ext.export.counters import spans_of
     from tracelens_ext.export.perfetto import Source, Told, perfetto_json
-    from tracelens_ext.report.atomic import written_beside
-    from tracelens_ext.report.manifest import check_output
 
     if window is not None and iteration is not None:
         raise UsageError("--window and --iteration exclude each other; give one")
@@ -161,7 +162,6 @@ def sql(
     if json and csv:
         raise UsageError("--json and --csv exclude each other; give one")
     from tracelens_ext.export.database import query
-    from tracelens_ext.report.terminal import frame_table
 
     rows, more = query(analyze(trace, analysis), statement, limit=limit, timeout=timeout)
     if csv:

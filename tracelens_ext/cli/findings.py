@@ -20,7 +20,11 @@ from tracelens_ext.cli.outputs import check_texts, tell_written, write_text
 from tracelens_ext.cli.screen import Block, Part, bold, folded, show, tell, trace_report
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.json_text import nested_json_text
+from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import Progress, ReadingOptions
+from tracelens_ext.tables.short_names import cut_middle
+from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +61,6 @@ def findings(
         intervals: With --json: the stretches of time of each finding.
     """
     from tracelens_ext.cli.parallel import each_trace
-    from tracelens_ext.report.json_text import nested_json_text
 
     if intervals and not json:
         raise UsageError("--intervals needs --json")
@@ -155,7 +158,6 @@ def _savings(model: Mapping[str, object]) -> str:
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Label and text of each part, in the order of the page."""
     from tracelens_ext.findings.told import evidence_text, place_texts
-    from tracelens_ext.text import ms_text
 
     low, high = finding.saving_low_ms, finding.saving_high_ms
     bounds = [f"at least {ms_text(low)}"] if low is not None else []
@@ -174,9 +176,6 @@ def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _cut(name: str, width: int = _NAME) -> str:
-    from tracelens_ext.report.terminal import safe_text
-    from tracelens_ext.tables.short_names import cut_middle
-
     return cut_middle(safe_text(name), width)
 
 
@@ -242,7 +241,6 @@ def what_if(
     from tracelens_ext.findings.detect import tell_claims
     from tracelens_ext.replay.changes import parse_change
     from tracelens_ext.replay.what_if import read_waits
-    from tracelens_ext.report.json_text import nested_json_text
 
     asked = [parse_change(text) for text in change] if change else None
     table = None if waits is None else read_waits(waits)

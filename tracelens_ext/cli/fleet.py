@@ -15,13 +15,13 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import chosen_cache, progress_bars, show_problems
 from tracelens_ext.cli.screen import Block, Part, show, tell
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tracelens_ext.fleet import FleetResult
-    from tracelens_ext.report.report import Report
 
 _TIMES = ("total_time", "busy_time", "computation_time", "exposed_comm_time", "idle_time")
 _SHOWN = ("mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%)")
@@ -131,8 +131,6 @@ def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
 
 
 def _report(result: FleetResult) -> Report:
-    from tracelens_ext.report.report import Report
-
     facts: list[tuple[str, object]] = [
         ("Results", result.out),
         ("Traces analysed", result.done),
@@ -231,7 +229,6 @@ def ranks(results: str, top: int = 20, json: bool = False) -> None:
     require_fleet_extra()
     from tracelens_ext.fleet.store import ResultStore
     from tracelens_ext.fleet.together import TABLES
-    from tracelens_ext.report.report import Report
 
     store = ResultStore.at(results)
     tables = {name: store.get_table(name).to_pandas() for name in TABLES}

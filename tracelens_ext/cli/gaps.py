@@ -15,8 +15,12 @@ from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.outputs import STANDARD_OUTPUT, check_texts, tell_written, write_text
 from tracelens_ext.cli.screen import NARROW, Block, Part, first_lines, show, trace_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
+from tracelens_ext.report.terminal import frame_table, name_text
 from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.tables.short_names import cut_middle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -229,7 +233,6 @@ class GapReport:
     def text(self) -> str:
         """The detailed text for a file."""
         from tracelens_ext.gaps.histogram import BINS
-        from tracelens_ext.report.kernel_text import gap_text
 
         return gap_text(
             self.tables,
@@ -269,7 +272,6 @@ class GapReport:
 
 
 def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
-    from tracelens_ext.report.kernel_text import NO_OPERATION
     from tracelens_ext.tree import UNLINKED
 
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
@@ -322,8 +324,6 @@ def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Bl
 
 
 def _longest(longest: pd.DataFrame) -> Part:
-    from tracelens_ext.kernel_names import simple_name
-    from tracelens_ext.report.terminal import name_text
     from tracelens_ext.trace import NONE
 
     shown = longest[["gap_us", "start_us", "cause"]].copy()
@@ -341,9 +341,6 @@ def _longest(longest: pd.DataFrame) -> Part:
 
 def _transitions(pairs: pd.DataFrame, room: int, console: Console, *, two_lines: bool) -> list[str]:
     """Each pair of kernels as `BEFORE → AFTER` in so many cells, or as two such texts."""
-    from tracelens_ext.report.terminal import name_text
-    from tracelens_ext.tables.short_names import cut_middle
-
     arrow, dots = sign("→", console), sign("…", console)
     marks = share_marks(pairs, console)
     before = [name_text(name) for name in pairs["kernel_before"]]
@@ -374,8 +371,6 @@ def sign(text: str, console: Console) -> str:
 def name_room(numbers: pd.DataFrame, console: Console) -> int:
     """Cells that are left for a column of names beside these columns."""
     from rich.console import Console as Other
-
-    from tracelens_ext.report.terminal import frame_table
 
     # Headers are folded where they would leave a name less.
     beside = Other(width=max(console.width - _NAME_AT_LEAST - 2, 1), file=None, color_system=None)
@@ -413,8 +408,6 @@ def cut_names(
 
     `beside`: texts that tell names apart too.
     """
-    from tracelens_ext.tables.short_names import cut_middle
-
     dots = sign("…", console)
     cut = [cut_middle(n, room - len(m), dots) + m for n, m in zip(names, marks, strict=True)]
     keys = list(zip(beside or cut, cut, strict=True))

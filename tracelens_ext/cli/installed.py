@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.lazy import pd
 
@@ -198,8 +199,6 @@ def demo(
         force: Overwrite a file that is not a demo trace.
     """
     from shlex import quote
-
-    from tracelens_ext.demo import copy_recording, is_demo_trace
 
     if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")

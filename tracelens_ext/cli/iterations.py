@@ -12,7 +12,10 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
 from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.report.terminal import name_text
 from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.tables.units import Shown
+from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,7 +50,6 @@ def iterations(
         top 0..: Iterations to print, the first ones.
     """
     from tracelens_ext.iterations.measured import iteration_table
-    from tracelens_ext.work.patterns import user_pattern
 
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, analysis)
@@ -96,7 +98,6 @@ def _shown(columns: Iterable[str]) -> list[str]:
 def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     """What each odd iteration took, against the median, in lines that fit."""
     from tracelens_ext.iterations.measured import ODD_AT_LEAST, ODD_BEYOND
-    from tracelens_ext.report.terminal import name_text
 
     odd = table.frame[table.frame["odd"] != ""]
     if not len(odd):
@@ -126,8 +127,6 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
 
 def _against(column: str, value: float, median: float) -> str:
     """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
-    from tracelens_ext.tables.units import Shown
-
     shown = Shown.of(column, [value, median])
     this, usual, unit = shown.text(value), shown.text(median), shown.unit
     named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()

@@ -21,7 +21,11 @@ from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.outputs import STANDARD_OUTPUT, check_texts, tell_written, write_text
 from tracelens_ext.cli.screen import NARROW, Block, Part, first_lines, show, trace_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.kernel_text import kernel_text
+from tracelens_ext.report.terminal import name_text
+from tracelens_ext.tables.short_names import told_apart
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +73,6 @@ def kernels(
         kernel_sources,
         kernel_statistics,
     )
-    from tracelens_ext.report.kernel_text import kernel_text
 
     wants_gaps = gaps or gap_output is not None
     if not wants_gaps and (given := shared.given_options(options)):
@@ -141,8 +144,6 @@ def _blocks(statistics: pd.DataFrame, top: int, sorted_by: str, selected: str) -
 
 
 def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
-    from tracelens_ext.report.terminal import name_text
-
     us, narrow = sign("μs", console), console.width < NARROW
     table = pd.DataFrame(
         {
@@ -174,8 +175,6 @@ def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[
 
 def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[str]:
     """The full names behind the first ranks, the most frequent of each."""
-    from tracelens_ext.report.terminal import name_text
-
     lines = ["", "FULL KERNEL NAMES:"]
     for rank, of_rank in names[names["rank"] <= top].groupby("rank"):
         full = of_rank["full_name"].tolist()
@@ -189,10 +188,6 @@ def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[
 
 def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[str]:
     """The first rows of `kernel_sources`, two lines each; where they are is not cut."""
-    from tracelens_ext.kernel_names import short_name
-    from tracelens_ext.report.terminal import name_text
-    from tracelens_ext.tables.short_names import told_apart
-
     shown = sources.head(top)
     counts = [f"{sign('×', console)}{count:,}" for count in shown["count"]]
     beside = max(map(len, counts), default=0)

@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.screen import tell
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError, UsageError
+from tracelens_ext.trace_files import (
+    is_pattern,
+    only_trace,
+    paths_matching,
+    suffixes_text,
+    traces_in,
+    traces_matching,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,8 +49,6 @@ def find_traces(
     finished reports: the one whose tables are in the folder, else the workbooks, else the JSON
     reports in it.
     """
-    from tracelens_ext.trace_files import is_pattern
-
     found: list[Path] = []
     problems: list[TraceError] = []
     for argument in arguments:
@@ -85,8 +91,6 @@ def check_files(paths: Iterable[Path]) -> None:
 
 
 def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
-    from tracelens_ext.trace_files import suffixes_text, traces_in
-
     if traces := traces_in(folder):
         return traces
     if or_reports:
@@ -103,8 +107,6 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
 
 
 def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
-    from tracelens_ext.trace_files import paths_matching, traces_matching
-
     found = traces_matching(pattern)
     if or_reports:
         from tracelens_ext.compare.finished import is_report, reports_among
@@ -132,7 +134,6 @@ def analyze(
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.recording.told import is_of_tpu
-    from tracelens_ext.trace_files import only_trace
 
     trace = only_trace(trace)
     with reading_of(trace, progress) as progress:

@@ -12,9 +12,9 @@ from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.screen import Block, Part, first_lines, show, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
 from tracelens_ext.settings import ReadingOptions
 
-_Tables = dict[str, pd.DataFrame]
 By = Literal["operation", "module", "frame", "phase"]
 _COLUMNS: dict[By, list[str]] = {
     "operation": ["phase", "operation", "outer_operation"],
@@ -79,7 +79,6 @@ def show_snapshots(
 ) -> None:
     """Print the tables of a snapshot of PyTorch's allocator, or of two compared."""
     from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
-    from tracelens_ext.report.report import Report
 
     if len(paths) > 2:
         raise UsageError("two snapshots are compared, not more")
@@ -96,7 +95,9 @@ def show_snapshots(
     show(Report("Memory", tables, facts, notes), [lines, *parts], json=json, all_notes=screen.notes)
 
 
-def _of_device(tables: _Tables, device: int | None, none: str, file: str) -> _Tables:
+def _of_device(
+    tables: dict[str, pd.DataFrame], device: int | None, none: str, file: str
+) -> dict[str, pd.DataFrame]:
     """The rows of one device, if only one is asked about."""
     if device is None:
         return tables
@@ -106,7 +107,7 @@ def _of_device(tables: _Tables, device: int | None, none: str, file: str) -> _Ta
     return {name: table[table["device"] == device] for name, table in tables.items()}
 
 
-def _devices(tables: _Tables, by: By, top: int) -> Iterator[Block]:
+def _devices(tables: dict[str, pd.DataFrame], by: By, top: int) -> Iterator[Block]:
     """A sentence and tables for each device."""
     title = f"Alive at the peak, by {by}"
     sizes = tables["memory_at_peak"].groupby("device")["bytes"].sum()

@@ -13,6 +13,7 @@ from tracelens_ext.cli.load import check_files, chosen_cache, reading_of, tell_d
 from tracelens_ext.cli.outputs import check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import print_report, tell
 from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.report.report import Format
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -151,8 +152,6 @@ app.command()(stats)
 
 
 def _places(csv: Path | None, xlsx: Path | None) -> Places:
-    from tracelens_ext.report.report import Format
-
     if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
         raise UsageError(f"{csv}: names one file for several tables; name a folder")
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":

@@ -20,6 +20,7 @@ from typer.core import TyperCommand
 
 from tracelens_ext.cli.screen import screen_width
 from tracelens_ext.errors import UsageError
+from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
 
@@ -198,8 +199,6 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         if adds_notes:
             given.pop("notes")
         if given.get("device_peaks") is not None:
-            from tracelens_ext.roofline.peaks import read_peaks
-
             read_peaks(given["device_peaks"])  # before a trace is read that takes long
         _called(command, given)
 

@@ -13,7 +13,17 @@ import typer
 
 from tracelens_ext.cli.screen import print_line, tell
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.report import FORMAT_OF_SUFFIX, PAGE, Format
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
+from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.report import (
+    FORMAT_OF_SUFFIX,
+    PAGE,
+    Format,
+    check_places,
+    require_format,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,8 +108,6 @@ class Wanted:
 
     def check_extras(self) -> None:
         """Check that what the formats need is installed, before a trace is read for nothing."""
-        from tracelens_ext.report.report import require_format
-
         if self.format is not None:
             require_format(self.format)
         if self.html is not None:
@@ -137,7 +145,6 @@ def write_outputs(
 ) -> list[Path]:
     """Write a report, and say on standard error which tables are large for a workbook."""
     from tracelens_ext.report.excel import slow_tables
-    from tracelens_ext.report.report import write_report
 
     written = write_report(report, places, inputs, force=force)
     for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
@@ -147,8 +154,6 @@ def write_outputs(
 
 def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
     """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
-    from tracelens_ext.report.report import check_places
-
     for note in check_places(places, inputs, force=force):
         tell(note)
 
@@ -210,8 +215,6 @@ def check_texts(
 
     `json`, `every`: whether `--json` and `--all` are given, which do not go with all others.
     """
-    from tracelens_ext.report.manifest import check_output
-
     if every and not json:
         raise UsageError("--all is about the JSON; add --json")
     if json and STANDARD_OUTPUT in paths:
@@ -226,8 +229,6 @@ def check_texts(
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole text or nothing; `-` is standard output."""
-    from tracelens_ext.report.atomic import written_beside
-
     if path == STANDARD_OUTPUT:
         typer.echo(text, nl=False)
         return
@@ -244,8 +245,6 @@ def tell_written(paths: Sequence[Path | None]) -> None:
 
 def _is_our_text(path: Path) -> bool:
     """Whether a file begins as the texts of this program do."""
-    from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
-
     begins = tuple(f"{title}\n{'=' * 50}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE))
     try:
         if not path.is_file():

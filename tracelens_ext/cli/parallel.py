@@ -28,6 +28,7 @@ from tracelens_ext.cli.load import several_progress
 from tracelens_ext.cli.screen import print_line
 from tracelens_ext.errors import OutputError, TraceError
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
+from tracelens_ext.readers.ahead import text_bytes
 from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:
@@ -73,8 +74,6 @@ def each_trace(
 
 def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
     """How many processes work on traces, and how many processes each of them may use."""
-    from tracelens_ext.readers.ahead import text_bytes
-
     sizes = []
     for trace in traces:
         with contextlib.suppress(OSError):

@@ -11,17 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, load_pack
+from tracelens_ext.categorize.check import check_packs, draft_rules, group_unknown, toml_pack
+from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.matcher import BoundPack
+from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.screen import NARROW, console, print_line, tell
+from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.json_text import json_safe
+from tracelens_ext.report.terminal import frame_table
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.categorize.categorizer import Explanation, Match
-    from tracelens_ext.categorize.matcher import BoundPack
 
 _LONGEST = 200  # characters of a pattern
 
@@ -43,9 +51,6 @@ def list_rules(
         pack: Only rules of this pack.
         as_json --json: Print JSON.
     """
-    from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.report.terminal import frame_table
-
     asked = KernelCategorizer.create(**options.arguments())
     every = list(_rows(asked.packs))
     rows = [
@@ -73,9 +78,6 @@ def show(pack: str) -> None:
     Operands:
         pack PACK: Its name, as in `rules list`.
     """
-    from tracelens_ext.categorize.check import toml_pack
-    from tracelens_ext.report.json_text import json_safe
-
     packs, _ = _installed_packs()
     found = next((bound.pack for bound in packs if bound.pack.name == pack), None)
     if found is None:
@@ -96,10 +98,6 @@ def check(files: list[Path] | None = None, strict: bool = False) -> None:
     Options:
         strict: Exit with 1 for warnings too.
     """
-    from tracelens_ext.categorize import load_pack
-    from tracelens_ext.categorize.check import check_packs
-    from tracelens_ext.categorize.matcher import BoundPack
-
     problems: list[str] = []
     if files:
         packs = [BoundPack(load_pack(path), "rules") for path in files]
@@ -140,11 +138,6 @@ def suggest(
         output -o: Write the draft here.
         top 1..: At most this many rules.
     """
-    from tracelens_ext.categorize import UNCATEGORIZED
-    from tracelens_ext.categorize.check import draft_rules, group_unknown
-    from tracelens_ext.errors import OutputError
-    from tracelens_ext.report.atomic import written_beside
-    from tracelens_ext.report.json_text import json_safe
     from tracelens_ext.timeline.overview import whole_graphs
 
     if output is not None and output.exists():
@@ -195,8 +188,6 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
     """Raise when nothing is called what was asked for."""
     from difflib import get_close_matches
 
-    from tracelens_ext.errors import UsageError
-
     if asked is not None and asked not in known:
         near = get_close_matches(asked, known, n=3, cutoff=0.7)
         listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
@@ -205,9 +196,6 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
 
 def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     """Every pack that is installed, chosen or not, and the plugins that fail."""
-    from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.maps import offered_packs
-    from tracelens_ext.categorize.matcher import BoundPack
     from tracelens_ext.hooks import load_registry
 
     registry = load_registry()
@@ -238,10 +226,7 @@ def explain(
         op: Explain this CPU operation, not a kernel.
         cpu_op: The CPU operation that launched it.
     """
-    from tracelens_ext.categorize import KernelCategorizer
     from tracelens_ext.categorize.categorizer import explain as explain_name
-    from tracelens_ext.categorize.rules import OTHER_OP
-    from tracelens_ext.errors import UsageError
 
     if (name is None) == (op is None) or (op is not None and cpu_op is not None):
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tracelens_ext.report.report import Format, Report, report_text
+from tracelens_ext.report.terminal import frame_table, safe_text
+from tracelens_ext.tables.registry import find_table
+from tracelens_ext.text import ms_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.lazy import pd
-    from tracelens_ext.report.report import Format, Report
     from tracelens_ext.tables.table import Table
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -46,16 +50,12 @@ class Part:
     def of(cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None) -> Part:
         """A registered table, or that of a name, as its declaration has it on a screen."""
         if isinstance(table, str):
-            from tracelens_ext.tables.registry import find_table
-
             table = find_table(table)
         title, _, columns = table.screen.partition(": ")
         return cls(title, frame, columns.split(", ") if columns else None, rows)
 
     def __call__(self, _: Console) -> Iterable[Any]:
         """What is printed."""
-        from tracelens_ext.report.terminal import frame_table
-
         if len(self.frame) and self.rows != 0:
             yield [""]
             yield frame_table(
@@ -117,24 +117,18 @@ def trace_report(
     members: Mapping[str, object] | None = None,
 ) -> Report:
     """Tables of a trace as a report."""
-    from tracelens_ext.report.report import Report
-
     told = [("Trace", str(trace)), *facts]
     return Report(title, tables, told, list(notes), members=members or {})
 
 
 def print_report(report: Report, form: Format | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    from tracelens_ext.report.report import Format, report_text
-
     for piece in report_text(report, form or Format.json):
         typer.echo(piece, nl=False)
 
 
 def print_line(text: str, *, error: bool = False) -> None:
     """Print a line; what could act on a terminal, or break the line, is shown as an escape."""
-    from tracelens_ext.report.terminal import safe_text
-
     typer.echo(safe_text(text), err=error)
 
 
@@ -168,7 +162,6 @@ def _show_lines(lines: Sequence[str], screen: Console) -> None:
 def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     """Lines as this terminal can show them: one that knows ASCII only, in that."""
     from tracelens_ext.gaps.histogram import ascii_lines
-    from tracelens_ext.report.terminal import safe_text
 
     lines = [safe_text(line) for line in lines]
     if not screen.options.ascii_only:
@@ -186,8 +179,6 @@ def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
     """A text in lines that fit; no word is broken, and no number parted from its unit."""
-    from tracelens_ext.report.terminal import safe_text
-
     text = _BEFORE_UNIT.sub("\u00a0", safe_text(text))
     lines = textwrap.wrap(text, max(width, 40), subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
@@ -195,8 +186,6 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
 
 def fact_text(label: str, value: object) -> str:
     """A fact of a report in a line; a time in the unit that fits."""
-    from tracelens_ext.text import ms_text
-
     if isinstance(value, float):
         if label.endswith(" (ms)"):
             return f"{label.removesuffix(' (ms)')}: {ms_text(value)}"

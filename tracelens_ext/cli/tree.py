@@ -10,8 +10,12 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.screen import print_report, screen_width, trace_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import short_name
+from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.tables.short_names import cut_middle
 from tracelens_ext.tables.units import fitting_unit
+from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +55,6 @@ def tree(
         as_json --json: Print the tree as JSON.
     """
     from tracelens_ext.operations.tree_table import folded_stacks, merged_tree, tree_rows
-    from tracelens_ext.report.terminal import safe_text
-    from tracelens_ext.work.patterns import user_pattern
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
@@ -87,9 +89,6 @@ def _busy(tree: MergedTree) -> str:
 
 def _lines(tree: MergedTree, *, depth: int | None, min_percent: float, width: int) -> Iterator[str]:
     """The tree as text, a line a node of at most so many columns, and what was left out."""
-    from tracelens_ext.kernel_names import short_name
-    from tracelens_ext.report.terminal import name_text
-    from tracelens_ext.tables.short_names import cut_middle
     from tracelens_ext.trace import GPU_KINDS
 
     percent = tree.percent()
