@@ -180,18 +180,16 @@ class GapReport:
             "",
             f"Active streams: {len(records)}",
         ]
-        places = {(record["device"], record["stream"]) for record in records}
-        several_processes = len(places) < len(records)
+        devices = {record["device"] for record in records}
+        several_processes = len({(r["device"], r["stream"]) for r in records}) < len(records)
         for record in records:
             name = f"Stream {record['stream']}"
-            if len({device for device, _ in places}) > 1 or several_processes:
+            if len(devices) > 1 or several_processes:
                 name = f"Device {record['device']}, stream {record['stream']}"
             if several_processes:
                 name = f"Process {record['process']}, {name[0].lower()}{name[1:]}"
-            own, overlapped = (
-                in_words(round(record[column] * 1e3), like=idle)
-                for column in ("idle_time_us", "overlapped_us")
-            )
+            own = in_words(round(record["idle_time_us"] * 1e3), like=idle)
+            overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
             beside = f", {overlapped} of it beside another stream" if len(gaps.lanes) > 1 else ""
             lines.append(f"  {name}: {record['gap_count']} gaps, {own} idle time{beside}")
         return lines
@@ -200,11 +198,8 @@ class GapReport:
         """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
         from tracelens_ext.gaps.histogram import telling_histogram
 
-        bounds = [
-            None if bound is None else bound * factor
-            for bound in (self.options.hist_min, self.options.hist_max)
-        ]
         length = self.streams.gaps.duration / 1e3 * factor
+        bounds = [each and each * factor for each in (self.options.hist_min, self.options.hist_max)]
         return telling_histogram(length, bins, *bounds, log=self.options.log)
 
     @property

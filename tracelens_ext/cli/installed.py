@@ -25,23 +25,15 @@ plugins = typer.Typer(help="Installed plugins: what each brings, and what is wro
 
 
 @plugins.callback(invoke_without_command=True)
-def show(context: typer.Context, strict: bool = False) -> None:
-    """List the installed plugins, their hooks and rule packs, and their errors.
-
-    Options:
-        strict: Exit with 1 if a plugin has an error.
-    """
-    if context.invoked_subcommand is None:
-        list_plugins(strict)
-
-
 @plugins.command("list")
-def list_plugins(strict: bool = False) -> None:
+def list_plugins(context: typer.Context, strict: bool = False) -> None:
     """List the installed plugins, their hooks and rule packs, and their errors.
 
     Options:
         strict: Exit with 1 if a plugin has an error.
     """
+    if context.invoked_subcommand is not None:
+        return
     from tracelens_ext.hooks import NO_PLUGINS_VARIABLE, load_registry
 
     found = plugin_status(load_registry())
