@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,17 +44,6 @@ class ChartCommand(CarefulCommand):
 COMMAND_CLASS = ChartCommand
 
 
-@dataclass(frozen=True)
-class ChartRules(shared.RuleOptions):
-    """Which rules give kernels their categories.
-
-    Options:
-        categorizer: Use these categories for all inputs, such as builtin or jax; engine and model
-            are labels then, and FILE alone will do.
-        maps FILE: More engines and models: a JSON file, or a folder of them.
-    """
-
-
 def chart(
     inputs: list[str] | None = None,
     in_file: list[str] | None = None,
@@ -66,7 +55,7 @@ def chart(
     force: bool = False,
     quiet: bool = False,
     *,
-    rules: ChartRules,
+    rules: shared.RuleOptions,
     reading: ReadingOptions,
     screen: shared.Screen,
 ) -> None:
@@ -87,6 +76,9 @@ def chart(
         per_device: A bar for each GPU, not one for all of a trace.
         by_phase: A bar for each phase of serving: prefill, decode …
         nsys_cmd --nsys-cmd --nsys_cmd PROGRAM: The same as --nsys.
+        categorizer: Use these categories for all inputs, such as builtin or jax; engine and model
+            are labels then, and FILE alone will do.
+        maps FILE: More engines and models: a JSON file, or a folder of them.
     """
     from tracelens_ext.chart.page import check_results, write_results
     from tracelens_ext.chart.runs import grouped, measure

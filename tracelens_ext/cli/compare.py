@@ -60,7 +60,7 @@ def compare(
     top: int = 10,
     quiet: bool = False,
     *,
-    analysis: shared.AnalysisOfLinked,
+    analysis: shared.AnalysisOptions,
     screen: shared.Screen,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel.
@@ -80,6 +80,8 @@ def compare(
         last 3..: How many of them, at least 3.
         normalize: Also compare how much each trace loses against the roofline of its own device.
         top 0..: Operations and kernels to print.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
     """
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements

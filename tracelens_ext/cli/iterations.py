@@ -41,13 +41,15 @@ def iterations(
     json: bool = False,
     top: int = 50,
     *,
-    analysis: shared.AnalysisOfLinked,
+    analysis: shared.AnalysisOptions,
     screen: shared.Screen,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out.
 
     Options:
         top 0..: Iterations to print, the first ones.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
     """
     from tracelens_ext.iterations.measured import iteration_table
 

@@ -121,25 +121,6 @@ class AnalysisOptions(RuleOptions):
 
 
 @dataclass(frozen=True)
-class AnalysisOfLinked(AnalysisOptions):
-    """Likewise, perhaps of linked GPU events alone.
-
-    Options:
-        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
-            without a launch, or not.  [default: include]
-    """
-
-
-@dataclass(frozen=True)
-class AnalysisOfReport(AnalysisOfLinked):
-    """Likewise, perhaps without categories.
-
-    Options:
-        kernel_categories: Give every kernel a category.
-    """
-
-
-@dataclass(frozen=True)
 class SelectionOptions:
     """Which GPU events are asked about.
 
@@ -183,8 +164,9 @@ def given_options(group: DataclassInstance) -> list[str]:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Make what a command's docstring says of its parameters their options.
 
-    A parameter of a dataclass stands for its fields, an option each: those that its docstring, or
-    `_SHARED`, describes, and those of `ReportOptions`. What is `Annotated` is left to typer.
+    A parameter of a dataclass stands for its fields, an option each: those that the command's
+    docstring, its own or `_SHARED` describes, and those of `ReportOptions`. What is `Annotated` is
+    left to typer.
     """
     parameters = _options_of(command)
     names = [each.name for each in parameters]
@@ -216,18 +198,18 @@ def _parameters(taker: Callable[..., Any]) -> list[inspect.Parameter]:
     return [*inspect.signature(taker, locals=names, eval_str=True).parameters.values()]
 
 
-def _options_of(taker: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The options of a command, or those that stand for a dataclass."""
+def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Parameter]:
+    """The options of a command, or those that stand for a dataclass; `outer` docstrings win."""
     described = _of_report()
     if taker is not ReportOptions:
         own = [each.__doc__ or "" for each in reversed(getattr(taker, "__mro__", (taker,)))]
-        for text in (_SHARED, *own):
+        for text in (_SHARED, *own, *outer):
             described |= _described(text)[1]
     found = []
     for parameter in _parameters(taker):
         name, kind = parameter.name, parameter.annotation
         if isinstance(kind, type) and is_dataclass(kind):
-            found += _options_of(kind)
+            found += _options_of(kind, taker.__doc__ or "", *outer)
         elif not hasattr(kind, "__metadata__") and name in described:
             option = _option(name, parameter.default, *described[name])
             found.append(parameter.replace(annotation=Annotated[kind, option]))

@@ -55,6 +55,9 @@ class Run:
         source_url URL: Link Python lines on the page: 'https://…/{path}#L{line}'.
         compare: Also compare all traces with the first, in one workbook.
         top 0..: Kernels to print.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
+        kernel_categories: Give every kernel a category.
     """
 
     wanted: Wanted
@@ -62,7 +65,7 @@ class Run:
     compare: bool = False
     total: bool = False
     force: bool = False
-    analysis: shared.AnalysisOfReport
+    analysis: shared.AnalysisOptions
     report_options: ReportOptions
     top: int = 10
     quiet: bool = False
