@@ -45,21 +45,22 @@ def statistics_of(
     if spec.missing:
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
-        totals = event_totals(read(spec.trace, reading), spec.with_memory, spec.tag)
+        trace = read(spec.trace, reading)
+        totals = event_totals(trace, spec.with_memory, spec.iteration_range)
         if not totals.kernels:
             remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
             raise TraceError(spec.trace, "holds no GPU kernels", remedy)
     elif spec.kernels is not None:
-        tag = spec.tag
+        tag = spec.iteration_range
         totals = EventTotals(
             kernel_totals(spec.kernels, reading),
-            memory_totals(spec.memory, spec.sizes, reading) if spec.memory else None,
-            range_total(spec.ranges, tag, reading) if spec.ranges and tag else None,
+            memory_totals(spec.mem, spec.mem_size, reading) if spec.mem else None,
+            range_total(spec.nvtx, tag, reading) if spec.nvtx and tag else None,
         )
     else:
-        raise UsageError(f"{spec.title}: name a table of kernels, or a trace")
+        raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
-    iterations = spec.iterations or _iterations(spec.title, totals.ranges, gpus)
+    iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
     return compute(
         classifier,
         totals.kernels,
@@ -67,7 +68,7 @@ def statistics_of(
         totals.ranges,
         iterations=iterations,
         gpus=gpus,
-        notes=(*spec.notes, *totals.notes),
+        notes=(*spec.remarks, *totals.notes),
     )
 
 
