@@ -76,7 +76,8 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
         run.elapsed_ns or longest for run in runs
     ):
         figures.append(_figure(table, runs, title, percent=True))
-    notes = [*run_notes(runs), *cut]
+    told = grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
+    notes = [*(f"{labels}: {note}" for note, labels in told), *cut]
     with written_beside(path) as beside:
         page = render_page(
             title=cleaned(title or DEFAULT_TITLE),
@@ -94,12 +95,6 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
         )
         beside.write_text(page, encoding="utf-8", newline="\n")
     return notes
-
-
-def run_notes(runs: Sequence[Run]) -> list[str]:
-    """What the reader should know of each run: warnings first, each note with its runs."""
-    about = [(run.label, [*run.warnings, *run.notes]) for run in runs]
-    return [f"{labels}: {note}" for note, labels in grouped(about)]
 
 
 def _figure(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
+from tracelens_ext.chart.specification import NS_PER_S, check_models, known_models, parse_inputs
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, check_files, show_problems
 from tracelens_ext.cli.options import CarefulCommand
@@ -136,7 +136,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
 def _shown(runs: Sequence[Run]) -> pd.DataFrame:
     import numpy as np
 
-    from tracelens_ext.chart.runs import NS_PER_S, TOTAL, category_table
+    from tracelens_ext.chart.runs import TOTAL, category_table
 
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S

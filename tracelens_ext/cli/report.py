@@ -173,17 +173,19 @@ class Run:
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
         """Write and show the comparison; 1 when there is none, else 0."""
+        from tracelens_ext.cli.compare import comparison_blocks
         from tracelens_ext.compare.comparison import compare
         from tracelens_ext.compare.report import comparison_report
 
         usable = [measurement for measurement in measured if measurement is not None]
+        problem = "" if len(usable) > 1 else "only one trace is left"
+        problem = problem if measured[0] else f"{traces[0]}: is the baseline"
+        if problem:
+            tell(f"{problem}; nothing can be compared")
+            return 1
+        places = self.wanted.for_comparison(traces[0].parent, several=True)
         try:
-            if measured[0] is None:
-                raise TracelensError(f"{traces[0]}: is the baseline; nothing can be compared")
-            if len(usable) < 2:
-                raise TracelensError("only one trace is left; nothing can be compared")
             comparison = compare(usable, total=self.total)
-            places = self.wanted.for_comparison(traces[0].parent, several=True)
             check_outputs(places, traces, force=self.force)
             report = comparison_report(comparison)
             written = write_outputs(report, places, traces, force=self.force)
@@ -193,8 +195,6 @@ class Run:
             tell(str(error))
             return 1
         if not self.quiet:
-            from tracelens_ext.cli.compare import comparison_blocks
-
             blocks = comparison_blocks(comparison, report, self.top)
             show(report, [[""], *blocks], all_notes=self.screen.notes)
             tell_written(written)

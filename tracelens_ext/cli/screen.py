@@ -58,14 +58,7 @@ class Part:
         """What is printed."""
         if len(self.frame) and self.rows != 0:
             yield [""]
-            yield frame_table(
-                self.frame,
-                title=self.title,
-                columns=self.columns,
-                rows=self.rows,
-                keep=self.keep,
-                name_width=self.name_width,
-            )
+            yield frame_table(**vars(self))
 
 
 #: What is on a screen: a sentence, which is folded; lines as they are; what rich shows; or what
