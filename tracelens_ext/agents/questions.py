@@ -158,8 +158,8 @@ class Questions:
         some = np.zeros_like(kept)
         some[np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]] = True
         rows, units = tree_rows(tree, kept & some), {"busy_time_ms": "ms"}
-        following = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
-        return _answer(rows, int(kept.sum()), units, following)
+        more = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
+        return _answer(rows, int(kept.sum()), units, more)
 
     def compare(self, path: str, other: str) -> Answer:
         """What changed from the first trace to the other: time, categories, operations, kernels.

@@ -60,8 +60,8 @@ _MS: Final = 1e3
 _MUCH_LONGER: Final = 3
 
 
-def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> list[str]:
-    """Write `result.html`, self-contained; answer its notes."""
+def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> None:
+    """Write `result.html`, self-contained."""
     require_html_extra()
     table = category_table(runs)
     pool = TextPool()
@@ -94,7 +94,6 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
             first_rows=max(FIRST_ROWS, pivot.total),
         )
         beside.write_text(page, encoding="utf-8", newline="\n")
-    return notes
 
 
 def _figure(

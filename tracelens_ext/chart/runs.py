@@ -171,12 +171,10 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     found = work.needed_categories
     code, labels = found.code.astype(np.int64), list(found.labels)
     events = np.flatnonzero(~work.is_kernel)
-    kinds = len(EventKind)
-    distinct, number = np.unique(
-        work.name[events].astype(np.int64) * kinds + work.kind[events], return_inverse=True
-    )
-    names = [work.trace.names[name] for name in (distinct // kinds).tolist()]
-    told = _memory_categories(work.op_categorizer, names, (distinct % kinds).tolist())
+    pairs = np.column_stack((work.name[events], work.kind[events]))
+    distinct, number = np.unique(pairs, axis=0, return_inverse=True)
+    names = [work.trace.names[name] for name in distinct[:, 0].tolist()]
+    told = _memory_categories(work.op_categorizer, names, distinct[:, 1].tolist())
     labels += [name for name in dict.fromkeys(told) if name is not None and name not in labels]
     of_name = np.array([NONE if name is None else labels.index(name) for name in told], np.int64)
     known = of_name[number] != NONE

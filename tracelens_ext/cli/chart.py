@@ -32,10 +32,8 @@ class ChartCommand(CarefulCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
         """Write the engines and models that there are maps for."""
-        rows = [
-            (safe_text(engine), safe_text(", ".join(models)))
-            for engine, models in known_models().items()
-        ]
+        models = known_models().items()
+        rows = [(safe_text(engine), safe_text(", ".join(own))) for engine, own in models]
         with formatter.section("Engines and their models"):
             formatter.write_dl(rows or [("none", "no plugin brings one; add yours with --maps")])
         super().format_epilog(ctx, formatter)
@@ -149,7 +147,7 @@ def _shown(runs: Sequence[Run]) -> pd.DataFrame:
         seconds[f"{place + 1} ({unit})"] = scale * column
         shares[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
     # Of many runs the shares come last: what does not fit is left out from the end.
-    pairs = zip(seconds.items(), shares.items(), strict=True)
-    mixed = [part for pair in pairs for part in pair]
-    ordered = mixed if len(runs) <= _SIDE_BY_SIDE else [*seconds.items(), *shares.items()]
+    ordered = [*seconds.items(), *shares.items()]
+    if len(runs) <= _SIDE_BY_SIDE:
+        ordered.sort(key=lambda part: int(part[0].split()[0]))
     return pd.DataFrame({"category": [*map(str, table.index), total], **dict(ordered)})

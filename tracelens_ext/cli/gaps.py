@@ -38,7 +38,7 @@ _NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 _GAP_TOP = 15
 _GAP_SORT: GapSort = "avg"
-_ASCII = {"→": "->", "×": "x", "…": "...", "μs": "us"}  # as they are shown
+_ASCII = {"→": "->", "×": "x", "…": "...", "μs": "us"}
 
 
 @dataclass(frozen=True)
@@ -69,21 +69,10 @@ class GapOptions:
         if self.hist_max is not None and high <= low:
             raise UsageError(f"--hist-max {high:g} is not above --hist-min {low:g}: no gap fits")
 
-    @property
-    def top(self) -> int:
-        """Pairs and longest gaps to print."""
-        return _GAP_TOP if self.gap_top is None else self.gap_top
-
 
 @dataclass(frozen=True)
 class OwnGapOptions(GapOptions):
-    """Likewise, by the shorter names that the command `gaps` has.
-
-    Options:
-        gap_top --gap-top --top -t 0..: Kernel pairs, longest gaps and (at most 8) host rows to
-            print.
-        gap_sort --gap-sort --sort -s: What kernel pairs are sorted by, largest first.
-    """
+    """Likewise, with the defaults that the command `gaps` shows."""
 
     gap_top: int = _GAP_TOP
     gap_sort: GapSort = _GAP_SORT
@@ -103,6 +92,9 @@ def gaps(
 
     Options:
         output --gap-output --output -o FILE: Write all about the gaps to a text file (- prints it).
+        gap_top --gap-top --top -t 0..: Kernel pairs, longest gaps and (at most 8) host rows to
+            print.
+        gap_sort --gap-sort --sort -s: What kernel pairs are sorted by, largest first.
     """
     selection = selecting.selection()
     check_texts([output], trace, force=force, json=json, every=options.all)
@@ -134,6 +126,7 @@ class GapReport:
         work, sort = analyzer.work, options.gap_sort or _GAP_SORT
         chosen: dict[str, Any] = {"selection": selection}
         self.options = options
+        self.top = _GAP_TOP if options.gap_top is None else options.gap_top
         #: the gaps of each stream
         self.streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
@@ -141,7 +134,7 @@ class GapReport:
         scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
         #: those of the stream that is selected, else of whole devices
         self.asked: ClassifiedGaps = devices if scope == "device" else self.streams
-        longest = max(options.top, tables.LONGEST_LISTED)
+        longest = max(self.top, tables.LONGEST_LISTED)
         bounds = options.hist_min, options.hist_max
         #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
         self.tables = {
@@ -213,9 +206,8 @@ class GapReport:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
         from tracelens_ext.gaps.histogram import histogram_lines
 
-        end = self.options.hist_max
-        if end is None:
-            end = self.streams.gaps.duration.max(initial=0) / 1e3
+        longest = self.streams.gaps.duration.max(initial=0) / 1e3
+        end = longest if self.options.hist_max is None else self.options.hist_max
         unit, factor = ("ns", 1e3) if end < _SHOWN_IN_NS else ("μs", 1.0)
         found, why = self.histogram(bins, factor)
         lines = [*filter(None, [why]), *histogram_lines(found, unit=unit, bars=bars)]
@@ -251,7 +243,7 @@ class GapReport:
         if len(set(summary["scope"])) == 1:
             title, summary = "WHY", summary.drop(columns="scope")
         yield Part(title, summary)
-        top = self.options.top
+        top = self.top
         if top:
             yield from _hosts(self.tables["gap_hosts"], min(top, _HOSTS_SHOWN))
         yield self._drawn
@@ -338,20 +330,17 @@ def _transitions(pairs: pd.DataFrame, room: int, console: Console, *, two_lines:
     """Each pair of kernels as `BEFORE → AFTER` in so many cells, or as two such texts."""
     arrow, dots = sign("→", console), sign("…", console)
     marks = share_marks(pairs, console)
-    before = [name_text(name) for name in pairs["kernel_before"]]
-    after = [name_text(name) for name in pairs["kernel_after"]]
+    before, after = ([*map(name_text, pairs[f"kernel_{side}"])] for side in ("before", "after"))
     if two_lines:
         first = [cut_middle(name, room, dots) for name in before]
         second = cut_names([f"{arrow} {name}" for name in after], marks, room, console, first)
         return [text for pair in zip(first, second, strict=True) for text in pair]
-    longest = max(map(len, marks), default=0)
-    both = max(room - len(arrow) - 2 - longest, 12)
+    both = max(room - len(arrow) - 2 - max(map(len, marks), default=0), 12)
 
     def fitted(one: str, other: str) -> str:
         if len(one) + len(other) > both:
             space = both - len(" #10")  # for those that look alike then
-            first = max(space // 2, space - len(other))
-            one = cut_middle(one, first, dots)
+            one = cut_middle(one, max(space // 2, space - len(other)), dots)
             other = cut_middle(other, space - len(one), dots)
         return f"{one} {arrow} {other}"
 
@@ -384,12 +373,8 @@ def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
 def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) -> list[str]:
     """What the signs behind names mean, `×N` and `#N`, if there are such signs."""
     times = sign("×", console)
-    said = []
-    if any(re.search(rf" {times}\d+$", name) for name in names):
-        said.append(f"{times}N: {shared}")
-    if any(re.search(rf" #\d+(?: {times}\d+)?$", name) for name in names):
-        said.append(f"#N: {alike}")
-    return said
+    said = {rf" {times}\d+$": f"{times}N: {shared}", rf" #\d+(?: {times}\d+)?$": f"#N: {alike}"}
+    return [text for end, text in said.items() if any(re.search(end, each) for each in names)]
 
 
 def cut_names(
