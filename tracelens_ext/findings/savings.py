@@ -148,10 +148,10 @@ def _title(finding: Finding, saving: float) -> str:
 
 def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> list[int]:
     """What is saved without the claims of some findings, ns."""
-    changes = [
+    changes = (  # one at a time: each has as many numbers as the program
         simulation.changes.change(Named("", tuple((f"finding:{each}", 0.0) for each in ids)))
         for ids in together
-    ]
+    )
     return [simulation.replayed.wall - wall for wall in simulation.replay.run(changes)[0].tolist()]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.work.group_search import items_before
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tracelens_ext.replay.program import Program
     from tracelens_ext.trace import Int64Array
@@ -101,42 +102,47 @@ class Replay:
             found.append(until - begin if host is None else host.between(clock, begin, until))
         return found[0] + self.latency, found[1], found[2]
 
-    def run(self, changes: Sequence[Change]) -> tuple[Int64Array, Replayed]:
+    def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
         """The wall time of each change, ns, and the unchanged replay."""
         most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.lane), 1))
-        todo = [Change(), *changes]
-        passes = (_Pass(self, todo[at : at + most]) for at in range(0, len(todo), most))
-        first = next(passes)
-        walls = [first.run(), *(each.run() for each in passes)]
-        return np.concatenate(walls)[1:], Replayed(
-            first.start, first.returned[:, 0].copy(), int(walls[0][0])
-        )
+        todo = iter(changes)
+        first = _Pass(self, chain((Change(),), islice(todo, most - 1)))
+        walls = [first.run()]
+        unchanged = Replayed(first.start, first.returned[:, 0].copy(), int(walls[0][0]))
+        del first
+        walls += [_Pass(self, chain((each,), islice(todo, most - 1))).run() for each in todo]
+        return np.concatenate(walls)[1:], unchanged
+
+    def columns(self, change: Change) -> tuple[Any, ...]:
+        """Offsets of nodes, blocks, ends of clocks; durations, tails, gaps; the least time."""
+        program, host = self.program, change.host
+        node, block, last = self.offsets if host is None else self.host_time(host)
+        duration = program.duration if change.duration is None else change.duration
+        gap = np.rint(self.gap * change.gap).astype(np.int64) if change.gap != 1.0 else self.gap
+        tail = self.tail - change.tail
+        return node - change.sooner, block, last, duration, tail, gap, change.at_least
 
 
 class _Pass:
     """One pass in the order of calls; a row a node or a block, a column a change."""
 
-    def __init__(self, replay: Replay, changes: Sequence[Change]) -> None:
+    def __init__(self, replay: Replay, changes: Iterable[Change]) -> None:
         self.replay, self.program = replay, replay.program
         program, lanes = replay.program, np.unique(replay.program.lane)
-        times = [replay.offsets if c.host is None else replay.host_time(c.host) for c in changes]
-        node, block, last = zip(*times, strict=True)
-        sooner = [ns - each.sooner for ns, each in zip(node, changes, strict=True)]
-        self.offset, self.block_offset = np.column_stack(sooner), np.column_stack(block)
-        self.last_offset = np.column_stack(last)
-        durations = [program.duration if c.duration is None else c.duration for c in changes]
-        self.duration = np.column_stack(durations)
-        factor = np.array([each.gap for each in changes])
-        self.gap = np.rint(replay.gap[:, None] * factor).astype(np.int64)
-        self.wall = np.array([each.at_least for each in changes])
-        self.tail = np.column_stack([replay.tail - each.tail for each in changes])
+        *times, gaps, least = zip(*map(replay.columns, changes), strict=True)
+        self.offset, self.block_offset, self.last_offset, self.duration, self.tail = map(
+            np.column_stack, times
+        )
+        self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
+        self.wall, self.earliest = np.array(least), program.earliest[:, None]
         self.start = np.zeros(len(program.lane), dtype=np.int64)
-        self.returned = np.zeros((len(replay.recorded), len(changes)), dtype=np.int64)
+        self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
         self.kept = np.unique(np.append(program.awaited[:, 1], program.waits[:, 1])).tolist()
         self.ends: dict[int, Int64Array] = {}  # of what something waits for
         first = np.searchsorted(program.lane, lanes).tolist()
         self.next = dict(zip(lanes.tolist(), first, strict=True))
-        self.reached: dict[int, Int64Array] = {}  # the end of each stream so far
+        never = np.full(len(least), -(2**62))
+        self.reached = dict.fromkeys(self.next, never)  # the end of each stream so far
 
     def run(self) -> Int64Array:
         """The wall times, (c,)."""
@@ -152,7 +158,8 @@ class _Pass:
                 node, source = pairs[at]
                 self._advance(lane[source], source)
                 self._advance(lane[node], node - 1)
-                self._advance(lane[node], node, self.ends[source])
+                time = np.maximum(self.reached[lane[node]], self.ends[source])[None]
+                self._reach(lane[node], node, time, time)
                 continue
             time = self.returned[base[at]] + self.block_offset[at]
             for node in awaited[at]:
@@ -168,31 +175,37 @@ class _Pass:
             self.wall = np.maximum(self.wall, self.reached[number])
         return self.wall
 
-    def _advance(self, lane: int, until: int, waited: Int64Array | None = None) -> None:
+    def _advance(self, lane: int, until: int) -> None:
         """Run the nodes of a stream up to one.
 
         Each starts when it may and its predecessor has ended: with c the time that the ones before
         it take, at c + the greatest (ready - c) so far, which needs no loop.
         """
         while (first := self.next[lane]) <= until:
-            stop = min(until + 1, first + _ROWS_AT_ONCE)
-            rows = slice(first, stop)
-            duration, gaps = self.duration[rows], self.gap[rows]
-            ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
-            np.maximum(ready, self.program.earliest[rows, None], out=ready)
-            if waited is not None:
-                np.maximum(ready, waited, out=ready)
-            if lane in self.reached:
-                ready[0] = np.maximum(ready[0], self.reached[lane] + gaps[0])
-            if stop - first > 1:
-                taken = np.zeros_like(ready)
-                np.cumsum(duration[:-1] + gaps[1:], axis=0, out=taken[1:])
-                ready = np.maximum.accumulate(ready - taken, axis=0) + taken
-            end = ready + duration
-            self.start[rows] = ready[:, 0]
-            for node in self.kept[bisect_left(self.kept, first) : bisect_left(self.kept, stop)]:
-                self.ends[node] = end[node - first]
-            self.reached[lane], self.next[lane] = end[-1], stop
+            rows = slice(first, min(until + 1, first + _ROWS_AT_ONCE))
+            if first == until:  # as most often, in half the time
+                start = np.maximum(self._ready(first), self.reached[lane] + self.gap[first])
+                self._reach(lane, first, start[None], (start + self.duration[first])[None])
+                continue
+            ready, duration, gaps = self._ready(rows), self.duration[rows], self.gap[rows]
+            np.maximum(ready[0], self.reached[lane] + gaps[0], out=ready[0])
+            taken = np.zeros_like(ready)
+            np.cumsum(duration[:-1] + gaps[1:], axis=0, out=taken[1:])
+            ready = np.maximum.accumulate(ready - taken, axis=0) + taken
+            self._reach(lane, first, ready, ready + duration)
+
+    def _ready(self, rows: int | slice) -> Int64Array:
+        """When nodes may start, but for their stream."""
+        called = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
+        ready: Int64Array = np.maximum(called, self.earliest[rows])
+        return ready
+
+    def _reach(self, lane: int, first: int, start: Int64Array, end: Int64Array) -> None:
+        """Take down when nodes of a stream started and ended."""
+        stop = self.next[lane] = first + len(end)
+        self.start[first:stop], self.reached[lane] = start[:, 0], end[-1]
+        for node in self.kept[bisect_left(self.kept, first) : bisect_left(self.kept, stop)]:
+            self.ends[node] = end[node - first]
 
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.

@@ -39,6 +39,9 @@ def items_before(
     present = np.flatnonzero(count)
     wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
     begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
+    if len(present) == 1:
+        result[:] = begins[0] + np.searchsorted(time[begins[0] : ends[0]], asked_time)
+        return result
     bounds = np.cumsum(count[present])
     places = np.split(stable_order(asked_group - least), bounds)  # and what is left: nothing
     for begin, end, asked in zip(begins, ends, places, strict=False):
