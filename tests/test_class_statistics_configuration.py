@@ -111,7 +111,7 @@ def test_reports(chosen: str, tmp_path: Path) -> None:
     write(tmp_path, "r.nsys-rep", "r.sqlite")
     (spec,) = loaded(tmp_path, report_input(format=chosen))
     assert spec == InputSpec(
-        title="r", trace=tmp_path / "r.nsys-rep", iterations=5, gpus=2, iteration_range="step"
+        trace=tmp_path / "r.nsys-rep", iterations=5, gpus=2, iteration_range="step"
     )
     without = {"path": "r.sqlite", "with_nvtx": False, "with_mem": False}
     (spec,) = loaded(tmp_path, report_input(format=chosen, nsys_report=without))
@@ -120,7 +120,7 @@ def test_reports(chosen: str, tmp_path: Path) -> None:
 
 def test_the_sections_of_other_formats_do_not_matter(tmp_path: Path) -> None:
     specs = loaded(tmp_path, csv_input(nsys_report=None), report_input(nsys_csv_file_path={}))
-    assert [spec.title for spec in specs] == ["A", "r"]
+    assert [spec.heading for spec in specs] == ["A", "r"]
 
 
 WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
@@ -262,7 +262,7 @@ def test_the_specification_of_the_format_as_it_stands(tmp_path: Path) -> None:
     assert csv.kernels.name == "llama2-70B-GBS512-FSDP256_cuda_gpu_kern_sum.csv"
     assert (csv.iterations, csv.gpus, csv.iteration_range) == (5, 1, TAG)
     assert report.trace == tmp_path / "example" / "llama2-70B-GBS512-FSDP256.nsys-rep"
-    assert (report.title, report.iteration_range) == ("Llama2-70B-From-NSYS-REP", TAG)
+    assert (report.heading, report.iteration_range) == ("Llama2-70B-From-NSYS-REP", TAG)
 
 
 @pytest.mark.real_data

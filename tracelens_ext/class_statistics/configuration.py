@@ -172,7 +172,6 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
             missing.append(f"{at}.{key}: there is neither {places}; check the path")
         return here if here.exists() and not beside.exists() else beside
 
-    files: dict[str, Path | None]
     if is_csv:
         names = _checked(_Tables, section.nsys_csv_file_path, f"{at}.nsys_csv_file_path")
         fields = {"kernels": "kernel_sum", "nvtx": "nvtx_proj_trace", "mem": "mem_time_sum"}
@@ -180,17 +179,17 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
             field: located(f"nsys_csv_file_path.{key}", getattr(names, key))
             for field, key in fields.items()
         }
-        main, with_memory = names.kernel_sum, True
         with_ranges = needs_tag = names.nvtx_proj_trace is not None
+        with_memory = True
     else:
         report = _checked(_Report, section.nsys_report, f"{at}.nsys_report")
         files = {"trace": located("nsys_report.path", report.path)}
-        main, with_memory = report.path, report.with_mem is not False
         with_ranges, needs_tag = report.with_nvtx is not False, bool(report.with_nvtx)
+        with_memory = report.with_mem is not False
     if needs_tag and arguments.nvtx_tag_of_iter is None:
         raise ConfigurationError(f"{place}.nvtx_tag_of_iter: expected {_RANGES}, got nothing")
     return InputSpec(
-        title=section.title or Path(main).stem,
+        title=section.title,
         **files,
         with_memory=with_memory,
         iterations=arguments.num_of_iters,

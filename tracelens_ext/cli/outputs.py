@@ -166,7 +166,7 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
     """
     from tracelens_ext.perf_report import default_report_path
 
-    parents = [trace.resolve().parent for trace in traces]
+    parents = [Path(os.path.realpath(trace)).parent for trace in traces]
     keys = [Path() if one_folder else parent for parent in parents]
     prefixes = [f"{each.name or 'root'}_" if one_folder else "" for each in parents]
     names = [default_report_path(trace).stem for trace in traces]

@@ -224,9 +224,13 @@ def _stop(*_: object) -> None:
 def _answer(task: Task[T], number: int, reading: ReadingOptions) -> Answer[T]:
     """Do a task; None when the process that asked should meet the error itself."""
     printed = io.StringIO()
+
+    def note_progress(done: int, size: int | None) -> None:
+        _bytes_read[2 * number : 2 * number + 2] = done, size or 0
+
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            result = task(reading, partial(_note_progress, number))
+            result = task(reading, note_progress)
         return printed.getvalue(), result, None
     except (TraceError, OutputError) as error:
         return printed.getvalue(), None, str(error)
@@ -234,7 +238,3 @@ def _answer(task: Task[T], number: int, reading: ReadingOptions) -> Answer[T]:
         os._exit(1)
     except Exception:  # noqa: BLE001  # whatever it is
         return None
-
-
-def _note_progress(number: int, done: int, size: int | None) -> None:
-    _bytes_read[2 * number : 2 * number + 2] = done, size or 0

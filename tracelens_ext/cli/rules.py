@@ -18,10 +18,10 @@ from tracelens_ext.categorize.matcher import BoundPack
 from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.outputs import write_text
 from tracelens_ext.cli.screen import NARROW, console, print_line, tell
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.json_text import json_safe
 from tracelens_ext.report.terminal import frame_table
 from tracelens_ext.settings import ReadingOptions
@@ -156,10 +156,9 @@ def suggest(
     draft = draft_rules(groups[:top], trace.name)
     if output is None:
         typer.echo(json_safe(draft), nl=False)
-        return
-    with written_beside(output) as beside:
-        beside.write_text(draft, encoding="utf-8")
-    print_line(f"{output}: {len(groups[:top])} rules to edit")
+    else:
+        write_text(output, draft)
+        print_line(f"{output}: {len(groups[:top])} rules to edit")
 
 
 _FIRST = ("rule", "category", "for")

@@ -196,7 +196,6 @@ def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) ->
         lines = []
         while len(lines) + len(left[0]) <= room:
             lines += left.pop(0)
-        more = len(left) - (not lines)
-        lines = lines or cut
+        more, lines = len(left), lines or cut
         lines.append(f"and {more} more note{'s' if more > 1 else ''}: --notes")
     _show_lines(lines, screen)
