@@ -18,8 +18,9 @@ test: $(READY)
 	$(PYTEST) --hypothesis-profile 'few examples' -m 'not process and not real_data and not slow'
 
 ## test-rest: the tests that `test` leaves out and that this machine can run, and more examples
+## (one at a time more than cores: some wait for what they start)
 test-rest: $(READY)
-	$(PYTEST) -m 'process or real_data or slow or hypothesis'
+	$(PYTEST) --numprocesses $$(expr $$(getconf _NPROCESSORS_ONLN) + 1) -m 'process or real_data or slow or hypothesis'
 
 ## test-all: every test that this machine can run
 test-all: test test-rest

@@ -100,12 +100,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if _missing(item) is None]
     config.hook.pytest_deselected(items=left_out)
     most = settings().max_examples
-    if most < settings.get_profile("same every time").max_examples:
-        for item in items:  # those too that ask for a number of their own
-            test = getattr(item, "function", None)
-            own = getattr(test, "_hypothesis_internal_use_settings", None)
-            if own is not None and own.max_examples > most:
-                item.function._hypothesis_internal_use_settings = settings(own, max_examples=most)  # type: ignore[attr-defined]
+    for item in items:  # those too that ask for a number of their own
+        test = getattr(item, "function", None)
+        own = getattr(test, "_hypothesis_internal_use_settings", None)
+        if own is not None and own.max_examples > most:
+            item.function._hypothesis_internal_use_settings = settings(own, max_examples=most)  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish() -> None:
@@ -175,13 +174,15 @@ def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracelens_ext.findings.finding import Findings
     from tracelens_ext.tables import registry
 
     few = ("timeline.", "iterations.", "kernels.tables:BY_CATEGORY")
     lists = tuple(each for each in registry._LISTS if each.startswith(few))
     assert len(lists) == len(few)
     monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
-    monkeypatch.setattr("tracelens_ext.findings.detect.offered_detectors", lambda *_: [])
+    none = Findings(0.0)
+    monkeypatch.setattr("tracelens_ext.findings.detect.find_findings", lambda *_, **__: none)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tracelens_ext import TreePerfAnalyzer
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 TRACES = {
     str(path.relative_to(SHARED / "traces")).removesuffix(".json.gz"): path
@@ -41,6 +43,12 @@ class PlainGap:
         length = (self.end - self.start) * 1000
         assert length == int(length)
         return int(length)
+
+
+@cache
+def recorded(name: str) -> TreePerfAnalyzer:
+    """A real trace, read once for all tests that only ask it."""
+    return TreePerfAnalyzer(TRACES[name])
 
 
 def load(path: Path) -> list[dict[str, Any]]:

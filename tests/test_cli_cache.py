@@ -55,7 +55,6 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 COMMANDS = [
     ["report", "a.json", "-o", "out/x.json", "--short-kernel-study"],
-    ["compare", "a.json", "b.json", "-o", "out/x.json"],
     ["iterations", "a.json", "--json"],
     ["kernels", "a.json"],
     ["gaps", "a.json"],
@@ -72,7 +71,14 @@ def outcome(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[o
     return code, out, err, written
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [
+        *COMMANDS,
+        pytest.param(["compare", "a.json", "b.json", "-o", "out/x.json"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
 def test_the_result_is_the_same_to_the_byte(
     command: list[str], capsys: pytest.CaptureFixture[str], parsed: list[str]
 ) -> None:

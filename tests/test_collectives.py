@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
+from comparison_helpers import training
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
@@ -169,9 +170,10 @@ def test_no_communication_no_rows_and_no_sheet() -> None:
     assert "coll_analysis" not in build_perf_report(analyzer).sheets
 
 
-def test_the_sheet_can_be_switched_off(analyzed_demo: TreePerfAnalyzer) -> None:
-    assert "coll_analysis" in build_perf_report(analyzed_demo).sheets
-    assert "coll_analysis" not in build_perf_report(analyzed_demo, collective_analysis=False).sheets
+def test_the_sheet_can_be_switched_off() -> None:
+    analyzer = TreePerfAnalyzer(training(2).document())
+    assert "coll_analysis" in build_perf_report(analyzer).sheets
+    assert "coll_analysis" not in build_perf_report(analyzer, collective_analysis=False).sheets
 
 
 def test_the_demo(analyzed_demo: TreePerfAnalyzer) -> None:

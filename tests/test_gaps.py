@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from gap_helpers import TRACES, gpu_events, gpu_events_of, plain_gaps
+from gap_helpers import TRACES, gpu_events, gpu_events_of, plain_gaps, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
@@ -328,7 +328,7 @@ def test_idle_time_is_the_same_in_the_timeline_in_gaps_and_in_iterations(
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
-    analyzer = TreePerfAnalyzer(TRACES[name])
+    analyzer = recorded(name)
     plain = gpu_events_of(TRACES[name])
     gaps = plain_gaps(plain)
     streams = analyzer.get_df_gap_streams()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gap_helpers import TRACES
+from gap_helpers import TRACES, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
@@ -126,7 +126,7 @@ def test_no_more_is_idle_than_was_watched(
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_what_was_watched_is_the_total_of_the_timeline(name: str) -> None:
-    analyzer = TreePerfAnalyzer(TRACES[name])
+    analyzer = recorded(name)
     timeline = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
     classified = classify_gaps(analyzer.work, "device")
     total = round(timeline.loc[["total_time"]].sum() * 1e6) if len(analyzer.work) else 0

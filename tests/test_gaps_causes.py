@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gap_helpers import SHARED, TRACES, PlainEvent, gpu_events, load, plain_gaps
+from gap_helpers import SHARED, TRACES, PlainEvent, gpu_events, load, plain_gaps, recorded
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
@@ -277,7 +277,7 @@ def test_the_longest_come_first_and_unlinked_ones_have_no_host() -> None:
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_little_is_unknown(name: str) -> None:
-    summary = TreePerfAnalyzer(TRACES[name]).get_df_gap_summary()
+    summary = recorded(name).get_df_gap_summary()
     for _, rows in summary.groupby("scope"):
         by_cause = rows.set_index("cause")["% of idle time"]
         assert list(by_cause.index) == list(CAUSES[:EDGE])

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from gap_helpers import TRACES, gpu_events, load, plain_gaps
+from gap_helpers import TRACES, gpu_events, load, plain_gaps, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
@@ -171,7 +171,7 @@ def test_nested_events_agree_with_a_plain_loop(
     "name", ["edge/amd_mi250", "nvidia/gaunernst_bert-small-uncased__1016001", "amd/gpu_only_trace"]
 )
 def test_real_traces(name: str) -> None:
-    analyzer = TreePerfAnalyzer(TRACES[name])
+    analyzer = recorded(name)
     table = analyzer.get_df_gap_hosts()
     assert idle(table) == plain(load(TRACES[name]))
 
@@ -179,7 +179,7 @@ def test_real_traces(name: str) -> None:
 @pytest.mark.real_data
 @pytest.mark.parametrize("name", TRACES)
 def test_all_idle_time_is_in_one_row_each(name: str) -> None:
-    analyzer = TreePerfAnalyzer(TRACES[name])
+    analyzer = recorded(name)
     table = analyzer.get_df_gap_hosts()
     summary = analyzer.get_df_gap_summary()
     of_device = summary[summary["scope"] == "device"]

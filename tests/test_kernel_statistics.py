@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from gap_helpers import TRACES, gpu_events_of
+from gap_helpers import TRACES, gpu_events_of, recorded
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
@@ -167,7 +167,7 @@ def test_real_traces_to_the_nanosecond(name: str) -> None:
         assert duration == int(duration)
         plain[simple_name(event.name)].append(int(duration))
         full[simple_name(event.name)].add(event.name)
-    analyzer = TreePerfAnalyzer(TRACES[name])
+    analyzer = recorded(name)
     frame = analyzer.get_df_kernel_statistics("duration-percentage")
     assert sorted(frame["kernel_name"]) == sorted(plain)
     count = sum(map(len, plain.values()))

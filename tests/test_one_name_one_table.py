@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
+from comparison_helpers import training
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
@@ -61,8 +62,8 @@ def test_a_page_draws_the_same_of_plain_tables(demo_trace: Path) -> None:
     assert page_figures(plain, charts) == drawn
 
 
-def test_a_table_that_does_not_exist_is_named_with_the_nearest(short_demo_trace: Path) -> None:
-    analyzer = TreePerfAnalyzer(short_demo_trace)
+def test_a_table_that_does_not_exist_is_named_with_the_nearest() -> None:
+    analyzer = TreePerfAnalyzer(training(2).document())
     assert "gap_histogram" in build_perf_report(analyzer, tables="gap_histogram").sheets
     assert "gap_histogram" not in build_perf_report(analyzer).sheets
     with pytest.raises(UsageError, match="no table 'gap_histgram'; did you mean 'gap_histogram'"):

@@ -10,6 +10,7 @@ from typing import Any
 import openpyxl
 import pandas as pd
 import pytest
+from comparison_helpers import training, write
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
@@ -26,7 +27,8 @@ def trace(short_demo_trace: Path) -> Path:
 CATEGORY_SHEETS = {"kernels_by_category", "kernel_categories"}
 
 
-def test_sheets_with_and_without_categories(trace: Path, tmp_path: Path) -> None:
+def test_sheets_with_and_without_categories(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", training(3))
     plain = generate_perf_report_pytorch(trace, tmp_path / "plain.xlsx")
     assert {"gpu_timeline", "kernel_summary"} <= set(plain)
     assert not CATEGORY_SHEETS & set(plain)

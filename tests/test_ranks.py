@@ -73,12 +73,12 @@ def kernels_of(tables: dict[str, pd.DataFrame]) -> dict[frozenset[tuple[int, int
 @pytest.mark.parametrize(
     "fleet",
     [
-        Fleet(2, tp=2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True, steps=2),
         Fleet(4, tp=2, pp=1, dp=2, fault="lost_equal"),
         Fleet(6, tp=1, pp=1, dp=4, fault="hang", hang_ms=0),
         *(
             pytest.param(each, marks=pytest.mark.slow)
             for each in (
+                Fleet(2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True, steps=2),
                 Fleet(1, tp=2, pp=1, dp=4, fault="clean", seq="right", args="record"),
                 Fleet(3, tp=2, pp=1, dp=4, fault="slow_link", factor=4.0, seq="wrong"),
                 Fleet(5, tp=2, pp=1, dp=4, fault="mismatch", moe=True),

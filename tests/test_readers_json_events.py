@@ -62,6 +62,11 @@ def expected(document: Document) -> tuple[list[Json], dict[str, object]]:
     return json.loads(text, parse_int=str, parse_float=str)["traceEvents"], members
 
 
+#: `make test` takes two layouts of the cases that are many.
+SOME_LAYOUTS = [
+    pytest.param(name, marks=pytest.mark.slow if name == "indented" else ()) for name in LAYOUTS
+]
+
 # Names that look like the place between two events, or like the end of them.
 NASTY_NAMES = [
     '}, {"ph": "X"',
@@ -136,7 +141,7 @@ def test_slices_smaller_than_an_event(document: Document, slice_bytes: int) -> N
     assert events_of(kineto_layout(document).encode(), slice_bytes) == expected(document)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", SOME_LAYOUTS)
 def test_slices_of_many_sizes(layout: str) -> None:
     document = {
         "schemaVersion": 123456,
@@ -305,7 +310,7 @@ SMALL: Document = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", SOME_LAYOUTS)
 @pytest.mark.parametrize("slice_bytes", [16, 1 << 19])
 def test_cut_off_at_every_byte(layout: str, slice_bytes: int) -> None:
     data = LAYOUTS[layout](SMALL).rstrip().encode()
@@ -329,12 +334,14 @@ def test_a_bare_list_cut_off_at_every_byte() -> None:
             list(stream_of(data[:length], 1 << 19, StrictDecoder()))
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-def test_a_trace_cut_off_at_every_byte(zipped: bool) -> None:
+@pytest.mark.parametrize(
+    ("zipped", "every"), [(False, 4), pytest.param(False, 1, marks=pytest.mark.slow), (True, 1)]
+)
+def test_a_trace_cut_off_at_every_byte(zipped: bool, every: int) -> None:
     """By the front door: never another error than these two, and never a trace."""
     data = kineto_layout(cuda_graph_example()).rstrip().encode()
     data = gzip.compress(data) if zipped else data
-    for length in range(len(data)):
+    for length in range(0, len(data), every):
         with pytest.raises((TraceCutOffError, TraceFormatError), match=r"^<file>: [^\n]+; [^\n]+$"):
             read_trace(io.BytesIO(data[:length]))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LIBRARY = compiled_reader()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the compiled reader was not built")
-DEMO = short_demo() | {"traceEvents": short_demo()["traceEvents"][:2000]}
+DEMO = short_demo() | {"traceEvents": short_demo()["traceEvents"][:1200]}
 FUZZ = Path(__file__).resolve().parents[1] / "fuzz" / "native.py"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
 

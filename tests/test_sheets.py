@@ -14,6 +14,7 @@ import openpyxl
 import pandas as pd
 import pytest
 from categorize_helpers import FakeEntryPoint, plugin
+from comparison_helpers import training, write
 from make_trace import cuda_graph_example
 from test_docs_tables import DOCUMENT, brought_up_to_date, sheets
 
@@ -70,10 +71,9 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_adding_a_sheet_is_one_file_and_one_line(
-    added: str, short_demo_trace: Path, tmp_path: Path
-) -> None:
-    tables = generate_perf_report_pytorch(short_demo_trace, tmp_path / "r.xlsx", tmp_path / "csv")
+def test_adding_a_sheet_is_one_file_and_one_line(added: str, tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", training(2))
+    tables = generate_perf_report_pytorch(trace, tmp_path / "r.xlsx", tmp_path / "csv")
     assert list(tables[added]) == ["stream", "count", "total_time_us"]
     book = openpyxl.load_workbook(tmp_path / "r.xlsx")
     assert book[added].max_row == len(tables[added]) + 1

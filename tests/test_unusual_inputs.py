@@ -205,7 +205,15 @@ def test_no_space_left_where_the_output_goes(
 
 @pytest.mark.usefixtures("few_tables")
 @pytest.mark.parametrize(
-    "name", [b"\xff.json", b"a\x1b[31m.json", "é\u202e.json".encode(), b"a b.json"]
+    "name",
+    [
+        b"\xff.json",
+        b"a\x1b[31m.json",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("é\u202e.json".encode(), b"a b.json")
+        ),
+    ],
 )
 def test_names_of_files_that_a_terminal_should_not_see(
     name: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
@@ -55,13 +56,13 @@ def write_trace(document: Mapping[str, Any], path: Path) -> None:
     if not path.name.endswith((".json", ".json.gz")):
         raise UsageError(f"{path}: a trace's name ends in .json or .json.gz; choose such a name")
     with written_beside(path) as beside, beside.open("wb") as file:
-        pieces = (piece.encode() for piece in trace_text(document))
+        text = "".join(trace_text(document)).encode()
         if path.suffix != ".gz":
-            file.writelines(pieces)
+            file.write(text)
             return
         # Neither a time nor a name in the header, so that equal traces are equal files.
         with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-            packed.writelines(pieces)
+            packed.write(text)
 
 
 def _laid_out(item: Mapping[str, Any]) -> str:
@@ -82,7 +83,19 @@ def _laid_out(item: Mapping[str, Any]) -> str:
 def _pairs(mapping: Mapping[str, object]) -> str:
     """Keys and values on one line, times with exactly three decimals."""
     return ", ".join(
-        f'"{key}": '
-        + (f"{value:.3f}" if key in ("ts", "dur") else json.dumps(value, ensure_ascii=False))
-        for key, value in mapping.items()
+        [
+            f'"{key}": {value:.3f}' if key in ("ts", "dur") else f'"{key}": {_value(value)}'
+            for key, value in mapping.items()
+        ]
     )
+
+
+def _value(value: object) -> str:
+    """A value as JSON; for most, which are a text or a whole number, without asking a library."""
+    if type(value) is int:
+        return str(value)
+    return _text(value) if type(value) is str else _ENCODE(value)
+
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+_text = lru_cache(100_000)(_ENCODE)
