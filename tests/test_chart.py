@@ -18,7 +18,7 @@ from tracelens_ext.chart.runs import (
     category_table,
     input_table,
     kernel_table,
-    measure_devices,
+    measure,
     measure_run,
 )
 from tracelens_ext.chart.specification import ChartInput, parse_inputs
@@ -108,7 +108,7 @@ def test_several_gpus_share_the_time_unless_each_is_asked_for() -> None:
     assert both.gpu_ns == both.elapsed_ns == 15_000
     assert both.devices == (0, 1)
     assert any("2 GPUs" in note and "--per-device" in note for note in both.notes)
-    each = measure_devices(work, an_input(), 0)
+    each = measure(work, an_input(), 0, "device")
     assert [run.label for run in each] == ["llama_vllm_run_0_gpu0", "llama_vllm_run_0_gpu1"]
     assert [run.gpu_ns for run in each] == [10_000, 10_000]
     assert [run.category for run in each] == [["gemm"], ["norm"]]

@@ -56,11 +56,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert spec == InputSpec(
         title="A",
         kernels=tmp_path / "k.csv",
-        ranges=tmp_path / "n.csv",
-        memory=tmp_path / "m.csv",
+        nvtx=tmp_path / "n.csv",
+        mem=tmp_path / "m.csv",
         iterations=5,
         gpus=2,
-        tag="step",
+        iteration_range="step",
     )
     absolute = {"kernel_sum": "/x/k.csv"}
     (spec,) = loaded(tmp_path, csv_input(nsys_csv_file_path=absolute))
@@ -88,7 +88,7 @@ def test_what_the_original_accepts_is_accepted(tmp_path: Path) -> None:
     (spec,) = loaded(tmp_path, csv_input(format="CSV", analysis_args=old))
     (same,) = loaded(tmp_path, csv_input())
     keys = "kernel_name_idx, with_header, nvtx_tag_idx"
-    assert spec.notes == (f"{keys}: not needed; the titles of a table tell its columns",)
+    assert spec.remarks == (f"{keys}: not needed; the titles of a table tell its columns",)
     assert spec.files == same.files
 
 
@@ -103,7 +103,7 @@ def test_a_key_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
 def test_ranges_and_memory_may_be_null_or_absent(missing: dict[str, None], tmp_path: Path) -> None:
     files = {"kernel_sum": "k.csv"} | missing
     (spec,) = loaded(tmp_path, csv_input(nsys_csv_file_path=files))
-    assert (spec.ranges, spec.memory, spec.tag) == (None, None, None)
+    assert (spec.nvtx, spec.mem, spec.iteration_range) == (None, None, None)
 
 
 @pytest.mark.parametrize("chosen", ["nsys-rep", "sqlite"])
@@ -111,16 +111,16 @@ def test_reports(chosen: str, tmp_path: Path) -> None:
     write(tmp_path, "r.nsys-rep", "r.sqlite")
     (spec,) = loaded(tmp_path, report_input(format=chosen))
     assert spec == InputSpec(
-        title="r", trace=tmp_path / "r.nsys-rep", iterations=5, gpus=2, tag="step"
+        trace=tmp_path / "r.nsys-rep", iterations=5, gpus=2, iteration_range="step"
     )
     without = {"path": "r.sqlite", "with_nvtx": False, "with_mem": False}
     (spec,) = loaded(tmp_path, report_input(format=chosen, nsys_report=without))
-    assert (spec.tag, spec.with_memory) == (None, False)
+    assert (spec.iteration_range, spec.with_memory) == (None, False)
 
 
 def test_the_sections_of_other_formats_do_not_matter(tmp_path: Path) -> None:
     specs = loaded(tmp_path, csv_input(nsys_report=None), report_input(nsys_csv_file_path={}))
-    assert [spec.title for spec in specs] == ["A", "r"]
+    assert [spec.heading for spec in specs] == ["A", "r"]
 
 
 WRONG: list[tuple[Callable[[], dict[str, Any]], str]] = [
@@ -260,15 +260,15 @@ def test_the_specification_of_the_format_as_it_stands(tmp_path: Path) -> None:
     assert configuration.class_map == {"part_of_kernel_name": "corresponding_class"}
     assert csv.kernels is not None
     assert csv.kernels.name == "llama2-70B-GBS512-FSDP256_cuda_gpu_kern_sum.csv"
-    assert (csv.iterations, csv.gpus, csv.tag) == (5, 1, TAG)
+    assert (csv.iterations, csv.gpus, csv.iteration_range) == (5, 1, TAG)
     assert report.trace == tmp_path / "example" / "llama2-70B-GBS512-FSDP256.nsys-rep"
-    assert (report.title, report.tag) == ("Llama2-70B-From-NSYS-REP", TAG)
+    assert (report.heading, report.iteration_range) == ("Llama2-70B-From-NSYS-REP", TAG)
 
 
 @pytest.mark.real_data
 def test_the_real_configuration() -> None:
     configuration = load_configuration(GPA / "config.json")
     (spec,) = configuration.inputs
-    assert spec.ranges is None
+    assert spec.nvtx is None
     assert spec.iterations == 5
     assert next(iter(configuration.class_map or {})) == "xmma_gemm"

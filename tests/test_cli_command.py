@@ -12,7 +12,7 @@ from comparison_helpers import training, write
 
 from tracelens_ext.cli import run
 from tracelens_ext.cli.app import app
-from tracelens_ext.cli.command import CarefulCommand
+from tracelens_ext.cli.options import CarefulCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -214,7 +214,7 @@ PROGRAM = """
 from functools import partial
 from pathlib import Path
 from tracelens_ext.cli import parallel
-from tracelens_ext.cli.signals import Stopping
+from tracelens_ext.cli import Stopping
 from tracelens_ext.settings import ReadingOptions
 from waiting import write
 

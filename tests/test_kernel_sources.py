@@ -9,7 +9,7 @@ from make_trace import TraceMaker
 from rich.console import Console
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cli.kernel_view import source_lines
+from tracelens_ext.cli.kernels import source_lines
 from tracelens_ext.errors import UsageError
 
 

@@ -18,7 +18,7 @@ from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.class_statistics.inputs import event_totals, project_ranges
 from tracelens_ext.class_statistics.statistics import Total, kernel_totals, memory_totals
 from tracelens_ext.cli import run
-from tracelens_ext.cli.inputs import find_traces
+from tracelens_ext.cli.load import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace

@@ -18,7 +18,7 @@ from serving_helpers import Engine, tensors, vllm
 from test_docs_tables import OF_ENGINES
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import measure_phases, measure_run
+from tracelens_ext.chart.runs import measure, measure_run
 from tracelens_ext.chart.specification import parse_inputs
 from tracelens_ext.cli import run
 from tracelens_ext.perf_report import build_perf_report
@@ -146,7 +146,7 @@ def test_a_comparison_has_the_phases_that_all_traces_have(
 def test_a_chart_by_phase_divides_the_whole_run(trace: Path) -> None:
     analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
     (given,) = parse_inputs(["run.json,vllm,llama,1"])
-    runs = measure_phases(analyzer.work, given, 0)
+    runs = measure(analyzer.work, given, 0, "phase")
     whole = measure_run(analyzer.work, given, 0)
     assert [run.label.rpartition("_")[2] for run in runs] == [
         *("prefill", "decode", "diffusion", "other"),

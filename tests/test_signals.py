@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tracelens_ext.cli.signals import Stopping
+from tracelens_ext.cli import Stopping
 
 pytestmark = [
     pytest.mark.process,
@@ -19,7 +19,7 @@ pytestmark = [
 #: Stops itself as often as it is told, and says when it cleaned up.
 PROGRAM = """
 import os, signal, sys
-from tracelens_ext.cli.signals import Stopping
+from tracelens_ext.cli import Stopping
 {before}
 stopping = Stopping()
 stopping.listen()

@@ -93,14 +93,14 @@ def test_a_file_that_grows_while_it_is_read(
         trace.write_bytes(text)
 
     @contextmanager
-    def growing(_label: str) -> Iterator[Callable[[int, int | None], None]]:
-        def grow(_done: int, _size: int | None) -> None:
+    def growing(_labels: object) -> Iterator[Callable[[int, int | None, int | None], None]]:
+        def grow(_number: int, _done: int | None, _size: int | None) -> None:
             with trace.open("ab") as file:
                 file.write(b' {"traceEvents": [')
 
         yield grow
 
-    monkeypatch.setattr("tracelens_ext.cli.progress.reading_progress", growing)
+    monkeypatch.setattr("tracelens_ext.cli.load.several_progress", growing)
     code = run(["kernels", str(trace), "--json"])
     printed, said = capfd.readouterr()
     assert trace.stat().st_size > len(text)

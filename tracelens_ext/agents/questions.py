@@ -31,7 +31,7 @@ from tracelens_ext.timeline.overview import advice, overview
 from tracelens_ext.trace_files import is_trace_name, only_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 Answer = dict[str, object]
@@ -127,8 +127,7 @@ class Questions:
         if not len(found):
             found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
         if len(found) != 1:
-            names = found["kernel_name"].tolist()
-            raise UsageError(_not_one("kernel", name, names, kernels["kernel_name"]))
+            raise _not_one(name, found["kernel_name"].tolist(), kernels["kernel_name"].tolist())
         (kernel,) = _rows(found)
         pairs = analyzer.get_df_kernel_summary()
         mine = pairs[pairs["kernel_name"] == kernel["kernel_name"]]
@@ -159,8 +158,8 @@ class Questions:
         some = np.zeros_like(kept)
         some[np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]] = True
         rows, units = tree_rows(tree, kept & some), {"busy_time_ms": "ms"}
-        following = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
-        return _answer(rows, int(kept.sum()), units, following)
+        more = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
+        return _answer(rows, int(kept.sum()), units, more)
 
     def compare(self, path: str, other: str) -> Answer:
         """What changed from the first trace to the other: time, categories, operations, kernels.
@@ -281,10 +280,11 @@ def _check(what: str, number: int, most: int) -> None:
         raise UsageError(f"{what} is {number}; expected 1 to {most}")
 
 
-def _not_one(kind: str, name: str, found: Sequence[str], there: Iterable[str]) -> str:
+def _not_one(name: str, found: Sequence[str], there: Sequence[str]) -> UsageError:
     if found:
         some = "; ".join(each[:200] for each in found[:5])
-        return f"{len(found)} {kind}s are called {name!r}, such as {some}; say more of the name"
-    near = get_close_matches(name, list(there), n=3, cutoff=0.4)
+        said = f"{len(found)} kernels are called {name!r}, such as {some}; say more of the name"
+        return UsageError(said)
+    near = get_close_matches(name, there, n=3, cutoff=0.4)
     said = f"the nearest: {'; '.join(each[:200] for each in near)}" if near else "see open_trace"
-    return f"there is no {kind} {name[:200]!r}; {said}"
+    return UsageError(f"there is no kernel {name[:200]!r}; {said}")

@@ -66,23 +66,20 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
     questions = Questions([folder.resolve() for folder in folders])
     server = Server("tracelens-ext", instructions=_INSTRUCTIONS, log_level="ERROR")
     one_at_a_time = threading.Lock()
+
+    def as_text(tool: Callable[..., Answer]) -> Callable[..., str]:
+        @functools.wraps(tool)
+        def call(**arguments: Any) -> str:  # noqa: ANN401  # the tool's own
+            with one_at_a_time:
+                return answer_text(tool(**arguments))
+
+        return call
+
     for name in _TOOLS:
         tool = getattr(questions, name)
         about = f"{tool.__doc__}\n{SCHEMA}" if name == "sql" else tool.__doc__
-        told = _as_text(tool, one_at_a_time)
-        server.add_tool(told, name=name, description=about, structured_output=False)
+        server.add_tool(as_text(tool), name=name, description=about, structured_output=False)
     return server
-
-
-def _as_text(tool: Callable[..., Answer], one_at_a_time: threading.Lock) -> Callable[..., str]:
-    """A tool whose answer is a text."""
-
-    @functools.wraps(tool)
-    def call(**arguments: Any) -> str:  # noqa: ANN401  # the tool's own
-        with one_at_a_time:
-            return answer_text(tool(**arguments))
-
-    return call
 
 
 def _arguments(tool: str) -> dict[str, str]:

@@ -22,5 +22,5 @@ def tracelens_commands() -> list[Command]:
                 "chart a.sqlite,vllm,llama,0 b.sqlite,vllm,gpt-oss,0 --title 'Two models'",
                 "chart trace.json.gz --categorizer builtin --per-device",
             ),
-        ),
+        )
     ]

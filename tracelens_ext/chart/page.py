@@ -34,6 +34,7 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note, write_folder
 
 if TYPE_CHECKING:
     import os
@@ -57,8 +58,8 @@ _MS: Final = 1e3
 _MUCH_LONGER: Final = 3
 
 
-def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> list[str]:
-    """Write `result.html`, self-contained; answer its notes."""
+def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> None:
+    """Write `result.html`, self-contained."""
     require_html_extra()
     table = category_table(runs)
     pool: dict[str, int] = {}
@@ -73,7 +74,8 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
         run.elapsed_ns or longest for run in runs
     ):
         figures.append(_figure(table, runs, title, percent=True))
-    notes = [*run_notes(runs), *cut]
+    told = grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
+    notes = [*(f"{labels}: {note}" for note, labels in told), *cut]
     with written_beside(path) as beside:
         page = render_page(
             title=cleaned(title or DEFAULT_TITLE),
@@ -90,13 +92,6 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
             first_rows=max(FIRST_ROWS, pivot.total),
         )
         beside.write_text(page, encoding="utf-8", newline="\n")
-    return notes
-
-
-def run_notes(runs: Sequence[Run]) -> list[str]:
-    """What the reader should know of each run: warnings first, each note with its runs."""
-    about = [(run.label, [*run.warnings, *run.notes]) for run in runs]
-    return [f"{labels}: {note}" for note, labels in grouped(about)]
 
 
 def _figure(
@@ -232,9 +227,6 @@ def check_results(
 
     `inputs` are never written over, whatever `force` says.
     """
-    from tracelens_ext.report.html import require_html_extra
-    from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note
-
     require_html_extra()
     check_output(Path(folder) / PAGE, inputs, force=force)
     check_folder(folder, [CSV], inputs, force=force)
@@ -245,8 +237,6 @@ def write_results(
     folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
-    from tracelens_ext.chart.runs import kernel_table
-    from tracelens_ext.report.manifest import write_folder
     from tracelens_ext.report.table_files import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {

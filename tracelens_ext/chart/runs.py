@@ -1,4 +1,4 @@
-"""One input of a chart, measured: GPU time by kernel and category, and what is not GPU time."""
+"""The inputs of a chart, measured: GPU time by kernel and category, and what is not GPU time."""
 
 from __future__ import annotations
 
@@ -62,39 +62,42 @@ class Run:
 
 def measure_run(work: GpuWork, given: ChartInput, position: int) -> Run:
     """Measure an input, all its GPUs together."""
-    devices = _devices(work, given)
-    everything = np.ones(len(work), dtype=bool)
-    notes = list(work.trace.provenance.notes)
-    if len(devices) > 1:
-        notes.append(
-            f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
-            " for the GPU event that started first; --per-device draws a bar for each"
-        )
-    return _measured(work, given, given.label(position), everything, devices, notes)
+    return measure(work, given, position)[0]
 
 
-def measure_devices(work: GpuWork, given: ChartInput, position: int) -> list[Run]:
-    """Measure an input, each of its GPUs by itself; see `measure_run`."""
-    label, notes = given.label(position), work.trace.provenance.notes
-    return [
-        _measured(
-            work,
-            given,
-            f"{label}_gpu{'?' if device == NONE else device}",
-            work.trace.device == device,
-            (device,),
-            notes,
-        )
-        for device in _devices(work, given)
-    ]
-
-
-def measure_phases(work: GpuWork, given: ChartInput, position: int) -> list[Run]:
-    """Measure an input, each phase of a serving engine by itself; see `measure_run`.
+def measure(work: GpuWork, given: ChartInput, position: int, split: str = "") -> list[Run]:
+    """Measure an input: as a whole, or split by `device` or by `phase` of serving.
 
     The time without GPU work is divided as the idle time before the work of each phase is.
     """
-    whole = measure_run(work, given, position)
+    if not len(work):
+        remedy = (
+            "record it with GPU activity (nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
+        )
+        raise TraceError(given.path, "holds no GPU event", remedy)
+    label, notes = given.label(position), work.trace.provenance.notes
+    devices: list[int] = np.unique(work.trace.device).tolist()
+    if split == "device":
+        return [
+            _measured(
+                work,
+                given,
+                f"{label}_gpu{'?' if device == NONE else device}",
+                work.trace.device == device,
+                [device],
+                notes,
+            )
+            for device in devices
+        ]
+    if len(devices) > 1:
+        several = (
+            f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
+            " for the GPU event that started first; --per-device draws a bar for each"
+        )
+        notes = (*notes, several)
+    whole = _measured(work, given, label, np.ones(len(work), dtype=bool), devices, notes)
+    if split != "phase":
+        return [whole]
     steps = find_steps(work.tree)
     if not len(steps):
         raise UsageError(
@@ -104,11 +107,9 @@ def measure_phases(work: GpuWork, given: ChartInput, position: int) -> list[Run]
     gaps = classify_gaps(work, "device").gaps
     idle = sums(phase[gaps.after], gaps.duration, len(steps.labels))
     runs = []
-    for number, name in enumerate(steps.labels):
-        if not (phase == number).any():
-            continue
-        label = f"{whole.label}_{name}"
-        run = _measured(work, given, label, phase == number, whole.devices, whole.notes)
+    for number in np.unique(phase[phase >= 0]).tolist():
+        named = f"{label}_{steps.labels[number]}"
+        run = _measured(work, given, named, phase == number, devices, notes)
         share = int(whole.not_gpu_ns * int(idle[number]) // max(int(idle.sum()), 1))
         elapsed = run.gpu_ns + share
         runs.append(replace(run, elapsed_ns=elapsed, elapsed_from=whole.elapsed_from))
@@ -124,23 +125,13 @@ def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]
     return [(note, ", ".join(names)) for note, names in about.items()]
 
 
-def _devices(work: GpuWork, given: ChartInput) -> tuple[int, ...]:
-    if not len(work):
-        raise TraceError(
-            given.path,
-            "holds no GPU event",
-            "record it with GPU activity (nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)",
-        )
-    return tuple(np.unique(work.trace.device).tolist())
-
-
 def _measured(
     work: GpuWork,
     given: ChartInput,
     label: str,
     chosen: BoolArray,
-    devices: tuple[int, ...],
-    notes: list[str] | tuple[str, ...],
+    devices: Sequence[int],
+    notes: tuple[str, ...],
 ) -> Run:
     code, labels = _categories(work)
     share = non_overlapped_time(work.start[chosen], work.end[chosen])
@@ -166,7 +157,7 @@ def _measured(
         elapsed_ns=elapsed_ns,
         elapsed_from=source,
         devices=tuple(device for device in devices if device != NONE),
-        notes=tuple(notes),
+        notes=notes,
         warnings=tuple(warnings),
     )
 
@@ -180,12 +171,10 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     found = work.needed_categories
     code, labels = found.code.astype(np.int64), list(found.labels)
     events = np.flatnonzero(~work.is_kernel)
-    kinds = len(EventKind)
-    distinct, number = np.unique(
-        work.name[events].astype(np.int64) * kinds + work.kind[events], return_inverse=True
-    )
-    names = [work.trace.names[name] for name in (distinct // kinds).tolist()]
-    told = _memory_categories(work.op_categorizer, names, (distinct % kinds).tolist())
+    pairs = np.column_stack((work.name[events], work.kind[events]))
+    distinct, number = np.unique(pairs, axis=0, return_inverse=True)
+    names = [work.trace.names[name] for name in distinct[:, 0].tolist()]
+    told = _memory_categories(work.op_categorizer, names, distinct[:, 1].tolist())
     labels += [name for name in dict.fromkeys(told) if name is not None and name not in labels]
     of_name = np.array([NONE if name is None else labels.index(name) for name in told], np.int64)
     known = of_name[number] != NONE

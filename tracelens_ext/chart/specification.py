@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.text import encodable
+from tracelens_ext.trace_files import trace_suffixes
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +24,7 @@ _EXAMPLE: Final = "run1.nsys-rep,vllm,llama,306"
 
 @dataclass(frozen=True)
 class ChartInput:
-    """A trace and what to make of it."""
+    """A trace and what to make of it, as a user writes it: `FILE,ENGINE,MODEL,SECONDS`."""
 
     path: Path  #: the file
     #: the serving engine, the first half of a map's name; empty when none was given
@@ -38,8 +39,6 @@ class ChartInput:
 
     def label(self, position: int) -> str:
         """What the bar of this input is called: unlike all others, as the position is in it."""
-        from tracelens_ext.trace_files import trace_suffixes
-
         name = self.path.name
         suffixes = (*sorted(trace_suffixes(), key=len, reverse=True), ".csv")
         suffix = next((end for end in suffixes if name.lower().endswith(end)), "")
@@ -55,7 +54,7 @@ def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[Char
 def _parsed(text: str, *, bare_files: bool) -> ChartInput:
     # From the right: the name of a file may hold commas, the other three may not.
     parts = text.rsplit(",", 3)
-    if bare_files and (len(parts) < 4 or not _is_number(parts[3])):
+    if bare_files and (len(parts) < 4 or _number(parts[3]) is None):
         if not text:
             raise UsageError("an input is empty; name a file")
         return ChartInput(Path(text))
@@ -68,25 +67,22 @@ def _parsed(text: str, *, bare_files: bool) -> ChartInput:
     for what, value in (("FILE", file), ("ENGINE", engine), ("MODEL", model)):
         if not value:
             raise UsageError(f"{text!r}: {what} is empty; expected {_FORM}, such as {_EXAMPLE}")
-    return ChartInput(Path(file), engine, model, _nanoseconds(text, seconds))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _nanoseconds(text: str, seconds: str) -> int:
-    value = float(seconds) if _is_number(seconds) else math.nan
-    if not 0 <= value <= _MOST_SECONDS:  # nor is NaN
+    elapsed = _number(seconds)
+    if elapsed is None or not 0 <= elapsed <= _MOST_SECONDS:  # nor is NaN
         raise UsageError(
             f"{text!r}: {seconds!r} is no number of seconds; give how long the run takes without"
             " profiling, such as 306 or 12.5, or 0 for the time in the trace"
         )
-    return math.ceil(value * NS_PER_S) if value * NS_PER_S < 1 else round(value * NS_PER_S)
+    elapsed *= NS_PER_S
+    ns = math.ceil(elapsed) if elapsed < 1 else round(elapsed)
+    return ChartInput(Path(file), engine, model, ns)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def known_models(
@@ -101,11 +97,10 @@ def known_models(
 
     registry = default_registry()
     of_user = user_maps(maps, registry, [] if passed_over is None else passed_over)
-    packs = [offered.item for offered in [*offered_packs(registry), *of_user]]
     models: dict[str, set[str]] = {}
-    for pack in packs:
-        engine, colon, model = pack.name.partition(":")
-        if pack.selectable and colon:
+    for offered in (*offered_packs(registry), *of_user):
+        engine, colon, model = offered.item.name.partition(":")
+        if offered.item.selectable and colon:
             models.setdefault(engine, set()).add(model)
     return {engine: sorted(models[engine]) for engine in sorted(models)}
 
@@ -118,22 +113,20 @@ def check_models(
     """Check that there is a map for each input."""
     from tracelens_ext.categorize.maps import not_maps
 
-    add = f"add yours with --maps{not_maps(passed_over)}"
     for given in inputs:
-        if given.engine not in known:
-            raise UsageError(
-                f"no engine is called {given.engine!r}; {_nearest(given.engine, known)}"
-                f"known engines: {', '.join(known) or 'none'}; {add}"
-            )
-        models = known[given.engine]
-        if given.model not in models:
-            raise UsageError(
-                f"{given.engine} has no model called {given.model!r};"
-                f" {_nearest(given.model, models)}known models: {', '.join(models)};"
-                f" {add}"
-            )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}? " if near else ""
+        for name, there, none, kind in (
+            (given.engine, known, "no engine is called", "engines"),
+            (
+                given.model,
+                known.get(given.engine, ()),
+                f"{given.engine} has no model called",
+                "models",
+            ),
+        ):
+            if name not in there:
+                near = difflib.get_close_matches(name, list(there), n=1, cutoff=0.6)
+                raise UsageError(
+                    f"{none} {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}"
+                    f"known {kind}: {', '.join(there) or 'none'};"
+                    f" add yours with --maps{not_maps(passed_over)}"
+                )

@@ -27,5 +27,5 @@ def tracelens_commands() -> list[Command]:
                 "nsys stats run.sqlite --xlsx classes.xlsx",
                 "nsys stats --kernels kern_sum.csv --mem mem_time_sum.csv --json",
             ),
-        ),
+        )
     ]

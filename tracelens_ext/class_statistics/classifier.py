@@ -118,12 +118,8 @@ class StatisticClassifier:
             unit = _UNITS.get(time_scale_to_ms)
             if unit is None:
                 raise UsageError(f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for ns")
-            time, count = f"Total Time ({unit})", "Instances"
-            places = {
-                kernel_total_time_idx: time,
-                kernel_instance_idx: count,
-                kernel_name_idx: "Name",
-            }
+            time, instances = f"Total Time ({unit})", kernel_instance_idx
+            places = {kernel_total_time_idx: time, instances: "Instances", kernel_name_idx: "Name"}
             kernels = _with_titles(kernels, places)
             if nvtxes is not None:
                 duration = f"Projected Duration ({unit})"
@@ -135,10 +131,8 @@ class StatisticClassifier:
         statistics = compute(
             self._classes,
             kernel_totals(kernels),
-            memory_totals(mems) if mems is not None else None,
-            range_total(nvtxes, nvtx_iter_name)
-            if nvtxes is not None and nvtx_iter_name is not None
-            else None,
+            None if mems is None else memory_totals(mems),
+            None if nvtxes is None else range_total(nvtxes, nvtx_iter_name or ""),
             iterations=iter_times,
             gpus=num_processes,
         )
@@ -171,6 +165,7 @@ class StatisticReport:
         def table(lines: Sequence[Line]) -> dict[str, list[float]]:
             return {line.name: numbers(line) for line in lines}
 
+        ranges, memory = statistics.ranges, statistics.memory
         self.kernel_statistic_table = table(statistics.kernels)
         (
             self.kernel_total_time_per_iter,
@@ -185,11 +180,9 @@ class StatisticReport:
             self.nccl_total_time,
             self.nccl_total_kernels,
         ) = numbers(statistics.nccl_total)
-        ranges = statistics.ranges
         self.nvtx_avg_range_time = float(statistics.range_average_ns) / _NS_PER_MS
         self.nvtx_total_range_time = ranges.time_ns / _NS_PER_MS if ranges else 0.0
         self.nvtx_range_count = ranges.count if ranges else 0
-        memory = statistics.memory
         self.mem_statistic_table = table(memory) if memory is not None else None
 
     def __repr__(self) -> str:

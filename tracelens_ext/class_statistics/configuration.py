@@ -95,24 +95,30 @@ _Section = TypeVar("_Section", bound=Struct)
 class InputSpec:
     """One input: either tables or a trace."""
 
-    title: str  #: the heading
-    kernels: Path | None = None  #: the `cuda_gpu_kern_sum` CSV, None for a trace
-    ranges: Path | None = None  #: the `nvtx_gpu_proj_trace` CSV, if any
-    memory: Path | None = None  #: the `cuda_gpu_mem_time_sum` CSV, if any
-    sizes: Path | None = None  #: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any
     trace: Path | None = None  #: the trace, None for tables
-    with_memory: bool = True  #: whether memory operations of the trace are wanted
+    kernels: Path | None = None  #: the `cuda_gpu_kern_sum` CSV, None for a trace
+    nvtx: Path | None = None  #: the `nvtx_gpu_proj_trace` CSV, if any
+    mem: Path | None = None  #: the `cuda_gpu_mem_time_sum` CSV, if any
+    mem_size: Path | None = None  #: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any
+    class_map: Path | None = None  #: the file of the class map, None for that of all inputs
     #: how many the input holds; None: as many as there are ranges on each GPU
     iterations: int | None = None
     gpus: int | None = None  #: how many GPUs; None: of a trace those that ran kernels, else 1
-    tag: str | None = None  #: name of the ranges that are iterations; None for no ranges
+    iteration_range: str | None = None  #: name of the iterations' ranges; None for no ranges
+    title: str | None = None  #: the heading; None: the name of the file
+    with_memory: bool = True  #: whether memory operations of the trace are wanted
     missing: str = ""  #: which file of the input is nowhere, a sentence; empty if all are there
-    notes: tuple[str, ...] = ()  #: what the user should know of what was asked for
+    remarks: tuple[str, ...] = ()  #: what the user should know of what was asked for
+
+    @property
+    def heading(self) -> str:
+        """What stands above its tables."""
+        return (self.trace or self.kernels or Path()).stem if self.title is None else self.title
 
     @property
     def files(self) -> list[Path]:
         """All files of the input."""
-        files = (self.kernels, self.ranges, self.memory, self.sizes, self.trace)
+        files = (self.kernels, self.nvtx, self.mem, self.mem_size, self.trace)
         return [file for file in files if file is not None]
 
 
@@ -145,9 +151,8 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
     try:
         return msgspec.convert(document, dict[str, str])
     except msgspec.ValidationError:
-        raise ConfigurationError(
-            f'{os.fspath(path)}: is no class map; expected {{"part_of_kernel_name": "class"}}'
-        ) from None
+        expected = 'expected {"part_of_kernel_name": "class"}'
+        raise ConfigurationError(f"{os.fspath(path)}: is no class map; {expected}") from None
 
 
 def _input(value: object, at: str, folder: Path) -> InputSpec:
@@ -167,32 +172,31 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
             missing.append(f"{at}.{key}: there is neither {places}; check the path")
         return here if here.exists() and not beside.exists() else beside
 
-    files: dict[str, Path | None]
     if is_csv:
         names = _checked(_Tables, section.nsys_csv_file_path, f"{at}.nsys_csv_file_path")
-        fields = {"kernels": "kernel_sum", "ranges": "nvtx_proj_trace", "memory": "mem_time_sum"}
+        fields = {"kernels": "kernel_sum", "nvtx": "nvtx_proj_trace", "mem": "mem_time_sum"}
         files = {
             field: located(f"nsys_csv_file_path.{key}", getattr(names, key))
             for field, key in fields.items()
         }
-        main, with_memory = names.kernel_sum, True
         with_ranges = needs_tag = names.nvtx_proj_trace is not None
+        with_memory = True
     else:
         report = _checked(_Report, section.nsys_report, f"{at}.nsys_report")
         files = {"trace": located("nsys_report.path", report.path)}
-        main, with_memory = report.path, report.with_mem is not False
         with_ranges, needs_tag = report.with_nvtx is not False, bool(report.with_nvtx)
+        with_memory = report.with_mem is not False
     if needs_tag and arguments.nvtx_tag_of_iter is None:
         raise ConfigurationError(f"{place}.nvtx_tag_of_iter: expected {_RANGES}, got nothing")
     return InputSpec(
-        title=section.title or Path(main).stem,
+        title=section.title,
         **files,
         with_memory=with_memory,
         iterations=arguments.num_of_iters,
         gpus=arguments.num_of_gpus or (1 if is_csv else None),
-        tag=arguments.nvtx_tag_of_iter if with_ranges else None,
+        iteration_range=arguments.nvtx_tag_of_iter if with_ranges else None,
         missing="; ".join(missing),
-        notes=(f"{', '.join(told)}: not needed; the titles of a table tell its columns",)
+        remarks=(f"{', '.join(told)}: not needed; the titles of a table tell its columns",)
         if told
         else (),
     )

@@ -14,7 +14,6 @@ from tracelens_ext.class_statistics.statistics import (
     RangeTotal,
     Total,
     compute,
-    idle_range,
     kernel_totals,
     memory_totals,
     no_such_range,
@@ -49,53 +48,45 @@ def statistics_of(
     """Compute the statistics of an input."""
     if spec.missing:
         raise ConfigurationError(spec.missing)
-    if spec.trace is None:
-        totals = _table_totals(spec, reading)
+    if spec.trace is not None:
+        trace = read(spec.trace, reading)
+        totals = event_totals(trace, spec.with_memory, spec.iteration_range)
+        if not totals.kernels:
+            remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
+            raise TraceError(spec.trace, "holds no GPU kernels", remedy)
+    elif spec.kernels is not None:
+        tag = spec.iteration_range
+        totals = EventTotals(
+            kernel_totals(spec.kernels, reading),
+            memory_totals(spec.mem, spec.mem_size, reading) if spec.mem else None,
+            range_total(spec.nvtx, tag, reading) if spec.nvtx and tag else None,
+        )
     else:
-        totals = _trace_totals(spec, spec.trace, read(spec.trace, reading))
+        raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
+    iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
     return compute(
         classifier,
         totals.kernels,
         totals.memory,
         totals.ranges,
-        iterations=spec.iterations or _iterations(spec, totals, gpus),
+        iterations=iterations,
         gpus=gpus,
-        notes=(*spec.notes, *totals.notes),
+        notes=(*spec.remarks, *totals.notes),
     )
 
 
-def _trace_totals(spec: InputSpec, path: Path, trace: Trace) -> EventTotals:
-    totals = event_totals(trace, with_memory=spec.with_memory, tag=spec.tag)
-    if not totals.kernels:
-        raise TraceError(
-            path, "holds no GPU kernels", "record them: nsys profile -t cuda,nvtx PROGRAM"
-        )
-    return totals
-
-
-def _table_totals(spec: InputSpec, reading: ReadingOptions) -> EventTotals:
-    if spec.kernels is None:
-        raise UsageError(f"{spec.title}: name a table of kernels, or a trace")
-    return EventTotals(
-        kernels=kernel_totals(spec.kernels, reading),
-        memory=memory_totals(spec.memory, spec.sizes, reading) if spec.memory else None,
-        ranges=range_total(spec.ranges, spec.tag, reading) if spec.ranges and spec.tag else None,
-        gpus=1,
-    )
-
-
-def _iterations(spec: InputSpec, totals: EventTotals, gpus: int) -> int:
+def _iterations(title: str, ranges: RangeTotal | None, gpus: int) -> int:
     """How many iterations the ranges make."""
-    if totals.ranges is None:
+    if ranges is None:
         raise UsageError(
-            f"{spec.title}: say how many iterations were recorded, or with an iteration range"
+            f"{title}: say how many iterations were recorded, or with an iteration range"
             " where they are"
         )
-    iterations, rest = divmod(totals.ranges.count, gpus)
+    iterations, rest = divmod(ranges.count, gpus)
     if rest or not iterations:
         raise UsageError(
-            f"{spec.title}: {totals.ranges.count:,} NVTX ranges {totals.ranges.tag!r} do not go"
+            f"{title}: {ranges.count:,} NVTX ranges {ranges.tag!r} do not go"
             f" evenly into {gpus:,} GPUs; say how many iterations and GPUs there are"
         )
     return iterations
@@ -112,11 +103,11 @@ class EventTotals:
     kernels: list[Total]  #: by name, longest first
     memory: list[Total] | None  #: by kind, longest first; None when not asked for
     ranges: RangeTotal | None  #: of the tag that was asked for
-    gpus: int  #: devices that kernels ran on, at least 1
+    gpus: int = 1  #: devices that kernels ran on, at least 1
     notes: tuple[str, ...] = ()  #: what the user should know about the trace, a sentence each
 
 
-def event_totals(trace: Trace, *, with_memory: bool = True, tag: str | None = None) -> EventTotals:
+def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None) -> EventTotals:
     """Sum the events of a trace."""
     memory = (EventKind.MEMCPY, EventKind.MEMSET)
     kernel_places = trace.kind[trace.gpu_rows] == EventKind.KERNEL
@@ -150,12 +141,16 @@ def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
 
 
 def _ranges(trace: Trace, tag: str) -> RangeTotal:
+    path = trace.provenance.path
     chosen = _called(trace, tag)
     if not len(chosen):
-        raise no_such_range(trace.provenance.path, tag, _range_names(trace))
+        raise no_such_range(path, tag, _range_names(trace))
     projected = project_ranges(trace, link(trace), chosen)
     if not len(projected):
-        raise idle_range(trace.provenance.path, tag)
+        raise UsageError(
+            f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
+            " around the launches"
+        )
     return RangeTotal(tag, sum(projected.duration.tolist()), len(projected))
 
 
@@ -165,16 +160,16 @@ def _called(trace: Trace, tag: str) -> Int64Array:
     The tables of `nsys stats` write the domain before the name, the default one as nothing.
     """
     rows = trace.rows_of(*_RANGE_KINDS)
-    found = _is_named(trace, rows, tag)
-    domain = trace.arg(DOMAIN).at(rows)
+
+    def is_named(name: str) -> BoolArray:
+        codes = [code for code, known in enumerate(trace.names) if known == name]
+        return np.isin(trace.name[rows], codes)
+
+    found, domain = is_named(tag), trace.arg(DOMAIN).at(rows)
     for code, prefix in _domains(trace).items():
         if tag.startswith(prefix):
-            found |= (domain == code) & _is_named(trace, rows, tag.removeprefix(prefix))
+            found |= (domain == code) & is_named(tag.removeprefix(prefix))
     return rows[found]
-
-
-def _is_named(trace: Trace, rows: Int64Array, name: str) -> BoolArray:
-    return np.isin(trace.name[rows], [i for i, known in enumerate(trace.names) if known == name])
 
 
 def _domains(trace: Trace) -> dict[int, str]:
@@ -194,13 +189,13 @@ def _range_names(trace: Trace) -> set[str]:
 
 @dataclass(frozen=True)
 class ProjectedRanges:
-    """Projections of ranges, k of them, by device, then in the order of the ranges."""
+    """Projections of ranges, k of them, by device, then in the order of the ranges; all (k,)."""
 
-    row: Int64Array  #: the range, a row of the trace, (k,)
-    device: Int64Array  #: the device, (k,)
-    start: Int64Array  #: start of the first GPU event, ns since the trace's first event, (k,)
-    end: Int64Array  #: end of the last GPU event, likewise, (k,)
-    count: Int64Array  #: GPU events launched inside, (k,)
+    row: Int64Array  #: the range, a row of the trace
+    device: Int64Array  #: the device
+    start: Int64Array  #: start of the first GPU event, ns since the trace's first event
+    end: Int64Array  #: end of the last GPU event, likewise
+    count: Int64Array  #: GPU events launched inside
 
     def __len__(self) -> int:
         return len(self.row)

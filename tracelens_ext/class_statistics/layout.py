@@ -85,13 +85,14 @@ def _table(
     columns = [c for c in _COLUMNS if of is not None or not c[0].endswith(_PERCENT)]
     rows = ["Class".ljust(width + 2) + "".join(name.ljust(wide) for name, wide in columns).rstrip()]
     for shown, line in zip(names, lines, strict=True):
+        percent = fixed(percentage(line.time_ns, of or 0), 2)
         cells = {
             "TimePerIter(ms)": _milliseconds(Fraction(line.time_ns, statistics.divisor), 2),
             "InstancePerIter": str(line.per_iteration),
-            "TimePerIter(%)": fixed(percentage(line.time_ns, of or 0), 2),
+            "TimePerIter(%)": percent,
             "TotalTime(ms)": _milliseconds(line.time_ns, 2),
             "TotalInstance": str(line.instances),
-            "TotalTime(%)": fixed(percentage(line.time_ns, of or 0), 2),
+            "TotalTime(%)": percent,
         }
         row, begins = shown, width + 2
         for name, wide in columns:
@@ -102,20 +103,20 @@ def _table(
 
 
 def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
-    average, per_range = statistics.range_average_ns, statistics.exposed_ns
-    in_total = statistics.exposed_total_ns
-    of_range = fixed(percentage(per_range, average), 2)
-    of_total = fixed(percentage(in_total, ranges.time_ns), 2)
-    return [
+    average, total = statistics.range_average_ns, ranges.time_ns
+    lines = [
         f"NVTX range count: {ranges.count}",
         f"NVTX average range time: {_milliseconds(average, 3)} (ms)",
-        f"NVTX total range time: {_milliseconds(ranges.time_ns, 3)} (ms)",
+        f"NVTX total range time: {_milliseconds(total, 3)} (ms)",
         "",
-        f"{_ESTIMATED} time per range: {_milliseconds(per_range, 3)} (ms)",
-        f"{_ESTIMATED} time per range: {of_range} (%)",
-        f"{_ESTIMATED} total time: {_milliseconds(in_total, 3)} (ms)",
-        f"{_ESTIMATED} total time: {of_total} (%)",
     ]
+    for what, part, whole in (
+        ("time per range", statistics.exposed_ns, average),
+        ("total time", statistics.exposed_total_ns, total),
+    ):
+        lines.append(f"{_ESTIMATED} {what}: {_milliseconds(part, 3)} (ms)")
+        lines.append(f"{_ESTIMATED} {what}: {fixed(percentage(part, whole), 2)} (%)")
+    return lines
 
 
 TITLE = "GPU time by kernel class"
@@ -144,10 +145,9 @@ def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
 
 def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
     """The statistics of some inputs by table, each with the column `title`; times in ms."""
-    sheets: dict[str, list[Record]] = {
-        "inputs": [{"title": title} | _input(each) for title, each in statistics]
-    }
+    sheets: dict[str, list[Record]] = {"inputs": []}
     for title, each in statistics:
+        sheets["inputs"].append({"title": title} | _input(each))
         for table, name, lines in (
             ("kernel_classes", "class", each.kernels),
             ("nccl", "collective", each.nccl),
@@ -180,19 +180,18 @@ def _input(statistics: ClassStatistics) -> Record:
     ranges = statistics.ranges
     if ranges is None:
         return record
-    average, exposed = statistics.range_average_ns, statistics.exposed_ns
+    average, whole = statistics.range_average_ns, ranges.time_ns
+    exposed, exposed_total = statistics.exposed_ns, statistics.exposed_total_ns
     return record | {
         "range_tag": ranges.tag,
         "range_count": ranges.count,
         "expected_range_count": statistics.divisor,
         "range_time_average_ms": _ms(average),
-        "range_time_total_ms": _ms(ranges.time_ns),
+        "range_time_total_ms": _ms(whole),
         "not_hidden_time_per_range_ms": _ms(exposed),
         "not_hidden_percent_of_range": float(percentage(exposed, average)),
-        "not_hidden_time_total_ms": _ms(statistics.exposed_total_ns),
-        "not_hidden_percent_of_total": float(
-            percentage(statistics.exposed_total_ns, ranges.time_ns)
-        ),
+        "not_hidden_time_total_ms": _ms(exposed_total),
+        "not_hidden_percent_of_total": float(percentage(exposed_total, whole)),
     }
 
 

@@ -56,13 +56,12 @@ class RangeTotal:
 
 def kernel_totals(source: TableSource, reading: ReadingOptions = AS_USUAL) -> Totals:
     """Totals by kernel, of a `cuda_gpu_kern_sum` table."""
-    totals = _totals(source, Report.KERNELS, "name", "instances", "the kernel table", reading)
-    if not totals:
-        path = source if isinstance(source, str | os.PathLike) else "the kernel table"
-        raise TraceFormatError(
-            path, "has a header and no kernels", "make it again; perhaps it was cut off"
-        )
-    return totals
+    label = "the kernel table"
+    if totals := _totals(source, Report.KERNELS, "name", "instances", label, reading):
+        return totals
+    path = source if isinstance(source, str | os.PathLike) else label
+    remedy = "make it again; perhaps it was cut off"
+    raise TraceFormatError(path, "has a header and no kernels", remedy)
 
 
 def memory_totals(
@@ -89,41 +88,32 @@ def range_total(source: TableSource, tag: str, reading: ReadingOptions = AS_USUA
     """
     table = open_report(source, Report.RANGES, label="the NVTX table", reading=reading)
     seen: set[str] = set()
-    time = count = 0
+    found: list[int] = []
     for piece in table.pieces:
         names = piece.texts("name")
         durations = piece.required("projectedduration", piece.nanoseconds("projectedduration"))
-        chosen = [
+        found += [
             duration
             for name, duration in zip(names, durations, strict=True)
             if name.removeprefix(":") == tag.removeprefix(":")
         ]
-        time, count = time + sum(chosen), count + len(chosen)
         seen.update(names)
-    if not count:
+    if not found:
         raise no_such_range(table.source, tag, seen)
-    return RangeTotal(tag, time, count)
-
-
-def idle_range(source: str, tag: str) -> UsageError:
-    """The error for a tag whose ranges started no GPU work."""
-    return UsageError(
-        f"{source}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
-        " around the launches"
-    )
+    return RangeTotal(tag, sum(found), len(found))
 
 
 def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     """The error for a tag that no range has."""
+    said = f"{source}: no NVTX range"
     if not names:
         return UsageError(
-            f"{source}: no NVTX range {tag!r}: there are no ranges that started GPU work;"
+            f"{said} {tag!r}: there are no ranges that started GPU work;"
             " record with: nsys profile -t cuda,nvtx"
         )
     some = sorted(names)[:_MOST_COMPARED]
-    near = difflib.get_close_matches(tag, some, n=_NEAREST, cutoff=0.0)
-    shown = ", ".join(repr(name) for name in near)
-    return UsageError(f"{source}: no NVTX range is called {tag!r}; the nearest: {shown}")
+    near = map(repr, difflib.get_close_matches(tag, some, n=_NEAREST, cutoff=0.0))
+    return UsageError(f"{said} is called {tag!r}; the nearest: {', '.join(near)}")
 
 
 def _totals(
@@ -240,18 +230,16 @@ class ClassStatistics:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers doubtful, a sentence each."""
-        warnings = list(self.doubts)
-        if self.ranges is None:
-            return self.doubts
-        if self.ranges.count != self.divisor:
+        warnings, ranges = list(self.doubts), self.ranges
+        if ranges is not None and ranges.count != self.divisor:
             warnings.append(
-                f"{self.ranges.count:,} NVTX ranges {self.ranges.tag!r}, not {self.divisor:,}"
+                f"{ranges.count:,} NVTX ranges {ranges.tag!r}, not {self.divisor:,}"
                 f" ({self.iterations:,} iterations by {self.gpus:,} GPUs); the estimate assumes"
                 " that every iteration is one range on each GPU"
             )
-        if self.exposed_ns < 0:
+        if ranges is not None and self.exposed_ns < 0:
             warnings.append(
-                f"the NVTX ranges {self.ranges.tag!r} are shorter than the kernels of an iteration:"
+                f"the NVTX ranges {ranges.tag!r} are shorter than the kernels of an iteration:"
                 " kernels ran at the same time, or outside of the ranges"
             )
         return tuple(warnings)
@@ -298,14 +286,13 @@ def _lines(named: Iterable[tuple[str, Total]], divisor: int) -> list[Line]:
     lines: dict[str, Line] = {}
     for name, total in named:
         line = lines.get(name, Line(name, 0, 0, 0))
+        sizes = [size for size in (line.size_bytes, total.size_bytes) if size is not None]
         lines[name] = Line(
             name,
             line.time_ns + total.time_ns,
             line.instances + total.instances,
             line.per_iteration + total.instances // divisor,
-            total.size_bytes
-            if line.size_bytes is None
-            else line.size_bytes + (total.size_bytes or 0),
+            sum(sizes) if sizes else None,
         )
     return list(lines.values())
 

@@ -1,21 +1,30 @@
-"""The command line: one file a command. Nothing else prints, and nothing else exits."""
+"""The command line: what every command has in common. Nothing else prints, and nothing else exits.
+
+Being told to stop (Ctrl-C, a closed terminal, `kill`) raises `KeyboardInterrupt` in the main
+thread, so that everything half written is removed by the `finally` that knows of it. A second
+Ctrl-C does not disturb that; a third ends the program at once.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens_ext.cli.signals import Stopping
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
 DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
 _INTERRUPTED = 130  # typer answers it too
+#: Exit codes are 128 and the number of the signal, as shells have it.
+_BASE_EXIT_CODE = 128
+_PATIENCE = 3
 #: New objects before the garbage collector looks: a command makes tables, hardly any cycles, and
 #: by default a fifth of a small trace's time goes into looking. Importing the libraries alone makes
 #: fewer than this.
@@ -26,12 +35,44 @@ _CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at 
 _NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 when all is well, 1 for bad input, 2 for bad usage.
+class Stopping:
+    """The signals that end a run, and which of them came."""
 
-    Args:
-        arguments: what follows the program's name, `sys.argv[1:]` unless given.
-    """
+    def __init__(self) -> None:
+        self._number = 0  # of the first that came
+        self._times = 0
+        self._process = os.getpid()
+
+    def listen(self) -> None:
+        """Take over the signals; those that are ignored (as under `nohup`) stay so."""
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is None:  # Windows has no SIGHUP
+                continue
+            with contextlib.suppress(ValueError, OSError):  # not in the main thread
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    signal.signal(number, self._heard)
+
+    def exit_code(self) -> int:
+        """What the program exits with after an interrupt."""
+        return _BASE_EXIT_CODE + (self._number or signal.SIGINT)
+
+    def message(self) -> str:
+        """What happened, in a word."""
+        return "terminated" if self._number == signal.SIGTERM else "interrupted"
+
+    def _heard(self, number: int, _frame: FrameType | None) -> None:
+        self._times += 1
+        # A worker that inherited this just ends.
+        if os.getpid() != self._process or self._times >= _PATIENCE:
+            os._exit(_BASE_EXIT_CODE + number)
+        if self._times == 1:
+            self._number = number
+            raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and exit: 0 when all is well, 1 for bad input, 2 for bad usage."""
     # Threads for matrices, of which there are none here, need memory, and SIGINT if they get none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     stopping = Stopping()
@@ -50,10 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None) -> int:
     """Run a command; the exit code. Errors are one line on standard error.
 
-    Args:
-        arguments: as `main` takes them.
-        stopping: what knows which signal interrupted the command; any interrupt is a Ctrl-C
-            without it.
+    `stopping` knows which signal interrupted the command; without it that is a Ctrl-C.
     """
     if sys.flags.optimize > 1:
         return _fail("options are made of docstrings; run Python without -OO", 1)
@@ -63,11 +101,10 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
     if columns and not (columns.isdecimal() and int(columns) >= _LEAST_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
     try:
-        code = _run(arguments)
+        if (code := _run(arguments)) != _INTERRUPTED:
+            return code
     except KeyboardInterrupt:
-        code = _INTERRUPTED
-    if code != _INTERRUPTED:
-        return code
+        pass
     stopping = stopping or Stopping()
     return _fail(stopping.message(), stopping.exit_code())
 
@@ -81,11 +118,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stderr.write(f"tracelens-ext: {_file_in(given)}{_CRAMPED}\n")
         return 1
     try:
-        outcome = app(
-            args=list(arguments) if arguments is not None else None,
-            prog_name="tracelens-ext",
-            standalone_mode=False,
-        )
+        outcome = app(args=given, prog_name="tracelens-ext", standalone_mode=False)
         sys.stdout.flush()
     except TracelensError as error:
         return _fail(str(error), error.exit_code)
@@ -107,12 +140,9 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         if isinstance(error, ImportError) and "failed to map segment" in str(error):
             return _fail(f"{_file_in(given)}{_NO_MEMORY}", 1)
-        detail = " ".join(str(error).split())
-        return _fail(
-            f"internal error: {type(error).__name__}: {detail}; this is a bug: please report it"
-            f" with what {DEBUG_VARIABLE}=1 shows",
-            1,
-        )
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        bug = f"this is a bug: please report it with what {DEBUG_VARIABLE}=1 shows"
+        return _fail(f"internal error: {said}; {bug}", 1)
     return outcome if isinstance(outcome, int) else 0
 
 

@@ -13,8 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from tracelens_ext.cli.command import CarefulCommand, help_record
-from tracelens_ext.cli.options import READING, with_options
+from tracelens_ext.cli.options import READING, CarefulCommand, help_record, with_options
 from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import one_line
 
@@ -46,9 +45,8 @@ def offered_commands(registry: PluginRegistry | None = None) -> dict[str, Comman
     commands: dict[str, Command] = {}
     for each in offered:
         with registry.guard(each.plugin.name):
-            if each.item.name in commands:
+            if commands.setdefault(each.item.name, each.item) is not each.item:
                 raise PluginAnswerError(f"command {each.item.name!r}: there is one already")
-            commands[each.item.name] = each.item
     return commands
 
 

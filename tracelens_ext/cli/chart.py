@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens_ext.chart.specification import NS_PER_S, check_models, known_models, parse_inputs
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.command import CarefulCommand
-from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.load import analyze, check_files, show_problems
+from tracelens_ext.cli.options import CarefulCommand
 from tracelens_ext.cli.outputs import tell_written
 from tracelens_ext.cli.screen import Block, Part, show, tell, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens_ext.chart.runs import Run
-    from tracelens_ext.chart.specification import ChartInput
 
 _SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
+
 _FORM = "FILE,ENGINE,MODEL,SECONDS"
 
 
@@ -31,30 +32,14 @@ class ChartCommand(CarefulCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # click's, or typer's own copy of it
         """Write the engines and models that there are maps for."""
-        from tracelens_ext.chart.specification import known_models
-        from tracelens_ext.report.terminal import safe_text
-
-        rows = [
-            (safe_text(engine), safe_text(", ".join(models)))
-            for engine, models in known_models().items()
-        ]
+        models = known_models().items()
+        rows = [(safe_text(engine), safe_text(", ".join(own))) for engine, own in models]
         with formatter.section("Engines and their models"):
             formatter.write_dl(rows or [("none", "no plugin brings one; add yours with --maps")])
         super().format_epilog(ctx, formatter)
 
 
 COMMAND_CLASS = ChartCommand
-
-
-@dataclass(frozen=True)
-class ChartRules(shared.RuleOptions):
-    """Which rules give kernels their categories.
-
-    Options:
-        categorizer: Use these categories for all inputs, such as builtin or jax; engine and model
-            are labels then, and FILE alone will do.
-        maps FILE: More engines and models: a JSON file, or a folder of them.
-    """
 
 
 def chart(
@@ -68,7 +53,7 @@ def chart(
     force: bool = False,
     quiet: bool = False,
     *,
-    rules: ChartRules,
+    rules: shared.RuleOptions,
     reading: ReadingOptions,
     screen: shared.Screen,
 ) -> None:
@@ -89,10 +74,12 @@ def chart(
         per_device: A bar for each GPU, not one for all of a trace.
         by_phase: A bar for each phase of serving: prefill, decode …
         nsys_cmd --nsys-cmd --nsys_cmd PROGRAM: The same as --nsys.
+        categorizer: Use these categories for all inputs, such as builtin or jax; engine and model
+            are labels then, and FILE alone will do.
+        maps FILE: More engines and models: a JSON file, or a folder of them.
     """
     from tracelens_ext.chart.page import check_results, write_results
-    from tracelens_ext.chart.runs import grouped
-    from tracelens_ext.chart.specification import check_models, known_models, parse_inputs
+    from tracelens_ext.chart.runs import grouped, measure
 
     by_map = rules.categorizer is None
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=not by_map)
@@ -110,7 +97,16 @@ def chart(
     if nsys_cmd is not None:
         reading = replace(reading, nsys=nsys_cmd)
     split = "device" if per_device else "phase" if by_phase else ""
-    runs = _measured(wanted, rules, reading, split)
+    told: set[str] = set()
+    runs: list[Run] = []
+    for position, each in enumerate(wanted):  # only the measures stay in memory
+        chosen = rules.categorizer or each.map_name
+        how = shared.AnalysisOptions(
+            rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
+        )
+        analyzer = analyze(each.path, how)
+        runs += measure(analyzer.work, each, position, split)
+        show_problems(analyzer.problems, told)
     for run in runs:
         for warning in run.warnings:
             tell(f"{run.label}: {warning}")
@@ -118,33 +114,9 @@ def chart(
     if quiet:
         return
     notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
-    told = [f"{numbers}: {note}" for note, numbers in notes]
-    show(trace_report("Chart", "", {}, told), _blocks(runs), all_notes=screen.notes)
+    lines = [f"{numbers}: {note}" for note, numbers in notes]
+    show(trace_report("Chart", "", {}, lines), _blocks(runs), all_notes=screen.notes)
     tell_written(written)
-
-
-def _measured(
-    wanted: Sequence[ChartInput], rules: ChartRules, reading: ReadingOptions, split: str
-) -> list[Run]:
-    """Read and measure the inputs one after the other; only the measures stay in memory."""
-    from tracelens_ext.chart.runs import measure_devices, measure_phases, measure_run
-
-    told: set[str] = set()
-    runs: list[Run] = []
-    for position, given in enumerate(wanted):
-        chosen = rules.categorizer or given.map_name
-        how = shared.AnalysisOptions(
-            rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
-        )
-        analyzer = analyze(given.path, how)
-        if split == "device":
-            runs += measure_devices(analyzer.work, given, position)
-        elif split == "phase":
-            runs += measure_phases(analyzer.work, given, position)
-        else:
-            runs.append(measure_run(analyzer.work, given, position))
-        show_problems(analyzer.problems, told)
-    return runs
 
 
 def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
@@ -163,20 +135,19 @@ def _shown(runs: Sequence[Run]) -> pd.DataFrame:
     import numpy as np
 
     from tracelens_ext.chart.runs import TOTAL, category_table
-    from tracelens_ext.chart.specification import NS_PER_S
 
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S
-    unit, scale = ("ms", 1e3) if short else ("sec", 1.0)
-    total = "total_elapsed" if short else TOTAL
+    unit, scale, total = ("ms", 1e3, "total_elapsed") if short else ("sec", 1.0, TOTAL)
     seconds: dict[str, object] = {}
     shares: dict[str, object] = {}
     for place, run in enumerate(runs):
-        column = np.append(table[place].to_numpy(), run.elapsed_ns / NS_PER_S)
+        elapsed = run.elapsed_ns / NS_PER_S
+        column = np.append(table[place].to_numpy(), elapsed)
         seconds[f"{place + 1} ({unit})"] = scale * column
-        shares[f"{place + 1} (%)"] = 100.0 * column / (run.elapsed_ns / NS_PER_S or 1.0)
+        shares[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
     # Of many runs the shares come last: what does not fit is left out from the end.
-    pairs = zip(seconds.items(), shares.items(), strict=True)
-    mixed = [part for pair in pairs for part in pair]
-    ordered = mixed if len(runs) <= _SIDE_BY_SIDE else [*seconds.items(), *shares.items()]
+    ordered = [*seconds.items(), *shares.items()]
+    if len(runs) <= _SIDE_BY_SIDE:
+        ordered.sort(key=lambda part: int(part[0].split()[0]))
     return pd.DataFrame({"category": [*map(str, table.index), total], **dict(ordered)})

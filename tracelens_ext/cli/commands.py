@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tracelens_ext.hooks import Command, hookimpl
 
-#: Name, line of `--help`, and group. A command is the function of its name, or a Typer `app`, in
-#: the file of its name.
+#: Name, line of `--help`, and group. A command is the function of its name, or a `typer.Typer`, in
+#: the file of its name or that of `_FILES`.
 _COMMANDS = (
     ("report", "Write the report of traces: workbook, page, tables.", "Look"),
     ("kernels", "List kernels by count or duration.", "Look"),
@@ -95,7 +95,13 @@ demo
 demo demo.json.gz --vendor amd
 demo job.json.gz --ranks 4
 """
-_OF_SEVERAL = frozenset({"rules", "plugins", "cache"})
+_FILES = {
+    "counters": "iterations",
+    "what-if": "findings",
+    "explain": "rules",
+    **dict.fromkeys(("mcp", "sql"), "export"),
+    **dict.fromkeys(("cache", "demo", "formats", "plugins"), "installed"),
+}
 
 
 @hookimpl
@@ -103,8 +109,8 @@ def tracelens_commands() -> list[Command]:
     """Our own commands, but for those that packages of this distribution bring."""
     result = []
     for name, summary, group in _COMMANDS:
-        module = name.replace("-", "_")
-        function = f"tracelens_ext.cli.{module}:{'app' if name in _OF_SEVERAL else module}"
+        function = name.replace("-", "_")
+        function = f"tracelens_ext.cli.{_FILES.get(name, function)}:{function}"
         examples = tuple(line for line in _EXAMPLES.splitlines() if line.partition(" ")[0] == name)
         result.append(Command(name, summary, function, group, examples))
     return result

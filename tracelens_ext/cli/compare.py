@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import find_traces
-from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.load import analyze, find_traces, show_problems
 from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import Block, Part, print_line, print_report, show, tell
 from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format
 
@@ -60,7 +60,7 @@ def compare(
     top: int = 10,
     quiet: bool = False,
     *,
-    analysis: shared.AnalysisOfLinked,
+    analysis: shared.AnalysisOptions,
     screen: shared.Screen,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel.
@@ -80,10 +80,13 @@ def compare(
         last 3..: How many of them, at least 3.
         normalize: Also compare how much each trace loses against the roofline of its own device.
         top 0..: Operations and kernels to print.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
     """
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report
+    from tracelens_ext.findings.detect import offered_detectors
     from tracelens_ext.memory.snapshot import is_snapshot
 
     budgets = [parse_budget(text) for text in fail_if or ()]
@@ -101,19 +104,23 @@ def compare(
     if problems:
         raise problems[0]
     if baseline is not None:
-        paths = _with_history(baseline, last, paths)
+        from tracelens_ext.compare.finished import history_in
+        from tracelens_ext.compare.report import history_report
+
+        if len(paths) != 1:
+            raise UsageError("--baseline compares one trace with a folder; name one")
+        paths = [*history_in(baseline, last, paths[0]), *paths]
     if len(paths) < 2:
         raise UsageError("a comparison needs two traces at least; the first is the baseline")
     check_outputs(places, paths, force=force)
     measured = _measure_all(paths, analysis, micro_idle_thresh_us, device_peaks)
     comparison = compare_measurements(measured, total=total, history=baseline is not None)
     if baseline is not None:
-        from tracelens_ext.compare.report import history_report
-
         report = history_report(comparison)
     else:
         report = comparison_report(comparison, normalize=normalize is not None)
-    verdicts = check_budgets(budgets, comparison, _finding_ids() if budgets else ())
+    findings = [each.item.id for each in offered_detectors()] if budgets else []
+    verdicts = check_budgets(budgets, comparison, findings)
     written = write_outputs(report, places, paths, force=force)
     if to_stdout and output_format is not None:
         print_report(report, output_format)
@@ -121,17 +128,20 @@ def compare(
         show(report, comparison_blocks(comparison, report, top), all_notes=screen.notes)
     if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
-    _tell(verdicts, written, quiet=quiet or to_stdout)
-    if any(verdict.crossed for verdict in verdicts):
+    quiet = quiet or to_stdout
+    tell_written([] if quiet else written)
+    if _tell(verdicts, quiet=quiet):
         raise typer.Exit(CROSSED)
 
 
-def _with_history(folder: Path, last: int, paths: Sequence[Path]) -> list[Path]:
-    from tracelens_ext.compare.finished import history_in
-
-    if len(paths) != 1:
-        raise UsageError("--baseline compares one trace with a folder; name one")
-    return [*history_in(folder, last, paths[0]), *paths]
+def _tell(verdicts: Sequence[Outcome], *, quiet: bool) -> int:
+    """Say which budgets hold; crossed ones always, on standard error. How many are crossed."""
+    for verdict in verdicts:
+        if verdict.crossed:
+            tell(f"budget crossed: {verdict}")
+        elif not quiet:
+            print_line(f"Budget holds: {verdict}")
+    return sum(verdict.crossed for verdict in verdicts)
 
 
 def _measure_all(
@@ -145,7 +155,7 @@ def _measure_all(
     from tracelens_ext.compare.measurement import TRACELENS
     from tracelens_ext.compare.report import measured_for_comparison
 
-    shown_problems: set[str] = set()
+    shown: set[str] = set()
     of_reports = {
         path: measure_report(path, options.reading.max_bytes) for path in paths if is_report(path)
     }
@@ -157,17 +167,10 @@ def _measure_all(
             return of_reports[path]
         analyzer = analyze(path, options)
         found = measured_for_comparison(analyzer, micro_idle_thresh_us, device_peaks)
-        show_problems(analyzer.problems, shown_problems)
+        show_problems(analyzer.problems, shown)
         return with_reference(found, analyzer) if of_reports else found
 
     return list(map(measured, paths))
-
-
-def _finding_ids() -> list[str]:
-    """All findings that a trace can have."""
-    from tracelens_ext.findings.detect import offered_detectors
-
-    return [offered.item.id for offered in offered_detectors()]
 
 
 def _warn_of_amounts(comparison: Comparison) -> None:
@@ -178,16 +181,6 @@ def _warn_of_amounts(comparison: Comparison) -> None:
             line = f"{letter} did {verdict.work_ratio:.2f} of {comparison.letters[0]}'s work:"
             line += " budgets on time compare different amounts"
             tell(line)
-
-
-def _tell(verdicts: Sequence[Outcome], written: Sequence[Path], *, quiet: bool) -> None:
-    """Say what was written and which budgets hold; crossed ones always, on standard error."""
-    tell_written([] if quiet else written)
-    for verdict in verdicts:
-        if verdict.crossed:
-            tell(f"budget crossed: {verdict}")
-        elif not quiet:
-            print_line(f"Budget holds: {verdict}")
 
 
 def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:
@@ -209,8 +202,6 @@ def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Itera
 
 def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
     """Leave out what other columns tell; simplify kernel names, which come first."""
-    from tracelens_ext.kernel_names import short_name
-
     # Of several traces there is room for the percentages alone.
     several = () if "difference_ms" in frame else ("difference_ms", "by_speed_ms")
     told = ("ratio", "_count", "_calls", "_kernels", "by_calls_ms", "backward", "only_in", *several)

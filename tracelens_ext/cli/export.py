@@ -1,21 +1,18 @@
-"""`tracelens-ext export`: a trace for Perfetto, or as a database."""
+"""A trace for other programs: `tracelens-ext export`, `sql`, and `mcp` for agents."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import find_traces
-from tracelens_ext.cli.load import analyze
-from tracelens_ext.cli.screen import print_line, tell
+from tracelens_ext.cli.load import analyze, find_traces
+from tracelens_ext.cli.screen import print_line, show, tell, trace_report
 from tracelens_ext.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.export.perfetto import Source, Told
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.terminal import frame_table
 
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
@@ -55,9 +52,11 @@ def export(
         stacks: With Python frames.
         clocks FILE: clocks.parquet of fleet: puts several ranks on one axis.
     """
-    from tracelens_ext.export.chosen import Choice, parse_window
-    from tracelens_ext.export.perfetto import Told
-    from tracelens_ext.report.manifest import check_output
+    import gzip
+
+    from tracelens_ext.export.chosen import Choice, parse_window, shifts
+    from tracelens_ext.export.perfetto import Source, Told, perfetto_json
+    from tracelens_ext.export.tracks import spans_of
 
     if window is not None and iteration is not None:
         raise UsageError("--window and --iteration exclude each other; give one")
@@ -88,12 +87,23 @@ def export(
         write_database(analyzers[0], output)
         print_line(f"Wrote {output}")
         return
-    told = Told()
     if findings is None:
         part = window is not None or iteration is not None
         findings = not part or sum(len(each.work) for each in analyzers) <= _MANY
-    sources = _sources(analyzers, found, clocks, with_findings=findings)
-    size = _write(sources, choice, told, output)
+    # Each with its place on the axis: without clocks each begins at 0.
+    placed = shifts([each.trace for each in analyzers], [path.name for path in found], clocks)
+    sources = [
+        Source(each.work, *where, spans=spans_of(each, with_findings=findings))
+        for each, where in zip(analyzers, placed, strict=True)
+    ]
+    told, size = Told(), 0
+    with written_beside(output) as beside, beside.open("wb") as file:
+        packed = output.suffix == ".gz"
+        stream = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
+        for text in perfetto_json(sources, choice, told):
+            size += stream.write(text.encode())
+        if packed:
+            stream.close()
     print_line(f"Wrote {output}")
     without = "" if findings else "; no findings and critical path (--findings)"
     tell(f"{output}: {told.text()}{without}")
@@ -112,42 +122,63 @@ def _numbers(option: str, text: str | None) -> frozenset[int] | None:
         raise UsageError(f"{option} {text!r}: write numbers, such as 0,1") from None
 
 
-def _sources(
-    analyzers: Sequence[TreePerfAnalyzer],
-    paths: Sequence[Path],
-    clocks: Path | None,
+def sql(
+    trace: Path | None = None,
+    statement: str | None = None,
+    schema: bool = False,
+    json: bool = False,
+    csv: bool = False,
+    limit: int = 1000,
+    timeout: float = 30,
     *,
-    with_findings: bool,
-) -> list[Source]:
-    """Each trace with its place on the axis: without clocks each begins at 0."""
-    from tracelens_ext.export.chosen import shifts
-    from tracelens_ext.export.perfetto import Source
-    from tracelens_ext.export.tracks import spans_of
+    analysis: shared.AnalysisOptions,
+) -> None:
+    """Query the events of a trace, and the tables of its report, with SQL.
 
-    placed = shifts([each.trace for each in analyzers], [path.name for path in paths], clocks)
-    return [
-        Source(analyzer.work, *where, spans=spans_of(analyzer, with_findings=with_findings))
-        for analyzer, where in zip(analyzers, placed, strict=True)
-    ]
+    Operands:
+        trace [TRACE]: A trace of any format.
+        statement [SQL]: One SELECT statement.
 
-
-def _write(sources: Sequence[Source], choice: object, told: Told, output: Path) -> int:
-    """Write the JSON beside its place, then there.
-
-    Returns:
-        Its size in bytes, unpacked.
+    Options:
+        schema: Print the tables and their columns.
+        json: Print the rows as JSON.
+        csv: Print the rows as CSV.
+        limit 1..: Rows at most.
+        timeout 0.1..: Seconds at most.
     """
-    import gzip
+    if schema:
+        # What can be asked: tables of events, then those of the report.
+        from tracelens_ext.export.database import OWN_NAMES, SCHEMA, tables_of_report
 
-    from tracelens_ext.export.perfetto import perfetto_json
-    from tracelens_ext.report.atomic import written_beside
+        typer.echo(SCHEMA.strip())
+        typer.echo("\n-- Tables of the report, made when a query names them:")
+        for name, sheet in tables_of_report().items():
+            shown = f"table_{name}" if name in OWN_NAMES else name
+            columns = ", ".join(f'"{column.name}"' for column in sheet.described_columns())
+            typer.echo(f"-- {shown}({columns})")
+        return
+    if trace is None or statement is None:
+        raise UsageError('name a trace and a query: tracelens-ext sql TRACE "select …"')
+    if json and csv:
+        raise UsageError("--json and --csv exclude each other; give one")
+    from tracelens_ext.export.database import query
 
-    size = 0
-    with written_beside(output) as beside, beside.open("wb") as file:
-        packed = output.suffix == ".gz"
-        stream = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
-        for text in perfetto_json(sources, choice, told):  # type: ignore[arg-type]
-            size += stream.write(text.encode())
-        if packed:
-            stream.close()
-    return size
+    rows, more = query(analyze(trace, analysis), statement, limit=limit, timeout=timeout)
+    if csv:
+        typer.echo(rows.to_csv(index=False, lineterminator="\n"), nl=False)
+    else:
+        table = frame_table(rows, fit_units=False)
+        show(trace_report("SQL", trace, {"result": rows}), [table], json=json)
+    if more:
+        tell(f"{trace}: there are more than {limit:,} rows (--limit)")
+
+
+def mcp(folders: list[Path]) -> None:
+    """Serve the traces in folders to an agent over stdin and stdout; nothing is written.
+
+    Operands:
+        folders FOLDER…: Whose traces may be asked about.
+    """
+    from tracelens_ext.agents.server import make_server
+
+    make_server(folders).run("stdio")

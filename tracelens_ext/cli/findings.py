@@ -1,4 +1,7 @@
-"""`tracelens-ext findings`: what would save the most time, why, and what to do."""
+"""`tracelens-ext findings`: what would save the most time, why, and what to do.
+
+And `tracelens-ext what-if`: the wall time if something took longer or shorter, by a replay.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import find_traces, without_repetitions
-from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.screen import Block, bold, folded, show, tell, trace_report
+from tracelens_ext.cli.load import analyze, find_traces, show_problems, without_repetitions
+from tracelens_ext.cli.outputs import check_texts, tell_written, write_text
+from tracelens_ext.cli.screen import Block, Part, bold, folded, show, tell, trace_report
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.json_text import nested_json_text
+from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import Progress, ReadingOptions
+from tracelens_ext.tables.short_names import cut_middle
+from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +66,8 @@ def findings(
         raise UsageError("--intervals needs --json")
     named, problems = find_traces(traces)
     paths = without_repetitions(named)
-    if len(paths) + len(problems) == 1 and problems:
+    several = len(paths) + len(problems) > 1
+    if problems and not several:
         raise problems[0]
     found: list[tuple[Path, Findings]] = []
     shown: set[str] = set()
@@ -69,7 +77,7 @@ def findings(
             try:
                 of_trace, of_plugins = result()
             except TraceError as error:
-                if len(paths) + len(problems) == 1:
+                if not several:
                     raise
                 problems.append(error)
                 continue
@@ -81,7 +89,13 @@ def findings(
                 again = [[""]] if len(found) > 1 else []
                 show(report, [*again, blocks], all_notes=screen.notes)
     if json:
-        _print_json(found, intervals=intervals, several=len(paths) + len(problems) > 1)
+        documents = [
+            {"trace": str(path), **of_trace.as_dict(intervals=intervals)}
+            for path, of_trace in found
+        ]
+        if not several:
+            del documents[0]["trace"]
+        typer.echo(nested_json_text(documents if several else documents[0]))
     for problem in problems:
         tell(str(problem))
     if problems:
@@ -100,17 +114,6 @@ def _found(
     analyzer = analyze(path, analysis, without_tpu=True, progress=progress)
     found = analyzer.findings(device_peaks)
     return found, list(analyzer.problems)
-
-
-def _print_json(found: list[tuple[Path, Findings]], *, intervals: bool, several: bool) -> None:
-    from tracelens_ext.report.json_text import nested_json_text
-
-    documents = [
-        {"trace": str(path), **of_trace.as_dict(intervals=intervals)} for path, of_trace in found
-    ]
-    if not several:
-        del documents[0]["trace"]
-    typer.echo(nested_json_text(documents if several else documents[0]))
 
 
 def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
@@ -155,7 +158,6 @@ def _savings(model: Mapping[str, object]) -> str:
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Label and text of each part, in the order of the page."""
     from tracelens_ext.findings.told import evidence_text, place_texts
-    from tracelens_ext.text import ms_text
 
     low, high = finding.saving_low_ms, finding.saving_high_ms
     bounds = [f"at least {ms_text(low)}"] if low is not None else []
@@ -174,9 +176,6 @@ def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _cut(name: str, width: int = _NAME) -> str:
-    from tracelens_ext.report.terminal import safe_text
-    from tracelens_ext.tables.short_names import cut_middle
-
     return cut_middle(safe_text(name), width)
 
 
@@ -194,11 +193,7 @@ def first_findings(
 ) -> Iterator[Block]:
     """The first findings of a report's table, two lines each, and who tells more.
 
-    Args:
-        table: the findings.
-        title: what is said above them, or instead of them.
-        trace: the file.
-        console: the terminal.
+    `title` is said above them, or instead of them.
     """
     width = min(console.width, _WIDEST)
     yield [""]
@@ -215,3 +210,60 @@ def first_findings(
         yield [second]
     more = f", and {len(table) - _FIRST} more" if len(table) > _FIRST else ""
     yield [f"Where, why and what to do{more}: tracelens-ext findings {shlex.quote(trace)}"]
+
+
+def what_if(
+    trace: Path,
+    change: list[str] | None = None,
+    iteration: int | None = None,
+    device: int | None = None,
+    waits: Path | None = None,
+    device_peaks: str | None = None,
+    top: int = 20,
+    csv: Path | None = None,
+    json: bool = False,
+    force: bool = False,
+    *,
+    analysis: shared.AnalysisOptions,
+) -> None:
+    """Show what the wall time would be if kernels, copies or the host were faster, or gone.
+
+    Options:
+        change NAME=FACTOR: What to multiply, such as GEMM=0.5; joined by commas, together. NAME is
+            a category, kernels, kernel:REGEX, op:NAME, copies, communication, launch, gaps, host,
+            host:NAME or finding:ID (=0).
+        iteration N 0..: Only ProfilerStep#N, not the whole recording.
+        waits FILE: How long collectives waited for other ranks: a collective_waits.parquet.
+        top -t 0..: Changes to print.
+        csv FILE: Write all changes to a file (- prints it).
+        json: Print JSON instead, with the critical path.
+    """
+    from tracelens_ext.findings.detect import tell_claims
+    from tracelens_ext.replay.changes import parse_change
+    from tracelens_ext.replay.what_if import read_waits
+
+    asked = [parse_change(text) for text in change] if change else None
+    table = None if waits is None else read_waits(waits)
+    check_texts([csv], trace, force=force, json=json, every=False)
+    analyzer = analyze(trace, analysis)
+    simulation = analyzer.simulation(iteration, device, table)
+    if asked is None or any("finding:" in each for each in change or ()):
+        tell_claims(simulation, analyzer.findings(device_peaks).findings)
+    frame = simulation.what_if(asked)
+    show_problems(analyzer.problems)
+    if csv is not None:
+        write_text(csv, frame.to_csv(index=False, lineterminator="\n"))
+    if json:
+        columns = ["change", "factor", "wall_ms", "saved_ms"]
+        document = {
+            "window": simulation.window(),
+            "model": simulation.model(),
+            "what_if": frame[columns].to_dict("records"),
+            "path": simulation.critical_path.to_dict("records"),
+        }
+        typer.echo(nested_json_text(document))
+    elif str(csv) != "-":
+        path = simulation.critical_path_summary()
+        parts = [Part("WHAT IF", frame.head(top)), Part("CRITICAL PATH", path.head(top))]
+        show(trace_report("What if", trace, {}), [*simulation.lines(), *parts])
+        tell_written([csv])

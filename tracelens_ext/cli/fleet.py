@@ -1,28 +1,37 @@
-"""`tracelens-ext fleet`: the traces of all ranks, on many processes or machines, and compared."""
+"""`tracelens-ext fleet`: the traces of all ranks, on many processes or machines, and compared.
+
+And `tracelens-ext ranks`: what its results say of the ranks: verdicts, then each call.
+"""
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.load import chosen_cache
+from tracelens_ext.cli.load import chosen_cache, progress_bars, show_problems
 from tracelens_ext.cli.screen import Block, Part, show, tell
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from tracelens_ext.fleet import FleetResult
-    from tracelens_ext.report.report import Report
 
 _TIMES = ("total_time", "busy_time", "computation_time", "exposed_comm_time", "idle_time")
 _SHOWN = ("mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%)")
 _FINDINGS = ("finding", "ranks", "mean_ms", "min_ms", "max_ms", "max_rank", "top_ranks")
 _CATEGORIES = 10
 _RANKS_LISTED = 10
+_CALLS = (
+    *("call", "collective", "wait_us", "in_sync_us", "last_rank", "iteration", "state"),
+    *("process_group", "bus_bandwidth_gb_s", "matched_by", "reason", "ranks"),
+)
 
 #: What the command exits with when a trace failed; with --strict, when a rank is missing too.
 FAILED = 1
@@ -64,7 +73,6 @@ def fleet(
             without a launch, or not.  [default: include]
         strict: Exit with 1 when ranks are missing too.
     """
-    from tracelens_ext.cli.progress import fleet_progress
     from tracelens_ext.fleet.cluster import require_fleet_extra
 
     require_fleet_extra()
@@ -72,7 +80,7 @@ def fleet(
 
     if workers is None and scheduler is None:
         workers = reading.jobs
-    with fleet_progress() as progress:
+    with _progress() as progress:
         result = run_fleet(
             traces,
             out,
@@ -89,7 +97,13 @@ def fleet(
         )
     if json or not quiet:
         show(_report(result), _blocks(result, top), json=json, all_notes=screen.notes)
-    _tell_problems(result)
+    show_problems(result.problems)
+    if result.failed:
+        total = result.done + result.kept + result.failed
+        tell(
+            f"{result.failed} of {total} traces failed, listed in {result.out}/failures.parquet"
+            f"{'; the first' if result.failed > 1 else ''}: {result.failures['message'].iloc[0]}"
+        )
     if strict and result.missing:
         lacking = "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
         tell(f"{lacking} no trace")
@@ -97,21 +111,26 @@ def fleet(
         raise typer.Exit(FAILED)
 
 
-def _tell_problems(result: FleetResult) -> None:
-    """Say on standard error which plugins failed, and how many traces."""
-    for problem in result.problems:
-        tell(f"plugin {problem}")
-    if not result.failed:
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
+    """What to hand to `run_fleet` as `progress`; None if standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
         return
-    total = result.done + result.kept + result.failed
-    counts = f"{result.failed} of {total} traces failed, listed in {result.out}/failures.parquet"
-    first = "; the first: " if result.failed > 1 else ": "
-    tell(counts + first + str(result.failures["message"].iloc[0]))
+    from rich.progress import MofNCompleteColumn
+
+    bar = progress_bars(MofNCompleteColumn())
+    task = bar.add_task("Analysing traces", total=None)
+
+    def advance(done: int, failed: int, total: int) -> None:
+        label = f"Analysing traces, {failed} failed" if failed else "Analysing traces"
+        bar.update(task, description=label, completed=done + failed, total=total)
+
+    with bar:
+        yield advance
 
 
 def _report(result: FleetResult) -> Report:
-    from tracelens_ext.report.report import Report
-
     facts: list[tuple[str, object]] = [
         ("Results", result.out),
         ("Traces analysed", result.done),
@@ -119,9 +138,13 @@ def _report(result: FleetResult) -> Report:
         ("Traces failed", result.failed),
         ("Ranks missing", result.missing),
     ]
-    sheets = {**result.tables, "failures": result.failures}
-    notes = [*_missing(result.failures), *result.notes]
-    return Report("GPU performance of a fleet", sheets, facts, notes)
+    failures, missing = result.failures, []
+    if ranks := failures.loc[failures["stage"] == "missing", "rank"].tolist():
+        listed = ", ".join(map(str, ranks[:_RANKS_LISTED]))
+        more = f" and {len(ranks) - _RANKS_LISTED} more" if len(ranks) > _RANKS_LISTED else ""
+        missing = [f"Missing: no trace is of rank{'s' if len(ranks) > 1 else ''} {listed}{more}."]
+    sheets = {**result.tables, "failures": failures}
+    return Report("GPU performance of a fleet", sheets, facts, [*missing, *result.notes])
 
 
 def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
@@ -130,7 +153,7 @@ def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
     yield _headline(result)
     if "verdicts" in tables:
         yield [""]
-        yield from verdict_lines(tables["verdicts"])
+        yield from _verdicts(tables["verdicts"])
     if "ranks" not in tables:
         return
     timeline = tables["timeline_spread"].set_index("type")
@@ -142,20 +165,16 @@ def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
     yield _slowest(tables["ranks"], tables.get("wait_origins"), top)
 
 
-def verdict_lines(verdicts: pd.DataFrame) -> Iterator[Block]:
+def _verdicts(verdicts: pd.DataFrame) -> Iterator[Block]:
     """Whose fault it is, in sentences."""
     if not len(verdicts):
         yield "No rank and no link is slow, and no call lacks a rank."
     shown = verdicts.astype(object)
     for row in shown.where(shown.notna(), "").to_dict("records"):
-        of = [
-            f"{name} {row[name]}"
-            for name in ("rank", "process_group", "iteration")
-            if row[name] != ""
-        ]
+        known = [name for name in ("rank", "process_group", "iteration") if row[name] != ""]
+        of = ", ".join(f"{name} {row[name]}" for name in known)
         cause = f" ({row['cause']})" if row["cause"] else ""
-        line = f"{row['verdict']}: {', '.join(of)}{cause}: {row['evidence']}."
-        yield line.replace("_", " ", 1)
+        yield f"{row['verdict']}: {of}{cause}: {row['evidence']}.".replace("_", " ", 1)
 
 
 def _headline(result: FleetResult) -> list[str]:
@@ -195,10 +214,25 @@ def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Par
     return Part(title, frame)
 
 
-def _missing(failures: pd.DataFrame) -> Sequence[str]:
-    ranks = failures.loc[failures["stage"] == "missing", "rank"].tolist()
-    if not ranks:
-        return []
-    listed = ", ".join(map(str, ranks[:_RANKS_LISTED]))
-    more = f" and {len(ranks) - _RANKS_LISTED} more" if len(ranks) > _RANKS_LISTED else ""
-    return [f"Missing: no trace is of rank{'s' if len(ranks) > 1 else ''} {listed}{more}."]
+def ranks(results: str, top: int = 20, json: bool = False) -> None:
+    """Show which ranks and links are slow, and of each collective its transfer, wait and cause.
+
+    Operands:
+        results RESULTS: Folder of the results of `fleet`, or its URL.
+
+    Options:
+        top -t 0..: Calls to print, the longest waits first.
+        json: Print the tables as JSON instead.
+    """
+    from tracelens_ext.fleet.cluster import require_fleet_extra
+
+    require_fleet_extra()
+    from tracelens_ext.fleet.store import ResultStore
+    from tracelens_ext.fleet.together import TABLES
+
+    store = ResultStore.at(results)
+    tables = {name: store.get_table(name).to_pandas() for name in TABLES}
+    calls = tables["collective_sync"].sort_values("wait_us", ascending=False, kind="stable")
+    part = Part(f"{len(calls):,} calls, by wait", calls, _CALLS, top)
+    blocks = [*_verdicts(tables["verdicts"]), part]
+    show(Report("The ranks of a job", tables, [("Results", store.url)]), blocks, json=json)

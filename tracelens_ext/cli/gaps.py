@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.kernel_view import is_narrow, name_room, remarks, signs, transitions
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.outputs import STANDARD_OUTPUT, check_texts, tell_written, write_text
 from tracelens_ext.cli.screen import NARROW, Block, Part, first_lines, show, trace_report
+from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
+from tracelens_ext.report.terminal import frame_table, name_text
 from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.tables.short_names import cut_middle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +34,48 @@ if TYPE_CHECKING:
 _TERMINAL_BINS = 15
 _HOSTS_SHOWN = 8
 _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
+_NAME_AT_LEAST = 16  # as of the tables of `report.terminal`
+GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
+_GAP_TOP = 15
+_GAP_SORT: GapSort = "avg"
+_ASCII = {"→": "->", "×": "x", "…": "...", "μs": "us"}
+
+
+@dataclass(frozen=True)
+class GapOptions:
+    """What is asked about gaps.
+
+    Options:
+        gap_top 0..: Kernel pairs, longest gaps and (at most 8) rows of what the host was in to
+            print.  [default: 15]
+        gap_sort: What kernel pairs are sorted by, largest first.  [default: avg]
+        hist_min 0..: Shortest gap of the histogram, µs.
+        hist_max 0..: Longest gap of the histogram, µs.
+        log: Histogram bins of one ratio, not one width.
+        all: In the JSON, every gap as a row too.
+    """
+
+    gap_top: int | None = None
+    gap_sort: GapSort | None = None
+    hist_min: float | None = None
+    hist_max: float | None = None
+    log: bool = False
+    all: bool = False
+
+    def __post_init__(self) -> None:
+        low, high = (bound or 0.0 for bound in (self.hist_min, self.hist_max))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UsageError("--hist-min and --hist-max are numbers of µs")
+        if self.hist_max is not None and high <= low:
+            raise UsageError(f"--hist-max {high:g} is not above --hist-min {low:g}: no gap fits")
+
+
+@dataclass(frozen=True)
+class OwnGapOptions(GapOptions):
+    """Likewise, with the defaults that the command `gaps` shows."""
+
+    gap_top: int = _GAP_TOP
+    gap_sort: GapSort = _GAP_SORT
 
 
 def gaps(
@@ -36,19 +85,22 @@ def gaps(
     force: bool = False,
     *,
     selecting: shared.SelectionOptions,
-    options: shared.OwnGapOptions,
+    options: OwnGapOptions,
     reading: ReadingOptions,
 ) -> None:
     """Show why the GPU was idle: gaps by cause, stream, length and kernels around them.
 
     Options:
         output --gap-output --output -o FILE: Write all about the gaps to a text file (- prints it).
+        gap_top --gap-top --top -t 0..: Kernel pairs, longest gaps and (at most 8) host rows to
+            print.
+        gap_sort --gap-sort --sort -s: What kernel pairs are sorted by, largest first.
     """
     selection = selecting.selection()
     check_texts([output], trace, force=force, json=json, every=options.all)
     how = shared.AnalysisOptions(kernel_categories=False, reading=reading)
     analyzer = analyze(trace, how, without_tpu=True)
-    found = GapReport.of(analyzer, selection, options)
+    found = GapReport(analyzer, selection, options)
     if output is not None:
         write_text(output, found.text())
     if json or output != STANDARD_OUTPUT:
@@ -62,41 +114,31 @@ def gaps(
         tell_written([output])
 
 
-@dataclass(frozen=True, eq=False)
 class GapReport:
     """All that is shown of the gaps of a trace."""
 
-    streams: ClassifiedGaps  #: the gaps of each stream
-    asked: ClassifiedGaps  #: those of the stream that is selected, else of whole devices
-    #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
-    tables: dict[str, pd.DataFrame]
-    answer: str  #: why the GPU was idle, a sentence
-    selected: str  #: which events are asked about, in words; empty for all
-    options: shared.GapOptions  #: what was asked for
-    members: dict[str, object]  #: what JSON has beside the tables
-
-    @classmethod
-    def of(
-        cls, analyzer: TreePerfAnalyzer, selection: Selection, options: shared.GapOptions
-    ) -> GapReport:
-        """All about the gaps of a trace.
-
-        Raises:
-            UsageError: there is nothing that could be selected.
-        """
+    def __init__(
+        self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
+    ) -> None:
         from tracelens_ext.gaps import tables
         from tracelens_ext.gaps.causes import classify_gaps
         from tracelens_ext.gaps.told import answer
 
-        work, sort = analyzer.work, options.sort
+        work, sort = analyzer.work, options.gap_sort or _GAP_SORT
         chosen: dict[str, Any] = {"selection": selection}
-        streams = classify_gaps(work, "stream", selection)
+        self.options = options
+        self.top = _GAP_TOP if options.gap_top is None else options.gap_top
+        #: the gaps of each stream
+        self.streams = classify_gaps(work, "stream", selection)
         devices = classify_gaps(work, "device", selection)
         scope: Scope = "device" if selection.stream is None else "stream"
         scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
-        longest = max(options.top, tables.LONGEST_LISTED)
+        #: those of the stream that is selected, else of whole devices
+        self.asked: ClassifiedGaps = devices if scope == "device" else self.streams
+        longest = max(self.top, tables.LONGEST_LISTED)
         bounds = options.hist_min, options.hist_max
-        found = {
+        #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
+        self.tables = {
             "gap_summary": tables.gap_summary(work, scopes, **chosen),
             "gap_hosts": tables.gap_hosts(work, scope, **chosen),
             "gap_streams": tables.gap_streams(work, **chosen),
@@ -106,19 +148,15 @@ class GapReport:
             "gap_histogram": tables.gap_histogram(work, *bounds, log=options.log, **chosen),
         }
         if options.all:
-            found["gaps"] = tables.gaps(work, **chosen)
-        asked = devices if scope == "device" else streams
-        members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
-        selected = shared.selected_text(selection, work)
-        why = answer(work, asked, selection)
-        return cls(streams, asked, found, why, selected, options, members)
-
-    @property
-    def sorted_by(self) -> str:
-        """What the pairs are sorted by, in words."""
-        from tracelens_ext.gaps.tables import PAIR_SORTS
-
-        return PAIR_SORTS[self.options.sort][1]
+            self.tables["gaps"] = tables.gaps(work, **chosen)
+        #: what JSON has beside the tables
+        self.members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
+        #: which events are asked about, in words; empty for all
+        self.selected = shared.selected_text(selection, work)
+        #: why the GPU was idle
+        self.answer = answer(work, self.asked, selection)
+        #: what the pairs are sorted by, in words
+        self.sorted_by = tables.PAIR_SORTS[sort][1]
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
@@ -136,18 +174,16 @@ class GapReport:
             "",
             f"Active streams: {len(records)}",
         ]
-        places = [(record["device"], record["stream"]) for record in records]
-        several_processes = len(set(places)) < len(places)
+        devices = {record["device"] for record in records}
+        several_processes = len({(r["device"], r["stream"]) for r in records}) < len(records)
         for record in records:
             name = f"Stream {record['stream']}"
-            if len({device for device, _ in places}) > 1 or several_processes:
+            if len(devices) > 1 or several_processes:
                 name = f"Device {record['device']}, stream {record['stream']}"
             if several_processes:
                 name = f"Process {record['process']}, {name[0].lower()}{name[1:]}"
-            own, overlapped = (
-                in_words(round(record[column] * 1e3), like=idle)
-                for column in ("idle_time_us", "overlapped_us")
-            )
+            own = in_words(round(record["idle_time_us"] * 1e3), like=idle)
+            overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
             beside = f", {overlapped} of it beside another stream" if len(gaps.lanes) > 1 else ""
             lines.append(f"  {name}: {record['gap_count']} gaps, {own} idle time{beside}")
         return lines
@@ -156,11 +192,8 @@ class GapReport:
         """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
         from tracelens_ext.gaps.told import telling_histogram
 
-        bounds = [
-            None if bound is None else bound * factor
-            for bound in (self.options.hist_min, self.options.hist_max)
-        ]
         length = self.streams.gaps.duration / 1e3 * factor
+        bounds = [each and each * factor for each in (self.options.hist_min, self.options.hist_max)]
         return telling_histogram(length, bins, *bounds, log=self.options.log)
 
     @property
@@ -174,13 +207,11 @@ class GapReport:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
         from tracelens_ext.gaps.told import histogram_lines
 
-        end = self.options.hist_max
-        if end is None:
-            end = self.streams.gaps.duration.max(initial=0) / 1e3
+        longest = self.streams.gaps.duration.max(initial=0) / 1e3
+        end = longest if self.options.hist_max is None else self.options.hist_max
         unit, factor = ("ns", 1e3) if end < _SHOWN_IN_NS else ("μs", 1.0)
         found, why = self.histogram(bins, factor)
-        lines = [why] if why else []
-        lines += histogram_lines(found, unit=unit, bars=bars)
+        lines = [*filter(None, [why]), *histogram_lines(found, unit=unit, bars=bars)]
         if not len(found.counts):
             lines.append("no gap is within these bounds" if len(self.streams) else "no gaps")
         if found.below or found.above:
@@ -190,7 +221,6 @@ class GapReport:
     def text(self) -> str:
         """The detailed text for a file."""
         from tracelens_ext.gaps.told import BINS
-        from tracelens_ext.report.kernel_text import gap_text
 
         return gap_text(
             self.tables,
@@ -214,14 +244,14 @@ class GapReport:
         if len(set(summary["scope"])) == 1:
             title, summary = "WHY", summary.drop(columns="scope")
         yield Part(title, summary)
-        top = self.options.top
+        top = self.top
         if top:
             yield from _hosts(self.tables["gap_hosts"], min(top, _HOSTS_SHOWN))
         yield self._drawn
         if top:
             pairs = self.tables["gap_pairs"].head(top)
             yield lambda console: _pairs(pairs, self.sorted_by, console)
-            yield _longest(self.tables["gaps_longest"], top)
+            yield _longest(self.tables["gaps_longest"].head(top))
 
     def _drawn(self, console: Console) -> Iterator[Block]:
         rule = "=" * min(console.width, 80)
@@ -230,7 +260,6 @@ class GapReport:
 
 
 def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
-    from tracelens_ext.report.kernel_text import NO_OPERATION
     from tracelens_ext.tree import UNLINKED
 
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
@@ -241,7 +270,7 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
         columns.remove("python_frame")
 
     def table(console: Console) -> Iterator[Block]:
-        wide = [] if is_narrow(console) else ["avg_gap_us", "max_gap_us"]
+        wide = [] if console.width < NARROW else ["avg_gap_us", "max_gap_us"]
         yield Part("WHAT THE HOST WAS IN MEANWHILE:", shown, [*columns, *wide])
 
     yield table
@@ -252,7 +281,7 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
 
 
 def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
-    us, narrow = signs(console).us, is_narrow(console)
+    us, narrow = sign("μs", console), console.width < NARROW
     table = pd.DataFrame(
         {
             "Rank": range(1, len(pairs) + 1),
@@ -265,7 +294,7 @@ def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Bl
     )
     if narrow:
         table = table.iloc[:, :4]  # of the numbers, those that say most
-    texts = transitions(pairs, name_room(table, console), console, lines=2 if narrow else 1)
+    texts = _transitions(pairs, name_room(table, console), console, two_lines=narrow)
     if narrow:  # a line for the kernel before, and one for the kernel after
         rows = range(2 * len(table))
         table = table.astype({"Rank": "Int64", "Count": "Int64"})
@@ -282,12 +311,9 @@ def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Bl
         yield [f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."]
 
 
-def _longest(longest: pd.DataFrame, top: int) -> Part:
-    from tracelens_ext.kernel_names import simple_name
-    from tracelens_ext.report.terminal import name_text
+def _longest(longest: pd.DataFrame) -> Part:
     from tracelens_ext.trace import NONE
 
-    longest = longest.head(top)
     shown = longest[["gap_us", "start_us", "cause"]].copy()
     for column in ("host_op", "python_frame", "host_call"):
         if longest[column].ne("").any():
@@ -299,3 +325,77 @@ def _longest(longest: pd.DataFrame, top: int) -> Part:
     of_device = (longest["stream"] == NONE).all()
     what = "TIMES WITHOUT ANY GPU WORK" if of_device else "GAPS OF THE STREAM"
     return Part(f"LONGEST {len(longest)} {what}:", shown, keep=("next kernel",))
+
+
+def _transitions(pairs: pd.DataFrame, room: int, console: Console, *, two_lines: bool) -> list[str]:
+    """Each pair of kernels as `BEFORE → AFTER` in so many cells, or as two such texts."""
+    arrow, dots = sign("→", console), sign("…", console)
+    marks = share_marks(pairs, console)
+    before, after = ([*map(name_text, pairs[f"kernel_{side}"])] for side in ("before", "after"))
+    if two_lines:
+        first = [cut_middle(name, room, dots) for name in before]
+        second = cut_names([f"{arrow} {name}" for name in after], marks, room, console, first)
+        return [text for pair in zip(first, second, strict=True) for text in pair]
+    both = max(room - len(arrow) - 2 - max(map(len, marks), default=0), 12)
+
+    def fitted(one: str, other: str) -> str:
+        if len(one) + len(other) > both:
+            space = both - len(" #10")  # for those that look alike then
+            one = cut_middle(one, max(space // 2, space - len(other)), dots)
+            other = cut_middle(other, space - len(one), dots)
+        return f"{one} {arrow} {other}"
+
+    return cut_names(list(map(fitted, before, after)), marks, room, console)
+
+
+def sign(text: str, console: Console) -> str:
+    """What stands for an arrow and the like on a terminal that shows ASCII only."""
+    return _ASCII[text] if console.options.ascii_only else text
+
+
+def name_room(numbers: pd.DataFrame, console: Console) -> int:
+    """Cells that are left for a column of names beside these columns."""
+    from rich.console import Console as Other
+
+    # Headers are folded where they would leave a name less.
+    beside = Other(width=max(console.width - _NAME_AT_LEAST - 2, 1), file=None, color_system=None)
+    with beside.capture() as captured:
+        beside.print(frame_table(numbers))
+    taken = max(len(line.rstrip()) for line in captured.get().splitlines())
+    return max(console.width - taken - 2, _NAME_AT_LEAST)
+
+
+def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
+    """What is put behind a name that several kernels share."""
+    times = sign("×", console)
+    return [f" {times}{count}" if count > 1 else "" for count in table["full_names"]]
+
+
+def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) -> list[str]:
+    """What the signs behind names mean, `×N` and `#N`, if there are such signs."""
+    times = sign("×", console)
+    said = {rf" {times}\d+$": f"{times}N: {shared}", rf" #\d+(?: {times}\d+)?$": f"#N: {alike}"}
+    return [text for end, text in said.items() if any(re.search(end, each) for each in names)]
+
+
+def cut_names(
+    names: Sequence[str],
+    marks: Sequence[str],
+    room: int,
+    console: Console,
+    beside: Sequence[str] | None = None,
+) -> list[str]:
+    """Cut names to so many cells, marks included; those that then look alike are numbered.
+
+    `beside`: texts that tell names apart too.
+    """
+    dots = sign("…", console)
+    cut = [cut_middle(n, room - len(m), dots) + m for n, m in zip(names, marks, strict=True)]
+    keys = list(zip(beside or cut, cut, strict=True))
+    often, met = Counter(keys), Counter[tuple[str, str]]()
+    for at, key in enumerate(keys):
+        if often[key] > 1:
+            met[key] += 1
+            end = f" #{met[key]}{marks[at]}"
+            cut[at] = cut_middle(names[at], room - len(end), dots) + end
+    return cut

@@ -1,4 +1,7 @@
-"""`tracelens-ext iterations`: what each training step took, and which were odd."""
+"""`tracelens-ext iterations`: what each training step took, and which were odd.
+
+And `tracelens-ext counters`: how much work waits for each stream, and how fast copies are.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ from typing import TYPE_CHECKING
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.report.terminal import name_text
+from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.tables.units import Shown
+from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,16 +41,17 @@ def iterations(
     json: bool = False,
     top: int = 50,
     *,
-    analysis: shared.AnalysisOfLinked,
+    analysis: shared.AnalysisOptions,
     screen: shared.Screen,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out.
 
     Options:
         top 0..: Iterations to print, the first ones.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
     """
     from tracelens_ext.iterations.measured import iteration_table
-    from tracelens_ext.work.patterns import user_pattern
 
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, analysis)
@@ -92,7 +100,6 @@ def _shown(columns: Iterable[str]) -> list[str]:
 def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     """What each odd iteration took, against the median, in lines that fit."""
     from tracelens_ext.iterations.measured import ODD_AT_LEAST, ODD_BEYOND
-    from tracelens_ext.report.terminal import name_text
 
     odd = table.frame[table.frame["odd"] != ""]
     if not len(odd):
@@ -100,34 +107,41 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     has_device = "device" in table.frame
     keys = ["column", "device"] if has_device else ["column"]
     medians = table.statistics.set_index(keys)["median"].to_dict()
-    lines = []
+    told = []
     for row in odd.to_dict("records"):
         where = f", device {row['device']}" if has_device else ""
-        away: dict[str, float] = {}
-        parts = []
+        away, parts = 0.0, []
         for column in str(row["odd"]).split(", "):
             median = medians[(column, row["device"]) if has_device else column]
-            parts.append(_against(column, row[column], median))
-            away[column] = 0.0 if column == "kernels" else abs(row[column] - median)
+            parts.append(_against(column, row[column], median).replace(" ", "\u00a0"))
+            away = max(away, 0.0 if column == "kernels" else abs(row[column] - median))
         if len(parts) > _MOST_COLUMNS:
-            parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS} more"]
-        name = name_text(str(row["iteration"]))
-        whole = "; ".join(part.replace(" ", "\u00a0") for part in parts)
-        told = folded(f"  {name}{where}: {whole}", console.width, "    ")
-        lines.append((max(away.values()), told))
-    lines.sort(key=lambda line: -line[0])
-    shown = [line for _, each in lines[:_MOST_ODD] for line in each]
-    if len(lines) > _MOST_ODD:
-        shown.append(f"  and {len(lines) - _MOST_ODD:,} more (--json shows all)")
+            parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS}\u00a0more"]
+        line = f"  {name_text(str(row['iteration']))}{where}: {'; '.join(parts)}"
+        told.append((away, folded(line, console.width, "    ")))
+    told.sort(key=lambda each: -each[0])
+    shown = [line for _, lines in told[:_MOST_ODD] for line in lines]
+    if len(told) > _MOST_ODD:
+        shown.append(f"  and {len(told) - _MOST_ODD:,} more (--json shows all)")
     beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
     return ["", f"Odd (beyond {beyond}):", *shown]
 
 
 def _against(column: str, value: float, median: float) -> str:
     """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
-    from tracelens_ext.tables.units import Shown
-
     shown = Shown.of(column, [value, median])
     this, usual, unit = shown.text(value), shown.text(median), shown.unit
     named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"
+
+
+def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
+    """Show the queue length of each stream and the bandwidth of copies."""
+    from tracelens_ext.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
+
+    work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
+    if not len(work):
+        raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
+    tables = {"queue_length": queue_length(work), "copy_bandwidth": copy_bandwidth(work)}
+    parts = [Part.of(table, tables[table.name]) for table in COUNTERS]
+    show(trace_report("Counters", trace, tables), [[f"Trace: {trace}"], *parts], json=json)

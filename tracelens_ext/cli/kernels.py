@@ -8,13 +8,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.gaps import (
+    GapOptions,
+    GapReport,
+    cut_names,
+    name_room,
+    remarks,
+    share_marks,
+    sign,
+)
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.outputs import STANDARD_OUTPUT, check_texts, tell_written, write_text
-from tracelens_ext.cli.screen import Block, first_lines, show, trace_report
+from tracelens_ext.cli.screen import NARROW, Block, Part, first_lines, show, trace_report
+from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import short_name
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.kernel_text import kernel_text
+from tracelens_ext.report.terminal import name_text
+from tracelens_ext.tables.short_names import told_apart
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.iterations.iterations import Selection
+
+_NAMES_SHOWN = 20  # full names below a row, with --verbose
 
 
 def kernels(
@@ -31,7 +50,7 @@ def kernels(
     force: bool = False,
     *,
     selecting: shared.SelectionOptions,
-    options: shared.GapOptions,
+    options: GapOptions,
     analysis: shared.AnalysisOptions,
     screen: shared.Screen,
 ) -> None:
@@ -48,19 +67,17 @@ def kernels(
         gaps -g: Also analyse the idle time between kernels.
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
-    from tracelens_ext.cli import kernel_view
-    from tracelens_ext.cli.gaps import GapReport
     from tracelens_ext.kernels.statistics import (
         SORTS,
         kernel_full_names,
         kernel_sources,
         kernel_statistics,
     )
-    from tracelens_ext.report.kernel_text import kernel_text
 
     wants_gaps = gaps or gap_output is not None
-    if not wants_gaps:
-        options.check_unused()
+    if not wants_gaps and (given := shared.given_options(options)):
+        verb = "need" if len(given) > 1 else "needs"
+        raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
     selection = selecting.selection(category)
     check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
@@ -70,7 +87,7 @@ def kernels(
     if sources:
         tables["kernel_sources"] = kernel_sources(analyzer.work, selection=selection)
     notes = [] if len(statistics) else [_why_none(analyzer, selection)]
-    report = GapReport.of(analyzer, selection, options) if wants_gaps else None
+    report = GapReport(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems)
     selected = shared.selected_text(selection, analyzer.work)
     sorted_by = SORTS[sort][1]
@@ -82,13 +99,11 @@ def kernels(
     def blocks() -> Iterator[Block]:
         yield ["=== GPU KERNEL ANALYSIS ===", ""]
         yield from first_lines(analyzer.work)
-        yield from kernel_view.kernel_blocks(statistics, top, sorted_by, selected)
+        yield from _blocks(statistics, top, sorted_by, selected)
         if verbose and len(statistics):
-            yield lambda console: [kernel_view.full_name_lines(names, console, top=top)]
+            yield lambda console: [full_name_lines(names, console, top=top)]
         if sources:
-            yield lambda console: [
-                kernel_view.source_lines(tables["kernel_sources"], console, top=top)
-            ]
+            yield lambda console: [source_lines(tables["kernel_sources"], console, top=top)]
         if report is not None:
             yield [""]
             yield from report.blocks()
@@ -112,3 +127,85 @@ def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
     from tracelens_ext.recording.told import no_gpu_work
 
     return no_gpu_work(analyzer.work)
+
+
+def _blocks(statistics: pd.DataFrame, top: int, sorted_by: str, selected: str) -> Iterator[Block]:
+    """The totals and the first rows of `kernel_statistics`."""
+    names = int(statistics["full_names"].sum())
+    more = f" ({names} full names)" if names > len(statistics) else ""
+    yield [f"Selected: {selected}"] if selected else []
+    yield [
+        f"Total unique kernel types found: {len(statistics)}{more}",
+        f"Total kernel launches: {int(statistics['count'].sum())}",
+        f"Results sorted by: {sorted_by}",
+    ]
+    if len(shown := statistics.head(top)):
+        yield lambda console: _kernels(shown, sorted_by, console)
+
+
+def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
+    us, narrow = sign("μs", console), console.width < NARROW
+    table = pd.DataFrame(
+        {
+            "Rank": shown["rank"],
+            "Count": shown["count"],
+            f"Avg Duration ({us})": shown["avg_time_us"],
+            f"Total Duration ({us})": shown["total_time_us"],
+            f"Std Dev ({us})": shown["std_time_us"],
+            "% of Total": shown["% of launches"],
+            "% Duration": shown["% of duration"],
+        }
+    )
+    if narrow:
+        table = table.drop(columns=f"Std Dev ({us})")
+    names = [name_text(name) for name in shown["kernel_name"]]
+    texts = cut_names(names, share_marks(shown, console), name_room(table, console), console)
+    table.insert(1, "Kernel Name", texts)
+    title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
+    yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
+    yield remarks(
+        texts,
+        shared="N kernels share that name; --verbose shows some, --output FILE all.",
+        alike="these look alike at this width; --output FILE has them whole.",
+        console=console,
+    )
+    if narrow:
+        yield [f"Std Dev needs {NARROW} columns; --output FILE has it."]
+
+
+def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[str]:
+    """The full names behind the first ranks, the most frequent of each."""
+    lines = ["", "FULL KERNEL NAMES:"]
+    for rank, of_rank in names[names["rank"] <= top].groupby("rank"):
+        full = of_rank["full_name"].tolist()
+        lines.append(f"Rank {rank}: {name_text(of_rank['kernel_name'].iloc[0])}")
+        lines += [f"  {name_text(each)}" for each in full[:_NAMES_SHOWN]]
+        if len(full) > _NAMES_SHOWN:
+            more = len(full) - _NAMES_SHOWN
+            lines.append(f"  {sign('…', console)} and {more} more; --output FILE lists them all")
+    return lines
+
+
+def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[str]:
+    """The first rows of `kernel_sources`, two lines each; where they are is not cut."""
+    shown = sources.head(top)
+    counts = [f"{sign('×', console)}{count:,}" for count in shown["count"]]
+    beside = max(map(len, counts), default=0)
+    kernels = told_apart(
+        [name_text(short_name(kernel)) for kernel in shown["kernel_name"]],
+        max(console.width - beside - 21, 16),
+        sign("…", console),
+    )
+    lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
+    for count, kernel, (source, layer, total) in zip(
+        counts,
+        kernels,
+        shown[["source", "layer", "total_time_us"]].itertuples(index=False, name=None),
+        strict=True,
+    ):
+        lines.append(f"{total:14,.3f} {sign('μs', console)}  {count:<{beside}}  {kernel}")
+        where = [name_text(text) for text in (source, layer) if text]
+        lines.append(f"{'':19}{'  in  '.join(where) or 'no Python frame around the launch'}")
+    if len(sources) > top:
+        lines.append(f"{sign('…', console)} and {len(sources) - top:,} more; --json has them all")
+    return lines

@@ -1,22 +1,121 @@
-"""From a trace's file to its analyzer, with a progress bar for those who watch."""
+"""From what a user names to analyzed traces, with progress bars for those who watch."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens_ext.cli.screen import tell
-from tracelens_ext.errors import TraceError, TraceFormatError
+from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError, UsageError
+from tracelens_ext.trace_files import (
+    is_pattern,
+    only_trace,
+    paths_matching,
+    suffixes_text,
+    traces_in,
+    traces_matching,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from rich.progress import Progress as Bars
+    from rich.progress import ProgressColumn
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.cli.options import AnalysisOptions
     from tracelens_ext.settings import Progress, ReadingOptions
     from tracelens_ext.trace import Trace
+
+_PATIENCE_S = 1.0
+
+
+def find_traces(
+    arguments: Sequence[str], *, or_reports: bool = False
+) -> tuple[list[Path], list[TraceError]]:
+    """The traces that arguments name, in that order; and what is wrong with those that name none.
+
+    A folder stands for the traces directly in it (of a report of Nsight Systems and its export the
+    export; no databases of other programs), a pattern (`run_*/rank[0-3].json.gz`, `**` for
+    any depth) for the files that match it; both without what this program wrote itself. An
+    argument that is a file's name is that file, whatever characters it has, even if there is none:
+    its reader will say so. With `or_reports` a folder or pattern without traces stands for
+    finished reports: the one whose tables are in the folder, else the workbooks, else the JSON
+    reports in it.
+    """
+    found: list[Path] = []
+    problems: list[TraceError] = []
+    for argument in arguments:
+        if not argument:
+            raise UsageError("a trace's name is empty; name a file, a folder or a pattern")
+        path = Path(argument)
+        try:
+            if path.is_dir():
+                found += _traces_in(path, or_reports=or_reports)
+            elif is_pattern(argument):
+                found += _matching(argument, or_reports=or_reports)
+            else:
+                found.append(path)
+        except TraceError as error:
+            problems.append(error)
+        except (OSError, ValueError) as error:
+            problem = f"cannot be opened ({getattr(error, 'strerror', None) or error})"
+            remedy = "check the path and its permissions"
+            problems.append(TraceNotFoundError(path, problem, remedy))
+    return found, problems
+
+
+def without_repetitions(paths: Iterable[Path]) -> list[Path]:
+    """Each file once, by the first name given for it."""
+    of_file: dict[str, Path] = {}
+    for path in paths:
+        of_file.setdefault(os.path.realpath(path), path)
+    return list(of_file.values())
+
+
+def check_files(paths: Iterable[Path]) -> None:
+    """Check that all files are there, before the first is read for minutes."""
+    for path in paths:
+        try:
+            absent = not path.exists()
+        except (OSError, ValueError):
+            continue  # the reader says what is wrong with such a name
+        if absent:
+            raise TraceNotFoundError(path, "no such file", "check the path")
+
+
+def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
+    if traces := traces_in(folder):
+        return traces
+    if or_reports:
+        from tracelens_ext.compare.finished import reports_among
+
+        for of_kind in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
+            if reports := reports_among(sorted(of_kind)):
+                return reports
+    raise TraceNotFoundError(
+        folder,
+        f"holds no {suffixes_text()} file{' and no report' if or_reports else ''}",
+        "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'",
+    )
+
+
+def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
+    found = traces_matching(pattern)
+    if or_reports:
+        from tracelens_ext.compare.finished import is_report, reports_among
+
+        traces = [path for path in found if not is_report(path)]
+        found = traces or reports_among(paths_matching(pattern)) or found
+    if not found:
+        raise TraceNotFoundError(pattern, "no file matches", "check the pattern")
+    return found
 
 
 def analyze(
@@ -27,23 +126,14 @@ def analyze(
     without_tpu: bool = False,
     progress: Progress | None = None,
 ) -> TreePerfAnalyzer:
-    """Read and analyse a trace.
+    """Read and analyse a trace: a file, or the only one in a folder.
 
-    Args:
-        trace: its file, or the folder that holds only this trace.
-        options: how.
-        without_tpu: whether a profile of TPUs, of which the host's part is read, is refused.
-        progress: who is told how far it is read, instead of a bar.
-        tells_dropped: whether standard error has events that could not be used; a report has them.
-
-    Raises:
-        TraceError: the trace cannot be analysed.
-        RuleError: the rules are no good.
-        UsageError: so is the categorizer.
+    `tells_dropped`: standard error has events that could not be used; a report has them itself.
+    `without_tpu`: a profile of TPUs, of which the host's part is read, is refused. `progress`: who
+    is told how far it is read, instead of a bar.
     """
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.recording.told import is_of_tpu
-    from tracelens_ext.trace_files import only_trace
 
     trace = only_trace(trace)
     with reading_of(trace, progress) as progress:
@@ -82,19 +172,18 @@ def tell_dropped(path: Path, trace: Trace) -> None:
 
 @contextmanager
 def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progress | None]:
-    """What to hand to the reader of a trace as `progress`.
+    """What to hand to the reader of a trace as `progress`: a bar, unless someone listens.
 
     If no reader can read the file, plugins that failed are shown: one of them might have read it.
     """
-    from tracelens_ext.cli.progress import reading_progress
     from tracelens_ext.hooks import default_registry
 
     try:
         if listener is not None:
             yield listener
             return
-        with reading_progress(f"Reading {trace.name}") as progress:
-            yield progress
+        with several_progress([f"Reading {trace.name}"]) as advance:
+            yield None if advance is None else partial(advance, 0)
     except TraceFormatError:
         show_problems(default_registry().problems)
         raise
@@ -104,12 +193,7 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
 
 
 def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:
-    """Say on standard error which plugins failed.
-
-    Args:
-        problems: as `TreePerfAnalyzer.problems` has them.
-        told: those that were shown before, and are not shown again; grows.
-    """
+    """Say on standard error which plugins failed; those in `told`, which grows, not again."""
     told = set() if told is None else told
     for problem in problems:
         if problem not in told:
@@ -118,14 +202,54 @@ def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None
 
 
 def chosen_cache(reading: ReadingOptions) -> TraceCache | None:
-    """The cache that a command is to use; None for none.
-
-    Raises:
-        UsageError: the limit in the environment is no size.
-    """
+    """The cache that a command is to use; None for none."""
     from tracelens_ext.cache.folder import cache_is_off
     from tracelens_ext.cache.store import TraceCache
 
     if reading.no_cache or cache_is_off():
         return None
     return TraceCache.from_environment(verify=reading.verify_cache, tell=tell)
+
+
+@contextmanager
+def several_progress(
+    labels: Sequence[str],
+) -> Iterator[Callable[[int, int | None, int | None], None] | None]:
+    """What to call with the number of a file, its bytes read so far, and its size.
+
+    None if standard error is no terminal. There is a bar for each file that is being read, after a
+    second; `None` bytes mean that it is done with.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bars, started = progress_bars(), time.monotonic()
+    tasks = [bars.add_task(label, total=None, visible=False) for label in labels]
+
+    def advance(number: int, done: int | None, size: int | None) -> None:
+        if time.monotonic() - started > _PATIENCE_S:
+            bars.start()
+        if done is None:
+            bars.update(tasks[number], visible=False)
+        else:
+            bars.update(tasks[number], completed=done, total=size, visible=True)
+
+    try:
+        yield advance
+    finally:
+        bars.stop()
+
+
+def progress_bars(amount: ProgressColumn | None = None) -> Bars:
+    """Bars on standard error; beside each the bytes that are read, or another amount."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        amount or DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

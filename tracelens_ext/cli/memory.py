@@ -12,9 +12,9 @@ from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.screen import Block, Part, first_lines, show, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
 from tracelens_ext.settings import ReadingOptions
 
-_Tables = dict[str, pd.DataFrame]
 By = Literal["operation", "module", "frame", "phase"]
 _COLUMNS: dict[By, list[str]] = {
     "operation": ["phase", "operation", "outer_operation"],
@@ -77,36 +77,27 @@ def show_snapshots(
     device: int | None = None,
     json: bool,
 ) -> None:
-    """Print the tables of a snapshot of PyTorch's allocator, or of two compared.
-
-    Raises:
-        UsageError: there are more, or no event is of the device.
-        TraceError: one cannot be read.
-    """
+    """Print the tables of a snapshot of PyTorch's allocator, or of two compared."""
     from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
-    from tracelens_ext.report.report import Report
 
     if len(paths) > 2:
         raise UsageError("two snapshots are compared, not more")
     read = [read_snapshot(path, reading) for path in paths]
     tables = compare_snapshots(*read) if len(read) == 2 else snapshot_tables(read[0])
     tables = _of_device(tables, device, "no event is of device", "snapshot")
-    facts: list[tuple[str, object]] = [
-        (f"Snapshot {letter}".strip(), str(path))
-        for letter, path in zip("AB" if len(read) == 2 else " ", paths, strict=True)
-    ]
-    notes = [
-        f"{snapshot.path}: {snapshot.dropped:,} events cannot be used."
-        for snapshot in read
-        if snapshot.dropped
-    ]
+    names = ["Snapshot"] if len(read) == 1 else ["Snapshot A", "Snapshot B"]
+    facts: list[tuple[str, object]] = list(zip(names, map(str, paths), strict=True))
+    unused = [each for each in read if each.dropped]
+    notes = [f"{each.path}: {each.dropped:,} events cannot be used." for each in unused]
     lines = [f"{name}: {path}" for name, path in facts]
     keep = [f"peak_allocated_bytes{end}" for end in ("", " A", " B", " B - A")]
     parts = [Part(name, table, rows=top, keep=keep) for name, table in tables.items()]
     show(Report("Memory", tables, facts, notes), [lines, *parts], json=json, all_notes=screen.notes)
 
 
-def _of_device(tables: _Tables, device: int | None, none: str, file: str) -> _Tables:
+def _of_device(
+    tables: dict[str, pd.DataFrame], device: int | None, none: str, file: str
+) -> dict[str, pd.DataFrame]:
     """The rows of one device, if only one is asked about."""
     if device is None:
         return tables
@@ -116,7 +107,7 @@ def _of_device(tables: _Tables, device: int | None, none: str, file: str) -> _Ta
     return {name: table[table["device"] == device] for name, table in tables.items()}
 
 
-def _devices(tables: _Tables, by: By, top: int) -> Iterator[Block]:
+def _devices(tables: dict[str, pd.DataFrame], by: By, top: int) -> Iterator[Block]:
     """A sentence and tables for each device."""
     title = f"Alive at the peak, by {by}"
     sizes = tables["memory_at_peak"].groupby("device")["bytes"].sum()

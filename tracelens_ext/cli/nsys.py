@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from tracelens_ext.class_statistics.configuration import (
+    InputSpec,
+    load_class_map,
+    load_configuration,
+)
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import check_files
-from tracelens_ext.cli.load import chosen_cache, reading_of, tell_dropped
+from tracelens_ext.cli.load import check_files, chosen_cache, reading_of, tell_dropped
 from tracelens_ext.cli.outputs import check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import print_report, tell
 from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.report.report import Format
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.class_statistics.configuration import InputSpec
     from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics
     from tracelens_ext.report.report import Places
     from tracelens_ext.trace import Trace
@@ -34,9 +37,39 @@ def _group() -> None:
     pass
 
 
-@dataclass(frozen=True)
-class Given:
-    """What the file of --config would say.
+def _check(given: InputSpec) -> None:
+    """Check that the options that describe an input go together."""
+    names = shared.given_options(given)
+    tables = [name for name in names if name in ("--kernels", "--nvtx", "--mem", "--mem-size")]
+    if given.trace is not None:
+        if tables:
+            raise UsageError(f"{tables[0]} names a table instead of a trace; give one of them")
+        if "--iterations" not in names and "--iteration-range" not in names:
+            raise UsageError("give --iterations, or --iteration-range for ranges to count")
+    elif given.kernels is None:
+        raise UsageError("name a trace, --kernels with a table, or --config with a file")
+    elif "--mem-size" in names and "--mem" not in names:
+        raise UsageError("--mem-size needs --mem, the times of the same operations")
+    elif ("--nvtx" in names) != ("--iteration-range" in names):
+        raise UsageError("--nvtx and --iteration-range go together; give both or neither")
+    elif "--iterations" not in names and "--nvtx" not in names:
+        raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
+
+
+def stats(
+    given: InputSpec,
+    config: Path | None = None,
+    json: bool = False,
+    csv: Path | None = None,
+    xlsx: Path | None = None,
+    force: bool = False,
+    quiet: bool = False,
+    *,
+    reading: ReadingOptions,
+) -> None:
+    """Sum GPU time by class of kernel, collective and memory operation, per iteration.
+
+    With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
 
     Operands:
         trace TRACE: A trace instead of tables: .nsys-rep, .sqlite, or PyTorch's .json.
@@ -51,88 +84,17 @@ class Given:
         gpus N 1..: GPUs recorded.  [default: those of the trace; of tables 1]
         iteration_range TAG: Exact name of the iterations' NVTX ranges.
         title TEXT: Heading of the output.
-    """
-
-    trace: Path | None = None
-    kernels: Path | None = None
-    nvtx: Path | None = None
-    mem: Path | None = None
-    mem_size: Path | None = None
-    class_map: Path | None = None
-    iterations: int | None = None
-    gpus: int | None = None
-    iteration_range: str | None = None
-    title: str | None = None
-
-    def spec(self) -> InputSpec:
-        """The input that it describes.
-
-        Raises:
-            UsageError: the options that are given do not go together.
-        """
-        from tracelens_ext.class_statistics.configuration import InputSpec
-
-        main_file = self._main_file()
-        return InputSpec(
-            title=main_file.stem if self.title is None else self.title,
-            kernels=self.kernels,
-            ranges=self.nvtx,
-            memory=self.mem,
-            sizes=self.mem_size,
-            trace=self.trace,
-            iterations=self.iterations,
-            gpus=self.gpus if self.trace is not None else self.gpus or 1,
-            tag=self.iteration_range,
-        )
-
-    def _main_file(self) -> Path:
-        """The trace, or the table of kernels."""
-        given = shared.given_options(self)
-        tables = [name for name in given if name in ("--kernels", "--nvtx", "--mem", "--mem-size")]
-        if self.trace is not None:
-            if tables:
-                raise UsageError(f"{tables[0]} names a table instead of a trace; give one of them")
-            if "--iterations" not in given and "--iteration-range" not in given:
-                raise UsageError("give --iterations, or --iteration-range for ranges to count")
-            return self.trace
-        if self.kernels is None:
-            raise UsageError("name a trace, --kernels with a table, or --config with a file")
-        if "--mem-size" in given and "--mem" not in given:
-            raise UsageError("--mem-size needs --mem, the times of the same operations")
-        if ("--nvtx" in given) != ("--iteration-range" in given):
-            raise UsageError("--nvtx and --iteration-range go together; give both or neither")
-        if "--iterations" not in given and "--nvtx" not in given:
-            raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
-        return self.kernels
-
-
-def stats(
-    given: Given,
-    config: Path | None = None,
-    json: bool = False,
-    csv: Path | None = None,
-    xlsx: Path | None = None,
-    force: bool = False,
-    quiet: bool = False,
-    *,
-    reading: ReadingOptions,
-) -> None:
-    """Sum GPU time by class of kernel, collective and memory operation, per iteration.
-
-    With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
-
-    Options:
         config FILE: JSON file that says all about the inputs.
         json: Print the tables as JSON, nothing else.
         csv DIR: Write the tables to CSV files in this folder.
         xlsx FILE: Write the tables to an Excel file.
     """
-    from tracelens_ext.class_statistics.configuration import load_class_map, load_configuration
     from tracelens_ext.class_statistics.layout import document, text
     from tracelens_ext.class_statistics.statistics import Classifier
 
     if config is None:
-        specs: Sequence[InputSpec] = [given.spec()]
+        _check(given)
+        specs: Sequence[InputSpec] = [given]
         mapping = load_class_map(given.class_map) if given.class_map is not None else None
         classifier = Classifier(mapping, str(given.class_map))
     elif names := shared.given_options(given):
@@ -162,14 +124,11 @@ app.command()(stats)
 
 
 def _places(csv: Path | None, xlsx: Path | None) -> Places:
-    from tracelens_ext.report.report import Format
-
     if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
         raise UsageError(f"{csv}: names one file for several tables; name a folder")
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
-    asked = ((csv, Format.csv), (xlsx, Format.xlsx))
-    return {path: chosen for path, chosen in asked if path is not None}
+    return ({csv: Format.csv} if csv else {}) | ({xlsx: Format.xlsx} if xlsx else {})
 
 
 def _computed(
@@ -189,14 +148,14 @@ def _computed(
         except TracelensError as error:
             if len(specs) == 1:
                 raise
-            problems.append(f"{spec.title}: {error}")
+            problems.append(f"{spec.heading}: {error}")
             tell(problems[-1])
             continue
-        statistics.append((spec.title, found))
+        statistics.append((spec.heading, found))
         for warning in found.warnings:
-            tell(f"warning: {spec.title}: {warning}")
+            tell(f"warning: {spec.heading}: {warning}")
         for note in found.notes:
-            tell(f"{spec.title}: {note}")
+            tell(f"{spec.heading}: {note}")
     return statistics, problems
 
 

@@ -1,20 +1,26 @@
-"""Options of commands: described in docstrings, those that several commands share here, once."""
+"""Options of commands: described in docstrings, those that several commands share here, once.
+
+And what every command does with its arguments beyond what typer does.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import json
-import math
 import re
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
+from tracelens_ext.cli.screen import screen_width
 from tracelens_ext.errors import UsageError
+from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
 
@@ -115,25 +121,6 @@ class AnalysisOptions(RuleOptions):
 
 
 @dataclass(frozen=True)
-class AnalysisOfLinked(AnalysisOptions):
-    """Likewise, perhaps of linked GPU events alone.
-
-    Options:
-        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
-            without a launch, or not.  [default: include]
-    """
-
-
-@dataclass(frozen=True)
-class AnalysisOfReport(AnalysisOfLinked):
-    """Likewise, perhaps without categories.
-
-    Options:
-        kernel_categories: Give every kernel a category.
-    """
-
-
-@dataclass(frozen=True)
 class SelectionOptions:
     """Which GPU events are asked about.
 
@@ -148,11 +135,7 @@ class SelectionOptions:
     device: int | None = None
 
     def selection(self, category: str | None = None) -> Selection:
-        """What they select.
-
-        Raises:
-            UsageError: they do not go together.
-        """
+        """What they select."""
         from tracelens_ext.iterations.iterations import Selection
 
         if self.pstep_by is not None and self.pstep is None:
@@ -169,63 +152,6 @@ def selected_text(selection: Selection, work: GpuWork) -> str:
     return f"{selection.text}. {left_out} --pstep-by time goes by that."
 
 
-GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
-_GAP_TOP = 15
-_GAP_SORT: GapSort = "avg"
-
-
-@dataclass(frozen=True)
-class GapOptions:
-    """What is asked about gaps.
-
-    Options:
-        gap_top 0..: Kernel pairs, longest gaps and (at most 8) rows of what the host was in to
-            print.  [default: 15]
-        gap_sort: What kernel pairs are sorted by, largest first.  [default: avg]
-        hist_min 0..: Shortest gap of the histogram, µs.
-        hist_max 0..: Longest gap of the histogram, µs.
-        log: Histogram bins of one ratio, not one width.
-        all: In the JSON, every gap as a row too.
-    """
-
-    gap_top: int | None = None
-    gap_sort: GapSort | None = None
-    hist_min: float | None = None
-    hist_max: float | None = None
-    log: bool = False
-    all: bool = False
-
-    def __post_init__(self) -> None:
-        for bound in (self.hist_min, self.hist_max):
-            if bound is not None and not math.isfinite(bound):
-                raise UsageError("--hist-min and --hist-max are numbers of µs")
-        low = self.hist_min or 0.0
-        if self.hist_max is not None and self.hist_max <= low:
-            raise UsageError(
-                f"--hist-max {self.hist_max:g} is not above --hist-min {low:g}: no gap fits"
-            )
-
-    @property
-    def top(self) -> int:
-        """Pairs and longest gaps to print."""
-        return _GAP_TOP if self.gap_top is None else self.gap_top
-
-    @property
-    def sort(self) -> GapSort:
-        """What the pairs are sorted by."""
-        return self.gap_sort or _GAP_SORT
-
-    def check_unused(self) -> None:
-        """Check that none is given, as gaps are not wanted.
-
-        Raises:
-            UsageError: one is.
-        """
-        if given := given_options(self):
-            verb = "need" if len(given) > 1 else "needs"
-            raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
-
-
 def given_options(group: DataclassInstance) -> list[str]:
     """The options of a dataclass that are given, as they are written."""
     return [
@@ -235,28 +161,14 @@ def given_options(group: DataclassInstance) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class OwnGapOptions(GapOptions):
-    """Likewise, by the shorter names that the command `gaps` has.
-
-    Options:
-        gap_top --gap-top --top -t 0..: Kernel pairs, longest gaps and (at most 8) host rows to
-            print.
-        gap_sort --gap-sort --sort -s: What kernel pairs are sorted by, largest first.
-    """
-
-    gap_top: int = _GAP_TOP
-    gap_sort: GapSort = _GAP_SORT
-
-
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Make what a command's docstring says of its parameters their options.
 
-    A parameter of a dataclass stands for its fields, an option each: those that its docstring, or
-    `_SHARED`, describes, and those of `ReportOptions`. What is `Annotated` is left to typer.
+    A parameter of a dataclass stands for its fields, an option each: those that the command's
+    docstring, its own or `_SHARED` describes, and those of `ReportOptions`. What is `Annotated` is
+    left to typer.
     """
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [each.replace(kind=keyword) for each in _options_of(command)]
+    parameters = _options_of(command)
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
@@ -269,12 +181,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         if adds_notes:
             given.pop("notes")
         if given.get("device_peaks") is not None:
-            from tracelens_ext.roofline.peaks import read_peaks
-
             read_peaks(given["device_peaks"])  # before a trace is read that takes long
         _called(command, given)
 
     with_dataclasses.__doc__ = _described(command.__doc__ or "")[0]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [each.replace(kind=keyword) for each in parameters]
     with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
     return with_dataclasses
@@ -282,39 +194,25 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters(taker: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a command, or the fields of a dataclass."""
-    if not is_dataclass(taker):
-        return list(inspect.signature(taker, eval_str=True).parameters.values())
-    types = get_type_hints(taker, None, {"Path": Path})
-    types |= {"max_bytes": str | None} if taker is ReadingOptions else {}
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return [
-        inspect.Parameter(
-            each.name,
-            keyword,
-            default=inspect.Parameter.empty if each.default is MISSING else each.default,
-            annotation=types[each.name],
-        )
-        for each in fields(taker)
-    ]
+    names = {"Path": Path} if is_dataclass(taker) else None  # what only type checkers import
+    return [*inspect.signature(taker, locals=names, eval_str=True).parameters.values()]
 
 
-def _options_of(taker: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The options of a command, or those that stand for a dataclass."""
-    own = [each.__doc__ or "" for each in reversed(getattr(taker, "__mro__", (taker,)))]
-    texts = [_SHARED, *own] if taker is not ReportOptions else []
-    described = {name: said for text in texts for name, said in _described(text)[1].items()}
+def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Parameter]:
+    """The options of a command, or those that stand for a dataclass; `outer` docstrings win."""
+    described = _of_report()
+    if taker is not ReportOptions:
+        own = [each.__doc__ or "" for each in reversed(getattr(taker, "__mro__", (taker,)))]
+        for text in (_SHARED, *own, *outer):
+            described |= _described(text)[1]
     found = []
     for parameter in _parameters(taker):
         name, kind = parameter.name, parameter.annotation
         if isinstance(kind, type) and is_dataclass(kind):
-            found += _options_of(kind)
-        elif hasattr(kind, "__metadata__"):
-            found.append(parameter)
-        elif name in described:
+            found += _options_of(kind, taker.__doc__ or "", *outer)
+        elif not hasattr(kind, "__metadata__") and name in described:
             option = _option(name, parameter.default, *described[name])
             found.append(parameter.replace(annotation=Annotated[kind, option]))
-        elif name in ReportOptions.__dataclass_fields__:
-            found.append(parameter.replace(annotation=Annotated[kind, report_option(name)]))
         elif not is_dataclass(taker):
             found.append(parameter)  # typer's own
     return found
@@ -329,8 +227,6 @@ def _called(taker: Callable[..., _Made], given: dict[str, Any]) -> _Made:
             chosen[name] = _called(kind, given)
         elif name in given:
             chosen[name] = given.pop(name)
-    if "max_bytes" in chosen:
-        chosen["max_bytes"] = size_of(chosen["max_bytes"])
     return taker(**chosen)
 
 
@@ -373,35 +269,114 @@ def _option(name: str, default: object, section: str, words: list[str], text: st
         long = name.replace("_", "-")
         flags.insert(0, f"--{long}/--no-{long}" if default is True else f"--{long}")
     least, most = (json.loads(end or "null") for end in limits.split(".."))
+    if name == "max_bytes":
+        more["parser"] = size_of
     return typer.Option(*flags, **more, min=least, max=most)
 
 
-def report_option(name: str) -> Any:  # noqa: ANN401  # likewise
-    """A field of `ReportOptions` as an option."""
-    field = ReportOptions.__dataclass_fields__[name]
-    said, flag = field.metadata, f"--{name.replace('_', '-')}"
-    shown = f"  [default: {said['shown_default']}]" if "shown_default" in said else ""
-    return typer.Option(
-        *([flag] if field.default is False else []),  # no --no-… for what is off by default
-        help=said["meaning"] + shown,
-        min=said.get("least"),
-        max=said.get("most"),
-        metavar=said.get("metavar"),
-        show_default=not shown,
-    )
+def _of_report() -> _Described:
+    """The fields of `ReportOptions`, as a docstring would describe them."""
+    found = _Described()
+    for field in fields(ReportOptions):
+        said, long = field.metadata, field.name.replace("_", "-")
+        words = [f"{said.get('least', '')}..{said.get('most', '')}"]
+        words += [said["metavar"]] if "metavar" in said else []
+        words += [f"--{long}/--no-{long}"] if field.type == "bool | None" else []
+        shown = f" [default: {said['shown_default']}]" if "shown_default" in said else ""
+        found[field.name] = "Options:", words, said["meaning"] + shown
+    return found
 
 
-def size_of(text: str | None) -> int | None:
-    """The size that `--max-bytes` gives.
-
-    Raises:
-        UsageError: it is none.
-    """
+def size_of(text: str) -> int:
+    """The size that `--max-bytes` gives."""
     from tracelens_ext.cache.folder import parse_size
 
-    if text is None:
+    if size := parse_size(text):
+        return size
+    raise UsageError(f"--max-bytes {text!r} is no size; write it as 5GB or 500MB")
+
+
+_WIDEST = 120  # columns of a help text
+_MAY_BE_EMPTY = "--title"
+#: typer's names of types → what people write.
+_WRITTEN = {"int": "N", "int range": "N", "float": "NUMBER", "float range": "NUMBER"}
+_WRITTEN |= {"path": "FILE", "file": "FILE", "directory": "FOLDER", "list[Path]": "FILE"}
+_WRITTEN |= {"str": "NAME", "list[str]": "NAME"}
+
+
+def help_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:  # noqa: ANN401  # click's, or typer's own copy of it
+    """The row of a parameter in a help text, types as people write them."""
+    if not (record := parameter.get_help_record(ctx)):
         return None
-    size = parse_size(text)
-    if not size:
-        raise UsageError(f"--max-bytes {text!r} is no size; write it as 5GB or 500MB")
-    return size
+    if parameter.param_type_name == "argument":
+        return record[0].partition(" <")[0].upper(), record[1]
+    written = re.sub(r"<([^<>]*)>", lambda found: _WRITTEN.get(found[1], found[1]), record[0])
+    return written, record[1]
+
+
+class CarefulCommand(TyperCommand):
+    """A command whose options do not swallow the option that follows.
+
+    In `report TRACE --html --output x.xlsx` the value of `--html` was forgotten; typer takes
+    `--output` for it. A value that begins like an option is given as `--html=--output`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's, or typer's own copy of it
+        """Refuse an option whose value is the name of another, or empty; parse the rest as usual.
+
+        An empty value is a variable of the shell that is not set; as a path it would be the
+        current folder.
+        """
+        parameters: Iterable[Any] = self.get_params(ctx)
+        awaits = {
+            name: 0 if each.is_flag or each.count else each.nargs
+            for each in parameters
+            if each.param_type_name == "option"
+            for name in (*each.opts, *each.secondary_opts)
+        }
+        words = iter(args)
+        for word in words:
+            if word == "--":
+                break
+            name, awaited = word, awaits.get(word, 0)
+            if word not in awaits and re.match("-[^-]", word):  # flags in one word, as in -vt
+                for at, letter in enumerate(word[1:], start=2):
+                    if most := awaits.get(f"-{letter}"):
+                        name, awaited = f"-{letter}", most - (at < len(word))
+                        break
+            values = [*islice(words, awaited)]
+            if word.endswith("=") and word[:-1] in awaits:
+                name, awaited, values = word[:-1], 1, [""]
+            if len(values) < awaited or any(v in awaits or v.startswith("--") for v in values):
+                ctx.fail(f"Option {name!r} requires an argument.")
+            if "" in values and name != _MAY_BE_EMPTY:
+                ctx.fail(f"Option {name!r} has an empty value; give one, or leave the option out.")
+        return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:  # noqa: ANN401  # click's, or typer's own copy of it
+        """The help text, as wide as the terminal."""
+        ctx.terminal_width = min(screen_width(), _WIDEST) - 2
+        return super().get_help(ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401  # likewise
+        """The usage without brackets that say nothing."""
+        return [re.sub(r"[{}]", "", each).upper() for each in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
+        """Write the arguments, the command's own options, and the names of those about reading."""
+        shared = []
+        sections: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for each in self.get_params(ctx):
+            if not (record := help_record(each, ctx)):
+                continue
+            if each.name in READING:
+                shared.append(record[0])
+            else:
+                sections[each.param_type_name].append(record)
+        for kind, records in sections.items():
+            if records:
+                with formatter.section(f"{kind.capitalize()}s"):
+                    formatter.write_dl(records)
+        if shared:
+            with formatter.section("Options about reading, which 'tracelens-ext --help' explains"):
+                formatter.write_text(", ".join(shared))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
@@ -14,7 +13,17 @@ import typer
 
 from tracelens_ext.cli.screen import print_line, tell
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.report import FORMAT_OF_SUFFIX, PAGE, Format
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
+from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.report import (
+    FORMAT_OF_SUFFIX,
+    PAGE,
+    Format,
+    check_places,
+    require_format,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +34,15 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = Path("-")
 _LOOK_BYTES = 200
 _PAGE_SUFFIXES = (".html", ".htm")
+#: How a name ends that is of no report → why, and what to do.
+_NO_REPORTS = {
+    **dict.fromkeys(_PAGE_SUFFIXES, "names a page; write it with --html"),
+    **{
+        suffix: "names one file for several tables; name a folder, with --format " + suffix[1:]
+        for suffix in (".csv", ".parquet")
+    },
+    ".gz": "reports are not compressed; leave out .gz",
+}
 #: What a folder of tables beside a trace is called, after the trace.
 _FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
 
@@ -51,15 +69,11 @@ class Wanted:
 
     def for_one(self, trace: Path) -> Places:
         """Where the report of a single trace goes."""
-        stem = report_stem(trace)
+        (stem,) = report_stems([trace], one_folder=False)
         return self._places(stem, trace.parent / stem, several=False)
 
     def for_several(self, traces: Sequence[Path]) -> list[Places]:
-        """Where the reports of several traces go, no two alike: options name folders then.
-
-        Raises:
-            UsageError: an option names a file.
-        """
+        """Where the reports of several traces go, no two alike: options name folders then."""
         shared = report_stems(traces, one_folder=True)
         beside = report_stems(traces, one_folder=False)
         return [
@@ -76,7 +90,8 @@ class Wanted:
         files: list[tuple[Path, Format | Literal["html"]]] = []
         if self.csv_dir is not None:
             files.append((self.csv_dir / stem if several else self.csv_dir, Format.csv))
-        if self._wants_document:
+        asked = self.output is not None or self.format is not None
+        if asked or not (self.no_workbook or self.csv_dir or self.html is not None):
             chosen = self._format(several=several)
             place = Path(self.output or default.with_name(_file_name(default.name, chosen)))
             in_folder = several or (not chosen.is_folder and _is_folder(self.output or ""))
@@ -92,66 +107,44 @@ class Wanted:
         return dict(files)
 
     def check_extras(self) -> None:
-        """Check that what the formats need is installed, before a trace is read for nothing.
-
-        Raises:
-            UsageError: something is not installed; the message says what to install.
-        """
-        from tracelens_ext.report.report import require_format
-
+        """Check that what the formats need is installed, before a trace is read for nothing."""
         if self.format is not None:
             require_format(self.format)
         if self.html is not None:
             require_format(PAGE)
 
-    @property
-    def _wants_document(self) -> bool:
-        asked = self.output is not None or self.format is not None
-        return asked or (not self.no_workbook and self.csv_dir is None and self.html is None)
-
     def _format(self, *, several: bool) -> Format:
         """The format that was asked for, or that the name of the output tells."""
-        suffix = Path(self.output or "").suffix.lower()
+        output = self.output or ""
+        suffix = Path(output).suffix.lower()
         told = FORMAT_OF_SUFFIX.get(suffix)
-        if self.output is None or _is_folder(self.output):
+        if self.output is None or _is_folder(output):
             return self.format or Format.xlsx
         if several:
             if told or suffix in _PAGE_SUFFIXES:
-                raise UsageError(f"{self.output}: names one file for several traces; name a folder")
+                raise UsageError(f"{output}: names one file for several traces; name a folder")
             return self.format or Format.xlsx
-        if self.output == "-":
+        if output == "-":
             raise UsageError("a report cannot go to standard output; name a file")
-        if suffix in _PAGE_SUFFIXES:
-            raise UsageError(f"{self.output}: names a page; write it with --html")
-        if suffix == ".gz":
-            raise UsageError(f"{self.output}: reports are not compressed; leave out .gz")
-        if suffix in (".csv", ".parquet"):
-            raise UsageError(
-                f"{self.output}: names one file for several tables;"
-                f" name a folder, with --format {suffix[1:]}"
-            )
+        if suffix in _NO_REPORTS:
+            raise UsageError(f"{output}: {_NO_REPORTS[suffix]}")
         if self.format is None and told is None:
             raise UsageError(
-                f"{self.output}: the report is an Excel file; name it .xlsx (.json and .md do"
+                f"{output}: the report is an Excel file; name it .xlsx (.json and .md do"
                 " too), or give --format or --csv-dir"
             )
         if self.format is not None and told not in (None, self.format):
-            raise UsageError(f"{self.output}: does not go with --format {self.format}")
+            raise UsageError(f"{output}: does not go with --format {self.format}")
         if self.format is Format.xlsx and told is None:
-            raise UsageError(f"{self.output}: an Excel file is named .xlsx")
+            raise UsageError(f"{output}: an Excel file is named .xlsx")
         return self.format or told or Format.xlsx
 
 
 def write_outputs(
     report: Report, places: Places, inputs: Sequence[Path], *, force: bool
 ) -> list[Path]:
-    """Write a report, and say on standard error which tables are large for a workbook.
-
-    Raises:
-        OutputError: a file cannot be written, or would replace someone else's.
-    """
+    """Write a report, and say on standard error which tables are large for a workbook."""
     from tracelens_ext.report.excel import slow_tables
-    from tracelens_ext.report.report import write_report
 
     written = write_report(report, places, inputs, force=force)
     for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
@@ -161,17 +154,8 @@ def write_outputs(
 
 def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
     """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
-    from tracelens_ext.report.report import check_places
-
     for note in check_places(places, inputs, force=force):
         tell(note)
-
-
-def report_stem(trace: Path) -> str:
-    """What the outputs of a trace are called, without suffix."""
-    from tracelens_ext.perf_report import default_report_path
-
-    return default_report_path(trace).stem
 
 
 def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
@@ -180,15 +164,18 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
     Where two would be the same (upper and lower case are on some systems), the names of their
     folders and their whole names are added, and in the end a number.
     """
-    parents = [trace.resolve().parent for trace in traces]
+    from tracelens_ext.perf_report import default_report_path
+
+    parents = [Path(os.path.realpath(trace)).parent for trace in traces]
     keys = [Path() if one_folder else parent for parent in parents]
-    names = [report_stem(trace) for trace in traces]
+    prefixes = [f"{each.name or 'root'}_" if one_folder else "" for each in parents]
+    names = [default_report_path(trace).stem for trace in traces]
     longer = [f"{trace.name}_perf_report" for trace in traces]
-    if one_folder:
-        prefixes = [f"{parent.name or 'root'}_" for parent in parents]
-        names = _if_shared(names, map(add, prefixes, names), keys)
-        longer = list(map(add, prefixes, longer))
-    names = _if_shared(names, longer, keys)
+    for others in (map(add, prefixes, names), map(add, prefixes, longer)):
+        folded = list(zip(keys, map(str.casefold, names), strict=True))
+        often = Counter(folded)
+        chosen = zip(names, others, folded, strict=True)
+        names = [other if often[key] > 1 else name for name, other, key in chosen]
     taken, used = {*zip(keys, map(str.casefold, names), strict=True)}, set[tuple[Path, str]]()
     for at, (folder, name) in enumerate(zip(keys, names, strict=True)):
         unique, number = name, 1
@@ -198,16 +185,6 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
         used.add(key)
         names[at] = unique
     return names
-
-
-def _if_shared(names: list[str], others: Iterable[str], folders: list[Path]) -> list[str]:
-    """The names, and in place of those that are not the only one in their folder the others."""
-    folded = [(folder, name.casefold()) for folder, name in zip(folders, names, strict=True)]
-    often = Counter(folded)
-    return [
-        other if often[key] > 1 else name
-        for name, other, key in zip(names, others, folded, strict=True)
-    ]
 
 
 def _file_name(stem: str, chosen: Format) -> str:
@@ -236,19 +213,8 @@ def check_texts(
 ) -> None:
     """Check that texts replace no file of the user, not the trace, and not one another.
 
-    Args:
-        paths: where the texts go; None for no text.
-        trace: what may not be replaced.
-        force: whether other files may.
-        json: whether `--json` is given.
-        every: whether `--all` is given.
-
-    Raises:
-        OutputError: a file stands in the way.
-        UsageError: two outputs are one file, or the options do not go together.
+    `json`, `every`: whether `--json` and `--all` are given, which do not go with all others.
     """
-    from tracelens_ext.report.manifest import check_output
-
     if every and not json:
         raise UsageError("--all is about the JSON; add --json")
     if json and STANDARD_OUTPUT in paths:
@@ -257,19 +223,12 @@ def check_texts(
     if len({os.path.realpath(path) for path in given}) < len(given):
         raise UsageError(f"{given[0]}: is named for two outputs; name two")
     for path in given:
-        if path == STANDARD_OUTPUT:
-            continue
-        check_output(path, [trace], force=force or _is_our_text(path))
+        if path != STANDARD_OUTPUT:
+            check_output(path, [trace], force=force or _is_our_text(path))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text or nothing; `-` is standard output.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    from tracelens_ext.report.atomic import written_beside
-
+    """Write a whole text or nothing; `-` is standard output."""
     if path == STANDARD_OUTPUT:
         typer.echo(text, nl=False)
         return
@@ -286,14 +245,11 @@ def tell_written(paths: Sequence[Path | None]) -> None:
 
 def _is_our_text(path: Path) -> bool:
     """Whether a file begins as the texts of this program do."""
-    from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
-
+    begins = tuple(f"{title}\n{'=' * 50}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE))
     try:
         if not path.is_file():
             return False
         with path.open("rb") as stream:
-            head = stream.read(_LOOK_BYTES)
+            return stream.read(_LOOK_BYTES).startswith(begins)
     except (OSError, ValueError):
         return False
-    titles = (KERNEL_TITLE, GAP_TITLE)
-    return head.startswith(tuple(f"{title}\n{'=' * 50}\n".encode() for title in titles))

@@ -24,8 +24,11 @@ from multiprocessing import get_context
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tracelens_ext.cli.load import several_progress
+from tracelens_ext.cli.screen import print_line
 from tracelens_ext.errors import OutputError, TraceError
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
+from tracelens_ext.readers.ahead import text_bytes
 from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:
@@ -52,16 +55,10 @@ def each_trace(
 ) -> Iterator[Iterator[Callable[[], T]]]:
     """Work on traces in several processes, if there are cores for them and it pays.
 
-    The processes are gone when the block is left, however that comes about.
-
-    Args:
-        traces: the traces.
-        tasks: for each trace what to do; it and its result can be pickled.
-        reading: what the user chose; tasks get it with as many threads as each may use.
-
-    Yields:
-        An iterator over the traces in their order, which waits for each: a function that prints
-        what the task printed to standard error, and then returns its result or raises its error.
+    The processes are gone when the block is left, however that comes about. A task, which can be
+    pickled as its result can, gets `reading` with as many threads as each may use. Yields an
+    iterator over the traces in their order, which waits for each: a function that prints what the
+    task printed to standard error, and then returns its result or raises its error.
     """
     count, jobs = _worker_count(traces, reading.jobs)
     if count == 1:
@@ -77,8 +74,6 @@ def each_trace(
 
 def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
     """How many processes work on traces, and how many processes each of them may use."""
-    from tracelens_ext.readers.ahead import text_bytes
-
     sizes = []
     for trace in traces:
         with contextlib.suppress(OSError):
@@ -110,8 +105,6 @@ class _Workers(Generic[T]):
 
     def start(self, count: int) -> None:
         """Start so many processes, and show how far each is."""
-        from tracelens_ext.cli.progress import several_progress
-
         for _ in range(count):
             self._give(self._pool())
         names = [trace.name for trace in self._traces]
@@ -168,8 +161,6 @@ class _Workers(Generic[T]):
 
     def _result(self, number: int, future: Future[Answer[T]] | None) -> T:
         """Print what a worker printed, and return its result or raise the trace's error."""
-        from tracelens_ext.cli.screen import print_line
-
         try:
             answer = future.result() if future is not None else None
         except BrokenProcessPool:
@@ -233,12 +224,13 @@ def _stop(*_: object) -> None:
 def _answer(task: Task[T], number: int, reading: ReadingOptions) -> Answer[T]:
     """Do a task; None when the process that asked should meet the error itself."""
     printed = io.StringIO()
+
+    def note_progress(done: int, size: int | None) -> None:
+        _bytes_read[2 * number : 2 * number + 2] = done, size or 0
+
     try:
-        with (
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(printed),
-        ):
-            result = task(reading, partial(_note_progress, number))
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            result = task(reading, note_progress)
         return printed.getvalue(), result, None
     except (TraceError, OutputError) as error:
         return printed.getvalue(), None, str(error)
@@ -246,7 +238,3 @@ def _answer(task: Task[T], number: int, reading: ReadingOptions) -> Answer[T]:
         os._exit(1)
     except Exception:  # noqa: BLE001  # whatever it is
         return None
-
-
-def _note_progress(number: int, done: int, size: int | None) -> None:
-    _bytes_read[2 * number : 2 * number + 2] = done, size or 0

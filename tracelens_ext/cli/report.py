@@ -6,23 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.inputs import check_files, find_traces, without_repetitions
-from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    console,
-    fact_text,
-    show,
-    show_blocks,
-    tell,
+from tracelens_ext.cli.load import (
+    analyze,
+    check_files,
+    find_traces,
+    show_problems,
+    without_repetitions,
 )
+from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
+from tracelens_ext.cli.screen import Block, Part, console, fact_text, show, show_blocks, tell
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import Progress, ReadingOptions
@@ -58,6 +55,9 @@ class Run:
         source_url URL: Link Python lines on the page: 'https://…/{path}#L{line}'.
         compare: Also compare all traces with the first, in one workbook.
         top 0..: Kernels to print.
+        unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
+            without a launch, or not.  [default: include]
+        kernel_categories: Give every kernel a category.
     """
 
     wanted: Wanted
@@ -65,15 +65,13 @@ class Run:
     compare: bool = False
     total: bool = False
     force: bool = False
-    analysis: shared.AnalysisOfReport
+    analysis: shared.AnalysisOptions
     report_options: ReportOptions
     top: int = 10
     quiet: bool = False
     screen: shared.Screen
 
     def __post_init__(self) -> None:
-        #: the problems of plugins that were shown
-        self.shown_problems = set[str]()
         if self.compare and not self.analysis.kernel_categories:
             raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
         if self.source_url:
@@ -90,40 +88,37 @@ class Run:
         self.wanted.check_extras()
         found, problems = find_traces(arguments)
         traces = without_repetitions(found)
-        if len(traces) + len(problems) == 1 and not self.compare:
-            if problems:
-                raise problems[0]
+        alone = len(traces) + len(problems) == 1 and not self.compare
+        if problems and (alone or (self.compare and len(traces) < 2)):
+            raise problems[0]
+        if alone:
             self._single(traces[0])
             return 0
         if self.compare and len(traces) < 2:
-            if problems:
-                raise problems[0]
             check_files(traces)
             raise UsageError("--compare needs two traces at least")
         return len(problems) + self._several(traces, problems)
 
     def _single(self, trace: Path) -> None:
         result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
-        show_problems(problems, self.shown_problems)
-        if self.quiet:
-            return
-        noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
-        show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
-        tell_written(written)
+        show_problems(problems)
+        if not self.quiet:
+            noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
+            show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
+            tell_written(written)
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
         from tracelens_ext.cli.parallel import each_trace
 
-        places = self.wanted.for_several(traces)
-        for problem in problems:
-            tell(str(problem))
-        rows: list[dict[str, Any]] = []
+        told, rows = set[str](), list[dict[str, object]]()
         measured: list[Measurement | None] = []
         tasks = [
             partial(self.one_of_several, trace, its_places, traces)
-            for trace, its_places in zip(traces, places, strict=True)
+            for trace, its_places in zip(traces, self.wanted.for_several(traces), strict=True)
         ]
+        for problem in problems:
+            tell(str(problem))
         with each_trace(traces, tasks, self.analysis.reading) as results:
             for result in results:
                 try:
@@ -132,7 +127,7 @@ class Run:
                     tell(str(error))
                     measured.append(None)
                     continue
-                show_problems(of_plugins, self.shown_problems)
+                show_problems(of_plugins, told)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
@@ -141,9 +136,7 @@ class Run:
             keep = ("total_time_ms", "busy (%)", "top finding")
             show_blocks([Part("Traces", pd.DataFrame(rows), keep=keep)], console())
         failures = len(traces) - len(rows)
-        if self.compare:
-            failures += self._compare(traces, measured)
-        return failures
+        return failures + (self._compare(traces, measured) if self.compare else 0)
 
     def one_of_several(
         self,
@@ -152,18 +145,14 @@ class Run:
         inputs: Sequence[Path],
         reading: ReadingOptions,
         progress: Progress | None,
-    ) -> tuple[dict[str, Any], list[Path], Measurement | None, list[str]]:
+    ) -> tuple[dict[str, object], list[Path], Measurement | None, list[str]]:
         """As `one`, of the report no more than its row of the summary."""
         run = replace(self, analysis=replace(self.analysis, reading=reading))
         result, written, measurement, problems = run.one(trace, places, inputs, progress)
         return summary_row(trace, result), written, measurement, problems
 
     def one(
-        self,
-        trace: Path,
-        places: Places,
-        inputs: Sequence[Path],
-        progress: Progress | None = None,
+        self, trace: Path, places: Places, inputs: Sequence[Path], progress: Progress | None = None
     ) -> tuple[Report, list[Path], Measurement | None, list[str]]:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.perf_report import build_perf_report
@@ -177,25 +166,26 @@ class Run:
         if self.compare:
             from tracelens_ext.compare.report import measured_for_comparison
 
-            measured = measured_for_comparison(
-                analyzer, options.micro_idle_thresh_us, options.device_peaks
-            )
+            idle, peaks = options.micro_idle_thresh_us, options.device_peaks
+            measured = measured_for_comparison(analyzer, idle, peaks)
         written = write_outputs(result, places, inputs, force=self.force)
         return result, written, measured, list(analyzer.problems)
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
         """Write and show the comparison; 1 when there is none, else 0."""
+        from tracelens_ext.cli.compare import comparison_blocks
         from tracelens_ext.compare.comparison import compare
         from tracelens_ext.compare.report import comparison_report
 
         usable = [measurement for measurement in measured if measurement is not None]
+        problem = "" if len(usable) > 1 else "only one trace is left"
+        problem = problem if measured[0] else f"{traces[0]}: is the baseline"
+        if problem:
+            tell(f"{problem}; nothing can be compared")
+            return 1
+        places = self.wanted.for_comparison(traces[0].parent, several=True)
         try:
-            if measured[0] is None:
-                raise TracelensError(f"{traces[0]}: is the baseline; nothing can be compared")
-            if len(usable) < 2:
-                raise TracelensError("only one trace is left; nothing can be compared")
             comparison = compare(usable, total=self.total)
-            places = self.wanted.for_comparison(traces[0].parent, several=True)
             check_outputs(places, traces, force=self.force)
             report = comparison_report(comparison)
             written = write_outputs(report, places, traces, force=self.force)
@@ -205,8 +195,6 @@ class Run:
             tell(str(error))
             return 1
         if not self.quiet:
-            from tracelens_ext.cli.compare import comparison_blocks
-
             blocks = comparison_blocks(comparison, report, self.top)
             show(report, [[""], *blocks], all_notes=self.screen.notes)
             tell_written(written)
@@ -243,21 +231,19 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
 def summary_row(trace: Path, report: Report) -> dict[str, object]:
     """What is shown of one report among several: total and busy time, what it went to."""
     row: dict[str, object] = {"trace": str(trace), "total_time_ms": None}
-    timeline = report.sheets.get("gpu_timeline")
-    if timeline is not None and len(timeline):
-        times = timeline.groupby("type", sort=False)["time ms"].sum()
-        total = float(times["total_time"])
-        row["total_time_ms"] = total
+    none = pd.DataFrame()
+    timeline = report.sheets.get("gpu_timeline", none)
+    if len(timeline):
+        times = timeline.groupby("type", sort=False)["time ms"].sum().to_dict()
+        total = row["total_time_ms"] = times["total_time"]
         for label, kind in _SHARES.items():
-            row[label] = 100 * float(times[kind]) / total if total else 0.0
-    findings = report.sheets.get("findings")
-    if findings is not None and len(findings):
-        largest = findings.iloc[0]
-        row["top finding"] = f"{largest['finding']} {largest['% of judged time']:.0f} %"
-    categories = report.sheets.get("gpu_time_by_category")
-    if categories is not None and len(categories):
-        longest = categories.iloc[0]
-        row["top category"] = f"{longest['kernel_category']} {longest['% of GPU time']:.0f} %"
+            row[label] = 100 * times[kind] / total if total else 0.0
+    for label, sheet, name, share in (
+        ("top finding", "findings", "finding", "% of judged time"),
+        ("top category", "gpu_time_by_category", "kernel_category", "% of GPU time"),
+    ):
+        for first in report.sheets.get(sheet, none).head(1).to_dict("records"):
+            row[label] = f"{first[name]} {first[share]:.0f} %"
     return row
 
 
@@ -267,8 +253,8 @@ def _coverage(facts: dict[str, object]) -> list[str]:
     if isinstance(unlinked, float) and facts.get("GPU events"):
         lines.append(f"Unlinked: {unlinked:.1f} % of GPU time has no launch in the trace.")
     if isinstance(unknown, float) and facts.get("GPU events"):
-        names = facts["Kernel names uncategorized"]
         largest = facts.get("Largest uncategorized")
-        more = f"; the largest: {largest}" if largest else ""
-        lines.append(f"Uncategorized: {unknown:.1f} % of GPU time ({names} kernel names{more}).")
+        names = f"{facts['Kernel names uncategorized']} kernel names"
+        names += f"; the largest: {largest}" if largest else ""
+        lines.append(f"Uncategorized: {unknown:.1f} % of GPU time ({names}).")
     return lines

@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    fact_text,
-    first_lines,
-    folded,
-    show,
-    trace_report,
-)
+from tracelens_ext.cli.screen import Block, Part, fact_text, first_lines, folded, show, trace_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.report.terminal import name_text
 from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.tables.short_names import cut_middle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,9 +104,7 @@ def roofline(
 
 def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:
     """Operations, each in three lines at most: numbers, shapes, why it is slow."""
-    from tracelens_ext.report.terminal import name_text
     from tracelens_ext.roofline.found import shape_text
-    from tracelens_ext.tables.short_names import cut_middle
     from tracelens_ext.trace import NS_PER_MS
 
     if not rows:

@@ -1,4 +1,7 @@
-"""`tracelens-ext rules`: the rules that take part, checked, and drafted for unknown kernels."""
+"""`tracelens-ext rules`: the rules that take part, checked, and drafted for unknown kernels.
+
+And `tracelens-ext explain`: why a kernel, or an operation, has its category.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, load_pack
+from tracelens_ext.categorize.check import check_packs, draft_rules, group_unknown, toml_pack
+from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.matcher import BoundPack
+from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.outputs import write_text
 from tracelens_ext.cli.screen import NARROW, console, print_line, tell
+from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.json_text import json_safe
+from tracelens_ext.report.terminal import frame_table
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.matcher import BoundPack
+    from tracelens_ext.categorize.categorizer import Explanation, Match
 
-app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
+_LONGEST = 200  # characters of a pattern
+
+rules = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
 
 
-@app.command("list")
+@rules.command("list")
 def list_rules(
     category: str | None = None,
     pack: str | None = None,
@@ -38,18 +51,14 @@ def list_rules(
         pack: Only rules of this pack.
         as_json --json: Print JSON.
     """
-    from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.report.terminal import frame_table
-
     asked = KernelCategorizer.create(**options.arguments())
+    every = list(_rows(asked.packs))
     rows = [
-        row
-        for row in _rows(asked.packs)
-        if category in (None, row["category"]) and pack in (None, row["pack"])
+        row for row in every if category in (None, row["category"]) and pack in (None, row["pack"])
     ]
     if not rows:
-        _refuse_unknown(category, {row["category"] for row in _rows(asked.packs)})
-        _refuse_unknown(pack, {row["pack"] for row in _rows(asked.packs)})
+        _refuse_unknown(category, {row["category"] for row in every})
+        _refuse_unknown(pack, {row["pack"] for row in every})
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
@@ -58,21 +67,17 @@ def list_rules(
         screen.print(frame_table(pd.DataFrame(rows), columns=_FIRST if narrow else _SHOWN))
         if narrow:
             print_line(f"The other columns need {NARROW} columns of the terminal; --json has them.")
-    _report_problems(asked)
+    for problem in asked.problems:
+        print_line(f"plugin {problem}", error=True)
 
 
-@app.command("show")
-def show(
-    pack: str,
-) -> None:
+@rules.command("show")
+def show(pack: str) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml.
 
     Operands:
         pack PACK: Its name, as in `rules list`.
     """
-    from tracelens_ext.categorize.check import toml_pack
-    from tracelens_ext.report.json_text import json_safe
-
     packs, _ = _installed_packs()
     found = next((bound.pack for bound in packs if bound.pack.name == pack), None)
     if found is None:
@@ -83,11 +88,8 @@ def show(
         typer.echo(json_safe(toml_pack(found)), nl=False)
 
 
-@app.command("check")
-def check(
-    files: list[Path] | None = None,
-    strict: bool = False,
-) -> None:
+@rules.command("check")
+def check(files: list[Path] | None = None, strict: bool = False) -> None:
     """Run all examples, find rules that can never win, and patterns that take too long.
 
     Operands:
@@ -96,10 +98,6 @@ def check(
     Options:
         strict: Exit with 1 for warnings too.
     """
-    from tracelens_ext.categorize import load_pack
-    from tracelens_ext.categorize.check import check_packs
-    from tracelens_ext.categorize.matcher import BoundPack
-
     problems: list[str] = []
     if files:
         packs = [BoundPack(load_pack(path), "rules") for path in files]
@@ -122,7 +120,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command("suggest")
+@rules.command("suggest")
 def suggest(
     trace: Path,
     output: Path | None = None,
@@ -140,11 +138,6 @@ def suggest(
         output -o: Write the draft here.
         top 1..: At most this many rules.
     """
-    from tracelens_ext.categorize import UNCATEGORIZED
-    from tracelens_ext.categorize.check import draft_rules, group_unknown
-    from tracelens_ext.errors import OutputError
-    from tracelens_ext.report.atomic import written_beside
-    from tracelens_ext.report.json_text import json_safe
     from tracelens_ext.timeline.overview import whole_graphs
 
     if output is not None and output.exists():
@@ -163,10 +156,9 @@ def suggest(
     draft = draft_rules(groups[:top], trace.name)
     if output is None:
         typer.echo(json_safe(draft), nl=False)
-        return
-    with written_beside(output) as beside:
-        beside.write_text(draft, encoding="utf-8")
-    print_line(f"{output}: {len(groups[:top])} rules to edit")
+    else:
+        write_text(output, draft)
+        print_line(f"{output}: {len(groups[:top])} rules to edit")
 
 
 _FIRST = ("rule", "category", "for")
@@ -195,8 +187,6 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
     """Raise when nothing is called what was asked for."""
     from difflib import get_close_matches
 
-    from tracelens_ext.errors import UsageError
-
     if asked is not None and asked not in known:
         near = get_close_matches(asked, known, n=3, cutoff=0.7)
         listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
@@ -205,9 +195,6 @@ def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is 
 
 def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     """Every pack that is installed, chosen or not, and the plugins that fail."""
-    from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.maps import offered_packs
-    from tracelens_ext.categorize.matcher import BoundPack
     from tracelens_ext.hooks import load_registry
 
     registry = load_registry()
@@ -220,6 +207,71 @@ def _installed_packs() -> tuple[list[BoundPack], list[str]]:
     return [*taking_part, *to_choose], registry.problems
 
 
-def _report_problems(categorizer: KernelCategorizer) -> None:
-    for problem in categorizer.problems:
-        typer.echo(f"plugin {problem}", err=True)
+def explain(
+    name: str | None = None,
+    op: str | None = None,
+    cpu_op: str | None = None,
+    *,
+    options: shared.RuleOptions,
+) -> None:
+    """Show the category of a kernel, the rule that decides it, and what else would match.
+
+    With --op OPERATION the category of a CPU operation, as the sheets ops_… have it.
+
+    Operands:
+        name: The kernel's name, as the trace spells it.
+
+    Options:
+        op: Explain this CPU operation, not a kernel.
+        cpu_op: The CPU operation that launched it.
+    """
+    from tracelens_ext.categorize.categorizer import explain as explain_name
+
+    if (name is None) == (op is None) or (op is not None and cpu_op is not None):
+        raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
+    asked = KernelCategorizer.create(**options.arguments())
+    explanation = explain_name(asked, name or op or "", cpu_op, "kernel" if op is None else "op")
+    for line in _lines(explanation):
+        print_line(line)
+    if op is not None and explanation.category == OTHER_OP:
+        print_line(
+            "an operation that is `other` by its name is judged by the first kernel it launches"
+        )
+    for problem in asked.problems:
+        print_line(f"plugin {problem}", error=True)
+
+
+def _lines(explanation: Explanation) -> list[str]:
+    """An explanation as lines of text."""
+    winner, lines = explanation.winner, [f"category  {explanation.category}"]
+    if winner is None:
+        lines.append("no rule matches this name")
+    else:
+        told = {
+            "vendor": winner.verdict.vendor,
+            "library": winner.verdict.library,
+            "rule": f"{winner.verdict.rule}  ({winner.place})",
+            "for": winner.about,
+            "pattern": winner.pattern,
+            "cpu_op": winner.condition,
+        }
+        whole = f"…  (whole: tracelens-ext rules show {winner.verdict.pack})"
+        for label, text in told.items():
+            if text:
+                is_long = len(text) > _LONGEST and label in ("pattern", "cpu_op")
+                lines.append(f"{label:8}  {text[:_LONGEST] + whole if is_long else text}")
+    held = [_short(match) for match in explanation.others if match.holds]
+    failed = [
+        f"{_short(match)}, needs cpu_op {match.condition}"
+        for match in explanation.others
+        if not match.holds
+    ]
+    if held:
+        lines += ["", "would have matched, but comes later:", *held]
+    if failed:
+        lines += ["", "matches the name, but was launched by another operation:", *failed]
+    return lines
+
+
+def _short(match: Match) -> str:
+    return f"  {match.verdict.category}  {match.verdict.rule}  ({match.place})"

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tracelens_ext.report.report import Format, Report, report_text
+from tracelens_ext.report.terminal import frame_table, safe_text
+from tracelens_ext.tables.registry import find_table
+from tracelens_ext.text import ms_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.lazy import pd
-    from tracelens_ext.report.report import Format, Report
     from tracelens_ext.tables.table import Table
     from tracelens_ext.work.gpu_work import GpuWork
 
@@ -46,26 +50,15 @@ class Part:
     def of(cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None) -> Part:
         """A registered table, or that of a name, as its declaration has it on a screen."""
         if isinstance(table, str):
-            from tracelens_ext.tables.registry import find_table
-
             table = find_table(table)
         title, _, columns = table.screen.partition(": ")
         return cls(title, frame, columns.split(", ") if columns else None, rows)
 
     def __call__(self, _: Console) -> Iterable[Any]:
         """What is printed."""
-        from tracelens_ext.report.terminal import frame_table
-
         if len(self.frame) and self.rows != 0:
             yield [""]
-            yield frame_table(
-                self.frame,
-                title=self.title,
-                columns=self.columns,
-                rows=self.rows,
-                keep=self.keep,
-                name_width=self.name_width,
-            )
+            yield frame_table(**vars(self))
 
 
 #: What is on a screen: a sentence, which is folded; lines as they are; what rich shows; or what
@@ -76,14 +69,7 @@ Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
 def show(
     report: Report, blocks: Iterable[Block], *, json: bool = False, all_notes: bool = False
 ) -> None:
-    """Print a report: its blocks, then its notes; or as JSON all of it but the blocks.
-
-    Args:
-        report: the tables and all that goes with them.
-        blocks: what a terminal shows of it, from above.
-        json: whether that is printed as JSON.
-        all_notes: whether notes take more than five lines.
-    """
+    """Print a report: its blocks, then its notes (all of them, or five lines); or it as JSON."""
     if json:
         print_report(report)
         return
@@ -98,9 +84,8 @@ def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
     """Print blocks one below the other."""
     for block in blocks:
         if isinstance(block, str):
-            indent = "    " * block.startswith(" ")
-            _show_lines(folded(block, screen.width, indent) or [""], screen)
-        elif isinstance(block, list | tuple):
+            block = folded(block, screen.width, "    " * block.startswith(" ")) or [""]
+        if isinstance(block, list | tuple):
             _show_lines(block, screen)
         elif callable(block):
             show_blocks(block(screen), screen)
@@ -125,29 +110,18 @@ def trace_report(
     members: Mapping[str, object] | None = None,
 ) -> Report:
     """Tables of a trace as a report."""
-    from tracelens_ext.report.report import Report
-
-    told: list[tuple[str, object]] = [("Trace", str(trace)), *facts]
+    told = [("Trace", str(trace)), *facts]
     return Report(title, tables, told, list(notes), members=members or {})
 
 
 def print_report(report: Report, form: Format | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    from tracelens_ext.report.report import Format, report_text
-
     for piece in report_text(report, form or Format.json):
         typer.echo(piece, nl=False)
 
 
 def print_line(text: str, *, error: bool = False) -> None:
-    """Print a line; what could act on a terminal, or break the line, is shown as an escape.
-
-    Args:
-        text: the line.
-        error: to standard error.
-    """
-    from tracelens_ext.report.terminal import safe_text
-
+    """Print a line; what could act on a terminal, or break the line, is shown as an escape."""
     typer.echo(safe_text(text), err=error)
 
 
@@ -181,7 +155,6 @@ def _show_lines(lines: Sequence[str], screen: Console) -> None:
 def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     """Lines as this terminal can show them: one that knows ASCII only, in that."""
     from tracelens_ext.gaps.told import ascii_lines
-    from tracelens_ext.report.terminal import safe_text
 
     lines = [safe_text(line) for line in lines]
     if not screen.options.ascii_only:
@@ -199,8 +172,6 @@ def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:
     """A text in lines that fit; no word is broken, and no number parted from its unit."""
-    from tracelens_ext.report.terminal import safe_text
-
     text = _BEFORE_UNIT.sub("\u00a0", safe_text(text))
     lines = textwrap.wrap(text, max(width, 40), subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
@@ -208,8 +179,6 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
 
 def fact_text(label: str, value: object) -> str:
     """A fact of a report in a line; a time in the unit that fits."""
-    from tracelens_ext.text import ms_text
-
     if isinstance(value, float):
         if label.endswith(" (ms)"):
             return f"{label.removesuffix(' (ms)')}: {ms_text(value)}"
@@ -222,11 +191,11 @@ def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) ->
     texts = [folded(note, min(screen.width, _WIDEST_TEXT)) for note in notes]
     lines = [line for text in texts for line in text]
     if len(lines) > _NOTE_LINES and not whole:
-        shown = lines[: _NOTE_LINES - 1]
-        fitting = sum(sum(map(len, texts[: at + 1])) <= len(shown) for at in range(len(texts)))
-        lines = [line for text in texts[:fitting] for line in text]
-        if not lines:  # the first alone has no room
-            lines = [*shown[:-1], f"{shown[-1]} …"]
-        more = len(texts) - fitting
+        room, left = _NOTE_LINES - 1, texts.copy()
+        cut = [*lines[: room - 1], f"{lines[room - 1]} …"]  # where the first alone has no room
+        lines = []
+        while len(lines) + len(left[0]) <= room:
+            lines += left.pop(0)
+        more, lines = len(left), lines or cut
         lines.append(f"and {more} more note{'s' if more > 1 else ''}: --notes")
     _show_lines(lines, screen)

@@ -10,7 +10,12 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.cli.screen import print_report, screen_width, trace_report
 from tracelens_ext.errors import UsageError
+from tracelens_ext.kernel_names import short_name
+from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.tables.short_names import cut_middle
+from tracelens_ext.tables.units import fitting_unit
+from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +54,7 @@ def tree(
         folded: Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like.
         as_json --json: Print the tree as JSON.
     """
-    from tracelens_ext.operations.tree_table import folded_stacks, merged_tree
-    from tracelens_ext.work.patterns import user_pattern
+    from tracelens_ext.operations.tree_table import folded_stacks, merged_tree, tree_rows
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
@@ -65,57 +69,26 @@ def tree(
     if min_percent is None:
         min_percent = 0.0 if folded or as_json else _MIN_PERCENT
     if as_json:
-        _print_json(trace, found, depth, min_percent)
-    elif folded:
-        _print_lines(folded_stacks(found, depth=depth, min_percent=min_percent))
+        left_out = _left_out(found, depth, min_percent)
+        tables = {"tree": tree_rows(found, found.kept(depth, min_percent))}
+        facts = [("GPU busy time", _busy(found))]
+        print_report(trace_report("Call tree", trace, tables, left_out, facts=facts))
+        return
+    if folded:
+        lines = folded_stacks(found, depth=depth, min_percent=min_percent)
     else:
-        lines = tree_lines(found, depth=depth, min_percent=min_percent, width=screen_width())
-        _print_lines(lines)
-
-
-def _print_lines(lines: Iterator[str]) -> None:
-    from tracelens_ext.report.terminal import safe_text
-
+        lines = _lines(found, depth=depth, min_percent=min_percent, width=screen_width())
     for line in lines:
         sys.stdout.write(f"{safe_text(line)}\n")
 
 
-def _print_json(trace: Path, tree: MergedTree, depth: int | None, min_percent: float) -> None:
-    from tracelens_ext.operations.tree_table import tree_rows
-
-    left_out = _left_out(tree, depth, min_percent)
-    tables = {"tree": tree_rows(tree, tree.kept(depth, min_percent))}
-    notes = [left_out] if left_out else []
-    facts = [("GPU busy time", _busy(tree))]
-    print_report(trace_report("Call tree", trace, tables, notes, facts=facts))
-
-
 def _busy(tree: MergedTree) -> str:
-    unit, factor = _unit(tree)
+    unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
     return f"{tree.total_ns / _NS_PER_MS * factor:,.3f} {unit}"
 
 
-def _unit(tree: MergedTree) -> tuple[str, float]:
-    """The unit of its times, and what milliseconds are multiplied by."""
-    from tracelens_ext.tables.units import fitting_unit
-
-    return fitting_unit("ms", tree.total_ns / _NS_PER_MS)
-
-
-def tree_lines(
-    tree: MergedTree, *, depth: int | None, min_percent: float, width: int
-) -> Iterator[str]:
-    """The tree as text, a line a node, and what was left out.
-
-    Args:
-        tree: the tree.
-        depth: levels to show; all by default.
-        min_percent: leave out what has less of the GPU's busy time.
-        width: columns; names are shortened to them.
-    """
-    from tracelens_ext.kernel_names import short_name
-    from tracelens_ext.report.terminal import name_text
-    from tracelens_ext.tables.short_names import cut_middle
+def _lines(tree: MergedTree, *, depth: int | None, min_percent: float, width: int) -> Iterator[str]:
+    """The tree as text, a line a node of at most so many columns, and what was left out."""
     from tracelens_ext.trace import GPU_KINDS
 
     percent = tree.percent()
@@ -125,7 +98,7 @@ def tree_lines(
         yield "No GPU events."
         return
     yield ""
-    unit, factor = _unit(tree)
+    unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
     scale = _NS_PER_MS / factor
     yield f"{f'busy_time_{unit}':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
     nodes, printed = keep.nonzero()[0].tolist(), 0
@@ -145,9 +118,8 @@ def tree_lines(
             line += cut_middle(name, room)
         printed += len(line)
         yield line
-    if left_out := _left_out(tree, depth, min_percent):
-        yield ""
-        yield left_out
+    for left_out in _left_out(tree, depth, min_percent):
+        yield from ("", left_out)
 
 
 def _indentation(depth: int, room: int) -> str:
@@ -156,8 +128,8 @@ def _indentation(depth: int, room: int) -> str:
     return "  " * depth if depth <= most else "  " * max(most - 4, 0) + f"level {depth + 1:,}: "
 
 
-def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> str:
-    """What of the tree is not shown, in a sentence; empty for nothing."""
+def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> list[str]:
+    """What of the tree is not shown, a sentence; none for nothing."""
     big = tree.kept(None, min_percent)
     small, deep = int((~big).sum()), int((big & ~tree.kept(depth)).sum())
     parts = []
@@ -165,4 +137,4 @@ def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> str:
         parts.append(f"{small:,} below {min_percent:g} % of the busy time (--min-percent)")
     if deep:
         parts.append(f"{deep:,} deeper than {depth} level{'s' if depth != 1 else ''} (--depth)")
-    return f"Left out: {'; '.join(parts)}" if parts else ""
+    return [f"Left out: {'; '.join(parts)}"] if parts else []

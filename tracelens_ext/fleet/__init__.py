@@ -45,7 +45,7 @@ def tracelens_commands() -> list[Command]:
         Command(
             "ranks",
             "Show slow ranks and links, and each collective call.",
-            "tracelens_ext.cli.ranks:ranks",
+            "tracelens_ext.cli.fleet:ranks",
             "Compare",
             examples=("ranks results", "ranks results --top 50", "ranks results --json"),
         ),

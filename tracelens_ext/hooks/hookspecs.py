@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The hooks: everything a plugin can add, each with an example.
+"""The hooks: everything a plugin can add; docs/plugins.md has an example of each.
 
 A plugin is a module (or any object) named by an entry point of the group `tracelens_ext`:
 
@@ -71,11 +71,6 @@ def hookimpl(
         priority: among plugins, higher first. Rule packs carry their own.
         selectable: take part only when chosen with `--categorizer PLUGIN` (for
             `tracelens_categorize_kernels`; rule packs carry their own).
-
-    Example:
-        >>> @hookimpl(priority=10)
-        ... def tracelens_categorize_kernels(table):
-        ...     return ["Mine" if n.startswith("mine_") else None for n in table["kernel_name"]]
     """
 
     def mark(target: _Function) -> _Function:
@@ -98,12 +93,6 @@ def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any
     Returns:
         Any mix of paths of TOML rule packs, paths of JSON engine/model maps, the same tables as
         dicts, and `RulePack` objects.
-
-    Example:
-        >>> from pathlib import Path
-        >>> @hookimpl
-        ... def tracelens_rule_packs():
-        ...     return [Path(__file__).with_name("my_rules.toml")]
     """
 
 
@@ -118,12 +107,6 @@ def tracelens_categorize_kernels(table: pd.DataFrame) -> Sequence[str | None] | 
     Returns:
         One category a row, in the same order; None (or NaN) where the plugin has no opinion,
         and the next plugin or rule is asked.
-
-    Example:
-        >>> @hookimpl
-        ... def tracelens_categorize_kernels(table):
-        ...     mine = table["kernel_name"].str.contains("my_company::")
-        ...     return mine.map({True: "My Company", False: None})
     """
 
 
@@ -133,11 +116,6 @@ def tracelens_sheets() -> Iterable[Any]:
 
     Returns:
         `tracelens_ext.tables.table.Sheet` objects.
-
-    Example:
-        >>> @hookimpl
-        ... def tracelens_sheets():
-        ...     return [LONGEST_KERNELS]
     """
 
 
@@ -151,12 +129,6 @@ def tracelens_report_sheets(analyzer: object) -> Mapping[str, pd.DataFrame]:
     Returns:
         Sheet name (at most 31 characters) → table. A name that the report already has is
         refused.
-
-    Example:
-        >>> @hookimpl
-        ... def tracelens_report_sheets(analyzer):
-        ...     kernels = analyzer.get_df_kernel_summary()
-        ...     return {"longest_kernels": kernels.nlargest(10, "total_time_ms")}
     """
 
 
@@ -181,12 +153,6 @@ def tracelens_commands() -> Iterable[Command]:
 
     Returns:
         `Command` objects. A name that there is already is refused.
-
-    Example:
-        >>> from tracelens_ext.hooks import Command
-        >>> @hookimpl
-        ... def tracelens_commands():
-        ...     return [Command("tokens", "Show tokens by step.", "my_company.tokens:tokens")]
     """
 
 
@@ -199,15 +165,6 @@ def tracelens_performance_models() -> Mapping[str, Callable[[Operation], Cost]]:
         function of a `tracelens_ext.roofline.operation.Operation` that returns its `Cost`, or
         raises `NoModelError` with the reason why there is none. Models of plugins go before the
         built-in ones.
-
-    Example:
-        >>> from tracelens_ext.roofline.operation import Cost
-        >>> def fused_mlp(op):
-        ...     x, weight = op.need(0), op.need(1)
-        ...     return Cost("GEMM", 2 * x.elements * weight.dims[0], x.read + weight.read, "bf16")
-        >>> @hookimpl
-        ... def tracelens_performance_models():
-        ...     return {"my_company::fused_mlp": fused_mlp}
     """
 
 
@@ -218,11 +175,6 @@ def tracelens_findings() -> Iterable[Any]:
     Returns:
         `tracelens_ext.findings.inspection.Detector` objects. Those of plugins are asked before the
         built-in ones, and what they claim of the wall time no other can.
-
-    Example:
-        >>> @hookimpl
-        ... def tracelens_findings():
-        ...     return [Detector("tokenizer", find_slow_tokenizer)]
     """
 
 
@@ -287,9 +239,4 @@ def tracelens_readers() -> Iterable[Reader]:
     Returns:
         Readers. The first that recognises a file reads it. This distribution's own are asked
         before those of other plugins.
-
-    Example:
-        >>> @hookimpl
-        ... def tracelens_readers():
-        ...     return [MyFormatReader()]
     """

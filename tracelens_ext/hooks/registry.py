@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -77,25 +77,22 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
     Python cannot stop a thread: a call that never ends keeps its (daemon) thread until the
     program exits.
     """
-    answers: list[Any] = []
-    errors: list[BaseException] = []
+    from concurrent.futures import Future, wait
+
+    answer: Future[Any] = Future()
 
     def run() -> None:
         try:
-            answers.append(function())
+            answer.set_result(function())
         except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits
-            errors.append(error)
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, name="tracelens-ext plugin", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    threading.Thread(target=run, name="tracelens-ext plugin", daemon=True).start()
+    if not wait([answer], seconds).done:
         raise PluginTimeoutError(
             f"no answer within {seconds:g} s; {SECONDS_VARIABLE} sets the limit"
         )
-    if errors:
-        raise errors[0]
-    return answers[0]
+    return answer.result()
 
 
 class PluginAnswerError(TracelensError):
@@ -133,14 +130,11 @@ class Hook:
 
     def call(self, **arguments: object) -> Any:  # noqa: ANN401
         """Call it with those of the arguments it takes; other people's under a time limit."""
-        return self._within_limit(lambda: self._call(arguments))
+        return self._answered(lambda answer: answer, arguments)
 
     def items(self, **arguments: object) -> list[Any]:
         """Call it and list what it answers, generators too, within the time limit."""
-        return list(self._within_limit(lambda: self._listed(self._call(arguments))))
-
-    def _call(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
-        return self.function(*(arguments[name] for name in self.argument_names))
+        return self._answered(self._listed, arguments)  # type: ignore[no-any-return]
 
     def _listed(self, answer: object) -> list[Any]:
         # A lone text would otherwise be taken letter by letter.
@@ -148,8 +142,11 @@ class Hook:
             raise PluginAnswerError(f"{self.name}: expected a list, got {type(answer).__name__}")
         return list(answer)
 
-    def _within_limit(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
-        return function() if self.plugin.own else call_within(time_limit(), function)
+    def _answered(self, use: Callable[[Any], Any], arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
+        def called() -> Any:  # noqa: ANN401
+            return use(self.function(*(arguments[name] for name in self.argument_names)))
+
+        return called() if self.plugin.own else call_within(time_limit(), called)
 
 
 class PluginRegistry:
@@ -218,8 +215,7 @@ class PluginRegistry:
             return
         with self.guard(plugin.name):
             try:
-                hooks = self._register(plugin.name, entry_point.load())
-                plugin = replace(plugin, hooks=hooks)
+                plugin = replace(plugin, hooks=self._register(plugin.name, entry_point.load()))
             finally:
                 self.plugins.append(plugin)
 
@@ -231,7 +227,14 @@ class PluginRegistry:
         try:
             self._manager.register(module, name)
             self._manager.check_pending()
-            return self._hooks_of(module)
+            callers = self._manager.get_hookcallers(module) or []
+            if not callers:
+                raise PluginAnswerError("has no hook; mark its functions with @hookimpl")
+            for caller in callers:
+                for made in caller.get_hookimpls():
+                    if made.plugin is module and (made.wrapper or made.hookwrapper):
+                        raise PluginAnswerError(f"{caller.name}: hook wrappers are not supported")
+            return tuple(sorted(caller.name for caller in callers))
         except (pluggy.PluginValidationError, PluginAnswerError) as error:
             # A failed registration leaves the hooks that came before the bad one live.
             if self._manager.is_registered(module):
@@ -239,17 +242,6 @@ class PluginRegistry:
             if isinstance(error, PluginAnswerError):
                 raise
             raise PluginAnswerError(_explain_validation(error)) from None
-
-    def _hooks_of(self, module: object) -> tuple[str, ...]:
-        callers = self._manager.get_hookcallers(module) or []
-        if not callers:
-            raise PluginAnswerError("has no hook; mark its functions with @hookimpl")
-        for caller in callers:
-            for implementation in caller.get_hookimpls():
-                wraps = implementation.wrapper or implementation.hookwrapper
-                if implementation.plugin is module and wraps:
-                    raise PluginAnswerError(f"{caller.name}: hook wrappers are not supported")
-        return tuple(sorted(caller.name for caller in callers))
 
 
 def load_registry(*, plugins: bool = True) -> PluginRegistry:
@@ -259,8 +251,7 @@ def load_registry(*, plugins: bool = True) -> PluginRegistry:
         plugins: False to use only this distribution's own. The environment variable
             `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
-    only_own = _only_own(plugins=plugins)
-    return PluginRegistry(e for e in _entry_points() if _is_own(e) or not only_own)
+    return _registry(_entry_points(), only_own=_only_own(plugins=plugins))
 
 
 def default_registry(*, plugins: bool = True) -> PluginRegistry:
@@ -269,12 +260,16 @@ def default_registry(*, plugins: bool = True) -> PluginRegistry:
     return _loaded(_only_own(plugins=plugins) or all(map(_is_own, _installed())))
 
 
-@lru_cache(maxsize=2)
+@cache
 def _loaded(only_own: bool) -> PluginRegistry:
-    return PluginRegistry(e for e in _installed() if _is_own(e) or not only_own)
+    return _registry(_installed(), only_own=only_own)
 
 
-@lru_cache(maxsize=1)
+def _registry(found: Sequence[EntryPoint], *, only_own: bool) -> PluginRegistry:
+    return PluginRegistry(each for each in found if _is_own(each) or not only_own)
+
+
+@cache
 def _installed() -> list[EntryPoint]:
     """The entry points of this process: looking for them takes milliseconds."""
     return _entry_points()
@@ -291,22 +286,19 @@ def _only_own(*, plugins: bool) -> bool:
 
 
 def _is_own(entry_point: EntryPoint) -> bool:
-    if entry_point.dist is None:
-        return False
     name, _ = _name_and_version(entry_point.dist)
     return name.lower().replace("_", "-") == _OWN_DISTRIBUTION
 
 
 def _describe(entry_point: EntryPoint) -> Plugin:
-    distribution = entry_point.dist
-    known = "unknown" if distribution is None else " ".join(_name_and_version(distribution))
+    known = " ".join(filter(None, _name_and_version(entry_point.dist)))
     return Plugin(entry_point.name, entry_point.value, known, _is_own(entry_point))
 
 
 @lru_cache(maxsize=256)
-def _name_and_version(distribution: Distribution) -> tuple[str, str]:
+def _name_and_version(distribution: Distribution | None) -> tuple[str, str]:
     """What a distribution calls itself; each look at its metadata parses the whole of it."""
-    return distribution.name, distribution.version
+    return ("unknown", "") if distribution is None else (distribution.name, distribution.version)
 
 
 def _explain_validation(error: pluggy.PluginValidationError) -> str:
