@@ -278,6 +278,8 @@ class Matcher:
 
     def __init__(self, rules: Iterable[BoundRule]) -> None:
         self.rules = tuple(rules)
+        #: rules about operations alone that an operation excludes, asked once an operation
+        self._excluded: dict[str | None, frozenset[int]] = {}
 
     def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
         """The winning rule's verdict for each kernel, or None; RuleError where a rule fails."""
@@ -286,8 +288,19 @@ class Matcher:
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
         """The rule that decides about one kernel; raises as `decide` does."""
-        found = (bound for bound in self.candidates(name) if bound.finds(name))
-        return next((bound for bound in found if bound.allows(cpu_op)), None)
+        if cpu_op not in self._excluded:
+            self._excluded[cpu_op] = frozenset(
+                number
+                for number, bound in enumerate(self.rules)
+                # A pattern that may take too long is asked only when it is its turn.
+                if bound.rule.takes_any_name and not bound.limited and not bound.allows(cpu_op)
+            )
+        for number in self._prefilter.candidates(name):
+            if number not in self._excluded[cpu_op]:
+                bound = self.rules[number]
+                if bound.finds(name) and bound.allows(cpu_op):
+                    return bound
+        return None
 
     def candidates(self, name: str) -> Iterator[BoundRule]:
         """The rules that may find the name, in order; the others cannot."""
