@@ -52,12 +52,13 @@ def read_trace(
     """
     # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.
     from tracelens_ext.cache.store import open_cache
-    from tracelens_ext.readers.formats import read_document, read_file
     from tracelens_ext.trace import Trace
 
     if isinstance(source, Trace):
         return source
     if isinstance(source, Mapping | list):
+        from tracelens_ext.readers.formats import read_document
+
         return read_document(source, reading=reading)
     is_path = isinstance(source, str | os.PathLike)
     if not is_path and not hasattr(source, "read"):
@@ -65,6 +66,8 @@ def read_trace(
     store = open_cache(cache, reading)
 
     def parse() -> Trace:
+        from tracelens_ext.readers.formats import read_file  # a cached trace needs no reader
+
         return cast("Trace", read_file(source, progress, store, registry, reading, own=True))
 
     try:
@@ -76,6 +79,8 @@ def read_trace(
     except TraceFormatError:
         if not is_path:
             raise
+        from tracelens_ext.readers.formats import read_file
+
         trace = read_file(source, registry=registry, reading=reading, own=False)
         if trace is None:
             raise
