@@ -14,8 +14,8 @@ from tracelens_ext.categorize.matcher import (
     BoundRule,
     Matcher,
     RuleTimeoutError,
-    requirements,
 )
+from tracelens_ext.categorize.prefilter import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
