@@ -10,13 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tracelens_ext.categorize import load_maps
+from tracelens_ext.categorize import RulePack, load_maps
 from tracelens_ext.hooks import hookimpl
-
-if TYPE_CHECKING:
-    from tracelens_ext.categorize import RulePack
 
 SHORT_NAMES: Final = {"tensorrt-llm": "trtllm", "deepseek": "ds"}
 

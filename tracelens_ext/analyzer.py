@@ -6,46 +6,42 @@ The columns of a table are described where it is declared, in the package of its
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from tracelens_ext.cache.store import open_cache
-from tracelens_ext.categorize import KernelCategorizer
+from tracelens_ext.cache.store import TraceCache, open_cache
+from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
 from tracelens_ext.errors import UsageError
+from tracelens_ext.findings.finding import Findings
+from tracelens_ext.graphs.replays import GraphReplays
 from tracelens_ext.hooks import default_registry
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.lazy import pd
+from tracelens_ext.memory.usage import Memory
+from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.readers import read_trace
+from tracelens_ext.replay.what_if import Simulation
+from tracelens_ext.roofline.found import Roofline
+from tracelens_ext.serving.steps import Steps
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.methods import TableMethods
 from tracelens_ext.text import encodable
 from tracelens_ext.timeline.overview import Coverage, coverage, overview
-from tracelens_ext.trace import NS_PER_US
+from tracelens_ext.trace import NS_PER_US, Trace
 from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.memoize import once_for_each
 
 if TYPE_CHECKING:
-    import os
-    import re
-    from collections.abc import Callable, Sequence
-
-    from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.categorize import CategorizerLike
-    from tracelens_ext.findings.finding import Findings
-    from tracelens_ext.graphs.replays import GraphReplays
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.memory.usage import Memory
-    from tracelens_ext.operations.launchers import Launchers
     from tracelens_ext.readers import TraceSource
-    from tracelens_ext.replay.what_if import Simulation
     from tracelens_ext.report.report import Report
-    from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.serving.steps import Steps
-    from tracelens_ext.trace import Trace
 
 
 class TreePerfAnalyzer(TableMethods):

@@ -7,15 +7,12 @@ trace must be of one rank; it is refused if it turns out to hold several.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from tracelens_ext.errors import MergedRanksError
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import Int64Array
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, Trace
 
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
 _OF_SEVERAL_DEVICES = re.compile(r"GraphLaunch|MultiDevice")

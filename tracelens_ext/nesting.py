@@ -10,14 +10,12 @@ few passes are enough.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from tracelens_ext.intervals import stable_order
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
+from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 ROOT = -1
 #: Below so many nodes a level, numpy takes longer for a level than a loop for its nodes.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from html import escape
-from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _LONGEST_REPR, _LONGEST_CELL, _ROWS = 500, 300, 20
 

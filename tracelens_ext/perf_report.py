@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.categorize import CategorizerLike
 from tracelens_ext.findings.told import summary_sentence
-from tracelens_ext.hooks import PluginAnswerError, default_registry
+from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.recording.told import recording_lines
@@ -22,22 +25,13 @@ from tracelens_ext.report.report import (
     write_report,
 )
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.tables.registry import check_names, offered_tables
-from tracelens_ext.tables.table import cited_sheets
+from tracelens_ext.tables.table import Table, cited_sheets
 from tracelens_ext.tables.units import FIRST_FACTS
 from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.categorize import CategorizerLike
-    from tracelens_ext.hooks import Offered, PluginRegistry
-    from tracelens_ext.tables.charts import Chart
-    from tracelens_ext.tables.table import Table
 
 T = TypeVar("T")
 _TITLE = "GPU performance report"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: When this process is killed, Python's helper cleans up, and would print that it had to.
 _IGNORED = "ignore::UserWarning:multiprocessing.resource_tracker"

@@ -7,25 +7,22 @@ Times are int64 nanoseconds since the trace's first event.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.notebook import short_repr
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import numpy.typing as npt
-
-    Int64Array = npt.NDArray[np.int64]
-    Int32Array = npt.NDArray[np.int32]
-    IntArray = npt.NDArray[np.integer]
-    BoolArray = npt.NDArray[np.bool_]
-    Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+IntArray = npt.NDArray[np.integer]
+BoolArray = npt.NDArray[np.bool_]
+Float64Array = npt.NDArray[np.float64]
 
 NS_PER_US, NS_PER_MS = 1e3, 1e6
 

@@ -10,10 +10,12 @@ GPU events without a launch in the trace stay, unlinked.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.linking import is_graph_launch, link
 from tracelens_ext.nesting import (
@@ -25,14 +27,18 @@ from tracelens_ext.nesting import (
     subtree_ends,
 )
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Replays
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    LAUNCH_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Replays,
+    Trace,
+)
 
 UNLINKED = "(unlinked)"
 GRAPH = "graph"

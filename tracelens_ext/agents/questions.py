@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
@@ -29,10 +30,6 @@ from tracelens_ext.tables.registry import find_table
 from tracelens_ext.tables.units import unit_of
 from tracelens_ext.timeline.overview import advice, overview
 from tracelens_ext.trace_files import is_trace_name, only_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 Answer = dict[str, object]
 Plain = str | float | bool | None

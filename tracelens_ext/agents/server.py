@@ -6,20 +6,16 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.agents.questions import Questions
+from tracelens_ext.agents.questions import Answer, Questions
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.report.json_text import nested_json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from mcp.server.mcpserver import MCPServer
-
-    from tracelens_ext.agents.questions import Answer
 
 LONGEST, _LONGEST_LINE = 60_000, 2000  # characters of an answer, and of an error
 #: Characters of a text and entries of a list that stay, until the answer is short enough.

@@ -16,11 +16,14 @@ import secrets
 import stat
 import struct
 import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.trace import (
     NONE,
@@ -33,14 +36,8 @@ from tracelens_ext.trace import (
     Trace,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
-    Column = Array | Sequence[str]
+Array = npt.NDArray[Any]
+Column = Array | Sequence[str]
 
 
 TEMPORARY_SUFFIX = ".tmp"

@@ -13,13 +13,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracelens_ext.cache.file import (
+    Array,
+    Column,
     TooLargeError,
     check_links,
     read_about,
@@ -47,13 +50,8 @@ from tracelens_ext.cache.folder import (
 )
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.trace import Trace
 from tracelens_ext.tree import CallTree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tracelens_ext.cache.file import Array, Column
-    from tracelens_ext.trace import Trace
 
 #: Below this many bytes of text a trace is read about as fast as the cache would give it.
 WORTH_KEEPING = 20 * 10**6

@@ -7,10 +7,9 @@ chose; other installed plugins; the built-in packs.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.loading import load_pack
 from tracelens_ext.categorize.maps import (
@@ -36,6 +35,7 @@ from tracelens_ext.categorize.rules import (
     UNKNOWN,
     Decisions,
     Kernel,
+    PackKind,
     RulePack,
     Verdict,
 )
@@ -43,12 +43,6 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import guarded, one_line
 from tracelens_ext.lazy import pd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracelens_ext.categorize.rules import PackKind
-
 
 #: Files (or folders) of rules, or what was read of them.
 Paths = Sequence["str | os.PathLike[str] | RulePack"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -16,13 +17,10 @@ from tracelens_ext.categorize.matcher import (
     RuleTimeoutError,
 )
 from tracelens_ext.categorize.prefilter import requirements
+from tracelens_ext.categorize.rules import Example, RulePack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     import regex
-
-    from tracelens_ext.categorize.rules import Example, RulePack
 
 
 _SLOW_SECONDS: Final = 0.1

@@ -9,21 +9,24 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from tracelens_ext.categorize.prefilter import Prefilter
-from tracelens_ext.categorize.rules import UNCATEGORIZED, Verdict, too_large
+from tracelens_ext.categorize.rules import (
+    UNCATEGORIZED,
+    Kernel,
+    PackKind,
+    Rule,
+    RulePack,
+    Verdict,
+    too_large,
+)
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from tracelens_ext.categorize.rules import Kernel, PackKind, Rule, RulePack
-
 
 _SEARCH_SECONDS: Final = 0.8
 _FIRST_SECONDS: Final = 1.0

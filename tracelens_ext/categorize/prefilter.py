@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 #: What a name that matches has in it, one of these ASCII texts, in upper or lower case.
 Requirement = frozenset[str]

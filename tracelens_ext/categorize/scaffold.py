@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import keyword
+import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelens_ext.errors import OutputError, UsageError
-
-if TYPE_CHECKING:
-    import os
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*")
 

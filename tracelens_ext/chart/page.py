@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelens_ext.chart.runs import (
     ELAPSED,
@@ -24,7 +26,7 @@ from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cell_text, cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
-from tracelens_ext.report.html_figures import Figure, bar_piece, bars_spec
+from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
 from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Column, Table, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
@@ -35,14 +37,7 @@ from tracelens_ext.report.html_text import (
     plotly_text,
 )
 from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note, write_folder
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Sequence
-
-    from tracelens_ext.report.html_figures import Plotly
-    from tracelens_ext.trace import Int64Array
-
+from tracelens_ext.trace import Int64Array
 
 DEFAULT_TITLE: Final = "Where the elapsed time went"
 _BY_CATEGORY, _INPUTS, _KERNELS = "elapsed_sec_by_category", "inputs", "kernels"

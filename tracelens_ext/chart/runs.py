@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from tracelens_ext.categorize import Decisions, KernelCategorizer
 from tracelens_ext.chart.specification import NS_PER_S, ChartInput
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.gaps.causes import classify_gaps
@@ -15,15 +17,9 @@ from tracelens_ext.intervals import non_overlapped_time
 from tracelens_ext.lazy import pd
 from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import group_durations, sums, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tracelens_ext.categorize import Decisions, KernelCategorizer
-    from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 NOT_GPU: Final = "CPU(non-GPU)"
 """The category, and the name, of the elapsed time without GPU work."""

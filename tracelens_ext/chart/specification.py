@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.text import encodable
 from tracelens_ext.trace_files import trace_suffixes
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping, Sequence
 
 NS_PER_S: Final = 1_000_000_000
 _MOST_SECONDS: Final = 1e9  # thirty years; what is more is a slip of the pen

@@ -6,9 +6,10 @@ import csv
 import os
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
 from tracelens_ext.class_statistics.layout import tables, text
@@ -24,11 +25,7 @@ from tracelens_ext.class_statistics.statistics import (
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelens_ext.readers.nsys.csv_tables import TableSource
+from tracelens_ext.readers.nsys.csv_tables import TableSource
 
 _NS_PER_MS = 10**6
 #: `time_scale_to_ms` → the unit of the times.

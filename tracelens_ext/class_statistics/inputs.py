@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.class_statistics.configuration import InputSpec
 from tracelens_ext.class_statistics.statistics import (
     Classifier,
     ClassStatistics,
@@ -22,21 +24,14 @@ from tracelens_ext.class_statistics.statistics import (
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.places import DOMAIN
-from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.settings import ReadingOptions
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
 from tracelens_ext.work.grouping import (
     by_group_and_time,
     group_durations,
     items_before,
     number_groups,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracelens_ext.class_statistics.configuration import InputSpec
-    from tracelens_ext.settings import ReadingOptions
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray, Trace
 
 
 def statistics_of(

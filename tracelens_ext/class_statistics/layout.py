@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
+from tracelens_ext.class_statistics.statistics import ClassStatistics, Line, RangeTotal
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
 from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.text import encodable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.class_statistics.statistics import ClassStatistics, Line, RangeTotal
-
-    Titled = Sequence[tuple[str, ClassStatistics]]
-    Record = dict[str, object]
+Titled = Sequence[tuple[str, ClassStatistics]]
+Record = dict[str, object]
 
 _NS_PER_MS = 10**6
 _CLASS_WIDTH, _MEMORY_WIDTH = 15, 21

@@ -10,10 +10,10 @@ import difflib
 import os
 import re
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
@@ -21,9 +21,6 @@ from tracelens_ext.kernel_names import short_name
 from tracelens_ext.readers.nsys.csv_tables import Report, TableSource, open_report
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _NEAREST = 5
 _MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds

@@ -13,12 +13,9 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import FrameType
+from types import FrameType
 
 DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
 _INTERRUPTED = 130  # typer answers it too

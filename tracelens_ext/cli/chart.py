@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,6 @@ from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from tracelens_ext.chart.runs import Run
 
 _SIDE_BY_SIDE = 3  # runs whose shares stand beside their times

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,15 +16,12 @@ from tracelens_ext.cli.screen import Block, Part, print_line, print_report, show
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Format
+from tracelens_ext.report.report import Format, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens_ext.compare.budgets import Outcome
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
-    from tracelens_ext.report.report import Report
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,8 +28,6 @@ from tracelens_ext.tables.short_names import cut_middle
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from rich.console import Console
 
     from tracelens_ext.findings.finding import Finding, Findings

@@ -6,6 +6,7 @@ And `tracelens-ext ranks`: what its results say of the ranks: verdicts, then eac
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from tracelens_ext.report.report import Report
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tracelens_ext.fleet import FleetResult
 
 _TIMES = ("total_time", "busy_time", "computation_time", "exposed_comm_time", "idle_time")

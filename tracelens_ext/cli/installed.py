@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import typer
 
 from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
+from tracelens_ext.hooks import Plugin, PluginRegistry
 from tracelens_ext.lazy import pd
-
-if TYPE_CHECKING:
-    from tracelens_ext.hooks import Plugin, PluginRegistry
 
 #: Two kernels, with the operations that launched them, on which to try Python categorisers.
 _PROBE = (

@@ -5,6 +5,7 @@ And `tracelens-ext counters`: how much work waits for each stream, and how fast 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from tracelens_ext.tables.units import Shown
 from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from rich.console import Console
 
     from tracelens_ext.iterations.measured import IterationTable

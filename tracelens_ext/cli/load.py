@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens_ext.cli.options import AnalysisOptions
 from tracelens_ext.cli.screen import tell
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError, UsageError
+from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.trace_files import (
     is_pattern,
     only_trace,
@@ -22,15 +25,11 @@ from tracelens_ext.trace_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from rich.progress import Progress as Bars
     from rich.progress import ProgressColumn
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.cli.options import AnalysisOptions
-    from tracelens_ext.settings import Progress, ReadingOptions
     from tracelens_ext.trace import Trace
 
 _PATIENCE_S = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,11 @@ from tracelens_ext.cli.load import check_files, chosen_cache, reading_of, tell_d
 from tracelens_ext.cli.outputs import check_outputs, tell_written, write_outputs
 from tracelens_ext.cli.screen import print_report, tell
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.report.report import Format
+from tracelens_ext.report.report import Format, Places
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics
-    from tracelens_ext.report.report import Places
     from tracelens_ext.trace import Trace
 
 app = typer.Typer(

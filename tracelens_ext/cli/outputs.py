@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import typer
 
@@ -20,15 +21,12 @@ from tracelens_ext.report.report import (
     FORMAT_OF_SUFFIX,
     PAGE,
     Format,
+    Places,
+    Report,
     check_places,
     require_format,
     write_report,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.report.report import Places, Report
 
 #: What stands for standard output.
 STANDARD_OUTPUT = Path("-")

@@ -15,14 +15,16 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tracelens_ext.cli.load import several_progress
 from tracelens_ext.cli.screen import print_line
@@ -30,11 +32,6 @@ from tracelens_ext.errors import OutputError, TraceError
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
 from tracelens_ext.settings import Progress, ReadingOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from multiprocessing.connection import Connection
-    from pathlib import Path
 
 T = TypeVar("T")
 #: What to do with one trace: how it is read, and who is told how far that is.

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.screen import Part, first_lines, show, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 #: The columns of the table of phases that a terminal shows, table by table.
 _SHOWN = {

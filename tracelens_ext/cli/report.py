@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,15 +22,13 @@ from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write
 from tracelens_ext.cli.screen import Block, Part, console, fact_text, show, show_blocks, tell
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Places, Report
 from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.units import FIRST_FACTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens_ext.compare.comparison import Measurement
-    from tracelens_ext.report.report import Places, Report
 
 #: Facts that are worth a line above the tables.
 _HEADLINES = (

@@ -6,12 +6,14 @@ And `tracelens-ext explain`: why a kernel, or an operation, has its category.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, load_pack
+from tracelens_ext.categorize.categorizer import Explanation, Match
 from tracelens_ext.categorize.check import check_packs, draft_rules, group_unknown, toml_pack
 from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.categorize.matcher import BoundPack
@@ -25,11 +27,6 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.json_text import json_safe
 from tracelens_ext.report.terminal import frame_table
 from tracelens_ext.settings import ReadingOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracelens_ext.categorize.categorizer import Explanation, Match
 
 _LONGEST = 200  # characters of a pattern
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format, Report, report_text
 from tracelens_ext.report.terminal import frame_table, safe_text
 from tracelens_ext.tables.registry import find_table
+from tracelens_ext.tables.table import Table
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.lazy import pd
-    from tracelens_ext.tables.table import Table
     from tracelens_ext.work.gpu_work import GpuWork
 
 #: Columns of a terminal: below it names need the room of numbers that say less.

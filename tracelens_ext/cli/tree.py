@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from tracelens_ext.tables.units import fitting_unit
 from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tracelens_ext.operations.tree_table import MergedTree
 
 _NS_PER_MS = 1e6

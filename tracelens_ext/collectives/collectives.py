@@ -12,9 +12,9 @@ other ranks, so on one rank the shortest run tells most about the network.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.kernel_names import simple_name
@@ -23,16 +23,19 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.text import encodable, json_value
-from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    NONE,
+    NS_PER_US,
+    EventKind,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
+from tracelens_ext.tree import CallTree
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import percent, texts
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Columns that tell collectives apart, by their names in the trace.
 _TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")

@@ -10,22 +10,19 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tracelens_ext.categorize import CATEGORIES
+from tracelens_ext.compare.comparison import Aligned, Comparison
+from tracelens_ext.compare.measurement import TableName
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tracelens_ext.compare.comparison import Aligned, Comparison
-    from tracelens_ext.compare.measurement import TableName
 
 _BUDGET = re.compile(
     r"\s*(?P<name>\S.*?)\s*(?P<sign>[<>])\s*(?P<limit>[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"

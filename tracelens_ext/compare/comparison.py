@@ -5,13 +5,20 @@ Measurements are compared, of traces or of reports. The first is the baseline, c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, Measurement, measure
+from tracelens_ext.compare.measurement import (
+    KEYS,
+    REFERENCE_KEYS,
+    Figures,
+    Measurement,
+    TableName,
+    measure,
+)
 from tracelens_ext.compare.places import Aligned, align
 from tracelens_ext.compare.verdict import (
     Unit,
@@ -26,13 +33,7 @@ from tracelens_ext.compare.verdict import (
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.trace import NONE, NS_PER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tracelens_ext.compare.measurement import Figures, TableName
-    from tracelens_ext.trace import Float64Array, Int64Array
+from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 

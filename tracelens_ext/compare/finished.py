@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compare.finished_tables import (
     is_json_report,
     is_workbook,
@@ -15,22 +16,23 @@ from tracelens_ext.compare.finished_tables import (
     read_tables,
     table_files,
 )
-from tracelens_ext.compare.measurement import KEYS, REFERENCE_KEYS, TRACELENS, Figures, Measurement
+from tracelens_ext.compare.measurement import (
+    KEYS,
+    REFERENCE_KEYS,
+    TRACELENS,
+    Figures,
+    Measurement,
+    Saving,
+    TableName,
+)
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
 from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
 from tracelens_ext.text import one_line
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array
 from tracelens_ext.trace_files import traces_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.compare.measurement import Saving, TableName
-    from tracelens_ext.trace import Int64Array
 
 
 @dataclass(frozen=True)

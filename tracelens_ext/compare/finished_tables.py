@@ -9,9 +9,11 @@ import errno
 import re
 import warnings
 import zipfile
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 from xml.parsers import expat
 
 from tracelens_ext.errors import (
@@ -25,12 +27,6 @@ from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, made_he
 from tracelens_ext.report.report import Format, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
-    from typing import BinaryIO
-
 
 _ZIP = b"PK\x03\x04"
 _WORKBOOK_PART = "xl/workbook.xml"

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from tracelens_ext.compare.places import calls_of, places
-from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.compare.places import Place, Work, calls_of, places
+from tracelens_ext.iterations.iterations import Iterations, find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.serving.phases import busy_by_step
 from tracelens_ext.serving.steps import find_steps
 from tracelens_ext.timeline.overview import devices
 from tracelens_ext.timeline.timeline import gpu_timeline
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tracelens_ext.compare.places import Place, Work
-    from tracelens_ext.iterations.iterations import Iterations
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]

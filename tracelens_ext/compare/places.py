@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,23 +20,16 @@ from tracelens_ext.iterations.iterations import STEP
 from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import SEPARATOR, forward_of_gpu, has_modules, module_of_gpu
 from tracelens_ext.nesting import ROOT, depths, nearest_marked
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
 from tracelens_ext.tree import GRAPH, UNLINKED
-from tracelens_ext.work.grouping import find_paths, minima, number_groups, sums
+from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.work.grouping import CallPaths, find_paths, minima, number_groups, sums
 from tracelens_ext.work.memoize import once_for_each
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-
-    from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
-    from tracelens_ext.work.grouping import CallPaths
-
-    Leaf = tuple["Place", "Work"]  # of a place with GPU work of its own
-    Both = tuple[list[Leaf], list[Leaf]]
-    _Key = Callable[[int, Leaf], Hashable]  #: of a leaf of A (0) or B (1)
-    #: path, direction, operation of A and of B → what was launched there, and its calls
-    Rows = dict[tuple[str, bool, str, str], tuple[Both, list[int]]]
+Leaf = tuple["Place", "Work"]  # of a place with GPU work of its own
+Both = tuple[list[Leaf], list[Leaf]]
+_Key = Callable[[int, Leaf], Hashable]  #: of a leaf of A (0) or B (1)
+Rows = dict[tuple[str, bool, str, str], tuple[Both, list[int]]]
 
 #: How JAX annotates the run of an HLO module.
 _HLO_MODULE = re.compile(r"(.*):XLA GPU module")

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import measure
+from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.compare.comparison import Comparison
+from tracelens_ext.compare.measurement import Measurement, TableName, measure
 from tracelens_ext.compare.verdict import prefixes, time_basis
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
-from tracelens_ext.modules.modules import numbered
+from tracelens_ext.modules.modules import NodePath, numbered
 from tracelens_ext.report.report import Answer, Report
-from tracelens_ext.roofline.found import shape_text
+from tracelens_ext.roofline.found import Roofline, shape_text
 from tracelens_ext.tables.charts import Chart
-from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.compare.comparison import Comparison
-    from tracelens_ext.compare.measurement import Measurement, TableName
-    from tracelens_ext.modules.modules import NodePath
-    from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.trace import Float64Array
+from tracelens_ext.trace import NS_PER_MS, Float64Array
 
 
 def compare_findings(comparison: Comparison) -> pd.DataFrame | None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import TRACELENS
+from tracelens_ext.compare.measurement import TRACELENS, Measurement, TableName
+from tracelens_ext.compare.places import Aligned
 from tracelens_ext.lazy import pd
+from tracelens_ext.trace import Float64Array
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from tracelens_ext.compare.comparison import Comparison
-    from tracelens_ext.compare.measurement import Measurement, TableName
-    from tracelens_ext.compare.places import Aligned
-    from tracelens_ext.trace import Float64Array
 
 #: The largest rows that a verdict names.
 _NAMED = 3

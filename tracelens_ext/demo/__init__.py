@@ -8,16 +8,13 @@ slower GPU, and the others wait for it in their collectives.
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.atomic import written_beside
-
-if TYPE_CHECKING:
-    import os
 
 #: Ranks that are shipped of the NVIDIA job.
 RANKS = 4

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.fleet.inputs import ORDER, rank_of
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
@@ -18,16 +20,9 @@ from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.json_text import plain_column, plain_headers
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.registry import offered_tables
-from tracelens_ext.trace import HOST_KINDS, NONE
+from tracelens_ext.tables.table import Table
+from tracelens_ext.trace import HOST_KINDS, NONE, Int64Array
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.tables.table import Table
-    from tracelens_ext.trace import Int64Array
 
 #: Grows when a table or a column gets another meaning.
 SCHEMA_VERSION = 1

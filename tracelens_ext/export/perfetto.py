@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,13 +30,8 @@ from tracelens_ext.export.tracks import (
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
-from tracelens_ext.trace import NONE, EventKind, Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracelens_ext.trace import Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
+from tracelens_ext.work.gpu_work import GpuWork
 
 #: The version of what the head says under `tracelens_ext`.
 HEAD_VERSION = 1

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
+from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import read_memory_events
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.timeline.timeline import copies, queue_levels
-from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Trace
-from tracelens_ext.work.gpu_work import find_lanes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.lazy import pd
-    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.trace import (
+    GPU_KINDS,
+    NONE,
+    NS_PER_US,
+    Float64Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
+from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 
 
 @dataclass

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelens_ext.findings.finding import Finding, Findings, wrong_field
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
@@ -15,21 +16,15 @@ from tracelens_ext.gaps.causes import UNKNOWN
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.intervals import union_length
+from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.recording.told import recording_dict, recording_lines
 from tracelens_ext.replay.what_if import Simulation
-from tracelens_ext.trace import NS_PER_MS
-from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.roofline.found import Roofline
+from tracelens_ext.trace import NS_PER_MS, BoolArray
+from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 from tracelens_ext.work.grouping import group_durations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.trace import BoolArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ROUNDING_MS = 1e-3

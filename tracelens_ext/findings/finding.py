@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from tracelens_ext.intervals import union
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.work.grouping import sums
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
 
 Confidence = Literal["high", "medium", "low"]
 

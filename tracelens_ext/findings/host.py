@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.finding import Claim, Evidence, Finding
+from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import around, frames_around
 from tracelens_ext.gaps import causes
 from tracelens_ext.gaps.hosts import innermost_moments
@@ -16,17 +18,9 @@ from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.memory.usage import find_memory, memory_by_operation
 from tracelens_ext.recording.again import compilations, instantiations, slow_regions
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind, Int64Array
 from tracelens_ext.work.grouping import sums
 from tracelens_ext.work.launches import captures, find_launches
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tracelens_ext.findings.finding import Claim
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.trace import Int64Array
-
 
 #: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
 _NEXT = re.compile(

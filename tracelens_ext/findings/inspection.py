@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Confidence, Evidence, Finding, Place, saving_text
+from tracelens_ext.findings.finding import Claim, Confidence, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of, ranked
+from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.intervals import covered
+from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
+from tracelens_ext.roofline.found import Roofline
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Device,
+    EventKind,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, number_groups
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from tracelens_ext.findings.finding import Claim
-    from tracelens_ext.findings.wall_time import WallTime
-    from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.trace import BoolArray, Device, EventKind, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.

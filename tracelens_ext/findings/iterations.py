@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import own_texts
+from tracelens_ext.findings.inspection import Inspection, own_texts
 from tracelens_ext.findings.places import MOST_PLACES, ranked
 from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
 from tracelens_ext.iterations.measured import (
@@ -21,13 +19,8 @@ from tracelens_ext.memory.events import HOST, has_memory_events
 from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
 from tracelens_ext.operations.launchers import recomputed
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NONE, NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import Gaps
-
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.work.gpu_work import Gaps
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = (

@@ -6,22 +6,17 @@ import json
 import math
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import capability
+from tracelens_ext.findings.inspection import Inspection, capability
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
-from tracelens_ext.trace import NONE, NS_PER_MS
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.trace import Device, Float64Array, Int64Array
-
+from tracelens_ext.trace import NONE, NS_PER_MS, Device, Float64Array, Int64Array
 
 #: Shorter kernels, and passes, are mostly their own start and end: `small-kernels`.
 _SHORT_NS: Final = 5_000

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.roofline.operation import Operation, short_type
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.roofline.found import RooflineRow
+from tracelens_ext.roofline.operation import Operation, Tensor, short_type
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
 from tracelens_ext.work.grouping import inverse, last_before, maxima, sums
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.found import RooflineRow
-    from tracelens_ext.roofline.operation import Tensor
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
-
 
 #: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.
 _TRANSPOSES: Final = re.compile(

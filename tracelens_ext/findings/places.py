@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Place
+from tracelens_ext.findings.finding import Claim, Place
+from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.gaps.hosts import HOST_KINDS, Moments, innermost_moments, labels_of
 from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.iterations import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    EventKind,
+    Float64Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import number_groups, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelens_ext.findings.finding import Claim
-    from tracelens_ext.findings.wall_time import WallTime
-    from tracelens_ext.trace import Float64Array, Int64Array, IntArray, Trace
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: How many places of a kind a finding names: more than anybody acts on at once.
 MOST_PLACES: Final = 5

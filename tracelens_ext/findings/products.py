@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import MEMORY_SHARE, capability
+from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection, capability
+from tracelens_ext.roofline.found import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.roofline.found import RooflineRow
-    from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.trace import Device, Float64Array, Int64Array
-
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.trace import Device, Float64Array, Int64Array
 
 _DOUBLE: Final = re.compile(r"dgemm")
 #: Products of matrix units, however else they are called.

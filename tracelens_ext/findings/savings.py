@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Confidence, Finding, saving_text
+from tracelens_ext.findings.finding import Claim, Confidence, Finding, saving_text
+from tracelens_ext.findings.inspection import Instead
 from tracelens_ext.replay.changes import Named, Removed
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.replay.program import Program
+from tracelens_ext.replay.what_if import Simulation
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Int64Array
 from tracelens_ext.work.gpu_work import find_gaps
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.findings.finding import Claim
-    from tracelens_ext.findings.inspection import Instead
-    from tracelens_ext.replay.program import Program
-    from tracelens_ext.replay.what_if import Simulation
-    from tracelens_ext.trace import BoolArray, Int64Array
 
 #: An error of the replay below which the edges alone tell how sure a saving is, percent.
 _SMALL_ERROR: Final = 3.0

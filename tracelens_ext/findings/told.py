@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import Table
 from tracelens_ext.text import NO_NAME, ms_text
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
-    from tracelens_ext.tables.options import ReportOptions
 
 NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
 _NUMBERS: Final = ("saving_ms", "claimed_ms", "% of judged time", "saving_low_ms", "saving_high_ms")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,22 +16,17 @@ from tracelens_ext.collectives.collectives import (
     element_bytes,
     text_argument,
 )
-from tracelens_ext.findings.finding import Evidence, Finding, Place
+from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place
+from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import MOST_PLACES, places_of
+from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.intervals import union
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.roofline.peaks import DevicePeaks, peer_links_of
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Device, Float64Array, Int64Array
 from tracelens_ext.work.gpu_work import GpuWork, gigabytes_per_second
 from tracelens_ext.work.gpu_work import pageable_copies as are_pageable
-
-if TYPE_CHECKING:
-    from tracelens_ext.findings.finding import Claim
-    from tracelens_ext.findings.inspection import Inspection
-    from tracelens_ext.findings.wall_time import WallTime
-    from tracelens_ext.trace import BoolArray, Device, Float64Array, Int64Array
-
 
 #: Copies within a device are work like any other: those of layouts have findings of their own.
 _WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")

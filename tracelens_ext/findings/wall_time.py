@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,13 +19,9 @@ from tracelens_ext.gaps import causes
 from tracelens_ext.gaps.causes import classify_gaps
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
-from tracelens_ext.trace import NONE, NS_PER_MS
-from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 from tracelens_ext.work.grouping import by_group_and_time, last_before, number_groups, sums
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 
 class WallTime:

@@ -12,19 +12,15 @@ import queue
 import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.fleet.inputs import reason
+from tracelens_ext.fleet.inputs import FleetInput, reason
 from tracelens_ext.fleet.job import Outcome, TraceJob, run_job
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracelens_ext.fleet.inputs import FleetInput
 
 _CONNECT_WITHIN_S = 30
 _OWN_PORT = "127.0.0.1:0"  # for Dask's web servers, which cannot be left out

@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import hashlib
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.trace import distributed_info
@@ -21,9 +22,6 @@ from tracelens_ext.trace_files import (
     traces_in,
     traces_matching,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 #: What file systems call the version of a file, the first that one has.
 _VERSIONS = (

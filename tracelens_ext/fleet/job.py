@@ -7,13 +7,16 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.categorize import RulePack
 from tracelens_ext.collectives.collectives import collective_calls
 from tracelens_ext.errors import (
     OutputError,
@@ -30,20 +33,13 @@ from tracelens_ext.fleet.inputs import (
     rank_of,
     world_size_of,
 )
-from tracelens_ext.fleet.store import DONE
+from tracelens_ext.fleet.store import DONE, ResultStore
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import communication_about, rank_tables
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.timeline.timeline import gpu_timeline
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import group_durations, number_groups, percent, sums, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.categorize import RulePack
-    from tracelens_ext.fleet.store import ResultStore
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
 LAYOUT = 3

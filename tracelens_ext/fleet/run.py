@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, run_jobs, workers_of
-from tracelens_ext.fleet.inputs import ORDER, find_inputs, missing_ranks, rank_in_name
-from tracelens_ext.fleet.job import TABLES, JobOptions, TraceJob, portable_rules
+from tracelens_ext.fleet.inputs import (
+    ORDER,
+    FleetInput,
+    NotFound,
+    find_inputs,
+    missing_ranks,
+    rank_in_name,
+)
+from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob, portable_rules
 from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.fleet.together import PAGE, REDUCTIONS, ranks_together, reductions
 from tracelens_ext.fleet.together import TABLES as TOGETHER
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-
-    from tracelens_ext.fleet.inputs import FleetInput, NotFound
-    from tracelens_ext.fleet.job import Outcome
-
-    #: Stem → what is noted of a trace whose parts are there.
-    Done = Mapping[str, Mapping[str, Any]]
-    #: Stem → how a job of this run went, and how often it was tried.
-    Outcomes = Mapping[str, tuple[Outcome, int]]
+Done = Mapping[str, Mapping[str, Any]]
+Outcomes = Mapping[str, tuple[Outcome, int]]
 
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000

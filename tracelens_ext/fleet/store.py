@@ -9,19 +9,16 @@ ranks.parquet …                the reductions
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.fleet.inputs import file_system, is_url, reason
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, MANIFEST
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 DONE = ".done"
 

@@ -6,13 +6,15 @@ Of the calls a process group is one task for a Dask worker, then all groups toge
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
+from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
@@ -23,11 +25,6 @@ from tracelens_ext.report.html_text import bytes_text, duration_text, elided, pl
 from tracelens_ext.report.report import Report
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.text import ms_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from tracelens_ext.fleet.store import ResultStore
 
 #: Reduction → the folder of parts, what makes a row, its time, and whether each GPU counts.
 _SPREADS = {

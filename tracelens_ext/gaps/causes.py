@@ -14,15 +14,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import inside, outside, union
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
-from tracelens_ext.work.gpu_work import Gaps, Scope, find_gaps, find_lanes
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Int64Array,
+    IntArray,
+    Trace,
+)
+from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope, find_gaps, find_lanes
 from tracelens_ext.work.grouping import (
     by_group_and_time,
     items_before,
@@ -33,11 +42,6 @@ from tracelens_ext.work.grouping import (
     sums,
 )
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
 NOT_RECORDED, START_UP, EDGE = range(5, 8)

@@ -7,21 +7,26 @@ innermost event that covers at least half of that time.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from tracelens_ext.gaps.causes import ClassifiedGaps
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.nesting import ROOT, nest
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, renamed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.gaps.causes import ClassifiedGaps
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -11,20 +12,14 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.gaps.causes import CAUSES, EDGE, classify_gaps
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows, labels_of
 from tracelens_ext.gaps.told import BINS, telling_histogram
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.kernels.statistics import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray
 from tracelens_ext.tree import UNLINKED
-from tracelens_ext.work.gpu_work import busy_within, find_lanes
+from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope, busy_within, find_lanes
 from tracelens_ext.work.grouping import group_labelled, maxima, number_groups, percent, sums, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.trace import IntArray
-    from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 

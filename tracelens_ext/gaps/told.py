@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens_ext.gaps.causes import CAUSES, by_cause
+from tracelens_ext.gaps.causes import CAUSES, ClassifiedGaps, by_cause
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.recording.told import no_gpu_work
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Float64Array, Int64Array
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import maxima, minima
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.gaps.causes import ClassifiedGaps
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.trace import Float64Array, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 

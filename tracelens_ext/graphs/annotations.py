@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.graphs.matching import Match
-from tracelens_ext.graphs.recorded import Capture, CapturedGraph
+from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable, json_value
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 from tracelens_ext.work.grouping import number_groups
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tracelens_ext.graphs.recorded import GraphLaunches
-    from tracelens_ext.trace import Int64Array, Trace
 
 #: A path of modules, and a name; one of them may be empty.
 _Word = tuple[str, str]

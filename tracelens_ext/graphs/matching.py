@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.graphs.recorded import MEMCPY, MEMSET, NAMELESS
-from tracelens_ext.trace import NONE, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tracelens_ext.graphs.recorded import Capture, GraphLaunches
-    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
+from tracelens_ext.graphs.recorded import MEMCPY, MEMSET, NAMELESS, Capture, GraphLaunches
+from tracelens_ext.trace import NONE, EventKind, Int32Array, Int64Array, IntArray, Trace
 
 #: What a row of the table takes beside its elements, in elements.
 _ROW: Final = 4_000

@@ -11,22 +11,25 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.text import json_value
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    EventKind,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
+from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int32Array, Int64Array, IntArray, Trace
-    from tracelens_ext.tree import CallTree
-
 
 #: What stands for the name of a node that is no kernel, and of a kernel without a name.
 MEMCPY, MEMSET, NAMELESS = "\0memcpy", "\0memset", "\0kernel"

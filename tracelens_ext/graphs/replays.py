@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.graphs.annotations import find_annotations, with_annotations
-from tracelens_ext.graphs.matching import GraphMatcher, padded_sizes
-from tracelens_ext.graphs.recorded import find_captures, find_graph_launches, holds_captures
+from tracelens_ext.graphs.matching import GraphMatcher, Match, padded_sizes
+from tracelens_ext.graphs.recorded import (
+    Capture,
+    CapturedGraph,
+    GraphLaunches,
+    find_captures,
+    find_graph_launches,
+    holds_captures,
+)
 from tracelens_ext.modules.modules import MODULE_PREFIX
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.trace import NONE, ArgColumn, EventKind, Replays
+from tracelens_ext.trace import NONE, ArgColumn, EventKind, Int64Array, Replays, Trace
 from tracelens_ext.tree import CallTree
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.graphs.matching import Match
-    from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
-    from tracelens_ext.trace import Int64Array, Trace
 
 
 @dataclass(frozen=True, eq=False)

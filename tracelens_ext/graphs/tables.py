@@ -6,6 +6,7 @@ A launch site is the same path of CPU ops and the same sequence of GPU work.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +18,19 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    NS_PER_MS,
+    NS_PER_US,
+    EventKind,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
+from tracelens_ext.tree import CallTree
 from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import (
     find_paths,
     group_durations,
@@ -31,12 +43,7 @@ from tracelens_ext.work.grouping import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.trace import Float64Array, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _SEPARATOR = " > "
 

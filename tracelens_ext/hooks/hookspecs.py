@@ -19,8 +19,10 @@ run, so a plugin should import what is slow (pandas) inside its functions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pluggy
@@ -29,9 +31,6 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    import os
-    from pathlib import Path
-
     from tracelens_ext.categorize.rules import RulePack
     from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.roofline.operation import Cost, Operation

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from typing import Any, Final, Generic, TypeVar
 
 import pluggy
 
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.hooks import hookspecs
 from tracelens_ext.hooks.hookspecs import PROJECT, HookOptions, options_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from importlib.metadata import Distribution, EntryPoint
 
 SECONDS_VARIABLE: Final = "TRACELENS_EXT_PLUGIN_SECONDS"
 """How long one call of a plugin may take, in seconds."""

@@ -11,23 +11,19 @@ import difflib
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
+from tracelens_ext.tree import CallTree
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, outermost
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.gpu_work import GpuWork
 
 STEP = re.compile(r"ProfilerStep#([0-9]+)")
 _RECORDING_ENDS = "Record Window End"

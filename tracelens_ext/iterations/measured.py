@@ -10,6 +10,8 @@ exceed the wall time.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,21 +21,17 @@ from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import Iterations, iteration_at, named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork, find_lanes
 from tracelens_ext.work.launches import find_launches
 from tracelens_ext.work.memoize import once_for_each
+from tracelens_ext.work.patterns import Expression
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterable, Mapping
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.tables.options import ReportOptions
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
-    from tracelens_ext.work.patterns import Expression
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3

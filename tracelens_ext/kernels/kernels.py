@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.launchers import busy_below, op_argument, op_categories, recomputed
 from tracelens_ext.timeline.timeline import total_time_ns
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray
 from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
@@ -22,12 +22,6 @@ from tracelens_ext.work.grouping import (
     sums,
     texts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.trace import IntArray
-
 
 _OPERATIONS_SHOWN = 3
 #: Column → argument of the CPU op.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import op_argument
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.timeline.timeline import total_time_ns
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, EventKind
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, EventKind, Int64Array
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
     Labelled,
@@ -30,10 +30,6 @@ from tracelens_ext.work.grouping import (
     renamed,
     texts,
 )
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array
-
 
 KernelSort = Literal["count", "duration", "percentage", "duration-percentage"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tracelens_ext.kernels import kernels, statistics
 from tracelens_ext.lazy import pd
@@ -11,9 +10,7 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.short_names import with_short_names
 from tracelens_ext.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
 from tracelens_ext.tree import UNLINKED
-
-if TYPE_CHECKING:
-    from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.work.gpu_work import GpuWork
 
 
 def _kernels_by_category(work: GpuWork) -> pd.DataFrame:

@@ -12,16 +12,18 @@ address. That is its free; where it is another allocation, the profiler has lost
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tracelens_ext.gaps.hosts import nested
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR, class_names
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int32Array, Int64Array, IntArray, Trace
+from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import (
     by_group_and_time,
     find_paths,
@@ -31,12 +33,6 @@ from tracelens_ext.work.grouping import (
     number_groups,
     sums,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
-    from tracelens_ext.tree import CallTree
 
 #: The number of the host; GPUs have theirs.
 HOST = -1

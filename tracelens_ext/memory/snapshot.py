@@ -9,14 +9,16 @@ unpickled.
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import re
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,14 +29,8 @@ from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable, one_line
-from tracelens_ext.trace import NONE, NS_PER_MS
+from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array
 from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Sequence
-
-    from tracelens_ext.trace import Int64Array
 
 _STEP: Final = "ProfilerStep#"
 BEFORE, NO_FRAME = "(before the recording)", "(no frame)"

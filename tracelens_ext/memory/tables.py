@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,14 +11,11 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.memory import usage
 from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import Condition, Table
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Iterable, Mapping
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.tables.options import ReportOptions
 
 _HAS_MEMORY = Condition(
     "the trace has memory events (`profile_memory=True`)",

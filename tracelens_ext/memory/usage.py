@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.iterations.iterations import Iterations, iteration_at, named_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import HOST, MemoryEvents, find_owners, read_memory_events
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array
+from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import maxima, number_groups, percent, sums, texts
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.patterns import Expression
+from tracelens_ext.work.patterns import Expression
 
 BEFORE = "(before the recording)"
 LOST = "(events lost)"

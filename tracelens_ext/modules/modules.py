@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +20,21 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, EventKind
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    EventKind,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
 from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
-    from tracelens_ext.work.gpu_work import GpuWork
-
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"

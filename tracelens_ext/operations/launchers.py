@@ -10,26 +10,31 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
-from tracelens_ext.trace import NONE, NS_PER_US, EventKind
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_US,
+    BoolArray,
+    EventKind,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
+from tracelens_ext.tree import CallTree
 from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import inverse, minima, number_groups
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray, Trace
-    from tracelens_ext.tree import CallTree
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Arguments that tell two launches of one operation apart.
 ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")

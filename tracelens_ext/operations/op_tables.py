@@ -6,30 +6,24 @@ a trace without a GPU can tell: the time that the host spent in operations.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.operations.launchers import ARGUMENTS
-from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Float64Array
 from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import (
     group_durations,
     percent,
     sums,
     texts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.trace import Float64Array
-    from tracelens_ext.work.gpu_work import GpuWork
-
 
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")

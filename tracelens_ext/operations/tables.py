@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.op_tables import METRICS, cpu_ops
 from tracelens_ext.operations.tree_table import call_tree_table
 from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import GPU_EVENTS, NO_GPU_EVENTS, Condition, Table, cited_sheets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.tables.options import ReportOptions
 
 _CPU_OPS = Condition(
     "the trace has CPU ops",

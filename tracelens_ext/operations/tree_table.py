@@ -8,30 +8,31 @@ overlap on the GPU may add up to more than their parent.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, nearest_marked, preorder, summed_up
 from tracelens_ext.text import NO_NAME
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    EventKind,
+    Float64Array,
+    Int32Array,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.gpu_work import KIND_LABELS
-from tracelens_ext.work.grouping import find_paths, inverse, sums, texts
+from tracelens_ext.work.gpu_work import KIND_LABELS, GpuWork
+from tracelens_ext.work.grouping import CallPaths, find_paths, inverse, sums, texts
 from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
-    from tracelens_ext.work.grouping import CallPaths
 
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
 _ANY_STEP = "ProfilerStep#*"

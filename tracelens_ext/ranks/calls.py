@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.collectives.collectives import bus_factor, element_bytes
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array
+from tracelens_ext.trace import Int64Array
 
 #: Collectives that a rank may leave before the others come, unless they are these.
 _EARLY, _ALL_WAIT = r"broadcast|reduce|gather|scatter", r"allreduce|reducescatter|allgather"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +21,18 @@ from tracelens_ext.intervals import covered, union, union_length
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import json_value
-from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, NS_PER_MS, distributed_info
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    LAUNCH_KINDS,
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Int64Array,
+    distributed_info,
+)
+from tracelens_ext.work.gpu_work import GpuWork
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
-
-    Intervals = tuple[Int64Array, Int64Array]
+Intervals = tuple[Int64Array, Int64Array]
 
 #: What a rank does outside of its calls; of each, ns from the recording's start to a moment.
 OWN = ("computation", "data_loader", "host", "idle")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +12,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import PAIR, GroupCalls
 from tracelens_ext.ranks.part import OWN
 from tracelens_ext.ranks.verdicts import Job, find_verdicts
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelens_ext.trace import Float64Array, Int64Array
-
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 
 _NEEDED = [
     *("rank", "device", "no", "start", "dur", "end", "base", "sizes", "complete", "matched_by"),

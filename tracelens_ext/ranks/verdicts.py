@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import OWN
 from tracelens_ext.trace import NS_PER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _TEXTS = ("verdict", "process_group", "iteration", "cause", "evidence")
 _COLUMNS = ["verdict", "rank", "process_group", "iteration", "cause", "ms", "evidence"]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
+from tracelens_ext.hooks import PluginRegistry
+from tracelens_ext.readers.source import Readable
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.hooks import PluginRegistry
-    from tracelens_ext.readers.source import Readable
     from tracelens_ext.trace import Trace
 
-    #: Everything a trace can be given as.
     TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
 
 __all__ = ["read_trace"]

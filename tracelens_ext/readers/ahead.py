@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import importlib
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from tracelens_ext.processes import cores
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterator
     from concurrent.futures import Future, ThreadPoolExecutor
 
 

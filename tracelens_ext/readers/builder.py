@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import GPU_KINDS, NONE, ArgColumn, Device, Provenance, Trace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
+from tracelens_ext.trace import (
+    GPU_KINDS,
+    NONE,
+    ArgColumn,
+    BoolArray,
+    Device,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Provenance,
+    Trace,
+)
 
 K = TypeVar("K", bound=Hashable)
 

@@ -8,19 +8,17 @@ when a file is read.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Reader, hookimpl
-from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracelens_ext.readers.source import ByteSource
     from tracelens_ext.trace import Trace
 
 

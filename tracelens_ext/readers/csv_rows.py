@@ -9,17 +9,13 @@ from __future__ import annotations
 import codecs
 import csv
 import re
+from collections.abc import Iterator, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracelens_ext.readers.source import ByteSource
-
+from tracelens_ext.readers.source import ByteSource
 
 _PIECE_BYTES = 1 << 18
 #: Characters of one cell; names of kernels full of templates exceed the 131,072 of the library.

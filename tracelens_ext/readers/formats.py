@@ -7,14 +7,16 @@ that none of them can take PyTorch's traces over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers.builder import distinct_rows
@@ -22,19 +24,12 @@ from tracelens_ext.readers.source import (
     RECORD,
     SQLITE_MAGIC,
     ByteSource,
+    Readable,
     in_a_line,
     refuse_members,
 )
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
-
-    from tracelens_ext.cache.store import TraceCache
-    from tracelens_ext.readers.source import Readable
-
 
 #: How much of a file a reader sees before it says whether it recognises it.
 HEAD_BYTES = 4096

@@ -22,12 +22,10 @@ import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.lenient_json import IncompleteError, LenientText, WrongError, mend_bytes
-from tracelens_ext.readers.source import AGAIN, SALVAGE
+from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
-
-    from tracelens_ext.readers.source import ByteSource
 
 B = TypeVar("B", bound=Sized, covariant=True)
 

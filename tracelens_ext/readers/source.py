@@ -6,6 +6,7 @@ import io
 import os
 import re
 import stat
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,6 @@ from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from tracelens_ext.cache.store import TraceCache
 
 

@@ -8,9 +8,11 @@ tables without rows are often absent and every version of a profiler has other c
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Self
+from pathlib import Path
+from typing import ClassVar, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -19,12 +21,7 @@ from tracelens_ext.cache.folder import journal_beside
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracelens_ext.trace import Int64Array
+from tracelens_ext.trace import Int64Array
 
 #: What a column holds where a row has no whole number; as a time it is beyond all limits.
 MISSING = -(2**62)

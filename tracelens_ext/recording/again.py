@@ -11,20 +11,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.intervals import covered
 from tracelens_ext.iterations.iterations import find_iterations
-from tracelens_ext.trace import LAUNCH_KINDS, EventKind
+from tracelens_ext.trace import LAUNCH_KINDS, EventKind, Float64Array, Int64Array, Trace
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import minima, number_groups
 from tracelens_ext.work.launches import captures, find_launches
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import Float64Array, Int64Array, Trace
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: A slow run of a compiled region is a compilation if it takes as long.
 _LONG_NS: Final = 5_000_000

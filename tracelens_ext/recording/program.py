@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from tracelens_ext.trace import LAUNCH_KINDS, EventKind, Trace
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 Kind = Literal[
     "pytorch-training", "pytorch-inference", "serving", "jax", "tensorflow", "native", "unknown"

@@ -18,8 +18,9 @@ idle time within them is `not_recorded` (`hole`, `before`) or `start_up`, and no
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -35,17 +36,11 @@ from tracelens_ext.recording.again import (
     slow_regions,
 )
 from tracelens_ext.recording.program import Missing, missing_of
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.work.gpu_work import busy_within, find_lanes
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.work.gpu_work import GpuWork, busy_within, find_lanes
 from tracelens_ext.work.grouping import maxima, minima, sums
 from tracelens_ext.work.launches import Launches, captures, find_launches, lane_of_calls, place_of
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 HOLE, BEFORE, START_UP = "hole", "before", "start_up"
 

@@ -17,12 +17,11 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Table
 from tracelens_ext.timeline.timeline import MOST_BINS, time_axis
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
-from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 from tracelens_ext.work.grouping import group_durations
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _MANY_LOST: Final = 0.01  # of the launches
 _CALLS_SHOWN: Final = 10

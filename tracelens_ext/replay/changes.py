@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nearest_marked
-from tracelens_ext.replay.replay import Change, host_curve
-from tracelens_ext.trace import HOST_KINDS, NONE, EventKind
+from tracelens_ext.replay.program import Program
+from tracelens_ext.replay.replay import Change, Scaled, host_curve
+from tracelens_ext.trace import HOST_KINDS, NONE, BoolArray, EventKind, Int64Array, IntArray
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.patterns import UserPattern
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelens_ext.replay.program import Program
-    from tracelens_ext.replay.replay import Scaled
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _TERM: Final = re.compile(r"(.+?)=([0-9]{0,9}\.?[0-9]{1,9})(?:,|$)")
 _FINDING: Final = "finding:"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.gaps.hosts import innermost_during
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_US, EventKind
+from tracelens_ext.replay.program import Program
+from tracelens_ext.replay.replay import Replay, Replayed
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    NS_PER_US,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    IntArray,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from tracelens_ext.replay.program import Program
-    from tracelens_ext.replay.replay import Replay, Replayed
     from tracelens_ext.replay.what_if import Simulation
-    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 #: What a segment is of: a node runs, or what comes before it; the host's time; what blocks it.
 RUNS, GAP, LAUNCH, HOST, SYNC = range(5)

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.recording.recording import BEFORE, HOLE, recording_of
 from tracelens_ext.replay.replay import find_clocks
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 from tracelens_ext.work.grouping import (
     by_group_and_time,
     items_before,
     last_before,
     running_maximum,
 )
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import BoolArray, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _DEVICE, _STREAM, _EVENT, _COPY = range(4)
 _BLOCKING: Final = (

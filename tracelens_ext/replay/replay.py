@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -14,19 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens_ext.intervals import union
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, Trace
 from tracelens_ext.work.grouping import last_before
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from tracelens_ext.replay.program import Program
-    from tracelens_ext.trace import Int64Array
 
-    #: Intervals of host time, and what their length is multiplied by
-    Scaled = tuple[Int64Array, Int64Array, float]
-    #: Recorded moments of a clock, and the host time that has passed until each; None: as recorded
-    Curve = tuple[Int64Array, Int64Array] | None
+Scaled = tuple[Int64Array, Int64Array, float]
+Curve = tuple[Int64Array, Int64Array] | None
 
 _ROWS_AT_ONCE: Final = 4096
 _NUMBERS_AT_ONCE: Final = 1 << 23

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -24,16 +26,12 @@ from tracelens_ext.replay.program import MOST_LANES, Program
 from tracelens_ext.replay.replay import Replay, telling_calls
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Table
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, distributed_info
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, distributed_info
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.trace import Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Errors beyond which the replay is warned of, and withheld, percent.
 _WARNED: Final = 5.0

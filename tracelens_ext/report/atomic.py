@@ -14,13 +14,10 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import OutputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Names longer than 255 bytes are refused by nearly every file system, and a character takes up to
 # four; a human who finds a temporary file after a power cut still sees what it was to be.

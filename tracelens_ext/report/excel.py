@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xlsxwriter.chart_bar import ChartBar
 from xlsxwriter.exceptions import FileCreateError
+from xlsxwriter.format import Format
+from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
@@ -26,21 +31,13 @@ from tracelens_ext.report.excel_cells import (
     put_text,
     write_table,
 )
-from tracelens_ext.tables.charts import chart_table, charted
+from tracelens_ext.report.excel_text import CellValue
+from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import FIRST_FACTS, Shown, unit_of, with_units
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from xlsxwriter.chart_bar import ChartBar
-    from xlsxwriter.format import Format
-    from xlsxwriter.worksheet import Worksheet
-
-    from tracelens_ext.report.excel_text import CellValue
     from tracelens_ext.report.report import Answer, Report
-    from tracelens_ext.tables.charts import Chart
 
 #: A table of more cells takes seconds to write here and to open in Excel.
 MANY_CELLS = 200_000

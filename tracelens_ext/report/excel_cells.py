@@ -6,29 +6,29 @@ import math
 import re
 import textwrap
 from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 from xlsxwriter import Workbook
+from xlsxwriter.format import Format
 from xlsxwriter.utility import xl_rowcol_to_cell_fast
 from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.excel_text import CELL_CHARACTERS, EXCEL_LARGEST, cell_text, cell_value
+from tracelens_ext.report.excel_text import (
+    CELL_CHARACTERS,
+    EXCEL_LARGEST,
+    CellValue,
+    cell_text,
+    cell_value,
+)
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
 from tracelens_ext.tables.units import Quantity, Shown, fits_a_spreadsheet, header_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    import numpy.typing as npt
-    from xlsxwriter.format import Format
-
-    from tracelens_ext.report.excel_text import CellValue
-
 
 #: The same report has the same bytes, so no workbook says when it was written.
 _CREATED = datetime(1980, 1, 1, tzinfo=UTC)

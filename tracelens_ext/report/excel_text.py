@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable
+from typing import Any, cast
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.units import Shown, fits_a_spreadsheet
 from tracelens_ext.text import unique
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 CellValue = bool | int | float | str | None  # None is an empty cell
 

@@ -11,7 +11,9 @@ import base64
 import functools
 import hashlib
 import importlib.util
+import os
 import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import PurePath
@@ -37,6 +39,7 @@ from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import (
     FIRST_ROWS,
     MOST_ROWS,
+    Table,
     finding_cards,
     headline,
     page_tables,
@@ -48,10 +51,6 @@ from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from tracelens_ext.report.html_tables import Table
     from tracelens_ext.report.report import Report
 
 

@@ -9,8 +9,9 @@ largest of what was alive at the peak. The time axis has areas by category, a ro
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from tracelens_ext.report.html_figures import (
     LABEL,
     MARK,
     Figure,
+    Plotly,
     gpu_work_in_words,
     is_narrow,
     spec_of,
@@ -34,11 +36,6 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-
-    from tracelens_ext.report.html_figures import Plotly
 
 _IN_SUMMARY = 3
 _MOST_POINTS = 400

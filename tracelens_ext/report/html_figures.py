@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of, is_name
@@ -24,15 +25,11 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import unit_of, with_unit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-
-    from tracelens_ext.tables.charts import Chart
-
-    Plotly = dict[str, Any]  # a trace or a layout, as plotly has it
+Plotly = dict[str, Any]  # a trace or a layout, as plotly has it
 
 _MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _IN_SUMMARY = 3  # bars

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import colour_of
@@ -22,6 +24,7 @@ from tracelens_ext.report.html_figures import (
     TIMELINE_PIECES,
     WHOLE,
     Figure,
+    Plotly,
     axis_of,
     is_narrow,
     spec_of,
@@ -37,14 +40,7 @@ from tracelens_ext.report.html_text import (
 )
 from tracelens_ext.tables.charts import MOST_SERIES
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from tracelens_ext.report.html_figures import Plotly
-
-    Float64Array = npt.NDArray[np.float64]
+Float64Array = npt.NDArray[np.float64]
 
 MOST_BARS = 240
 _MOST_MARKS = 200

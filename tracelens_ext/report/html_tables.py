@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,8 +26,6 @@ from tracelens_ext.tables.charts import Chart, chart_table
 from tracelens_ext.tables.units import Quantity, Shown, header_text, is_numeric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from tracelens_ext.report.report import Answer
 
 FIRST_ROWS = 10  # rows of a table that are seen at first

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
@@ -21,9 +22,6 @@ from tracelens_ext.text import encodable as encodable
 from tracelens_ext.text import unique
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterator
-
     from tracelens_ext.report.report import Report
 
 Plain = bool | int | float | str | None

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.terminal import name_text, safe_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 KERNEL_TITLE = "DETAILED GPU KERNEL ANALYSIS"
 GAP_TITLE = "DETAILED GPU GAP ANALYSIS"

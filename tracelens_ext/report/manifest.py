@@ -22,18 +22,15 @@ import signal
 import stat
 import sys
 import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracelens_ext import __version__
 from tracelens_ext.errors import OutputError
 from tracelens_ext.report.atomic import output_error, prepare_folder, temporary_name, written_beside
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    AnyPath = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 
 MANIFEST = ".tracelens-ext-manifest.json"
 GENERATOR = "tracelens-ext"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tracelens_ext.lazy import pd
@@ -19,8 +20,6 @@ from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.tables.units import FIRST_FACTS, Shown, is_numeric
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from tracelens_ext.report.report import Report
 
 #: The first line, which tells whose file this is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,8 +17,6 @@ from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
     from tracelens_ext.tables.charts import Chart
 
 

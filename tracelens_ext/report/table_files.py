@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import codecs
 import csv
+import os
 import re
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.json_text import plain_column, plain_headers
 from tracelens_ext.report.manifest import GENERATOR, write_folder
 from tracelens_ext.text import unique
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 _NOT_IN_FILE_NAME = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f\ud800-\udfff]')
 # Names of devices on Windows, with any suffix.

@@ -7,6 +7,7 @@ first, then the texts share what is left; columns that do not fit are named belo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -24,8 +25,6 @@ from tracelens_ext.tables.units import (
 from tracelens_ext.text import NO_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.measure import Measurement
     from rich.table import Table

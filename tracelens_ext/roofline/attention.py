@@ -10,7 +10,7 @@ long each sequence is, is in neither.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tracelens_ext.roofline.operation import (
     Cost,
@@ -21,9 +21,7 @@ from tracelens_ext.roofline.operation import (
     bytes_read,
     short_type,
 )
-
-if TYPE_CHECKING:
-    from tracelens_ext.serving.annotations import Batch
+from tracelens_ext.serving.annotations import Batch
 
 MODELS = Models()
 

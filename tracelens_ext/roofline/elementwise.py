@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from tracelens_ext.roofline.operation import (
     ELEMENT_BYTES,
@@ -24,10 +25,6 @@ from tracelens_ext.roofline.operation import (
     short_type,
     vector_cost,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 #: Operations for each element of the result, a convention: 1 for what one instruction does, about
 #: as many as an approximation by a polynomial takes for the others. 1 for those not listed.

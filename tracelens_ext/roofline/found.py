@@ -9,35 +9,28 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens_ext.hooks import PluginRegistry, default_registry
+from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
+from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
-from tracelens_ext.roofline.operation import Cost, NoModelError, Operation, short_type
-from tracelens_ext.roofline.peaks import capability_of, peaks_of_devices
+from tracelens_ext.roofline.operation import Cost, Model, NoModelError, Operation, short_type
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, peaks_of_devices
 from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.work.gpu_work import GpuWork
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from tracelens_ext.hooks import Offered
-    from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.operation import Model
-    from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.work.gpu_work import GpuWork
-
-    Modelled = tuple[Cost | None, str]
+Modelled = tuple[Cost | None, str]
 
 #: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
 #: CUTLASS' `s1688` kernels for single precision have no other.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.operations.launchers import (
     ARGUMENTS,
     EXPERTS_BELOW,
+    Launchers,
     argument_values,
     experts_below,
     is_of_experts,
@@ -19,17 +21,11 @@ from tracelens_ext.operations.launchers import (
 from tracelens_ext.roofline.attention import takes_lengths
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.roofline.operation import Operation
+from tracelens_ext.serving.annotations import Batch
 from tracelens_ext.serving.steps import find_steps
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, Int64Array, IntArray
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import inverse, number_groups, sums, texts
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.serving.annotations import Batch
-    from tracelens_ext.trace import Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 #: Copies that cross the link between host and device.
 _HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)

@@ -9,13 +9,15 @@ those of operands and results, each once; of an operand that a fusion takes slic
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.readers.xplane.hlo import (
     MOST_DIMENSIONS,
+    Message,
     Shape,
     arrays_of,
     instructions_of,
@@ -25,13 +27,7 @@ from tracelens_ext.readers.xplane.hlo import (
 )
 from tracelens_ext.roofline.operation import Cost, Models, NoModelError, Operation, short_type
 from tracelens_ext.text import json_value
-from tracelens_ext.trace import NONE, PROGRAM_SHIFT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tracelens_ext.readers.xplane.hlo import Message
-    from tracelens_ext.trace import Int64Array, IntArray, Trace
+from tracelens_ext.trace import NONE, PROGRAM_SHIFT, Int64Array, IntArray, Trace
 
 MODELS = Models()
 _FAMILIES: Final = {

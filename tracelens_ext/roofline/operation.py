@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeGuard
 
+from tracelens_ext.serving.annotations import Batch
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from tracelens_ext.roofline.hlo import Work
-    from tracelens_ext.serving.annotations import Batch
-
-    Model = Callable[["Operation"], "Cost"]
 
 from tracelens_ext.readers.xplane.hlo import TYPE_BITS
+
+Model = Callable[["Operation"], "Cost"]
 
 _BYTES: Final = {
     1: "bool, unsigned char, signed char, char, uint8_t, int8_t, c10::qint8, c10::quint8,"

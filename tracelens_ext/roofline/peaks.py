@@ -7,7 +7,9 @@ form, or is one of TraceLens's descriptions of an architecture in JSON.
 from __future__ import annotations
 
 import json
+import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -18,9 +20,6 @@ from typing import TYPE_CHECKING, Any
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping
-
     from tracelens_ext.trace import Trace
 
 #: Memory of a device that a trace describes may differ this much from the listed one.

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.launchers import ARGUMENTS
-from tracelens_ext.roofline.found import roofline_table
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-
-if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterable
-
-    from tracelens_ext.operations.launchers import Launchers
-    from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.roofline.peaks import DevicePeaks
-    from tracelens_ext.serving.steps import Steps
-    from tracelens_ext.trace import Float64Array, Trace
-    from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
+from tracelens_ext.roofline.found import Roofline, roofline_table
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.serving.steps import Steps
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Trace
+from tracelens_ext.work.gpu_work import GpuWork
 
 #: What tables call the family of operations without a performance model.
 NO_FAMILY = "(no model)"

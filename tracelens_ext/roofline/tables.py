@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.lazy import pd
-from tracelens_ext.roofline.found import roofline_peaks, roofline_table
+from tracelens_ext.roofline.found import Roofline, roofline_peaks, roofline_table
 from tracelens_ext.roofline.summary import (
     FAMILIES,
     advice,
@@ -18,17 +22,11 @@ from tracelens_ext.roofline.summary import (
 )
 from tracelens_ext.serving.phases import HAS_STEPS, phase_notes, phase_table
 from tracelens_ext.tables.charts import Chart
+from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 
 if TYPE_CHECKING:
-    import os
-    import re
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.roofline.found import Roofline
-    from tracelens_ext.tables.options import ReportOptions
 
 _SHAPES = Condition(
     "shapes were recorded",

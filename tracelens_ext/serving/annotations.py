@@ -15,11 +15,9 @@ squares of the former, `sqsk` the products of both.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 PREFILL, DECODE, MIXED, DIFFUSION, OTHER = "prefill", "decode", "mixed", "diffusion", "other"
 

@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_US
+from tracelens_ext.serving.steps import Steps
+from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Float64Array, Int64Array
 from tracelens_ext.work.busy_time import BusyTime
-from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 from tracelens_ext.work.grouping import sums
 from tracelens_ext.work.memoize import once_for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tracelens_ext.serving.steps import Steps
-    from tracelens_ext.trace import BoolArray, Float64Array, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _ATTENTION: Final = re.compile(r"att(?:entio)?n|fmha|flash_fwd|mla", re.IGNORECASE)
 #: Share of the kernels that two stretches have in common when they are alike.

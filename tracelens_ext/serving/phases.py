@@ -7,6 +7,7 @@ event that ends it, and so the busy and idle time of all phases add up to the ti
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,20 +16,16 @@ from tracelens_ext.gaps.causes import CAUSES, classify_gaps
 from tracelens_ext.intervals import covered
 from tracelens_ext.lazy import pd
 from tracelens_ext.serving import layers
-from tracelens_ext.serving.steps import find_steps
+from tracelens_ext.serving.steps import Steps, find_steps
+from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US
+from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import percent, sums
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.serving.steps import Steps
-    from tracelens_ext.tables.options import ReportOptions
-    from tracelens_ext.trace import Float64Array, Int64Array
-    from tracelens_ext.work.gpu_work import GpuWork
 
 NS_PER_S: Final = 1e9
 #: What the host was in: names of annotations, operations and Python frames.

@@ -15,9 +15,10 @@ are, shapes then only their phase.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -34,16 +35,11 @@ from tracelens_ext.serving.annotations import (
     parse_annotation,
 )
 from tracelens_ext.text import json_value
-from tracelens_ext.trace import NONE, NS_PER_US, EventKind
+from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, EventKind, Int64Array, Trace
+from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import items_before, last_before, outermost
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import UserPattern
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.trace import BoolArray, Int64Array, Trace
-    from tracelens_ext.tree import CallTree
 
 #: The order in which tables show phases; those of the user follow.
 ORDER: Final = (PREFILL, DECODE, MIXED, DIFFUSION)

@@ -6,17 +6,14 @@ rows (a category under many operations).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy.typing as npt
 
 MOST_SERIES = 12  # colours that an eye can tell apart
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import (
@@ -16,9 +16,6 @@ from tracelens_ext.hooks import (
 )
 from tracelens_ext.tables.options import ALL_TABLES, ReportOptions
 from tracelens_ext.tables.table import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 #: Lists of tables in the order of the report: `TABLES` of a module, or another list of it.
 _LISTS = (

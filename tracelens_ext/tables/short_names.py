@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from os.path import commonprefix
-from typing import TYPE_CHECKING
 
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 LABEL_WIDTH = 60  # characters of a kernel's short name in a table
 _WORD_BEFORE = 12  # characters before a difference that help to read it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MethodType
@@ -16,8 +17,6 @@ from tracelens_ext.tables.short_names import with_short_names
 from tracelens_ext.tables.units import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.tables.charts import Chart
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.trace import NONE, WHOLE_GRAPH, Trace, distributed_info
+from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import group_durations
-
-if TYPE_CHECKING:
-    from tracelens_ext.work.gpu_work import GpuWork
 
 _LONGEST_NAME = 300
 #: Of fewer events, any may set most of the duration.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -13,13 +13,18 @@ from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Condition, Table
-from tracelens_ext.trace import NONE, NS_PER_MS, EventKind
-from tracelens_ext.work.gpu_work import holes
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    ArgColumn,
+    BoolArray,
+    EventKind,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
+from tracelens_ext.work.gpu_work import GpuWork, holes
 from tracelens_ext.work.grouping import number_groups
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import ArgColumn, BoolArray, Float64Array, Int64Array, IntArray
-    from tracelens_ext.work.gpu_work import GpuWork
 
 
 def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.intervals import stable_order
 from tracelens_ext.nesting import ROOT, depths, lowest_common, preorder, summed_up
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, Int32Array, Int64Array, IntArray
 from tracelens_ext.work.grouping import inverse
-
-if TYPE_CHECKING:
-    from tracelens_ext.trace import Int32Array, Int64Array, IntArray
-
 
 _NEVER: Final = 2**62
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Union
+import re
+from typing import Any, Final, Union
 
 from tracelens_ext.errors import UsageError
-
-if TYPE_CHECKING:
-    import re
 
 _SHOWN: Final = 80
 

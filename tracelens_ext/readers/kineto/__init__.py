@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from types import ModuleType
 
 #: Set it to have Python read, also where the compiled reader was built.
 PURE_PYTHON = "TRACELENS_EXT_PURE_PYTHON"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import DTypeLike
 
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.schema import (
@@ -30,15 +33,7 @@ from tracelens_ext.readers.kineto.schema import (
     parse_nanoseconds,
 )
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType
-
-    from numpy.typing import DTypeLike
-
-    from tracelens_ext.trace import Int64Array
+from tracelens_ext.trace import EventKind, Int64Array
 
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
 #: The rows that have an argument, ascending; its values or their codes.

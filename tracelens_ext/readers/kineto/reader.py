@@ -11,10 +11,11 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import msgspec
 import numpy as np
@@ -24,21 +25,18 @@ from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
-from tracelens_ext.readers.kineto.columns import native_schema, native_slice, slice_of
+from tracelens_ext.readers.kineto.columns import (
+    Slice,
+    Special,
+    native_schema,
+    native_slice,
+    slice_of,
+)
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.source import refuse_members, salvage_notes
+from tracelens_ext.readers.source import ByteSource, refuse_members, salvage_notes
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import Conventions, Device, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from types import ModuleType
-
-    from tracelens_ext.readers.kineto.columns import Slice, Special
-    from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.trace import Trace
-
+from tracelens_ext.trace import Conventions, Device, EventKind, Trace
 
 _EVENTS_AT_ONCE = 4096
 _decode_text = msgspec.json.Decoder(str).decode

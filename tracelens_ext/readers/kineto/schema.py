@@ -8,22 +8,18 @@ passes through a float.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Raw, Struct, field
 
-from tracelens_ext.trace import EventKind
+from tracelens_ext.trace import EventKind, Int64Array
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tracelens_ext.trace import Int64Array
-
-    Buffer = bytes | Raw
+Buffer = bytes | Raw
 
 #: What stands for "this event has no such number". Never a time stamp that a trace may hold:
 #: 285 years before zero, and times 1,000 it still fits in 64 bits.

@@ -16,12 +16,12 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -41,15 +41,10 @@ from tracelens_ext.readers.csv_rows import (
 from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind
+from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind, Int64Array, Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tracelens_ext.trace import Int64Array, Trace
-
-    Row = Sequence[Cell]
-    Rows = Iterator[tuple[int, Row]]
+Row = Sequence[Cell]
+Rows = Iterator[tuple[int, Row]]
 
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"

@@ -7,6 +7,7 @@ A global id packs, from the top: 8 bits of hardware, 8 of a virtual machine, 24 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,18 +15,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, of_rows
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
 from tracelens_ext.readers.sqlite_columns import MISSING
-from tracelens_ext.trace import NONE, Device, EventKind
+from tracelens_ext.trace import NONE, Device, EventKind, Int64Array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens_ext.readers.builder import Labels, TraceBuilder
     from tracelens_ext.readers.nsys.sqlite import NsysDatabase
-    from tracelens_ext.trace import Int64Array
 
-    Names = dict[tuple[int, ...], bytes]
+Names = dict[tuple[int, ...], bytes]
 
 
 PROCESS_SHIFT = 24

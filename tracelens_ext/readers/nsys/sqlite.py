@@ -13,11 +13,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,16 +32,10 @@ from tracelens_ext.readers.nsys.places import (
     api_name,
     memcpy_name,
 )
-from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME, one_line
-from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.trace import Int64Array, Trace
+from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind, Int64Array, Trace
 
 _SEVERE, _MOST_TOLD = ("2", "3"), 5  # warnings and errors
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")

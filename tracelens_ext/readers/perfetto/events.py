@@ -6,7 +6,7 @@ import json
 import re
 import struct
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,8 @@ from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.kineto.schema import PLAN
 from tracelens_ext.readers.perfetto import packets as said
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
-from tracelens_ext.readers.xplane.many_messages import VARINT, fields_of, varints
-from tracelens_ext.trace import NONE
-
-if TYPE_CHECKING:
-    from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
-    from tracelens_ext.trace import BoolArray, Int64Array
-
+from tracelens_ext.readers.xplane.many_messages import VARINT, Bytes, Fields, fields_of, varints
+from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
 #: Of `TracePacket`.
 _TRACK_EVENT, _COUNTER_EVENT, _STAGE_EVENT, _DESCRIPTOR = 11, 52, 53, 60

@@ -14,7 +14,7 @@ import re
 import struct
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from tracelens_ext.readers.kineto.schema import kind_of
 from tracelens_ext.readers.perfetto import events as packed
 from tracelens_ext.readers.perfetto.events import Events, ends_of
 from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in, windows
-from tracelens_ext.readers.source import AGAIN, salvage_notes
+from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane.many_messages import (
     PADDING,
     DamagedError,
@@ -33,12 +33,7 @@ from tracelens_ext.readers.xplane.many_messages import (
     fields_of,
 )
 from tracelens_ext.text import NO_NAME, encodable
-from tracelens_ext.trace import NONE, Conventions, EventKind
-
-if TYPE_CHECKING:
-    from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.trace import BoolArray, Int64Array, Trace
-
+from tracelens_ext.trace import NONE, BoolArray, Conventions, EventKind, Int64Array, Trace
 
 _OURS: Final = (EventKind.CPU_OP, EventKind.RUNTIME, EventKind.DRIVER)
 _MOST_DEEP: Final = 40

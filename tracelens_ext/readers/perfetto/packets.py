@@ -7,14 +7,16 @@ Format: `trace_packet.proto`, `interned_data.proto` and `clock_snapshot.proto` o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.xplane.many_messages import (
     VARINT,
+    Bytes,
     DamagedError,
     Fields,
     MessageError,
@@ -23,13 +25,7 @@ from tracelens_ext.readers.xplane.many_messages import (
     varint,
     varints,
 )
-from tracelens_ext.trace import NONE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracelens_ext.readers.xplane.many_messages import Bytes
-    from tracelens_ext.trace import BoolArray, Int64Array
+from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
 #: Times, sizes and ids beyond this are no such numbers.
 MOST: Final = 2**62

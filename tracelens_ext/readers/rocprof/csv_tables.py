@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
@@ -37,13 +38,7 @@ from tracelens_ext.readers.rocprof.records import (
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.text import NO_NAME
-from tracelens_ext.trace import NONE, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from tracelens_ext.trace import Int64Array, Trace
+from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
 FORMAT = "rocprofv3 tables (CSV)"
 

@@ -10,11 +10,12 @@ Format: `rocprofiler-sdk-tool` of ROCprofiler-SDK, `source/lib/output/generateJS
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -38,12 +39,7 @@ from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import NONE, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from tracelens_ext.trace import Int64Array, Trace
+from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
 FORMAT = "rocprofv3 JSON"
 ROOT = "rocprofiler-sdk-tool"

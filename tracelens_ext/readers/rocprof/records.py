@@ -9,8 +9,8 @@ JSON `source/lib/output/generateJSON.cpp` of ROCprofiler-SDK.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -18,13 +18,7 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
 from tracelens_ext.text import NO_NAME
-from tracelens_ext.trace import NONE, Conventions, Device, EventKind
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
-
-    from tracelens_ext.trace import Int64Array, Trace
-
+from tracelens_ext.trace import NONE, Conventions, Device, EventKind, Int64Array, Trace
 
 DISPATCH = "KERNEL_DISPATCH"
 RECORD = "rocprofv3 --kernel-trace --hip-trace --marker-trace --memory-copy-trace -- PROGRAM"

@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -33,18 +34,12 @@ from tracelens_ext.readers.rocprof.records import (
     RocprofRecords,
     kernel_name,
 )
-from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import json_value, one_line
-from tracelens_ext.trace import NONE, EventKind
+from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.trace import Int64Array, Trace
-
-    Columns = dict[str, Int64Array]
+Columns = dict[str, Int64Array]
 
 FORMAT = "rocprofv3 database (rocpd)"
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from google.protobuf.descriptor_pool import DescriptorPool
 
 _PACKAGE: Final = "tracelens_ext"

@@ -6,19 +6,16 @@ passes of numpy as the longest message has fields.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from tracelens_ext.trace import Int64Array
 
-    import numpy.typing as npt
-
-    from tracelens_ext.trace import Int64Array
-
-    Bytes = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]
 
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5

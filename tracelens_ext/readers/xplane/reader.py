@@ -9,16 +9,18 @@ Format: `xplane.proto` of openxla/xla (`schema.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
-from tracelens_ext.readers.source import AGAIN, salvage_notes
-from tracelens_ext.readers.xplane.hlo import Programs, message_class
+from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
+from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
 from tracelens_ext.readers.xplane.many_messages import (
     DamagedError,
     Fields,
@@ -29,16 +31,7 @@ from tracelens_ext.readers.xplane.many_messages import (
 )
 from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
 from tracelens_ext.text import NO_NAME
-from tracelens_ext.trace import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import numpy.typing as npt
-
-    from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.readers.xplane.hlo import Message
-    from tracelens_ext.trace import Int64Array, Trace
+from tracelens_ext.trace import Device, Int64Array, Trace
 
 FORMAT, JSON_FORMAT = "JAX/XLA profile (xplane)", "JAX/XLA trace for viewers (JSON)"
 

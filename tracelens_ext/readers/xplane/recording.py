@@ -9,9 +9,10 @@ plane is drawn from its GPU events, by modules, operations, scopes or steps.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,17 +25,11 @@ from tracelens_ext.readers.builder import (
     looked_up,
 )
 from tracelens_ext.readers.kineto.schema import WORDS
-from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind
+from tracelens_ext.readers.xplane.hlo import Arguments
+from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind, Int64Array, Trace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tracelens_ext.readers.xplane.hlo import Arguments
-    from tracelens_ext.trace import Int64Array, Trace
-
-    Lane = tuple[int | str, int | str]
-    #: Statistic → (rows, ascending; values or codes of texts).
-    Stats = Mapping[str, tuple[Int64Array, Int64Array]]
+Lane = tuple[int | str, int | str]
+Stats = Mapping[str, tuple[Int64Array, Int64Array]]
 
 #: Statistics that are read: whole numbers, then texts.
 NUMBERS: Final = ("correlation_id", "device_id", "program_id", "step_num")
