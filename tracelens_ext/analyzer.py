@@ -13,22 +13,33 @@ from dataclasses import replace
 from functools import cached_property, partial
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from tracelens_ext.cache.store import TraceCache, open_cache
 from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
 from tracelens_ext.errors import UsageError
+from tracelens_ext.findings.detect import find_findings
 from tracelens_ext.findings.finding import Findings
-from tracelens_ext.graphs.replays import GraphReplays
+from tracelens_ext.graphs.replays import GraphReplays, find_replays
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.iterations.iterations import Selection
+from tracelens_ext.kernels import kernels
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.usage import Memory
-from tracelens_ext.operations.launchers import Launchers
+from tracelens_ext.memory.usage import Memory, find_memory, memory_blocks
+from tracelens_ext.modules.modules import call_stacks, nn_modules
+from tracelens_ext.operations import op_tables
+from tracelens_ext.operations.launchers import (
+    TEXT_COLUMNS,
+    Launchers,
+    find_launchers,
+    launcher_table,
+)
 from tracelens_ext.readers import read_trace
 from tracelens_ext.replay.what_if import Simulation
-from tracelens_ext.roofline.found import Roofline
-from tracelens_ext.serving.steps import Steps
+from tracelens_ext.roofline.found import Roofline, find_roofline
+from tracelens_ext.roofline.peaks import read_peaks
+from tracelens_ext.roofline.summary import family_table
+from tracelens_ext.serving.steps import Steps, own_phases, serving_steps
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.methods import TableMethods
 from tracelens_ext.text import encodable
@@ -95,10 +106,10 @@ class TreePerfAnalyzer(TableMethods):
         self.use_kernel_name_categories = bool(
             use_kernel_name_categories or rules or without_packs or categorizer is not None
         )
-        self.categorizer: KernelCategorizer | None = None
         asked = partial(
             KernelCategorizer.create, rules=rules, maps=maps, without_packs=without_packs
         )
+        self.categorizer: KernelCategorizer | None = None
         if self.use_kernel_name_categories:
             self.categorizer = asked(categorizer=categorizer)
         reading = replace(reading, salvage=salvage or reading.salvage)
@@ -108,19 +119,15 @@ class TreePerfAnalyzer(TableMethods):
         self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
         #: what graph launches replay, where a capture tells
         self.graph_replays: GraphReplays | None = None
-        if self.tree.by_graph.any():  # most traces need none of this
-            from tracelens_ext.graphs.replays import find_replays
-
-            if (replays := find_replays(self.tree, capture, store, reading)) is not None:
-                self.tree, self.trace = replays.tree, replays.tree.trace
-                self.graph_replays = replays if replays.captures or capture else None
+        if (replays := find_replays(self.tree, capture, store, reading)) is not None:
+            self.tree, self.trace = replays.tree, replays.tree.trace
+            self.graph_replays = replays if replays.captures or capture else None
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
-        self._whole: Simulation | None = None
 
     @classmethod
     def from_file(cls, profile_filepath: str | os.PathLike[str], **options: Any) -> Self:  # noqa: ANN401
@@ -140,14 +147,13 @@ class TreePerfAnalyzer(TableMethods):
         """What a notebook shows: the facts of the first sheet, and the methods for the tables."""
         facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.work, self.coverage)])
         methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
-        table: str = facts.to_html(index=False, header=False)
+        table = facts.to_html(index=False, header=False)
         return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
 
     def show(self) -> Report:
         """The report, which a notebook shows as its page: findings, charts, notes, tables."""
         above = import_module("tracelens_ext.perf_report")  # no layer imports those above it
-        report: Report = above.build_perf_report(self, for_page=True)
-        return report
+        return cast("Report", above.build_perf_report(self, for_page=True))
 
     @property
     def problems(self) -> list[str]:
@@ -167,21 +173,19 @@ class TreePerfAnalyzer(TableMethods):
         waits: pd.DataFrame | None = None,
     ) -> Simulation:
         """The replay of the whole recording, or of an iteration; see `Simulation`."""
-        from tracelens_ext.replay.what_if import Simulation
-
         if iteration is not None or device is not None or waits is not None:
             return Simulation(self.work, iteration, device, waits)
-        self._whole = Simulation(self.work) if self._whole is None else self._whole
-        return self._whole
+        return self._whole_simulation
+
+    @cached_property
+    def _whole_simulation(self) -> Simulation:
+        return Simulation(self.work)
 
     @once_for_each
     def roofline(
         self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
     ) -> Roofline:
         """The operations and their best case, found once for each choice; see `get_df_roofline`."""
-        from tracelens_ext.roofline.found import find_roofline
-        from tracelens_ext.roofline.peaks import read_peaks
-
         peaks = None if device_peaks is None else read_peaks(device_peaks)
         selected = None if selection is None else selection.of(self.work)
         return find_roofline(self.work, self.launchers, peaks, selected)
@@ -189,15 +193,11 @@ class TreePerfAnalyzer(TableMethods):
     @cached_property
     def launchers(self) -> Launchers:
         """The operations that launched GPU work."""
-        from tracelens_ext.operations.launchers import find_launchers
-
         return find_launchers(self.work)
 
     @once_for_each
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
-        from tracelens_ext.findings.detect import find_findings
-
         return find_findings(
             self.work,
             lambda: self.launchers,
@@ -207,14 +207,10 @@ class TreePerfAnalyzer(TableMethods):
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
         """The steps of a serving engine; see `serving.steps.serving_steps`."""
-        from tracelens_ext.serving.steps import own_phases, serving_steps
-
         return serving_steps(self.tree, own_phases(phases))
 
     def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
         """What the memory events tell, found once."""
-        from tracelens_ext.memory.usage import find_memory
-
         return find_memory(self.tree, annotation)
 
     @knows_tracelens
@@ -236,8 +232,6 @@ class TreePerfAnalyzer(TableMethods):
                 it (`NA` for none), and `call_stack`, its name and the modules, a list as text.
             include_first_occurrence_time: also `ts`, its start (µs since the first event).
         """
-        from tracelens_ext.operations.launchers import TEXT_COLUMNS
-
         trace, rows = self.trace, self.launchers.rows
         frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
         if id_cols:
@@ -246,13 +240,9 @@ class TreePerfAnalyzer(TableMethods):
             )
             frame["external_id"] = trace.external_id[rows]
         if include_kernel_details:
-            from tracelens_ext.operations.op_tables import LaunchedKernels
-
-            details = LaunchedKernels(self.work, self.launchers).of_each(rows)
+            details = op_tables.LaunchedKernels(self.work, self.launchers).of_each(rows)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
-            from tracelens_ext.modules.modules import call_stacks
-
             stacks = call_stacks(self.work, self.launchers.of_gpu, frame["name"].tolist())
             frame["parent_module"], frame["call_stack"] = (pd.array(s, dtype="str") for s in stacks)
         if include_first_occurrence_time:
@@ -267,9 +257,7 @@ class TreePerfAnalyzer(TableMethods):
         self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
         """GPU time by operation, longest first, as the sheet `ops_summary`."""
-        from tracelens_ext.operations.op_tables import summary
-
-        return summary(_given_or_all(self, df_kernel_launchers))
+        return op_tables.summary(_given_or_all(self, df_kernel_launchers))
 
     @OnClassToo
     @knows_tracelens
@@ -277,9 +265,7 @@ class TreePerfAnalyzer(TableMethods):
         self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
         """GPU time by category of operation, as the sheet `ops_summary_by_category`."""
-        from tracelens_ext.operations.op_tables import summary_by_category
-
-        return summary_by_category(_given_or_all(self, df_kernel_launchers))
+        return op_tables.summary_by_category(_given_or_all(self, df_kernel_launchers))
 
     @OnClassToo
     @knows_tracelens
@@ -303,27 +289,23 @@ class TreePerfAnalyzer(TableMethods):
             include_pct: whether the two columns of percentages are wanted.
             group_by_num_kernels: a row for each number of GPU events launched.
         """
-        from tracelens_ext.operations.op_tables import PERCENTAGES, LaunchedKernels, unique_args
-
         table = _given_or_all(self, df_kernel_launchers)
         if event_name is not None:
             table = table[table["name"] == event_name]
-        frame = unique_args(
+        frame = op_tables.unique_args(
             table,
-            LaunchedKernels(self.work, self.launchers) if self is not None else None,
+            None if self is None else op_tables.LaunchedKernels(self.work, self.launchers),
             metrics=agg_metrics,
             group_by_num_kernels=group_by_num_kernels,
         )
-        return frame if include_pct else frame.drop(columns=list(PERCENTAGES))
+        return frame if include_pct else frame.drop(columns=list(op_tables.PERCENTAGES))
 
     def get_df_kernel_summary(self, *, detail: bool = False) -> pd.DataFrame:
         """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`.
 
         With `detail` also `op category`, `streams` and `% of total time`.
         """
-        from tracelens_ext.kernels.kernels import kernel_detail, kernel_summary
-
-        return kernel_detail(self.work) if detail else kernel_summary(self.work)
+        return (kernels.kernel_detail if detail else kernels.kernel_summary)(self.work)
 
     def get_df_kernels(
         self,
@@ -340,8 +322,6 @@ class TreePerfAnalyzer(TableMethods):
                 the event has in its GPU time.
             nn_module_detail: also the `nn.Module`s around the launch.
         """
-        from tracelens_ext.kernels import kernels
-
         if nn_module_detail and not self.tree.add_python_func:
             raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
         return kernels.kernels(
@@ -353,16 +333,12 @@ class TreePerfAnalyzer(TableMethods):
 
     def get_df_memory_blocks(self, largest: int | None = None) -> pd.DataFrame:
         """A row a block of memory, as the table `memory_largest`; all, or so many of a device."""
-        from tracelens_ext.memory.usage import memory_blocks
-
         return memory_blocks(self.memory(), largest)
 
     def get_df_performance_model(
         self, family: str, device_peaks: str | os.PathLike[str] | None = None
     ) -> pd.DataFrame:
         """The operations of a family, such as `GEMM`, with their parameters, as its sheet."""
-        from tracelens_ext.roofline.summary import family_table
-
         return family_table(self.roofline(device_peaks), family)
 
     def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
@@ -370,14 +346,10 @@ class TreePerfAnalyzer(TableMethods):
 
         With `instances` a row for each module (`Block_0`, `Block_1` …), not for each class.
         """
-        from tracelens_ext.modules.modules import nn_modules
-
         return nn_modules(self.work, instances=instances)
 
     @cached_property
     def _launcher_table(self) -> pd.DataFrame:
-        from tracelens_ext.operations.launchers import launcher_table
-
         return launcher_table(self.work, self.launchers)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,6 @@ from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
 
 T = TypeVar("T")
-_TITLE = "GPU performance report"
 
 
 @knows_tracelens
@@ -47,9 +46,7 @@ def build_perf_report(
     for_page: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> Report:
-    """The tables of an analyzed trace.
-
-    A trace without GPU events gives the table of its CPU ops instead of those of the GPU.
+    """The tables of an analyzed trace; those of its CPU ops if it has no GPU events.
 
     Args:
         analyzer: of the trace.
@@ -62,25 +59,18 @@ def build_perf_report(
         UsageError: an option makes no sense.
     """
     chosen = report_options or ReportOptions(**options)
-    facts = overview.overview(analyzer.work, analyzer.coverage)
-    lines = recording_lines(analyzer.work)
-    facts[1:1] = zip(FIRST_FACTS, lines, strict=False)
-    if cited := cited_sheets(analyzer, chosen):
-        verdict = summary_sentence(analyzer.findings(chosen.device_peaks))
-        facts.insert(1 + len(lines), (FIRST_FACTS[-1], verdict))
     registry = default_registry()
     offers = offered_tables(registry)
     sheets = {offered.item.name: offered.item for offered in offers}
     check_names(chosen.named_tables, sheets)
-    tables: dict[str, pd.DataFrame] = {}
-    page_tables: dict[str, pd.DataFrame] = {}
+    cited = cited_sheets(analyzer, chosen)
+    tables, page_tables = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
     charts: list[Chart] = []
     for offered in offers:
         sheet = offered.item
-        usual = sheet.is_asked_for(ReportOptions())  # and so was switched off, if it is
-        # Evidence may name a command: `gaps`.
-        cited_here = sheet.name in cited and not usual and sheet.asked_by != "tables"
-        asked = sheet.is_asked_for(chosen) or cited_here
+        # Evidence may name a command, `gaps`; and what is usual was switched off.
+        optional = sheet.asked_by != "tables" and not sheet.is_asked_for(ReportOptions())
+        asked = sheet.is_asked_for(chosen) or (optional and sheet.name in cited)
         if asked or (for_page and sheet.on_every_page):
             made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
             if made is not None:
@@ -93,36 +83,46 @@ def build_perf_report(
         told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
         notes += told or ()
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
-    absent = _absent([o.item for o in offers if o.plugin.own], tables, analyzer, chosen)
-    facts.append(("Sheets left out", absent or "none"))
-    everything = {**tables, **page_tables}
-    answers = [
-        _answer(analyzer, chosen, tables[name], sheet)
-        for name, sheet in sheets.items()
-        if name in tables
-    ]
+    left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
+    verdict = summary_sentence(analyzer.findings(chosen.device_peaks)) if cited else ""
+    absent = _absent(left_out, analyzer, chosen)
     return Report(
-        _TITLE,
+        "GPU performance report",
         tables,
-        facts,
+        [*_facts(analyzer, verdict), ("Sheets left out", absent)],
         notes,
-        {name: sheet.shows for name, sheet in sheets.items()},
-        charts,
-        page_tables,
-        {name: sheets[name].units(everything[name]) for name in everything if name in sheets},
-        [answer for answer in answers if answer is not None],
+        descriptions={name: sheet.shows for name, sheet in sheets.items()},
+        charts=charts,
+        page_sheets=page_tables,
+        units={
+            name: sheet.units(table)
+            for name, sheet in sheets.items()
+            if (table := tables.get(name, page_tables.get(name))) is not None
+        },
+        answers=[*_answers(analyzer, chosen, tables, sheets.values())],
     )
 
 
-def _answer(
-    analyzer: TreePerfAnalyzer, options: ReportOptions, table: pd.DataFrame, sheet: Table
-) -> Answer | None:
-    """What is shown first of a sheet; None if it does not answer anything."""
-    if sheet.answer_when is not None and not sheet.answer_when.holds(analyzer, options):
-        return None
-    title = sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options)
-    columns = [column for column in sheet.answer_columns if column in table]
-    return Answer(title, sheet.name, columns, sheet.answer_links) if title else None
+def _facts(analyzer: TreePerfAnalyzer, verdict: str) -> list[tuple[str, object]]:
+    first, *others = overview.overview(analyzer.work, analyzer.coverage)
+    told = [*zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False)]
+    return [first, *told, *([(FIRST_FACTS[-1], verdict)] if verdict else []), *others]
+
+
+def _answers(
+    analyzer: TreePerfAnalyzer,
+    options: ReportOptions,
+    tables: Mapping[str, pd.DataFrame],
+    sheets: Iterable[Table],
+) -> Iterator[Answer]:
+    """What is shown first."""
+    for sheet in sheets:
+        when, table = sheet.answer_when, tables.get(sheet.name)
+        if table is None or (when is not None and not when.holds(analyzer, options)):
+            continue
+        if title := sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options):
+            columns = [column for column in sheet.answer_columns if column in table]
+            yield Answer(title, sheet.name, columns, sheet.answer_links)
 
 
 def _within_limits(
@@ -150,19 +150,15 @@ def _made(
     return table, [chart for chart in sheet.charts if chart.fits(table)]
 
 
-def _absent(
-    sheets: Iterable[Table],
-    tables: Mapping[str, pd.DataFrame],
-    analyzer: TreePerfAnalyzer,
-    options: ReportOptions,
-) -> str:
+def _absent(left_out: Iterable[Table], analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
     """The sheets that are asked for and not there, and what the trace lacks for them."""
     names: defaultdict[str, list[str]] = defaultdict(list)
-    for sheet in sheets:
-        if sheet.name not in tables and sheet.is_asked_for(options):
+    for sheet in left_out:
+        if sheet.is_asked_for(options):
             why = sheet.why_absent(analyzer, options) or "there is something to show"
             names[why].append(sheet.name)
-    return "; ".join(f"{', '.join(which)} (only if {why})" for why, which in names.items())
+    told = (f"{', '.join(which)} (only if {why})" for why, which in names.items())
+    return "; ".join(told) or "none"
 
 
 def plugin_tables(
@@ -192,7 +188,7 @@ def plugin_tables(
 @knows_tracelens
 @takes_report_options
 @fast_pandas()
-def generate_perf_report_pytorch(
+def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are described there
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
     output_csvs_dir: str | os.PathLike[str] | None = None,
@@ -213,19 +209,11 @@ def generate_perf_report_pytorch(
 
     Args:
         profile_json_path: the trace, `.json` or `.json.gz`.
-        output_xlsx_path: the Excel file to write.
-        output_csvs_dir: the folder to write a CSV file a sheet to. With neither output given,
-            `NAME_perf_report.xlsx` is written beside the trace.
-        use_kernel_name_categories: adds the column `kernel_category` and the sheets
-            `kernels_by_category` and `kernel_categories`.
-        include_unlinked_kernels: whether GPU events without a launch count in the timeline.
-        rules: TOML files of categorisation rules; switches categories on.
-        categorizer: who is asked before the built-in rules; switches categories on.
-        maps: folders of engine/model maps that `categorizer` may name.
-        without_packs: names of rule packs that take no part; switches categories on.
-        salvage: whether the events before the place where a file is cut off or damaged are
-            analysed; the notes of the report say what is lost.
-        reading: what else can be chosen about reading.
+        output_xlsx_path: the Excel file; without any output `NAME_perf_report.xlsx` by the trace.
+        output_csvs_dir: the folder to write a CSV file a sheet to.
+        use_kernel_name_categories, include_unlinked_kernels, rules, categorizer, maps,
+            without_packs, salvage, reading: as of `TreePerfAnalyzer`; categories add the column
+            `kernel_category` and the sheets `kernels_by_category` and `kernel_categories`.
         gpu_arch_json_path: TraceLens's description of a GPU; the same as `device_peaks`.
         tracelens_sheets: whether the sheets that TraceLens has too are as there, or for reading.
         options: fields of `ReportOptions`.
@@ -236,18 +224,13 @@ def generate_perf_report_pytorch(
     Raises:
         TraceError: the trace cannot be analysed.
         UsageError: an option makes no sense.
-        OutputError: the report cannot be written, or would take the place of the trace; what was
-            there is untouched.
+        OutputError: the report cannot be written, or is the trace; what was there is untouched.
     """
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places: dict[Path, Format] = {}
-    if output_csvs_dir is not None:
-        places[Path(output_csvs_dir)] = Format.csv
-    if output_xlsx_path is not None or output_csvs_dir is None:
+    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): Format.csv}
+    if output_xlsx_path is not None or not places:
         places[Path(output_xlsx_path or default_report_path(profile_json_path))] = Format.xlsx
     inputs = [Path(profile_json_path)]
     check_places(places, inputs, force=True)

@@ -53,10 +53,12 @@ def find_replays(
     None if there is no graph launch, or nothing to look in. Raises TraceError where `source` (a
     trace, or a folder of traces) holds no capture, or cannot be read.
     """
+    if not tree.by_graph.any():  # as in most traces
+        return None
     trace = tree.trace
     own = holds_captures(trace)
     annotations = find_annotations(trace, reading)
-    if not (own or annotations or source is not None) or not tree.by_graph.any():
+    if not (own or annotations or source is not None):
         return None
     launches = find_graph_launches(tree)
     captures: list[Capture] = []
