@@ -97,6 +97,17 @@ def nearest_above(parent: Int32Array, nodes: IntArray, marked: BoolArray) -> Int
     return nearest_marked(parent, marked)[nodes].astype(np.int64)
 
 
+def at_or_above(parent: Int32Array, nodes: IntArray) -> BoolArray:
+    """Which positions are some nodes, or their ancestors, (m,)."""
+    found = np.zeros(len(parent), dtype=bool)
+    while len(nodes):
+        found[nodes] = True
+        nodes = np.unique(parent[nodes])
+        nodes = nodes[nodes != ROOT]
+        nodes = nodes[~found[nodes]]
+    return found
+
+
 def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:
     """The sum of the values of each position and of its ancestors, shape (m,)."""
     sums, jump = values.copy(), parent.copy()

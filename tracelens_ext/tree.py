@@ -18,14 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.linking import is_graph_launch, link
-from tracelens_ext.nesting import (
-    ROOT,
-    depths,
-    insert_below,
-    nearest_marked,
-    nest,
-    subtree_ends,
-)
+from tracelens_ext.nesting import ROOT, depths, insert_below, nearest_marked, nest, subtree_ends
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.trace import (
     HOST_KINDS,

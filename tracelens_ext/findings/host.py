@@ -161,7 +161,7 @@ def graph_recapture(inspection: Inspection) -> Finding | None:
     """The GPU is idle while the host captures a graph again."""
     trace, launched = inspection.work.trace, int(find_launches(inspection.work).is_graph.sum())
     (begins, ends), calls = captures(trace), instantiations(trace)
-    rows, until = np.append(begins, calls), np.append(ends, trace.end_of(calls))
+    rows, until = np.append(begins, calls), trace.end_of(np.append(ends, calls))
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows, until))
     if claim is None:
         return None

@@ -135,7 +135,7 @@ def with_annotations(
 ) -> tuple[list[Match | None], list[Capture]]:
     """Matches and captures with what is annotated, which wins over captures."""
     graphs: list[CapturedGraph] = []
-    known: dict[tuple[bytes, int, int, bytes], Match] = {}
+    known: dict[tuple[object, ...], Match] = {}
     result = list(matches)
     for number, (events, match) in enumerate(zip(launches.events, matches, strict=True)):
         codes = annotations.of_gpu[events]
@@ -161,29 +161,24 @@ def _annotated_graph(words: Sequence[_Word], base: CapturedGraph | None) -> Capt
     """Modules with a range in them for each word, its launch; behind those of a capture."""
     none = np.empty(0, np.int64)
     base = base or CapturedGraph([], none, none, {}, none, [], [])  # type: ignore[arg-type]
-    names, kinds, parents = list(base.names), base.kind.tolist(), base.parent.tolist()
+    first, leaves = len(base.names), []
+    added: list[tuple[str, EventKind, int]] = []
     modules: dict[tuple[int, str], int] = {}
-    leaves = []
-
-    def add(name: str, kind: EventKind, parent: int) -> int:
-        names.append(name)
-        kinds.append(kind)
-        parents.append(parent)
-        return len(names) - 1
-
     for path, name in words:
         at = ROOT
         for module in module_names(path):
             if (at, module) not in modules:
-                frame = add(MODULE_PREFIX + module, EventKind.PYTHON_FUNCTION, at)
-                modules[at, module] = frame
+                modules[at, module] = first + len(added)
+                added.append((MODULE_PREFIX + module, EventKind.PYTHON_FUNCTION, at))
             at = modules[at, module]
-        leaves.append(add(name or path, EventKind.USER_ANNOTATION, at))
+        leaves.append(first + len(added))
+        added.append((name or path, EventKind.USER_ANNOTATION, at))
+    names, kinds, parents = zip(*added, strict=True)
     return replace(
         base,
-        names=names,
-        kind=np.array(kinds, dtype=np.uint8),
-        parent=np.array(parents, dtype=np.int32),
+        names=[*base.names, *names],
+        kind=np.append(base.kind, kinds).astype(np.uint8),
+        parent=np.append(base.parent, parents).astype(np.int32),
         launches=np.append(base.launches, leaves).astype(np.int64),
     )
 

@@ -30,12 +30,11 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups
+from tracelens_ext.work.launches import begins_capture, captures
 
 #: What stands for the name of a node that is no kernel, and of a kernel without a name.
 MEMCPY, MEMSET, NAMELESS = "\0memcpy", "\0memset", "\0kernel"
 
-_BEGIN: Final = re.compile(r"(?:cuda|hip|cu)StreamBeginCapture")
-_END: Final = re.compile(r"(?:cuda|hip|cu)StreamEndCapture")
 #: vLLM's `capture_BATCHSIZE_MODE`, ATOM's `capture_graph_bs_BATCHSIZE`.
 _ANNOTATION: Final = re.compile(r"capture_(?:graph_bs_)?(\d{1,9})(?:_(\w+))?")
 #: Of the first input that has dimensions, in the raw text of those of all inputs.
@@ -105,7 +104,7 @@ class _Segments:
 
 def holds_captures(trace: Trace) -> bool:
     """Whether a trace may hold the capture of a graph; takes no time."""
-    return any(_BEGIN.match(name) or _ANNOTATION.fullmatch(name) for name in trace.names)
+    return any(begins_capture(name) or _ANNOTATION.fullmatch(name) for name in trace.names)
 
 
 def find_captures(tree: CallTree, file: str) -> list[Capture]:
@@ -117,8 +116,7 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
     order = np.argsort(segment, kind="stable")
     found, first = np.unique(segment[order], return_index=True)
     launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
-    nameless = NAMELESS in _node_names(tree.trace, rows)
-    ran = _kernels_elsewhere(tree, rows) if nameless else {}
+    ran = _kernels_elsewhere(tree, rows) if NAMELESS in _node_names(tree.trace, rows) else {}
     captures: dict[int, Capture] = {}
     for number in found[np.argsort(segments.start[found], kind="stable")].tolist():
         annotation = int(segments.annotation[number])
@@ -147,13 +145,7 @@ def _by_size(capture: Capture) -> list[Capture]:
 def _find_segments(tree: CallTree) -> _Segments:
     """From each call that begins a capture to the next on its thread that ends one; annotations."""
     trace = tree.trace
-    begins, ends = trace.names_matching(_BEGIN.match), trace.names_matching(_END.match)
-    calls = trace.rows_of(*LAUNCH_KINDS)
-    calls = calls[(begins | ends)[trace.name[calls]]]
-    calls = calls[np.lexsort((trace.ts[calls], trace.thread[calls]))]
-    pair = begins[trace.name[calls[:-1]]] & ends[trace.name[calls[1:]]]
-    pair &= np.diff(trace.thread[calls]) == 0
-    first, last = calls[:-1][pair], calls[1:][pair]
+    first, last = captures(trace)
     is_annotation = np.zeros(len(tree.rows), dtype=bool)
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
     annotations = annotations[trace.named(trace.name[annotations], _ANNOTATION.fullmatch)]
@@ -180,8 +172,7 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
     inside_another = (above != ROOT) & np.isin(tree.rows[above], calls)
     calls = calls[~inside_another]
     calls = calls[np.argsort(trace.ts[calls], kind="stable")]
-    threads = np.arange(len(trace.threads))
-    segment = _covering(trace, calls, segments, threads)
+    segment = _covering(trace, calls, segments, np.arange(len(trace.threads)))
     others = segment == NONE
     segment[others] = _covering(trace, calls[others], segments, trace.process_of_thread)
     return calls[segment != NONE], segment[segment != NONE]
@@ -248,11 +239,19 @@ def _captured_graph(
     parent = tree.parent_position[places]
     inside = np.isin(parent, places)
     nodes = _node_names(trace, rows)
+    args: dict[str, tuple[Int64Array, list[str]]] = {}
+    if len(own := np.flatnonzero(trace.named(trace.name[host], is_of_experts))):
+        args[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in host[own].tolist()]
+    for name, column in trace.args.items():
+        if (texts := column.texts) is not None and name != "kernel":
+            codes = column.at(host)
+            if len(having := np.flatnonzero(codes != NONE)):
+                args[name] = having, [texts[code] for code in codes[having].tolist()]
     return CapturedGraph(
         names=[trace.names[code] for code in trace.name[host].tolist()],
         kind=trace.kind[host],
         parent=np.where(inside, np.searchsorted(places, parent), ROOT).astype(np.int32),
-        args=_arguments(tree, host),
+        args=args,
         launches=np.searchsorted(places, position),
         nodes=nodes,
         likely=[
@@ -262,33 +261,16 @@ def _captured_graph(
     )
 
 
-def _arguments(tree: CallTree, rows: Int64Array) -> dict[str, tuple[Int64Array, list[str]]]:
-    """What operations were called with, shapes and groups of ranks, and what experts take."""
-    trace, found = tree.trace, {}
-    own = np.flatnonzero(trace.named(trace.name[rows], is_of_experts))
-    if len(own):
-        found[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in rows[own].tolist()]
-    for name, column in trace.args.items():
-        if column.texts is None or name == "kernel":
-            continue
-        codes = column.at(rows)
-        having = np.flatnonzero(codes != NONE)
-        if len(having):
-            found[name] = having, [column.texts[code] for code in codes[having].tolist()]
-    return found
-
-
 def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
     """What each launch starts: the kernel that the trace names, else of what kind it is."""
-    column = trace.arg("kernel")
-    texts = column.texts or []
-    said = {code: json_value(texts[code], strict=False) for code in set(column.values.tolist())}
-    named = {code: value for code, value in said.items() if isinstance(value, str)}
-    names = []
-    for code, call in zip(column.at(rows).tolist(), trace.name[rows].tolist(), strict=True):
-        kinds = (kind for kind, pattern in _NODES.items() if pattern.search(trace.names[call]))
-        kind = next(kinds)
-        names.append(named.get(code) or kind if kind == NAMELESS else kind)
+    column, names = trace.arg("kernel"), []
+    for code, row in zip(column.at(rows).tolist(), rows.tolist(), strict=True):
+        call = trace.name_of(row)
+        kind = next(kind for kind, pattern in _NODES.items() if pattern.search(call))
+        if kind == NAMELESS and code != NONE and column.texts:
+            said = json_value(column.texts[code], strict=False)
+            kind = said if isinstance(said, str) and said else kind
+        names.append(kind)
     return names
 
 

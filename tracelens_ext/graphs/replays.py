@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tracelens_ext.graphs.recorded import (
     holds_captures,
 )
 from tracelens_ext.modules.modules import MODULE_PREFIX
-from tracelens_ext.nesting import ROOT, nearest_marked
+from tracelens_ext.nesting import ROOT, at_or_above, nearest_marked
 from tracelens_ext.readers import read_trace
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, ArgColumn, EventKind, Int64Array, Replays, Trace
@@ -93,11 +94,10 @@ def with_replays(
 ) -> CallTree:
     """Add what was around the captured launches, once for each graph launch that replays them."""
     added = _Added(tree.trace, python_frames=tree.add_python_func)
-    same: dict[tuple[int, int, bytes], list[int]] = {}
+    same: defaultdict[tuple[int, int, bytes], list[int]] = defaultdict(list)
     for number, match in enumerate(matches):
         if match is not None:
-            key = match.capture, match.graph, match.node.tobytes()
-            same.setdefault(key, []).append(number)
+            same[match.capture, match.graph, match.node.tobytes()].append(number)
     for (capture, graph, node), numbers in same.items():
         added.add(
             captures[capture].graphs[graph],
@@ -126,13 +126,7 @@ class _Added:
         self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
     ) -> None:
         """Add a graph for n launches whose `events`, (n, m), replay the same nodes of it, (m,)."""
-        needed = np.zeros(len(graph.names), dtype=bool)
-        at = np.unique(graph.launches[node[node != NONE]])
-        while len(at):
-            needed[at] = True
-            at = np.unique(graph.parent[at])
-            at = at[at != ROOT]
-            at = at[~needed[at]]
+        needed = at_or_above(graph.parent, graph.launches[node[node != NONE]])
         if not self._python_frames:
             is_module = np.array([name.startswith(MODULE_PREFIX) for name in graph.names])
             needed &= is_module | (graph.kind != EventKind.PYTHON_FUNCTION)
@@ -159,8 +153,8 @@ class _Added:
             kept = np.flatnonzero(needed[having])
             rows = (begin + index[having[kept]]).ravel()
             if (known := self._texts.get(name)) is None:
-                texts = enumerate(self._trace.arg(name).texts or [])
-                known = self._texts[name] = {text: code for code, text in texts}
+                texts = self._trace.arg(name).texts or []
+                known = self._texts[name] = dict(zip(texts, range(len(texts)), strict=True))
             values = [known.setdefault(said[i], len(known)) for i in kept.tolist()]
             self._args.setdefault(name, []).append((rows, np.tile(values, len(launches))))
         self._rows += len(places) * len(launches)
@@ -169,7 +163,15 @@ class _Added:
         """The trace with all that was added."""
         trace = self._trace
         name, kind, parent, launch = map(np.concatenate, zip(*self._parts, strict=True))
-        none = np.full(self._rows, NONE)
+        none, args = np.full(self._rows, NONE), dict(trace.args)
+        for argument, parts in self._args.items():
+            column = trace.arg(argument)
+            rows, values = map(np.concatenate, zip(*parts, strict=True))
+            args[argument] = ArgColumn(
+                np.append(column.rows, len(trace) + rows).astype(np.int32),
+                np.append(column.values, values.astype(np.int64)),
+                list(self._texts[argument]),
+            )
         return replace(
             trace,
             ts=np.append(trace.ts, trace.ts[launch]),
@@ -181,22 +183,8 @@ class _Added:
             correlation=np.append(trace.correlation, none),
             external_id=np.append(trace.external_id, none),
             names=list(self._names),
-            args={**trace.args, **{name: self._argument(name) for name in self._args}},
-            replays=Replays(
-                parent=parent.astype(np.int32),
-                graph_launch=launch,
-                launch_of_gpu=self._launch_of_gpu,
-            ),
-        )
-
-    def _argument(self, name: str) -> ArgColumn:
-        """An argument of the trace with that of the added rows."""
-        column = self._trace.arg(name)
-        rows, values = (np.concatenate(parts) for parts in zip(*self._args[name], strict=True))
-        return ArgColumn(
-            np.append(column.rows, len(self._trace) + rows).astype(np.int32),
-            np.append(column.values, values.astype(np.int64)),
-            list(self._texts[name]),
+            args=args,
+            replays=Replays(parent.astype(np.int32), launch, self._launch_of_gpu),
         )
 
 
@@ -229,11 +217,10 @@ def read_captures(
     path = Path(source)
     is_folder = path.is_dir()
     files = _files_in(path) if is_folder else [path]
-    others = [
-        file for file in files if not known or os.path.realpath(known) != os.path.realpath(file)
-    ]
-    details = {folder: _read_details(folder / DETAILS) for folder in {f.parent for f in others}}
-    said = {file: details[file.parent].get(file.name, []) for file in others}
+    if known:
+        files = [file for file in files if os.path.realpath(known) != os.path.realpath(file)]
+    details = {folder: _read_details(folder / DETAILS) for folder in {f.parent for f in files}}
+    said = {file: details[file.parent].get(file.name, []) for file in files}
     found: list[Capture] = []
     passed_over: TraceFormatError | None = None
     wanted = _wanted(said, tokens)

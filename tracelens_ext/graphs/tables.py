@@ -15,7 +15,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.graphs.recorded import Capture
 from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import (
@@ -44,8 +44,6 @@ from tracelens_ext.work.grouping import (
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-
-_SEPARATOR = " > "
 
 
 def _graph_launches(work: GpuWork) -> pd.DataFrame:
@@ -101,22 +99,16 @@ def _sequences(work: GpuWork, events: Int64Array, launch: Int64Array, launches: 
 
 def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
     """The CPU ops around each position, outermost first: code of the path, texts (last: none)."""
-    parent = tree.parent_position
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
-    around = nearest_above(parent, positions, is_op)
-    needed = np.zeros(len(tree.rows), dtype=bool)
-    fresh = np.unique(around)
-    while len(fresh := fresh[fresh != ROOT]):
-        needed[fresh] = True
-        fresh = np.unique(nearest_above(parent, fresh, is_op))
-        fresh = fresh[~needed[fresh]]
-    places = np.flatnonzero(needed)
+    above = nearest_marked(tree.parent_position, is_op)
+    ops, launches = np.flatnonzero(is_op), np.sort(positions)
+    bounds = (np.searchsorted(launches, edge) for edge in (ops, tree.subtree_end[ops]))
+    ops = ops[np.less(*bounds)]  # those around a position
     index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
-    index[places] = np.arange(len(places))
-    above = index[nearest_above(parent, places, is_op)]
-    paths = find_paths(above, tree.trace.name[tree.rows[places]])
-    of_place = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
-    return of_place[index[around]], [*paths.texts(tree.trace.names, _SEPARATOR), ""]
+    index[ops] = np.arange(len(ops))
+    paths = find_paths(index[above[ops]], tree.trace.name[tree.rows[ops]])
+    of_op = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
+    return of_op[index[above[positions]]], [*paths.texts(tree.trace.names, " > "), ""]
 
 
 def _category_shares(
@@ -155,16 +147,7 @@ def _graph_operations(work: GpuWork) -> pd.DataFrame:
 
 
 _KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
-_SUMMED = [
-    "replays",
-    "gpu_events",
-    "matched",
-    "inserted",
-    "missing",
-    "gpu_time_ms",
-    "tokens",
-    "told",
-]
+_SUMMED = ["replays", "gpu_events", "matched", "inserted", "missing", "gpu_time_ms", "tokens"]
 
 
 def _graph_captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
@@ -191,7 +174,7 @@ def _graph_captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
         key = trace.name_of(row), capture.file, graph, NONE if size is None else size, capture.mode
         counts = 1, len(events), matched, len(events) - matched, nodes - matched
         rows.append((*key, *counts, duration[events].sum(), max(tokens, 0), int(tokens != NONE)))
-    frame = pd.DataFrame(rows, columns=_KEYS + _SUMMED)
+    frame = pd.DataFrame(rows, columns=[*_KEYS, *_SUMMED, "told"])
     frame = frame.groupby(_KEYS, sort=False, as_index=False).sum()
     says, sizes = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
     mean = frame.pop("tokens").to_numpy() / np.maximum(says, 1)
@@ -278,10 +261,7 @@ GRAPH_LAUNCHES = Table(
     notes=lambda analyzer, *_: _ask_for_captures(analyzer),
     charts=[
         Chart(
-            "GPU time by graph launch",
-            "graph_launches",
-            "site",
-            "busy_time_ms",
+            *("GPU time by graph launch", "graph_launches", "site", "busy_time_ms"),
             kind="stacked",
             top=15,
             series_column="category",

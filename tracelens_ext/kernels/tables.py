@@ -94,9 +94,7 @@ KERNEL_CATEGORIES = Table(
     table=kernels.kernel_category_summary,
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_kernel_category_summary()",
-    charts=[
-        _stacked("GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page"),
-    ],
+    charts=[_stacked("GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page")],
 )
 
 KERNELS_BY_CATEGORY = Table(

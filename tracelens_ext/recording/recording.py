@@ -259,7 +259,8 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
     long = long[~trace.named(trace.name[long], _WAITS.match)]
     yield _FIRST_USE, long, trace.end_of(long)
-    yield _CAPTURE, *captures(trace)
+    begins, ends = captures(trace)
+    yield _CAPTURE, begins, trace.end_of(ends)
     for what, pattern in _CALLS.items():
         rows = calls[trace.named(trace.name[calls], pattern.match)]
         yield what, rows, trace.end_of(rows)

@@ -29,11 +29,7 @@ from tracelens_ext.work.memoize import once_for_each
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"
 
-KIND_LABELS = {
-    EventKind.KERNEL: "kernel",
-    EventKind.MEMCPY: "memcpy",
-    EventKind.MEMSET: "memset",
-}
+KIND_LABELS = {EventKind.KERNEL: "kernel", EventKind.MEMCPY: "memcpy", EventKind.MEMSET: "memset"}
 #: What tables call each kind of event.
 KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 

@@ -26,8 +26,7 @@ from tracelens_ext.work.memoize import once_for_each
 #: Calls that start a kernel; `…LaunchHostFunc` starts none.
 _KERNEL: Final = re.compile(r"(?:cuda|hip|cu)\w*?Launch(?:\w*Kernel|ByPtr|Grid|$)")
 _COPY: Final = re.compile(r"(?:cuda|hip|cu)Memcpy")
-_BEGIN: Final = re.compile(r"(?:cuda|hip|cu)StreamBeginCapture")
-_END: Final = re.compile(r"(?:cuda|hip|cu)StreamEndCapture")
+_CAPTURE: Final = re.compile(r"(?:cuda|hip|cu)Stream(Begin|End)Capture")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +54,11 @@ def find_launches(work: GpuWork) -> Launches:
         starts |= trace.names_matching(_COPY.match)
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[starts[trace.name[calls]] & (trace.correlation[calls] > 0)]
-    begins, ended = captures(trace)
+    begins, ends = captures(trace)
     thread, ts = trace.thread[calls], trace.ts[calls]
     at = last_before(trace.thread[begins], trace.ts[begins], thread, ts)
     captured = at != NONE
-    captured[captured] = ts[captured] < ended[at[captured]]
+    captured[captured] = ts[captured] < trace.end_of(ends[at[captured]])
     calls = calls[~captured]
     above = tree.parent_position[tree.position[calls]]
     inside = above != ROOT
@@ -73,15 +72,19 @@ def find_launches(work: GpuWork) -> Launches:
     return Launches(rows, ~ran, graph[name], kernel[name], lane_of_calls(work, rows))
 
 
+def begins_capture(call: str) -> bool:
+    """Whether a runtime call of that name begins the capture of a stream."""
+    return (found := _CAPTURE.match(call)) is not None and found[1] == "Begin"
+
+
 def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
-    """The calls that begin a capture of a stream, by thread and time, and when each has ended."""
+    """The calls that begin captures of streams, by thread and time, and those that end them."""
     calls = trace.rows_of(*LAUNCH_KINDS)
-    is_begin, is_end = (trace.named(trace.name[calls], p.match) for p in (_BEGIN, _END))
-    edges = calls[is_begin | is_end]
+    edges = calls[trace.named(trace.name[calls], _CAPTURE.match)]
     edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
-    begins = trace.named(trace.name[edges], _BEGIN.match)
+    begins = trace.named(trace.name[edges], begins_capture)
     pair = begins[:-1] & ~begins[1:] & (np.diff(trace.thread[edges]) == 0)
-    return edges[:-1][pair], trace.end_of(edges[1:][pair])
+    return edges[:-1][pair], edges[1:][pair]
 
 
 def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
