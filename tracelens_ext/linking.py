@@ -14,13 +14,12 @@ import numpy as np
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, Trace
 
-_GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch")
 _OF_SEVERAL_DEVICES = re.compile(r"GraphLaunch|MultiDevice")
 
 
 def is_graph_launch(name: str) -> bool:
     """Whether a runtime call of that name launches a graph."""
-    return _GRAPH_LAUNCH.match(name) is not None
+    return name.startswith(("cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch"))
 
 
 def link(trace: Trace) -> Int64Array:
@@ -84,13 +83,10 @@ def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> 
 
     It starts one kernel on one device; in containers every rank may have the same process id.
     """
-    kernels = np.flatnonzero(
-        (launch_of_gpu != NONE) & (trace.kind[trace.gpu_rows] == EventKind.KERNEL)
-    )
-    if len(np.unique(trace.device[kernels])) < 2:
-        return
-    several = trace.names_matching(_OF_SEVERAL_DEVICES.search)
-    kernels = kernels[~several[trace.name[launch_of_gpu[kernels]]]]
+    is_kernel = trace.kind[trace.gpu_rows] == EventKind.KERNEL
+    kernels = np.flatnonzero((launch_of_gpu != NONE) & is_kernel)
+    calls = trace.name[launch_of_gpu[kernels]]
+    kernels = kernels[~trace.named(calls, _OF_SEVERAL_DEVICES.search)]
     kernels = kernels[np.lexsort((trace.device[kernels], launch_of_gpu[kernels]))]
     one_launch = np.diff(launch_of_gpu[kernels]) == 0
     astray = one_launch & (np.diff(trace.device[kernels]) != 0)

@@ -248,11 +248,9 @@ class Trace:
 
     def described(self, number: int) -> Device | None:
         """What the file says of a device; of one with a number of ROCm's, that of equal GPUs."""
-        for device in self.devices:
-            if device.ordinal == number:
-                return device
         alike = {replace(device, ordinal=number) for device in self.devices}
-        return alike.pop() if len(alike) == 1 else None
+        exact = (device for device in self.devices if device.ordinal == number)
+        return next(exact, alike.pop() if len(alike) == 1 else None)
 
     @cached_property
     def gpu_rows(self) -> npt.NDArray[np.int64]:
@@ -279,10 +277,9 @@ class Trace:
 
     def named(self, codes: IntArray, test: Callable[[str], object]) -> BoolArray:
         """Which of some codes of `names` pass a test; each of those names is tested once."""
-        asked = np.flatnonzero(np.bincount(codes, minlength=1))
         passes = np.zeros(len(self.names), dtype=bool)
-        names = map(self.names.__getitem__, asked.tolist())
-        passes[asked] = np.fromiter(map(test, names), bool, len(asked))
+        for code in np.flatnonzero(np.bincount(codes, minlength=1)).tolist():
+            passes[code] = bool(test(self.names[code]))
         return passes[codes]
 
     @cached_property

@@ -73,10 +73,8 @@ class CallTree:
             self._add_replays(trace.replays)
 
     def __repr__(self) -> str:
-        said = f"{len(self.rows):,} host events, {int(self.linked.sum()):,} of"
-        return short_repr(
-            "CallTree", f"{said} {len(self.linked):,} GPU events linked; {self.trace!r}"
-        )
+        linked = f"{int(self.linked.sum()):,} of {len(self.linked):,} GPU events linked"
+        return short_repr("CallTree", f"{len(self.rows):,} host events, {linked}; {self.trace!r}")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the outermost events by the GPU work below them."""
@@ -154,23 +152,19 @@ class CallTree:
 
         The captured launch that it replays, where that is known; else its launch.
         """
-        replays = self.trace.replays
-        if replays is None:
+        if (replays := self.trace.replays) is None:
             return self.launch_of_gpu
         return np.where(replays.launch_of_gpu != NONE, replays.launch_of_gpu, self.launch_of_gpu)
 
     @cached_property
     def launch_position_of_gpu(self) -> Int32Array:
         """Position in `rows` of `parent_of_gpu`, `NONE` when unlinked, (g,)."""
-        result = np.full(len(self.linked), NONE, dtype=np.int32)
-        result[self.linked] = self.position[self.parent_of_gpu[self.linked]]
-        return result
+        return np.append(self.position, np.int32(NONE))[self.parent_of_gpu]
 
     @cached_property
     def linked(self) -> BoolArray:
         """Whether each GPU event has a launch in the trace, (g,)."""
-        linked: BoolArray = self.launch_of_gpu != NONE
-        return linked
+        return np.not_equal(self.launch_of_gpu, NONE)
 
     @cached_property
     def is_operation(self) -> BoolArray:
@@ -188,7 +182,10 @@ class CallTree:
     @cached_property
     def cpu_op_of_gpu(self) -> Int64Array:
         """Row of the innermost CPU op around `parent_of_gpu`, `NONE` without, (g,)."""
-        return self._nearest_of_gpu(self.is_operation)
+        above = nearest_marked(self.parent_position, self.is_operation)
+        at = np.append(above, ROOT)[self.launch_position_of_gpu]  # the last is that of `NONE`
+        found: Int64Array = np.append(self.rows, NONE)[at]
+        return found
 
     @property
     def op_of_gpu(self) -> Int64Array:
@@ -198,16 +195,15 @@ class CallTree:
     @cached_property
     def by_graph(self) -> BoolArray:
         """Whether a graph launch started each GPU event, (g,)."""
-        graph = self.trace.names_matching(is_graph_launch)
         result = self.linked.copy()
-        result[result] = graph[self.trace.name[self.launch_of_gpu[result]]]
+        launches = self.trace.name[self.launch_of_gpu[result]]
+        result[result] = self.trace.named(launches, is_graph_launch)
         return result
 
     @cached_property
     def has_captured_op(self) -> BoolArray:
         """Whether the operation of each GPU event is from the capture of its graph, (g,)."""
-        captured: BoolArray = self.cpu_op_of_gpu >= self.trace.recorded
-        return captured
+        return np.greater_equal(self.cpu_op_of_gpu, self.trace.recorded)
 
     @cached_property
     def by_opaque_graph(self) -> BoolArray:
@@ -240,22 +236,13 @@ class CallTree:
         names = self.trace.names
         is_module = self.trace.names_matching(lambda name: name.startswith(_MODULE_PREFIX))
         frames = is_module[self.trace.name[self.rows]]
-        outer = nearest_marked(self.parent_position, frames)
+        outer = np.append(nearest_marked(self.parent_position, frames), ROOT)
         paths: dict[int, str] = {ROOT: ""}
         for at in np.flatnonzero(frames).tolist():  # parents come first
             name = names[self.trace.name[self.rows[at]]].removeprefix(_MODULE_PREFIX)
             above = paths[int(outer[at])]
             paths[at] = f"{above}/{name}" if above else name
-        launch = self.launch_position_of_gpu
-        return [paths[int(outer[at])] if at != NONE else "" for at in launch.tolist()]
-
-    def _nearest_of_gpu(self, marked: BoolArray) -> Int64Array:
-        launch = self.launch_position_of_gpu
-        above = np.full(len(launch), ROOT, dtype=np.int32)
-        above[self.linked] = nearest_marked(self.parent_position, marked)[launch[self.linked]]
-        result = np.full(len(launch), NONE, dtype=np.int64)
-        result[above != ROOT] = self.rows[above[above != ROOT]]
-        return result
+        return [paths[at] for at in outer[self.launch_position_of_gpu].tolist()]
 
     # Walking, one event at a time.
 
@@ -284,9 +271,7 @@ class CallTree:
     def subtree(self, row: int) -> list[int]:
         """The event itself and the host events below it, parents before children."""
         at = int(self.position[row])
-        if at == NONE:
-            return [row]
-        return [int(below) for below in self.rows[at : int(self.subtree_end[at])]]
+        return [row] if at == NONE else [*map(int, self.rows[at : self.subtree_end[at]])]
 
     def roots(self) -> list[int]:
         """The host events that no other encloses, thread by thread."""
@@ -295,7 +280,7 @@ class CallTree:
     def gpu_events(self, row: int) -> list[int]:
         """All GPU events that a host event, or anything below it, started, by start."""
         found = self._started_by(np.array(self.subtree(row)))
-        return [int(event) for event in found[np.argsort(self.trace.ts[found], kind="stable")]]
+        return found[np.argsort(self.trace.ts[found], kind="stable")].tolist()
 
     @cached_property
     def _by_launch(self) -> tuple[Int64Array, Int64Array]:

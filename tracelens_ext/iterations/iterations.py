@@ -54,7 +54,7 @@ class Iterations:
 
     def has_number(self, number: int) -> BoolArray:
         """Whether each iteration has this number; and False for the index `NONE`, (k + 1,)."""
-        return np.array([*(each == number for each in self.number), False], dtype=bool)
+        return np.array([each == number for each in [*self.number, None]], dtype=bool)
 
     def numbers(self, which: IntArray) -> list[str]:
         """The N of some iterations, by their index, as texts; empty for `NONE`."""
@@ -79,22 +79,17 @@ class Iterations:
         between is no idle time.
         """
         runs = np.full(len(self), NONE, dtype=np.int64)
-        run = 0
-        before: tuple[int, int] | None = None
-        for at in np.flatnonzero(self.whole).tolist():
-            this = (int(self.process[at]), self.number[at])
-            if before is not None and this != (before[0], before[1] + 1):
-                run += 1
-            runs[at], before = run, this
+        whole = np.flatnonzero(self.whole)
+        steps = np.array([self.number[at] for at in whole.tolist()], dtype=object)
+        follows = (np.diff(self.process[whole]) == 0) & (np.diff(steps) == 1)
+        runs[whole[:1]], runs[whole[1:]] = 0, np.cumsum(~follows.astype(bool))
         return runs
 
     def label(self, chosen: BoolArray) -> str:
         """Name the chosen iterations: `ProfilerStep#5 to #7`; empty for none."""
         numbers = sorted({self.number[at] for at in np.flatnonzero(chosen).tolist()})
-        if not numbers:
-            return ""
-        if len(numbers) == 1:
-            return f"ProfilerStep#{numbers[0]}"
+        if len(numbers) < 2:
+            return "".join(f"ProfilerStep#{number}" for number in numbers)
         if numbers[-1] - numbers[0] == len(numbers) - 1:
             return f"ProfilerStep#{numbers[0]} to #{numbers[-1]}"
         return f"{len(numbers)} between ProfilerStep#{numbers[0]} and #{numbers[-1]}"
@@ -133,15 +128,9 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
         launched_by = trace.process_of_thread[trace.thread[trace.gpu_rows]].astype(np.int64)
     elif len(np.unique(process)) == 1:
         launched_by[~tree.linked] = process[0]
-    return Iterations(
-        number=numbers,
-        process=process,
-        start=start,
-        end=end,
-        finished=(end > start) & (end < _recording_end(trace)),
-        of_gpu=of_gpu,
-        started_in=iteration_at((process, start, end), launched_by, trace.ts[trace.gpu_rows]),
-    )
+    started_in = iteration_at((process, start, end), launched_by, trace.ts[trace.gpu_rows])
+    finished = (end > start) & (end < _recording_end(trace))
+    return Iterations(numbers, process, start, end, finished, of_gpu, started_in)
 
 
 def _annotations(trace: Trace) -> tuple[Int64Array, npt.NDArray[np.object_]]:
@@ -169,12 +158,9 @@ def _repeated(numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64A
 
 def _recording_end(trace: Trace) -> int:
     """When the recording ended, ns since the trace's first event; far off when it is not said."""
-    if _RECORDING_ENDS in trace.names:
-        rows = trace.rows_of(EventKind.INSTANT)
-        rows = rows[trace.name[rows] == trace.names.index(_RECORDING_ENDS)]
-        if len(rows):
-            return int(trace.ts[rows].max())
-    return int(np.iinfo(np.int64).max)
+    rows = trace.rows_of(EventKind.INSTANT)
+    rows = rows[trace.named(trace.name[rows], _RECORDING_ENDS.__eq__)]
+    return int(trace.ts[rows].max()) if len(rows) else np.iinfo(np.int64).max
 
 
 def named_iterations(
@@ -184,13 +170,13 @@ def named_iterations(
     trace, pattern = tree.trace, user_pattern(annotation, "annotation")
     if pattern is None:
         steps = find_iterations(tree)
-        if not len(steps) and len(frames := engine_frames(trace)):
-            process = trace.process_of_thread[trace.thread[frames]]
-            frames = frames[np.lexsort((trace.ts[frames], process))]
-            names = [trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
-            steps = iterations_of(tree, frames, list(range(len(frames))))
-            return steps, [f"{name}#{at}" for at, name in enumerate(names)], 0
-        return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+        if len(steps) or not len(frames := engine_frames(trace)):
+            return steps, [f"ProfilerStep#{number}" for number in steps.number], 0
+        process = trace.process_of_thread[trace.thread[frames]]
+        frames = frames[np.lexsort((trace.ts[frames], process))]
+        names = [trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
+        labels = [f"{name}#{at}" for at, name in enumerate(names)]
+        return iterations_of(tree, frames, list(range(len(frames)))), labels, 0
     rows = found = _matching(trace, pattern)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
@@ -203,12 +189,10 @@ def named_iterations(
 def _matching(trace: Trace, pattern: UserPattern) -> Int64Array:
     """The rows of the annotations that match; of the CPU ops, where no annotation does."""
     matching = trace.names_matching(pattern.search)
-    for kind in (EventKind.USER_ANNOTATION, EventKind.CPU_OP):
-        rows: Int64Array = trace.rows_of(kind)
-        rows = rows[matching[trace.name[rows]]]
-        if len(rows):
-            return rows
-    return np.empty(0, dtype=np.int64)
+    rows: Int64Array = trace.rows_of(*_KINDS)
+    rows = rows[matching[trace.name[rows]]]
+    annotations = rows[trace.kind[rows] == EventKind.USER_ANNOTATION]
+    return annotations if len(annotations) else rows
 
 
 def engine_frames(trace: Trace) -> Int64Array:
@@ -261,7 +245,7 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     more than an operation does.
     """
     trace, launch = tree.trace, tree.launch_of_gpu[tree.linked]
-    rows = tree.rows[np.isin(trace.kind[tree.rows], (EventKind.USER_ANNOTATION, EventKind.CPU_OP))]
+    rows = tree.rows[np.isin(trace.kind[tree.rows], _KINDS)]
     rows = rows[np.isin(trace.thread[rows], trace.thread[launch])]
     process = trace.process_of_thread[trace.thread]
     order = by_group_and_time(process[launch], trace.ts[launch])
@@ -284,16 +268,11 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     kept = (score >= max(_OF_THE_BEST * score.max(), 1e-9)) & (~found["op"] | likelier)
     found = found.assign(score=-score.round(2), depth=families["depth"].mean())[kept]
     found = found.sort_values(["score", "depth"]).head(most)
-    return [
-        _expression(name, any_number=names > 1)
-        for name, names in zip(found["name"], found["names"], strict=True)
-    ]
-
-
-def _expression(name: str, *, any_number: bool) -> str:
-    """What matches a name; with any other numbers in it too."""
-    text = _SPECIAL.sub(r"\\\g<0>", name)
-    return f"^{_NUMBER.sub('[0-9]+', text) if any_number else text}$"
+    expressions = []
+    for name, names in zip(found["name"], found["names"], strict=True):
+        text = _SPECIAL.sub(r"\\\g<0>", name)
+        expressions.append(f"^{_NUMBER.sub('[0-9]+', text) if names > 1 else text}$")
+    return expressions
 
 
 #: How an event is of a step: it was launched in it, or started on the GPU during it.
@@ -323,7 +302,11 @@ class Selection:
             selected &= iterations.has_number(self.pstep)[of_gpu]
         for what, wanted in (("stream", self.stream), ("device", self.device)):
             if wanted is not None:
-                selected &= _numbered(what, getattr(work.trace, what), wanted)
+                numbers = getattr(work.trace, what)
+                if wanted not in numbers:
+                    has = ", ".join(map(str, np.unique(numbers).tolist()[:20])) or "none"
+                    raise UsageError(f"no GPU event ran on {what} {wanted}; the trace has {has}")
+                selected &= numbers == wanted
         if self.category is not None:
             selected &= _of_category(work, self.category)
         return selected
@@ -364,14 +347,6 @@ def _with_step(work: GpuWork, number: int) -> Iterations:
         has = f"it has {there}" if there else "it has no ProfilerStep#N at all"
         raise UsageError(f"there is no ProfilerStep#{number} in the trace; {has}")
     return iterations
-
-
-def _numbered(what: str, numbers: Int64Array, wanted: int) -> BoolArray:
-    selected: BoolArray = numbers == wanted
-    if not selected.any():
-        present = ", ".join(str(n) for n in np.unique(numbers).tolist()[:20]) or "none"
-        raise UsageError(f"no GPU event ran on {what} {wanted}; the trace has {present}")
-    return selected
 
 
 def _of_category(work: GpuWork, wanted: str) -> BoolArray:

@@ -11,7 +11,7 @@ exceed the wall time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork, find_lanes
+from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.launches import find_launches
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression
@@ -102,12 +103,10 @@ def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> B
     if not trace.conventions.gpu_by_process:
         return np.ones(len(process), dtype=bool)
     of_gpu = trace.process_of_thread[trace.thread[trace.gpu_rows]]
-    # One number for each pair of process and device.
-    numbers, code = np.unique(np.concatenate((trace.device, device)), return_inverse=True)
-    pair = np.concatenate((of_gpu, process)).astype(np.int64) * len(numbers) + code
-    shown: BoolArray = ~np.isin(process, of_gpu)  # of a process without GPU work every device
-    shown |= np.isin(pair[len(of_gpu) :], pair[: len(of_gpu)])
-    return shown
+    keys = np.concatenate((of_gpu, process)), np.concatenate((trace.device, device))
+    _, pair = number_groups(keys)
+    used = np.isin(pair[len(of_gpu) :], pair[: len(of_gpu)])
+    return used | ~np.isin(process, of_gpu)  # of a process without GPU work every device
 
 
 def is_category_time(column: str) -> bool:
@@ -213,49 +212,43 @@ def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, floa
 
 def _notes(
     work: GpuWork, iterations: Iterations, nested: int, statistics: pd.DataFrame
-) -> list[str]:
-    notes = []
+) -> Iterator[str]:
     if unfinished := int((~iterations.whole).sum()):
-        notes.append(
+        yield (
             f"{unfinished:,} of {len(iterations):,} iterations are not whole (launched no GPU work,"
             " or were open when the recording ended) and not in the statistics."
         )
     if nested:
-        notes.append(f"{nested:,} annotations lie within another that matches, and do not count.")
+        yield f"{nested:,} annotations lie within another that matches, and do not count."
     outside = _owner(work, iterations) == NONE
     if len(iterations) and outside.any():
-        notes.append(
+        yield (
             f"{work.count_text(outside)} were launched outside of all iterations, or their launch"
             " is not in the trace."
         )
     if (by_time := ~outside & (iterations.of_gpu == NONE)).any():
-        notes.append(
+        yield (
             f"{work.count_text(by_time)} without a launch in the trace count in the iteration"
             " during which they started."
         )
-    notes += _note_on_communication(work, ~outside)
+    yield from _note_on_communication(work, ~outside)
     if len(statistics) and int(statistics["iterations"].max()) < ODD_AMONG:
-        notes.append(f"No iteration is called odd: that takes {ODD_AMONG} whole ones.")
-    return notes
+        yield f"No iteration is called odd: that takes {ODD_AMONG} whole ones."
 
 
-def _note_on_communication(work: GpuWork, inside: BoolArray) -> list[str]:
+def _note_on_communication(work: GpuWork, inside: BoolArray) -> Iterator[str]:
     """Say so where the chosen rules call other events communication than the built-in ones do."""
     if work.categories is None or COMMUNICATION not in work.categories.labels:
-        return []
+        return
     chosen = work.categories.code == work.categories.labels.index(COMMUNICATION)
     usual = work.is_communication
     counts = {"more": inside & chosen & ~usual, "fewer": inside & ~chosen & usual}
-    told = " and ".join(f"{which.sum():,} {how}" for how, which in counts.items() if which.any())
-    note = (
-        "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
-        f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
-        f" communication ({told})."
-    )
-    return [note] if told else []
-
-
-# `annotation` says what is an iteration, `ProfilerStep#N` by default.
+    if told := " and ".join(f"{each.sum():,} {how}" for how, each in counts.items() if each.any()):
+        yield (
+            "exposed_comm_time_ms goes by the built-in rules, so that traces can be compared;"
+            f" {COMMUNICATION}{CATEGORY_ENDING} by the chosen ones, which call other GPU events"
+            f" communication ({told})."
+        )
 
 
 def _iterations(work: GpuWork, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
@@ -315,10 +308,7 @@ TABLES = [
         asked_by="iterations",
         charts=[
             Chart(
-                "Iterations",
-                "iterations",
-                "iteration",
-                "wall_time_ms",
+                *("Iterations", "iterations", "iteration", "wall_time_ms"),
                 kind="iterations",
                 on="page",
             )

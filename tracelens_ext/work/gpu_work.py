@@ -67,25 +67,19 @@ class GpuWork:
         self.start: Int64Array = self.trace.ts[self.rows]
         self.duration: Int64Array = self.trace.dur[self.rows]
 
+        #: end of each event in ns since the trace's first event, (g,)
+        self.end: Int64Array = self.start + self.duration
+        #: whether each event is a kernel, (g,)
+        self.is_kernel: BoolArray = self.kind == EventKind.KERNEL
+
     def __len__(self) -> int:
         return len(self.rows)
-
-    @cached_property
-    def end(self) -> Int64Array:
-        """End of each event in ns since the trace's first event, (g,)."""
-        return self.start + self.duration
 
     def count_text(self, which: BoolArray) -> str:
         """How many events these are: `509 GPU events (30.1 % of GPU time)`."""
         count, total = int(which.sum()), int(self.duration.sum())
         share = 100.0 * int(self.duration[which].sum()) / total if total else 0.0
         return f"{count:,} GPU events ({share:.1f} % of GPU time)"
-
-    @cached_property
-    def is_kernel(self) -> BoolArray:
-        """Whether each event is a kernel, (g,)."""
-        result: BoolArray = self.kind == EventKind.KERNEL
-        return result
 
     @cached_property
     def counted(self) -> BoolArray:
@@ -126,10 +120,9 @@ class GpuWork:
     @cached_property
     def is_communication(self) -> BoolArray:
         """Whether the built-in packs call an event communication, whatever was chosen, (g,)."""
-        chosen = self.categorizer
-        asked = chosen is not None and chosen.is_builtin  # the same question, asked already
-        found = self.categories if asked else None
-        found = found or self._categorize(builtin_categorizer())
+        found = self.categories  # the same question, perhaps asked already
+        if found is None or self.categorizer is None or not self.categorizer.is_builtin:
+            found = self._categorize(builtin_categorizer())
         wanted = np.array([label == COMMUNICATION for label in found.labels])
         result: BoolArray = wanted[found.code] & self.is_kernel
         return result

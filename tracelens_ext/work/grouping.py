@@ -204,9 +204,6 @@ def items_before(
     present = np.flatnonzero(count)
     wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
     begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
-    if len(present) == 1:
-        result[:] = begins[0] + np.searchsorted(time[begins[0] : ends[0]], asked_time)
-        return result
     bounds = np.cumsum(count[present])
     places = np.split(stable_order(asked_group - least), bounds)  # and what is left: nothing
     for begin, end, asked in zip(begins, ends, places, strict=False):
@@ -238,10 +235,8 @@ def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, In
 def outermost(group: IntArray, end: Int64Array) -> BoolArray:
     """Which ranges lie in no other of their group; they come by group, start and descending end."""
     keep: BoolArray = np.ones(len(group), dtype=bool)
-    for number in np.unique(group).tolist():
-        those = np.flatnonzero(group == number)
-        reach = np.maximum.accumulate(end[those])
-        keep[those[1:]] = end[those[1:]] > reach[:-1]
+    reach = running_maximum(group, end)[0]
+    keep[1:] = (end[1:] > reach[:-1]) | (np.diff(group) != 0)
     return keep
 
 

@@ -96,12 +96,10 @@ def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
     launch, lane = work.tree.launch_of_gpu[linked], find_lanes(work, "device").of_gpu[linked]
     result = np.full(len(rows), NONE, dtype=np.int64)
     places: list[IntArray] = [np.arange(len(trace.threads)), trace.process_of_thread]
-    for place in places:
+    for place in places if len(launch) else ():
         order = by_group_and_time(place[trace.thread[launch]], trace.ts[launch])
         group, time = place[trace.thread[launch[order]]], trace.ts[launch[order]]
         left = np.flatnonzero(result == NONE)
-        if not len(order) or not len(left):
-            break
         asked = place[trace.thread[rows[left]]]
         at = items_before(group, time, asked, trace.ts[rows[left]] + 1)
         for near in (np.minimum(at, len(order) - 1), np.maximum(at - 1, 0)):  # the last one wins
@@ -116,8 +114,6 @@ def place_of(work: GpuWork, row: int) -> str:
     if trace.kind[row] not in LAUNCH_KINDS:
         return trace.name_of(row)
     above = list(work.tree.ancestors(row))
-    for kinds in ((EventKind.CPU_OP,), (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)):
-        for each in above:
-            if trace.kind[each] in kinds:
-                return trace.name_of(each)
-    return trace.name_of(row)
+    kinds = (EventKind.CPU_OP,), (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
+    found = (each for wanted in kinds for each in above if trace.kind[each] in wanted)
+    return trace.name_of(next(found, row))

@@ -14,8 +14,6 @@ class UserPattern:
     """An expression of a user, who knows it as `what`; searches have the time limit of rules."""
 
     def __init__(self, given: str | re.Pattern[str], what: str) -> None:
-        import re
-
         import regex
 
         from tracelens_ext.categorize.matcher import TimedPattern
