@@ -13,11 +13,11 @@ from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.kernels.kernels import ARGUMENTS
 from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import module_of_gpu
-from tracelens_ext.nesting import ROOT, nearest_above
+from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.operations.launchers import op_argument
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.timeline.timeline import total_time_ns
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, BoolArray, EventKind, Int64Array
 from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
 from tracelens_ext.work.grouping import (
     Labelled,
@@ -56,8 +56,11 @@ def kernel_statistics(
     mask = (selection or Selection()).of(work)
     keys: Labelled = {"kernel_name": simple_codes(work), "kind": (work.kind, KIND_NAMES)}
     columns, groups = group_labelled(keys, work.duration, mask)
-    full, example = _full_names(work.name[mask], groups.number, len(groups))
-    kind = columns.pop("kind")
+    name, kind = work.name[mask], columns.pop("kind")
+    first, pair = number_groups([groups.number, name])
+    full = groups.number[first]  # the group of each full name
+    order = np.lexsort((first, -np.bincount(pair), full))
+    example = name[first[order[np.unique(full[order], return_index=True)[1]]]]
     columns |= {
         **groups.figures("count", "avg_time_us", "total_time_us"),
         "std_time_us": groups.deviation(work.duration[mask]) / NS_PER_US,
@@ -66,9 +69,10 @@ def kernel_statistics(
         **groups.figures("min_time_us", "max_time_us"),
         "kind": kind,
     }
-    for name, (code, labels) in work.category_key.items():
-        columns[name] = joined(groups.number, dict(enumerate(labels)), code[mask], len(groups))
-    columns |= {"full_names": full, "example_full_name": texts(example, work.trace.names)}
+    for column, (code, labels) in work.category_key.items():
+        columns[column] = joined(groups.number, dict(enumerate(labels)), code[mask], len(groups))
+    columns["full_names"] = np.bincount(full, minlength=len(groups))
+    columns["example_full_name"] = texts(example, work.trace.names)
     by = [SORTS[sort][0], "total_time_us", "kernel_name"]
     frame = pd.DataFrame(columns).sort_values(by, ascending=[False, False, True], ignore_index=True)
     frame.insert(0, "rank", np.arange(1, len(frame) + 1))
@@ -96,16 +100,6 @@ def kernel_full_names(
     return frame[shown].reset_index(drop=True)
 
 
-def _full_names(name: np.ndarray, code: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
-    """How many names each group has, and its most frequent one, both (k,)."""
-    first, pair = number_groups([code, name])
-    often = np.bincount(pair, minlength=len(first))
-    group = code[first]
-    order = np.lexsort((first, -often, group))
-    leading = order[np.unique(group[order], return_index=True)[1]]
-    return np.bincount(group, minlength=size).astype(np.int64), name[first[leading]]
-
-
 #: Python frames that only pass a call on: of PyTorch, Triton, Python itself and its built-ins.
 _PASSES_ON = re.compile(
     r"nn\.Module: |<(?!eval_with_key)|(?:.*/)?(?:torch|triton|pybind11)/"
@@ -123,10 +117,8 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
     name = trace.name[tree.rows]
     frames = trace.kind[tree.rows] == EventKind.PYTHON_FUNCTION
     is_source = frames & ~trace.named(name, _PASSES_ON.match)
-    linked = positions != NONE
-    source = np.full(len(positions), len(trace.names), dtype=np.int64)
-    above = nearest_above(tree.parent_position, positions[linked], is_source)
-    source[linked] = np.where(above == ROOT, len(trace.names), name[above])
+    above = np.append(nearest_marked(tree.parent_position, is_source), ROOT)[positions]
+    source = np.append(name, len(trace.names))[above]  # the last are those of `ROOT`
     layer, paths = module_of_gpu(work)
     keys: Labelled = {
         "kernel_name": (work.name, trace.names),

@@ -13,16 +13,6 @@ from tracelens_ext.tree import UNLINKED
 from tracelens_ext.work.gpu_work import GpuWork
 
 
-def _kernels_by_category(work: GpuWork) -> pd.DataFrame:
-    """GPU time by operation, category and kernel."""
-    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work))
-
-
-def _kernel_names(work: GpuWork) -> pd.DataFrame:
-    """GPU time by kernel."""
-    return _as_described(KERNELS, kernels.kernel_names(work))
-
-
 def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
     """The columns in the order of their descriptions, short names among them."""
     frame = with_short_names(frame)
@@ -52,7 +42,7 @@ KERNELS = Table(
         kind: `kernel`, `memcpy` or `memset`
         kernel_name: as the trace has it
         """,
-    table=_kernel_names,
+    table=lambda work: _as_described(KERNELS, kernels.kernel_names(work)),
     when=[GPU_EVENTS, KERNELS_WANTED],
     method='table("kernels")',
     answer="Top kernels",
@@ -117,7 +107,7 @@ KERNELS_BY_CATEGORY = Table(
         streams: that it ran on
         kernel_name: as the trace has it
         """,
-    table=_kernels_by_category,
+    table=lambda work: _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work)),
     when=[GPU_EVENTS, KERNELS_WANTED],
     method="get_df_kernel_summary(detail=True)",
     charts=[

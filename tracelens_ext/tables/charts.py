@@ -116,16 +116,12 @@ def _ranked(
 
     Rows of zeros are left out; those beyond `most` are summed in one row.
     """
-    some = (sums != 0).any(axis=1)
-    if only:
-        order = [names.index(name) for name in only if name in names]
-    else:
-        order = np.argsort(-np.abs(sums.sum(axis=1)), kind="stable").tolist()
-    order = [place for place in order if some[place]]
+    by_sum = np.argsort(-np.abs(sums.sum(axis=1)), kind="stable").tolist()
+    order = [names.index(name) for name in only if name in names] if only else by_sum
+    order = [place for place in order if sums[place].any()]
     # One row more is shown rather than called "1 others".
     shown, rest = (order, []) if len(order) <= most + 1 else (order[:most], order[most:])
     chosen = [names[place] for place in shown]
     if not rest:
         return chosen, sums[shown]
-    others = sums[rest].sum(axis=0)
-    return [*chosen, f"({len(rest):,} others)"], np.vstack([sums[shown], others])
+    return [*chosen, f"({len(rest):,} others)"], np.vstack([sums[shown], sums[rest].sum(axis=0)])

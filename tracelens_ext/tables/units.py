@@ -11,7 +11,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -129,14 +129,6 @@ _SPELLED_RATES = {
 _WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
 
 _COUNT_WORDS = frozenset({"count", "counts", "calls", "num", "number", "nelems", "occurrences"})
-_COUNTED_THINGS = frozenset(
-    {"launches", "kernels", "events", "iterations", "ops", "rows", "devices", "streams", "steps"}
-)
-_TIME_WORDS = frozenset({"time", "duration", "dur", "latency", "gap", "busy", "idle"})
-_IDENTIFIER_WORDS = frozenset(
-    {"id", "ids", "uid", "pid", "tid", "stream", "device", "rank", "correlation", "iteration"}
-    | {"index", "row", "sequence", "external", "seq", "step", "node", "column"}
-)
 _DIFFERENCE_WORDS = frozenset({"difference", "diff", "delta", "change", "changed"})
 _TIME_UNITS = {
     "ns": Unit(Quantity.TIME, "ns"),
@@ -148,6 +140,17 @@ _TIME_UNITS = {
     "sec": Unit(Quantity.TIME, "s", 3),
     "seconds": Unit(Quantity.TIME, "s", 3),
 }
+#: What words tell where no unit is named, the most telling first.
+_TELLING = (
+    ("ratio speedup factor", Unit(Quantity.RATIO, "x", 2)),
+    ("time duration dur latency gap busy idle", _TIME_UNITS["us"]),
+    (
+        "id ids uid pid tid stream device rank correlation iteration index row sequence seq step node",
+        Unit(Quantity.IDENTIFIER),
+    ),
+    ("external column", Unit(Quantity.IDENTIFIER)),
+    ("launches kernels events iterations ops rows devices streams steps", Unit(Quantity.COUNT)),
+)
 _SIZE_UNITS = {"bytes": Unit(Quantity.BYTES, "B"), "byte": Unit(Quantity.BYTES, "B")} | {
     name.lower(): Unit(Quantity.RATE, name, 3) for name in ("kB", "KiB", "MB", "MiB", "GB", "GiB")
 }
@@ -158,9 +161,8 @@ def unit_of(column: str) -> Unit:
     """Read the unit from a column's name, such as `avg_time_us`, `Kernel duration (µs)_count`."""
     words = _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", column).lower())
     unit = _unsigned_unit(column, words)
-    if _DIFFERENCE_WORDS.isdisjoint(words) or unit.quantity is Quantity.IDENTIFIER:
-        return unit
-    return Unit(unit.quantity, unit.symbol, unit.decimals, signed=True)
+    signed = unit.quantity is not Quantity.IDENTIFIER and not _DIFFERENCE_WORDS.isdisjoint(words)
+    return replace(unit, signed=signed)
 
 
 def _unsigned_unit(column: str, words: list[str]) -> Unit:
@@ -169,24 +171,15 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
         return Unit(Quantity.PERCENT, "%", 2)
     if column in _SPELLED_RATES:
         return Unit(Quantity.RATE, _SPELLED_RATES[column], 3)
-    rate = _RATE.search(column)
-    if rate:
+    if rate := _RATE.search(column):
         return Unit(Quantity.RATE, rate.group(0), 2)
     if not _COUNT_WORDS.isdisjoint(words):
         return Unit(Quantity.COUNT)
     for word in reversed(words):  # the unit stands at the end of a name
-        named = _TIME_UNITS.get(word) or _SIZE_UNITS.get(word)
-        if named:
+        if named := _TIME_UNITS.get(word) or _SIZE_UNITS.get(word):
             return named
-    if not {"ratio", "speedup", "factor"}.isdisjoint(words):
-        return Unit(Quantity.RATIO, "x", 2)
-    if not _TIME_WORDS.isdisjoint(words):
-        return _TIME_UNITS["us"]
-    if not _IDENTIFIER_WORDS.isdisjoint(words):
-        return Unit(Quantity.IDENTIFIER)
-    if not _COUNTED_THINGS.isdisjoint(words):
-        return Unit(Quantity.COUNT)
-    return Unit(Quantity.UNKNOWN)
+    told = (unit for telling, unit in _TELLING if not set(telling.split()).isdisjoint(words))
+    return next(told, Unit(Quantity.UNKNOWN))
 
 
 _LADDERS = (("ns", "µs", "ms", "s"), ("B", "kB", "MB", "GB"))
