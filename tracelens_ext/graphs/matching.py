@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -165,8 +166,7 @@ class GraphMatcher:
         ]
         self._budget = AlignmentBudget()
         self._candidates = cache(self._find_candidates)
-        self._fit, self._best = cache(self._find_fit), cache(self._find_best)
-        self._aligned = cache(self._align)
+        self._fit, self._aligned = cache(self._find_fit), cache(self._align)
         self._previous = (NONE, NONE)
 
     def matches(self) -> list[Match | None]:
@@ -180,7 +180,6 @@ class GraphMatcher:
         return np.array([numbers.setdefault(node, len(numbers)) for node in nodes], dtype=np.int32)
 
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
-        """The GPU events of each graph launch."""
         events = np.concatenate([np.empty(0, dtype=np.int64), *self._launches.events])
         rows = trace.gpu_rows[events]
         used, name = np.unique(trace.name[rows], return_inverse=True)
@@ -235,7 +234,9 @@ class GraphMatcher:
     ) -> Match | None:
         """The match of a launch that is at some place among the `count` launches of its step."""
         sequence = self._sequences[launch]
-        most, graphs = self._best(sequence, candidates)
+        fits = {i: self._fit(sequence, i) for i in candidates}
+        most = max((score for score, _ in fits.values()), default=(0, 0))
+        graphs = {i: of_i for i, (score, of_i) in fits.items() if score == most}
         if not graphs or 2 * most[0] < max(len(sequence.node) // _ITEM, -most[1]):
             return None
         chosen = [self._piece(capture, pieces, place, count) for capture, pieces in graphs.items()]
@@ -244,14 +245,6 @@ class GraphMatcher:
             return None
         self._previous = capture, graph = chosen[0]
         return Match(capture, graph, self._aligned(sequence, self._graphs[capture][graph]))
-
-    def _find_best(
-        self, sequence: _Sequence, candidates: tuple[int, ...]
-    ) -> tuple[tuple[int, int], dict[int, list[int]]]:
-        """How well the best captured graphs fit a launch, and which these are, by capture."""
-        fits = {i: self._fit(sequence, i) for i in candidates}
-        most = max((score for score, _ in fits.values()), default=(0, 0))
-        return most, {i: of_i for i, (score, of_i) in fits.items() if score == most}
 
     def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
         """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.
@@ -269,9 +262,9 @@ class GraphMatcher:
     def _find_fit(self, sequence: _Sequence, capture: int) -> tuple[tuple[int, int], list[int]]:
         """How well a capture fits a launch (events, less of the graph), and its graphs that do."""
         best, graphs = (0, 0), list[int]()
-        of_content: dict[_Content, list[int]] = {}
+        of_content: defaultdict[_Content, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._graphs[capture]):
-            of_content.setdefault(content, []).append(graph)
+            of_content[content].append(graph)
         same = _Content(sequence.node, sequence.node)
         likely = [(len(sequence.node) // _ITEM, same)]
         if same not in of_content:  # else none can be better

@@ -253,10 +253,7 @@ GRAPH_LAUNCHES = Table(
     table=lambda analyzer: _graph_launches(analyzer.work),
     when=[
         GPU_EVENTS,
-        Condition(
-            "a graph launch started GPU events",
-            lambda analyzer, _: bool(analyzer.tree.by_graph.any()),
-        ),
+        Condition("a graph launch started GPU events", lambda a, _: bool(a.tree.by_graph.any())),
     ],
     notes=lambda analyzer, *_: _ask_for_captures(analyzer),
     charts=[

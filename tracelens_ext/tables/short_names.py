@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from os.path import commonprefix
 
@@ -63,10 +64,9 @@ def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.Dat
 
 
 def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
-    """The texts that share a label."""
-    groups: dict[str, list[str]] = {}
+    groups: defaultdict[str, list[str]] = defaultdict(list)
     for text in texts:
-        groups.setdefault(labels[text], []).append(text)
+        groups[labels[text]].append(text)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -76,8 +76,7 @@ def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
         return cut_end(text, width, mark)
     room = width - 2 * len(mark)
     head = room // 2
-    start = max(differ_at - min(_WORD_BEFORE, room // 4), head)
-    rest = text[start:]
+    rest = text[max(differ_at - min(_WORD_BEFORE, room // 4), head) :]
     return _head(text, head) + mark + cut_end(rest, width - head - len(mark), mark)
 
 
@@ -87,7 +86,6 @@ def cut_end(text: str, width: int, mark: str = "…") -> str:
 
 
 def _head(text: str, width: int) -> str:
-    """Keep as many characters as fit the width."""
     head = text[: max(width, 0)]
     while head and _cells(head) > width:
         head = head[:-1]

@@ -144,11 +144,8 @@ _TIME_UNITS = {
 _TELLING = (
     ("ratio speedup factor", Unit(Quantity.RATIO, "x", 2)),
     ("time duration dur latency gap busy idle", _TIME_UNITS["us"]),
-    (
-        "id ids uid pid tid stream device rank correlation iteration index row sequence seq step node",
-        Unit(Quantity.IDENTIFIER),
-    ),
-    ("external column", Unit(Quantity.IDENTIFIER)),
+    ("id ids uid pid tid stream device rank correlation iteration", Unit(Quantity.IDENTIFIER)),
+    ("index row sequence external seq step node column", Unit(Quantity.IDENTIFIER)),
     ("launches kernels events iterations ops rows devices streams steps", Unit(Quantity.COUNT)),
 )
 _SIZE_UNITS = {"bytes": Unit(Quantity.BYTES, "B"), "byte": Unit(Quantity.BYTES, "B")} | {
