@@ -50,9 +50,8 @@ def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
     share = np.zeros(len(start), dtype=np.int64)
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end)
-    # What is covered when an event starts; before the first event nothing is.
-    covered = np.concatenate((start[:1], reach[:-1]))
+    # Before the first event nothing is covered.
+    covered = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
     share[order] = np.maximum(end - np.maximum(start, covered), 0)
     return share
 

@@ -113,13 +113,11 @@ class MangledName:
     """
 
     def __init__(self, text: str) -> None:
-        self._text, self._place = text, 0
+        self._text, self._place = text, len("_Z")
         self._known: list[str] = []  # what the text may refer to, by number
 
     def function(self) -> str:
         """The function with its namespaces and template arguments, without its parameters."""
-        if not self._takes("_Z"):
-            raise ValueError
         return self._nested() if self._takes("N") else self._plain()
 
     def _takes(self, text: str) -> bool:
@@ -140,8 +138,7 @@ class MangledName:
 
     def _source(self) -> str:
         length = self._match(_LENGTH)
-        end = self._place + int(length[0]) if length else 0
-        if length is None or end > len(self._text):
+        if length is None or (end := self._place + int(length[0])) > len(self._text):
             raise ValueError
         name, self._place = self._text[self._place : end], end
         return "(anonymous namespace)" if name.startswith(_UNNAMED) else name
@@ -200,8 +197,7 @@ class MangledName:
             return self._knows(known + self._arguments()) if self._takes("I") else known
         if self._takes("N"):
             return self._nested()
-        sign = _COMPOUND.get(self._text[self._place])
-        if sign is not None:
+        if sign := _COMPOUND.get(self._text[self._place]):
             self._place += 1
             return self._knows(self._type() + sign)
         return self._plain()

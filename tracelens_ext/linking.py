@@ -36,8 +36,7 @@ def link(trace: Trace) -> Int64Array:
     ids, wanted = _ids(trace, launches, gpu)
     order = np.argsort(ids, kind="stable")
     launches, ids = launches[order], ids[order]
-    first = np.searchsorted(ids, wanted, "left")
-    last = np.searchsorted(ids, wanted, "right")
+    first, last = (np.searchsorted(ids, wanted, side) for side in ("left", "right"))
     found = (last > first) & (trace.correlation[gpu] > 0)
     result[found] = launches[first[found]]
     several = np.flatnonzero(found & (last - first > 1))

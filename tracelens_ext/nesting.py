@@ -43,8 +43,7 @@ def nest(
     order = _tree_order(thread, start, end, tie)
     lane, left, right = thread[order], start[order], end[order]
     candidate = np.arange(-1, len(order) - 1, dtype=np.int32)
-    if len(order):
-        candidate[np.flatnonzero(np.diff(lane, prepend=-1))] = ROOT
+    candidate[np.diff(lane, prepend=-1) != 0] = ROOT
     leaf = childless[order]
     # Of two equal intervals that have no children neither is the parent; they follow one another.
     twin = np.zeros(len(order), dtype=bool)
@@ -70,11 +69,8 @@ def _tree_order(
     order = order[stable_order(thread[order])]
     same = (np.diff(start[order]) == 0) & (np.diff(thread[order]) == 0)
     if same.any():
-        in_run = np.zeros(len(order), dtype=bool)
-        in_run[:-1] |= same
-        in_run[1:] |= same
-        places = np.flatnonzero(in_run)
-        run = np.cumsum(np.concatenate(([True], ~same)))[places]
+        places = np.flatnonzero(np.append(False, same) | np.append(same, False))
+        run = np.cumsum(np.append(True, ~same))[places]
         those = order[places]
         order[places] = those[np.lexsort((those, tie[those], -end[those], run))]
     return order.astype(np.int32)

@@ -115,7 +115,6 @@ def _answers(
     tables: Mapping[str, pd.DataFrame],
     sheets: Iterable[Table],
 ) -> Iterator[Answer]:
-    """What is shown first."""
     for sheet in sheets:
         when, table = sheet.answer_when, tables.get(sheet.name)
         if table is None or (when is not None and not when.holds(analyzer, options)):

@@ -48,26 +48,18 @@ def processes_starting(**environment: str) -> Iterator[None]:
     warnings = filter(None, [os.environ.get("PYTHONWARNINGS"), _IGNORED])
     environment |= {"PYTHONSAFEPATH": "1", "PYTHONWARNINGS": ",".join(warnings)}
     before = {name: os.environ.get(name) for name in environment}
+    unblocked = None
     try:
         os.environ.update(environment)
         # Python starts this helper with the first worker, and would unblock Ctrl-C then.
         resource_tracker.ensure_running()
-        with _interrupts_blocked():
-            yield
+        if hasattr(signal, "pthread_sigmask"):  # not on Windows
+            unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
     finally:
+        if unblocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -95,12 +96,10 @@ def _is_other_database(path: Path) -> bool:
     from tracelens_ext.readers.formats import HEAD_BYTES, is_recognised
     from tracelens_ext.readers.source import SQLITE_MAGIC
 
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError:
-        return False  # whoever reads it says why
-    return head.startswith(SQLITE_MAGIC) and not is_recognised(path, head)
+    with suppress(OSError), path.open("rb") as file:  # whoever reads it says why
+        head = file.read(HEAD_BYTES)
+        return head.startswith(SQLITE_MAGIC) and not is_recognised(path, head)
+    return False
 
 
 def _stem(name: str, suffixes: tuple[str, ...]) -> str:

@@ -64,10 +64,7 @@ class CallTree:
         self.trace = trace
         self.add_python_func = add_python_func
         self._kinds = [k for k in HOST_KINDS if add_python_func or k != EventKind.PYTHON_FUNCTION]
-        if links is None:
-            self._find_links()
-        else:
-            vars(self).update(links)
+        vars(self).update(self._find_links() if links is None else links)
         if trace.replays is not None:
             vars(self).pop("cpu_op_of_gpu", None)
             self._add_replays(trace.replays)
@@ -88,7 +85,7 @@ class CallTree:
         more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
         return cell_html("Call tree", [repr(self), more], {"GPU events below": table})
 
-    def _find_links(self) -> None:
+    def _find_links(self) -> dict[str, npt.NDArray[Any]]:
         trace = self.trace
         rows = trace.rows_of(*self._kinds)
         launches = np.isin(trace.kind[rows], LAUNCH_KINDS)
@@ -97,9 +94,8 @@ class CallTree:
         tie = trace.external_id[rows]
         tie = np.where(launches & (tie == NONE), np.iinfo(np.int64).max, tie)
         nesting = nest(trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, launches)
-        self.rows = rows[nesting.order]
-        self.parent_position = nesting.parent
-        self.launch_of_gpu = link(trace)
+        order, parent = rows[nesting.order], nesting.parent
+        return {"rows": order, "parent_position": parent, "launch_of_gpu": link(trace)}
 
     def with_replays(self, trace: Trace) -> CallTree:
         """The tree of the same trace with `replays`."""

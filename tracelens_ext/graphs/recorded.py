@@ -8,7 +8,7 @@ kernel in the launch; NVIDIA's does not. Engines put an annotation `capture_BATC
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -29,7 +29,7 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.tree import CallTree
-from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups
+from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups, texts
 from tracelens_ext.work.launches import begins_capture, captures
 
 #: What stands for the name of a node that is no kernel, and of a kernel without a name.
@@ -123,8 +123,8 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
         if annotation not in captures:
             name = tree.trace.name_of(annotation) if annotation != NONE else ""
             named = _ANNOTATION.fullmatch(name)
-            batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
-            captures[annotation] = Capture(file, batch_size, mode, [])
+            about = (int(named[1]), named[2] or "") if named else (None, "")
+            captures[annotation] = Capture(file, *about, [])
         graph = _captured_graph(tree, launches[number], int(segments.start[number]), ran)
         captures[annotation].graphs.append(graph)
     return [part for each in captures.values() for part in _by_size(each)]
@@ -134,9 +134,9 @@ def _by_size(capture: Capture) -> list[Capture]:
     """The captures of each size, if the shapes show several of the same operations."""
     if capture.batch_size is not None:
         return [capture]
-    graphs: dict[int | None, list[CapturedGraph]] = {}
+    graphs: defaultdict[int | None, list[CapturedGraph]] = defaultdict(list)
     for graph in capture.graphs:
-        graphs.setdefault(graph.rows, []).append(graph)
+        graphs[graph.rows].append(graph)
     if len({frozenset(n for g in part for n in g.op_names) for part in graphs.values()}) > 1:
         return [capture]  # pieces of different shapes
     return [replace(capture, graphs=part, likely_size=size) for size, part in graphs.items()]
@@ -217,9 +217,9 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     first, number = number_groups([trace.name[op], shapes, np.repeat(size, size), place])
     known = kernel != NONE
     of_known = number[known], kernel[known].astype(np.int64), len(first)
-    same = minima(*of_known) == maxima(*of_known)
-    wanted = np.isin(calls, rows) & same[number]
-    found = (trace.names[code] for code in maxima(*of_known)[number[wanted]].tolist())
+    least, greatest = minima(*of_known), maxima(*of_known)
+    wanted = np.isin(calls, rows) & (least == greatest)[number]
+    found = texts(greatest[number[wanted]], trace.names)
     return dict(zip(calls[wanted].tolist(), found, strict=True))
 
 
@@ -243,12 +243,12 @@ def _captured_graph(
     if len(own := np.flatnonzero(trace.named(trace.name[host], is_of_experts))):
         args[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in host[own].tolist()]
     for name, column in trace.args.items():
-        if (texts := column.texts) is not None and name != "kernel":
+        if column.texts is not None and name != "kernel":
             codes = column.at(host)
             if len(having := np.flatnonzero(codes != NONE)):
-                args[name] = having, [texts[code] for code in codes[having].tolist()]
+                args[name] = having, texts(codes[having], column.texts)
     return CapturedGraph(
-        names=[trace.names[code] for code in trace.name[host].tolist()],
+        names=texts(trace.name[host], trace.names),
         kind=trace.kind[host],
         parent=np.where(inside, np.searchsorted(places, parent), ROOT).astype(np.int32),
         args=args,
@@ -289,10 +289,8 @@ _SIZES: Final = (
 
 def tokens_of_step(annotation: str) -> int | None:
     """How many tokens an engine's annotation says that its step computes; None of another name."""
-    for pattern in _SIZES:
-        if found := pattern.match(annotation):
-            return sum(map(int, found.groups()))
-    return None
+    found = next(filter(None, (pattern.match(annotation) for pattern in _SIZES)), None)
+    return None if found is None else sum(map(int, found.groups()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,7 +165,6 @@ def _short_kernels_summary(
     topk_short_kernels: int | None = None,
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
-    """Short kernels by operation, arguments and name."""
     table = statistics.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
     if tracelens_sheets:
         return table

@@ -83,8 +83,7 @@ class Groups:
     @property
     def mean(self) -> Float64Array:
         """The mean duration of each group, ns, (k,)."""
-        mean: Float64Array = self.total / self.count
-        return mean
+        return np.divide(self.total, self.count)
 
     def figures(self, *names: str) -> dict[str, object]:
         """Columns of a table: `count`, and what names such as `total_time_ms`, `avg_gap_us` tell.
