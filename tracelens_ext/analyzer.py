@@ -34,6 +34,7 @@ from tracelens_ext.operations.launchers import (
     find_launchers,
     launcher_table,
 )
+from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
 from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.roofline.found import Roofline, find_roofline
@@ -128,6 +129,7 @@ class TreePerfAnalyzer(TableMethods):
         self.work: GpuWork = GpuWork(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
+        return_freed_memory()
 
     @classmethod
     def from_file(cls, profile_filepath: str | os.PathLike[str], **options: Any) -> Self:  # noqa: ANN401

@@ -276,7 +276,7 @@ class CallTree:
     def gpu_events(self, row: int) -> list[int]:
         """All GPU events that a host event, or anything below it, started, by start."""
         found = self._started_by(np.array(self.subtree(row)))
-        return found[np.argsort(self.trace.ts[found], kind="stable")].tolist()
+        return [*map(int, found[np.argsort(self.trace.ts[found], kind="stable")])]
 
     @cached_property
     def _by_launch(self) -> tuple[Int64Array, Int64Array]:

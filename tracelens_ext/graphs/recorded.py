@@ -123,8 +123,8 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
         if annotation not in captures:
             name = tree.trace.name_of(annotation) if annotation != NONE else ""
             named = _ANNOTATION.fullmatch(name)
-            about = (int(named[1]), named[2] or "") if named else (None, "")
-            captures[annotation] = Capture(file, *about, [])
+            batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
+            captures[annotation] = Capture(file, batch_size, mode, [])
         graph = _captured_graph(tree, launches[number], int(segments.start[number]), ran)
         captures[annotation].graphs.append(graph)
     return [part for each in captures.values() for part in _by_size(each)]

@@ -103,8 +103,8 @@ def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> B
     if not trace.conventions.gpu_by_process:
         return np.ones(len(process), dtype=bool)
     of_gpu = trace.process_of_thread[trace.thread[trace.gpu_rows]]
-    keys = np.concatenate((of_gpu, process)), np.concatenate((trace.device, device))
-    _, pair = number_groups(keys)
+    processes = np.concatenate((of_gpu, process)).astype(np.int64)
+    _, pair = number_groups([processes, np.concatenate((trace.device, device))])
     used = np.isin(pair[len(of_gpu) :], pair[: len(of_gpu)])
     return used | ~np.isin(process, of_gpu)  # of a process without GPU work every device
 

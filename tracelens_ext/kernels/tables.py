@@ -27,7 +27,7 @@ KERNELS_WANTED = Condition(
     "categories are on, or `tracelens_sheets=False`",
     lambda analyzer, options: analyzer.work.categories is not None or not options.tracelens_sheets,
 )
-KERNELS = Table(
+KERNELS: Table = Table(
     name="kernels",
     shows="GPU time by kernel",
     columns="""
@@ -87,7 +87,7 @@ KERNEL_CATEGORIES = Table(
     charts=[_stacked("GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page")],
 )
 
-KERNELS_BY_CATEGORY = Table(
+KERNELS_BY_CATEGORY: Table = Table(
     name="kernels_by_category",
     shows="GPU time by operation, category and kernel",
     columns="""

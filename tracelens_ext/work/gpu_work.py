@@ -124,13 +124,15 @@ class GpuWork:
         if found is None or self.categorizer is None or not self.categorizer.is_builtin:
             found = self._categorize(builtin_categorizer())
         wanted = np.array([label == COMMUNICATION for label in found.labels])
-        return np.logical_and(wanted[found.code], self.is_kernel)
+        result: BoolArray = wanted[found.code] & self.is_kernel
+        return result
 
     @cached_property
     def is_copy(self) -> BoolArray:
         """Whether an event copies memory between places, (g,)."""
         as_kernel = self.trace.named(self.name, _COPY_RECORDED_AS_KERNEL.match)
-        return np.logical_or(self.kind == EventKind.MEMCPY, self.is_kernel & as_kernel)
+        result: BoolArray = (self.kind == EventKind.MEMCPY) | (self.is_kernel & as_kernel)
+        return result
 
     def _categorize(self, categorizer: KernelCategorizer) -> Categories:
         """Ask for each distinct name and CPU op, which tells what the kernel is for, once.
