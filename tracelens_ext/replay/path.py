@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from tracelens_ext.gaps.hosts import innermost_during
 from tracelens_ext.lazy import pd
-from tracelens_ext.replay.program import Program
 from tracelens_ext.replay.replay import Replay, Replayed
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
@@ -56,7 +55,11 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     end = (replayed.start + program.duration).tolist()
     known = np.ones(len(end), dtype=bool)
     known[program.waits[:, 0]] = program.wait_known
-    awaited = _awaited(program, end)
+    # What each block waits for that ends last, the first of several, and whether that is known.
+    block, node = program.awaited.T
+    order = np.lexsort((-np.arange(len(node)), np.array(end, dtype=np.int64)[node]))
+    told = zip(node[order].tolist(), program.awaited_known[order].tolist(), strict=True)
+    awaited = dict(zip(block[order].tolist(), told, strict=True))
     latency, tail = replay.latency.tolist(), replay.tail.tolist()
     segments: list[tuple[int, int, int, int, int, bool]] = []
     time = replayed.wall
@@ -77,11 +80,11 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             back_to(returned[at], HOST, at)
             if not clocks <= at < clocks + blocks:
                 break
-            node, told = awaited[at - clocks]
+            last_node, is_known = awaited[at - clocks]
             ready = returned[at] - tail[at - clocks]
-            is_host = end[node] < ready
-            back_to(ready, SYNC, at - clocks, _SYNC, told or is_host)
-            at = int(replay.base_of_block[at - clocks]) if is_host else node
+            is_host = end[last_node] < ready
+            back_to(ready, SYNC, at - clocks, _SYNC, is_known or is_host)
+            at = int(replay.base_of_block[at - clocks]) if is_host else last_node
             continue
         back_to(start[at], RUNS, at)
         if edge[at] == _CALL:
@@ -111,16 +114,6 @@ def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Arra
     follows &= end[before] + replay.gap == start
     edge = np.select([waits, calls, follows], [_WAIT, _CALL, _STREAM], _UNKNOWN)
     return edge, np.where(waits, source, before)
-
-
-def _awaited(program: Program, end: list[int]) -> dict[int, tuple[int, bool]]:
-    """What each block waits for that ends last, and whether that is known."""
-    result: dict[int, tuple[int, bool]] = {}
-    pairs = zip(program.awaited.tolist(), program.awaited_known.tolist(), strict=True)
-    for (block, node), known in pairs:
-        if block not in result or end[node] > end[result[block][0]]:
-            result[block] = node, known
-    return result
 
 
 _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
