@@ -103,10 +103,8 @@ class WallTime:
     def may_wait(self, idle: causes.Pieces) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
         left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
-        waits: BoolArray = (idle.cause != causes.LAUNCH_OVERHEAD) & (
-            ~left | self.waits_for_host[idle.gap]
-        )
-        return waits
+        waits: BoolArray = ~left | self.waits_for_host[idle.gap]
+        return waits & (idle.cause != causes.LAUNCH_OVERHEAD)
 
     @cached_property
     def _launches(self) -> list[Int64Array]:

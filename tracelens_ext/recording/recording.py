@@ -259,16 +259,16 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
     long = long[~trace.named(trace.name[long], _WAITS.match)]
-    for what, rows, *ends in (
-        (_FIRST_USE, long),
-        (_CAPTURE, *captures(trace)),
+    yield _FIRST_USE, long, trace.end_of(long)
+    yield _CAPTURE, *captures(trace)
+    for what, rows in (
         *((what, trace.rows_named(its, *LAUNCH_KINDS)) for what, its in _CALLS.items()),
         (_INSTANTIATION, instantiations(trace)),
         (_COMPILATION, compilations(trace)),
         (_COMPILATION, slow_regions(trace)),
         ("search for the best convolution", trace.rows_named(_SEARCH, *OPERATIONS)),
     ):
-        yield what, rows, *(ends or [trace.end_of(rows)])
+        yield what, rows, trace.end_of(rows)
 
 
 def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:

@@ -164,7 +164,7 @@ def path_table(simulation: Simulation, path: CriticalPath) -> pd.DataFrame:
     launch = work.tree.launch_of_gpu[program.event[of[called]]]
     table.loc[called, "name"] = _labels(work.trace.name[launch], work.trace.names)
     for column, kinds in (("name", LAUNCH_KINDS), ("operation", _OPERATIONS)):
-        table.loc[host, column] = _host(simulation, of[host], start[host], end[host], kinds)
+        table.loc[host, column] = _host(simulation, kinds, of[host], start[host], end[host])
     table.insert(0, "start_us", start / NS_PER_US)
     table.insert(1, "duration_us", (end - start) / NS_PER_US)
     table["edge"] = _labels(path.edge[segment], EDGES)
@@ -198,13 +198,13 @@ def _cut(
 
 
 def _host(
-    simulation: Simulation,
-    of: Int64Array,
-    start: Int64Array,
-    end: Int64Array,
-    kinds: Sequence[EventKind],
+    simulation: Simulation, kinds: Sequence[EventKind], *pieces: Int64Array
 ) -> npt.NDArray[np.object_]:
-    """The innermost event of some kinds that covers at least half of each piece of host time."""
+    """The innermost event of some kinds that covers at least half of each piece of host time.
+
+    Of each the row of `Replay.recorded` from which it runs, its start and its end.
+    """
+    of, start, end = pieces
     replay, work = simulation.replay, simulation.program.work
     later = simulation.replayed.returned[of] - replay.recorded[of] - simulation.program.window[0]
     clock = np.append(replay.clock, NONE)[np.minimum(of, len(replay.clock))]
@@ -214,7 +214,6 @@ def _host(
         if len(asked):
             threads = np.full(len(asked), thread)
             begin, stop = start[asked] - later[asked], end[asked] - later[asked]
-            result[asked] = innermost_during(
-                work.trace, kinds, threads, begin, stop, "ProfilerStep#"
-            )
+            stretches = threads, begin, stop
+            result[asked] = innermost_during(work.trace, kinds, stretches, ("ProfilerStep#",))
     return _labels(np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names)
