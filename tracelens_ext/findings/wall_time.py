@@ -104,7 +104,8 @@ class WallTime:
         """Whether the GPU may wait for the host in some pieces of idle time."""
         left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
         waits: BoolArray = ~left | self.waits_for_host[idle.gap]
-        return waits & (idle.cause != causes.LAUNCH_OVERHEAD)
+        waits &= idle.cause != causes.LAUNCH_OVERHEAD
+        return waits
 
     @cached_property
     def _launches(self) -> list[Int64Array]:
