@@ -140,14 +140,13 @@ class Comparison:
     @property
     def members(self) -> dict[str, object]:
         """What JSON has beside the tables; lists for several traces."""
-        work = [each.work_ratio for each in self.verdicts]
-        told = [each.document() for each in self.verdicts]
-        several = len(told) > 1
-        return {
-            "unit": self.unit.document(self.letters),
-            "work_ratio": work if several else work[0],
-            "verdict": told if several else told[0],
+        told = {
+            "work_ratio": [each.work_ratio for each in self.verdicts],
+            "verdict": [each.document() for each in self.verdicts],
         }
+        alone = len(self.verdicts) == 1
+        unit = {"unit": self.unit.document(self.letters)}
+        return unit | {name: each[0] if alone else each for name, each in told.items()}
 
     @cached_property
     def aligned(self) -> dict[TableName, Aligned]:
