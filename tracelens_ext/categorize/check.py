@@ -155,8 +155,7 @@ def _slowest(bound: BoundRule) -> float | None:
     """The longest search of a name within `LONG_NAME`, in seconds, when it is too long."""
     import regex
 
-    pattern = regex.compile(bound.rule.pattern)
-    slowest = 0.0
+    pattern, slowest = regex.compile(bound.rule.pattern), 0.0
     for text in _hard_texts(bound):
         seconds = _seconds(pattern, text)
         if seconds >= _SLOW_SECONDS:  # the machine may have been busy with something else

@@ -31,6 +31,10 @@ _RULE_KEYS: Final = (
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
 _TYPES: Final = {str: "a text", int: "a whole number", bool: "true or false"}
+#: Stand before the pattern of an own name. Mangled names of at:: are left to rules that know
+#: those kernels: nothing ends their own name.
+_START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
+_WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
 _FLAGS: Final = re.compile(r"\(\?[A-Za-z]+\)")
 _HOMES: Final = (("[pack]", _PACK_KEYS), ("a [[rule]]", _RULE_KEYS))
 
@@ -134,7 +138,8 @@ def _rule(check: _Checker, table: object, number: int, kind: str, known: Mapping
     pattern = check.any_of(table, "pattern", where) or "."  # by its operation alone
     unless = check.any_of(table, "unless", where)
     if check.value(table, "own_name", where, bool):
-        pattern = own_name_pattern(pattern, unless)
+        passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
+        pattern = f"{_START}{passed_over}{_WITHIN}(?:{pattern})"
     elif unless is not None:
         check.fail(where + "unless", "is about the kernel's own name: set own_name = true")
     texts = ("category", "about", "vendor", "library", "name")
@@ -237,14 +242,3 @@ def _kind_of(value: object) -> str:
     if isinstance(value, Mapping):
         return "a table"
     return "a list" if isinstance(value, list) else type(value).__name__
-
-
-# Mangled names of at:: are left to rules that know those kernels: nothing ends their own name.
-_START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
-_WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
-
-
-def own_name_pattern(pattern: str, unless: str | None) -> str:
-    """A pattern for whole names that finds it in the own name, unless that has `unless`."""
-    passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
-    return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"

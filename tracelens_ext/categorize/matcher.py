@@ -153,7 +153,7 @@ class Matcher:
     def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
         """The winning rule's verdict for each kernel, or None; RuleError where a rule fails."""
         winners = (self.winner(*kernel) for kernel in kernels)
-        return [winner and winner.verdict for winner in winners]
+        return [winner.verdict if winner else None for winner in winners]
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
         """The rule that decides about one kernel; raises as `decide` does."""
