@@ -292,7 +292,7 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
 def _number(table: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = table.get(key, default)
     if default is not None and value == default:
-        return default
+        return float(default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise UsageError(f"{where}: {key} is {value!r}; expected a positive number")
     return float(value)
