@@ -33,7 +33,7 @@ from tracelens_ext.trace import (
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import inverse, minima, number_groups
+from tracelens_ext.work.grouping import inverse, minima, number_groups, renamed
 from tracelens_ext.work.memoize import once_for_each
 
 #: Arguments that tell two launches of one operation apart.
@@ -147,11 +147,8 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
 
 def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     """The texts that codes stand for; only those that occur are kept, equal ones merged."""
-    first, place = number_groups([codes])
-    numbers: dict[str, int] = {}
-    merged = [numbers.setdefault(labels[i], len(numbers)) for i in codes[first].tolist()]
-    categories = pd.Index(list(numbers), dtype="str")
-    return pd.Categorical.from_codes(np.array(merged, dtype=np.int64)[place], categories)
+    merged, found = renamed(codes, labels.__getitem__)
+    return pd.Categorical.from_codes(merged, pd.Index(found, dtype="str"))
 
 
 GRAPH_CATEGORY = "graph"
