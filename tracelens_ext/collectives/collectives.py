@@ -122,12 +122,10 @@ def communication_of(work: GpuWork) -> pd.DataFrame:
 
 def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
     """The table with sizes and bandwidths; its columns named and ordered as documented."""
-    dtype = frame["dtype"].tolist()
-    element = np.array([element_bytes(name) for name in dtype], dtype=np.float64)
+    element = np.array([*map(element_bytes, frame["dtype"])], dtype=np.float64)
     sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
     size = np.fmax(sent, received)  # the whole array, whichever side has all of it
-    names, ranks = frame["Collective name"].tolist(), frame["Group size"].to_numpy()
-    factor = np.array([bus_factor(*pair) for pair in zip(names, ranks.tolist(), strict=True)])
+    factor = np.array([*map(bus_factor, frame["Collective name"], frame["Group size"])])
     mean, total = frame["mean"].to_numpy(), frame["sum"].to_numpy()
     result = frame[list(KEYS)].copy()
     for name in _NUMBERS:
@@ -180,9 +178,8 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
 def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
     """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
     result, linked = np.full(len(chosen), NONE, dtype=np.int64), work.tree.linked[chosen]
-    result[linked] = events_above(
-        work.tree, work.tree.launch_position_of_gpu[chosen[linked]], events
-    )
+    launch = work.tree.launch_position_of_gpu[chosen[linked]]
+    result[linked] = events_above(work.tree, launch, events)
     return result
 
 

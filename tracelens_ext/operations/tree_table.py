@@ -175,13 +175,9 @@ def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Arr
     """
     tree = work.tree
     launch = tree.launch_position_of_gpu
-    needed = np.zeros(len(tree.rows), dtype=bool)
-    at = np.unique(launch[tree.linked])
-    while len(at):
-        needed[at] = True
-        at = tree.parent_position[at]
-        at = np.unique(at[at != ROOT])
-        at = at[~needed[at]]
+    launches = np.bincount(launch[tree.linked], minlength=len(tree.rows))
+    before = np.append(0, np.cumsum(launches))
+    needed = before[tree.subtree_end] > before[:-1]
     if op is None:
         return np.flatnonzero(needed), np.arange(len(work))
     found = work.trace.names_matching(op.search)[work.trace.name[tree.rows]]

@@ -72,15 +72,13 @@ class Work:
     kind: str = ""  #: the type of the elements that the product takes
     #: of the product: B, M, N, K of a `dot`; B, H, S, T, D of attention
     sizes: tuple[int, ...] = ()
-    largest: int = field(default=-1, repr=False)  #: operations of the product
+    largest: int = field(init=False, repr=False)  #: operations of the product
     bytes: int = 0  #: bytes of operands and results
     #: stride, padding and dilation of an instruction with a window
     windows: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    @classmethod
-    def of_product(cls, product: str, flops: int, kind: str, sizes: tuple[int, ...] = ()) -> Work:
-        """The work of a product."""
-        return cls(flops, product, kind, sizes, flops)
+    def __post_init__(self) -> None:
+        self.largest = self.flops if self.product else -1
 
     @classmethod
     def of_parts(cls, parts: Iterable[Work | None]) -> Work | None:
@@ -281,7 +279,7 @@ def _dot(
     m = math.prod(left.values())
     elements = results[0].elements
     sizes = (b, m, elements // max(b * m, 1), k)
-    return Work.of_product("dot", 2 * elements * k, operands[0].kind, sizes)
+    return Work(2 * elements * k, "dot", operands[0].kind, sizes)
 
 
 def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: int = 1) -> Work:
@@ -294,7 +292,7 @@ def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: 
     x, weight, output = placed[:3]
     features = dict(enumerate(weight.dims)).get(each.convolution.kernel_output_feature, 1)
     summed = weight.elements // max(features, 1)
-    return Work.of_product(product, 2 * output.elements * summed // holes, x.kind)
+    return Work(2 * output.elements * summed // holes, product, x.kind)
 
 
 def _attention(target: bytes, config: object, query: Shape) -> Work | None:
@@ -308,7 +306,7 @@ def _attention(target: bytes, config: object, query: Shape) -> Work | None:
         return None
     product, count = ("attention of gradients", 5) if b"Backward" in target else ("attention", 2)
     d = query.dims[contracting[0]]
-    return Work.of_product(product, count * 2 * math.prod(sizes) * d, query.kind, (*sizes, d))
+    return Work(count * 2 * math.prod(sizes) * d, product, query.kind, (*sizes, d))
 
 
 def _member(value: object, *names: str) -> object:

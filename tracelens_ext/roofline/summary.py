@@ -73,9 +73,7 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     )
     sums = parts.groupby(table["family"], sort=False).sum(min_count=1)
     sums = sums.sort_values("ns", ascending=False, kind="stable")
-    modelled_ns, known_ns = (
-        sums[name].where(sums[name] > 0) for name in ("modelled_ns", "known_ns")
-    )
+    modelled_ns, known_ns = (its.where(its > 0) for its in (sums["modelled_ns"], sums["known_ns"]))
     columns = {
         "family": sums.index.astype(object),
         "gpu_time_ms": sums["ns"] / NS_PER_MS,
@@ -143,20 +141,17 @@ def _each(values: Iterable[float]) -> Float64Array:
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
     """The devices and their peaks, and the totals: label and value."""
-    facts: list[tuple[str, object]] = []
+    facts: dict[str, object] = {}
     for number, peaks in roofline.peaks.items():
         device = trace.described(number)
-        name = device.name if device is not None else ""
-        facts.append((f"Device {number}", name or "not named in the trace"))
-        facts.append((f"Peaks of device {number}", described(peaks)))
-    gpu_ms = sum(row.gpu_ns for row in roofline.rows) / NS_PER_MS
-    facts.append(("GPU time of operations (ms)", gpu_ms))
-    facts.append(("GPU time modelled (%)", modelled(roofline).percent))
+        facts[f"Device {number}"] = (device and device.name) or "not named in the trace"
+        facts[f"Peaks of device {number}"] = described(peaks)
+    facts["GPU time of operations (ms)"] = sum(row.gpu_ns for row in roofline.rows) / NS_PER_MS
+    facts["GPU time modelled (%)"] = modelled(roofline).percent
     if best := [row.roofline_ns for row in roofline.rows if row.roofline_ns is not None]:
-        lost = [row.lost_ns for row in roofline.rows if row.lost_ns is not None]
-        facts.append(("Roofline time (ms)", sum(best) / NS_PER_MS))
-        facts.append(("Time lost (ms)", sum(lost) / NS_PER_MS))
-    return facts
+        facts["Roofline time (ms)"] = sum(best) / NS_PER_MS
+        facts["Time lost (ms)"] = sum(row.lost_ns or 0.0 for row in roofline.rows) / NS_PER_MS
+    return [*facts.items()]
 
 
 def described(peaks: DevicePeaks | None) -> str:
@@ -187,8 +182,7 @@ def advice(work: GpuWork, roofline: Roofline) -> list[str]:
             " torch.profiler.profile(record_shapes=True) records them."
         )
         return notes
-    if unknown := [number for number, peaks in roofline.peaks.items() if peaks is None]:
-        those = ", ".join(map(str, unknown))
+    if those := ", ".join(str(each) for each, peaks in roofline.peaks.items() if peaks is None):
         notes.append(
             f"The peaks of device {those} are not known, so there are no percentages: give them"
             " with --device-peaks, a file or the name of a known device such as 'H100 SXM'"
@@ -206,10 +200,8 @@ def _over_the_roofline(roofline: Roofline) -> list[str]:
             continue
         what = "the model or the peaks are not right, or an unknown cache held the data"
         if row.bound == "memory" and row.cost.bytes <= peaks.cache * 1e6:
-            what = (
-                "the data was in the cache, where bandwidth is higher than that of the device's"
-                " memory"
-            )
+            what = "the data was in the cache, where bandwidth is higher than that of the device's"
+            what += " memory"
         elif row.bound == "memory" and peaks.cache:
             what = "the data does not fit the cache, so the performance model counts too much"
         notes.setdefault(what, {})[row.operation.name] = None
@@ -262,18 +254,15 @@ FAMILIES: Final = {
 
 def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     """The operations of a family, the longest GPU time first."""
-    found = [
-        (i, row.cost)
-        for i, row in enumerate(roofline.rows)
-        if row.cost and row.cost.family == family
-    ]
+    rows = enumerate(roofline.rows)
+    found = {i: row.cost for i, row in rows if row.cost and row.cost.family == family}
     if not found and family not in FAMILIES:
         there = sorted(roofline.families | FAMILIES.keys())
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
     named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
-        key for _, cost in found for key in cost.parameters
+        key for cost in found.values() for key in cost.parameters
     )
-    places, costs = [i for i, _ in found], [cost for _, cost in found]
+    places, costs = list(found), list(found.values())
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops, moved = (table[name].to_numpy(dtype=np.float64) for name in ("flops", "bytes"))
     gpu_us, count = roofline.groups.gpu_ns[places] / NS_PER_US, roofline.groups.count[places]
