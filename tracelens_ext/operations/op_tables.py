@@ -18,12 +18,7 @@ from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Float64Array
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import (
-    group_durations,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.work.grouping import group_durations, percent, sums, texts
 
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
