@@ -149,9 +149,8 @@ def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
     """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
     trace, rows = work.trace, work.rows[chosen]
     described = trace.arg("Collective name").rows
-    has = np.zeros(len(trace), dtype=bool)
-    has[described] = True
-    found = np.where(has[rows], rows, _event_above(work, chosen, described))
+    has = np.isin(rows, described)
+    found = np.where(has, rows, _event_above(work, chosen, described))
     # Without a launch in the trace the id that operation and kernel share tells.
     host = described[np.isin(trace.kind[described], HOST_KINDS)]
     host = host[np.argsort(trace.external_id[host], kind="stable")]
@@ -232,8 +231,7 @@ def bus_factor(collective: str, ranks: float) -> float:
 
 def _whole(values: Float64Array) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
-    sensible = np.where(np.abs(values) < _MOST, values, np.nan)
-    return pd.Series(np.floor(sensible)).astype("Int64")
+    return pd.Series(np.floor(np.where(np.abs(values) < _MOST, values, np.nan))).astype("Int64")
 
 
 TABLES = [

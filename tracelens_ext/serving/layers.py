@@ -147,24 +147,24 @@ def _alike(
 
     The last one is taken to be as long as the main one.
     """
-    if len(begin) < 2:
-        return np.zeros(len(begin), dtype=bool), begin
     cuts = list(pairwise(begin.tolist()))
     counts = Counter(codes[a:b].tobytes() for a, b in cuts)
-    main = max(cuts, key=lambda cut: counts[codes[cut[0] : cut[1]].tobytes()] * (cut[1] - cut[0]))
-    length = main[1] - main[0]
-    if length < 2:  # a kernel that follows itself is no layer
+    first, last = max(
+        cuts,
+        key=lambda cut: counts[codes[slice(*cut)].tobytes()] * (cut[1] - cut[0]),
+        default=(0, 0),
+    )
+    if last - first < 2:  # a kernel that follows itself is no layer
         return np.zeros(len(begin), dtype=bool), begin
-    cuts.append((int(begin[-1]), min(int(begin[-1]) + length, len(codes))))
-    wanted = Counter(codes[main[0] : main[1]].tolist())
-    with_attention = attention[main[0] : main[1]].any()
+    cuts.append((int(begin[-1]), min(int(begin[-1]) + last - first, len(codes))))
+    wanted, with_attention = Counter(codes[first:last].tolist()), attention[first:last].any()
     same: dict[bytes, bool] = {}
     alike = []
     for a, b in cuts:
         key = codes[a:b].tobytes()
         if key not in same:
             shared = (Counter(codes[a:b].tolist()) & wanted).total()
-            enough = shared >= _ALIKE * max(b - a, length)
+            enough = shared >= _ALIKE * max(b - a, last - first)
             same[key] = bool(enough and attention[a:b].any() == with_attention)
         alike.append(same[key])
     return np.array(alike), np.array([b - a for a, b in cuts])
