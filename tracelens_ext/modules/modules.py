@@ -192,13 +192,11 @@ def _frame_around(parent: Int32Array, is_module: BoolArray, known: int) -> Int64
 def forward_of_gpu(work: GpuWork) -> Int64Array:
     """The forward op that made the autograd node around each GPU event's launch, `NONE` without."""
     tree = work.tree
-    forward_of = tree.forward_of_backward
     result = np.full(len(work), NONE, dtype=np.int64)
-    if not forward_of:
+    if not tree.forward_of_backward:
         return result
+    backward_rows, forward_rows = np.array([*tree.forward_of_backward.items()], dtype=np.int64).T
     forward = np.full(len(tree.rows), NONE, dtype=np.int64)
-    backward_rows = np.fromiter(forward_of.keys(), np.int64, len(forward_of))
-    forward_rows = np.fromiter(forward_of.values(), np.int64, len(forward_of))
     forward[tree.position[backward_rows]] = forward_rows
     above = nearest_marked(tree.parent_position, forward != NONE)
     at = above[tree.launch_position_of_gpu[tree.linked]]

@@ -130,13 +130,16 @@ def find_roofline(
     }
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
-    calls = zip(groups.count.tolist(), groups.gpu_ns.tolist(), groups.device.tolist(), strict=True)
-    rows = [
-        _compared(op, count, ns, is_host, by_name[op.model_name], its, peaks[device])
-        for op, (count, ns, device), is_host, its in zip(
-            groups.operations, calls, host, costs, strict=True
-        )
-    ]
+    columns = groups.count.tolist(), groups.gpu_ns.tolist(), groups.device.tolist()
+    rows = []
+    for op, count, ns, device, is_host, (cost, why) in zip(
+        groups.operations, *columns, host, costs, strict=True
+    ):
+        row = RooflineRow(op, count, ns, is_host_copy=is_host)
+        if cost is None:
+            rows.append(replace(row, why_no_model=why))
+        else:
+            rows.append(_compared(row, cost, by_name[op.model_name], peaks[device]))
     return Roofline(groups, rows, peaks)
 
 
@@ -194,25 +197,16 @@ def _host_copy(op: Operation) -> Cost:
 
 
 def _compared(
-    op: Operation,
-    count: int,
-    gpu_ns: int,
-    is_host_copy: bool,
-    offered: Offered[Model] | None,
-    modelled: Modelled,
-    peaks: DevicePeaks | None,
+    row: RooflineRow, cost: Cost, offered: Offered[Model] | None, peaks: DevicePeaks | None
 ) -> RooflineRow:
-    cost, reason = modelled
-    if cost is None:
-        return RooflineRow(op, count, gpu_ns, why_no_model=reason, is_host_copy=is_host_copy)
     tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
-    if tf32 and any(map(_TF32.search, op.kernels)):
+    if tf32 and any(map(_TF32.search, row.operation.kernels)):
         cost = replace(cost, data_type="tf32")
-    name = name_of(offered) if offered and cost.engine != "link" else "host_copy"
+    model = name_of(offered) if offered and cost.engine != "link" else "host_copy"
     best, bound, peak = _best_case(cost, peaks)
-    best = None if best is None else best * count
-    slow = _why_slow(op, cost, peaks, gpu_ns, best, count)
-    return RooflineRow(op, count, gpu_ns, cost, name, None, best, bound, peak, slow, is_host_copy)
+    best = None if best is None else best * row.count
+    row = replace(row, cost=cost, model=model, roofline_ns=best, bound=bound, peak=peak)
+    return replace(row, why_slow=_why_slow(row, cost, peaks))
 
 
 def name_of(offered: Offered[Model]) -> str:
@@ -240,16 +234,10 @@ def _best_case(
     return max(compute_ns, memory_ns), bound, found[0]
 
 
-def _why_slow(
-    op: Operation,
-    cost: Cost,
-    peaks: DevicePeaks | None,
-    gpu_ns: int,
-    best_ns: float | None,
-    count: int,
-) -> str:
+def _why_slow(row: RooflineRow, cost: Cost, peaks: DevicePeaks | None) -> str:
     """What shapes and kernel names show of the reason, the most telling first; else empty."""
-    if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * gpu_ns:
+    op, best_ns = row.operation, row.roofline_ns
+    if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * row.gpu_ns:
         return ""
     found = []
     if cost.engine == "matrix":
@@ -258,7 +246,7 @@ def _why_slow(
         found += ["strided input"] if any(map(_is_strided, op.tensors)) else []
         if cost.family == "Softmax" and len(op.tensors[0].dims) >= _DIMS_OF_SCORES:
             found.append("scores of attention that is not fused")
-    if gpu_ns < _LAUNCH_NS * count:
+    if row.gpu_ns < _LAUNCH_NS * row.count:
         found.append("too small to fill the GPU")
     return "; ".join(found)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -135,20 +136,13 @@ def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
         return np.full(len(rows), NONE, dtype=np.int64), []
     asked, place = np.unique(trace.instructions.at(rows), return_inverse=True)
     codes = np.full(len(asked), NONE, dtype=np.int64)
-    programs: dict[int, Worker] = {}
-    distinct: dict[str, int] = {}
-    works: list[Work] = []
-    for i, code in enumerate(asked.tolist()):
-        if code == NONE:
-            continue
-        program, number = divmod(code, 1 << PROGRAM_SHIFT)
-        if program not in programs:
-            programs[program] = Worker(trace.programs[program])
-        if (work := programs[program].work(number)) is not None:
-            codes[i] = distinct.setdefault(repr(work), len(distinct))
-            if len(works) < len(distinct):
-                works.append(work)
-    return codes[place.reshape(-1)], works
+    worker = cache(lambda program: Worker(trace.programs[program]))
+    distinct: dict[str, tuple[int, Work]] = {}
+    for i in np.flatnonzero(asked != NONE).tolist():
+        program, number = divmod(int(asked[i]), 1 << PROGRAM_SHIFT)
+        if (work := worker(program).work(number)) is not None:
+            codes[i], _ = distinct.setdefault(repr(work), (len(distinct), work))
+    return codes[place.reshape(-1)], [work for _, work in distinct.values()]
 
 
 class Worker:

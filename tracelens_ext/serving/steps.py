@@ -117,11 +117,11 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
         if len(rows):
             break
     on_gpu = bool(len(rows)) and kind == EventKind.GPU_ANNOTATION
-    thread, start, end = trace.thread[rows].astype(np.int64), trace.ts[rows], trace.end_of(rows)
-    if on_gpu:  # of all streams of a device
-        thread = trace.process_of_thread[thread].astype(np.int64)
-    order = np.lexsort((rows, -end, start, thread))
-    rows, thread, start, end = rows[order], thread[order], start[order], end[order]
+    # On the GPU, of all streams of a device.
+    place = trace.process_of_thread if on_gpu else np.arange(len(trace.threads))
+    rows = rows[np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], place[trace.thread[rows]]))]
+    thread = place[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end_of(rows)
     begins = outermost(thread, end)
     # Some are within the one before but for rounded times; each stream of a step on the GPU has an
     # annotation of its own.
