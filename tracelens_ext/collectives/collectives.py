@@ -77,7 +77,27 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
     frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
-    return _with_bandwidth(frame)
+    element = np.array([*map(element_bytes, frame["dtype"])], dtype=np.float64)
+    sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
+    size = np.fmax(sent, received)  # the whole array, whichever side has all of it
+    factor = np.array([*map(bus_factor, frame["Collective name"], frame["Group size"])])
+    mean, total = frame["mean"].to_numpy(), frame["sum"].to_numpy()
+    result = frame[list(KEYS)].copy()
+    for name in _NUMBERS:
+        result[name] = _whole(frame[name].to_numpy())
+    result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
+    result["count"] = frame["count"]
+    result["total_time_ms"] = total / 1e3
+    for label, statistic in (("avg", "mean"), *((each, each) for each in ("std", "min", "max"))):
+        result[f"{label}_time_us"] = frame[statistic]
+    result["% of communication time"] = percent(total, total.sum())
+    bandwidth, best = (
+        size / np.where(time > 0, time * 1e3, np.nan) for time in (mean, frame["min"].to_numpy())
+    )
+    result["algorithm bandwidth (GB/s)"] = bandwidth
+    result["bus bandwidth (GB/s)"] = bandwidth * factor
+    result["best bus bandwidth (GB/s)"] = best * factor
+    return result
 
 
 def collective_calls(work: GpuWork) -> pd.DataFrame:
@@ -118,31 +138,6 @@ def communication_of(work: GpuWork) -> pd.DataFrame:
     table = pd.DataFrame({name: keys[name] for name in KEYS}, index=chosen)
     table["time"] = work.duration[chosen] / NS_PER_US
     return table
-
-
-def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with sizes and bandwidths; its columns named and ordered as documented."""
-    element = np.array([*map(element_bytes, frame["dtype"])], dtype=np.float64)
-    sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
-    size = np.fmax(sent, received)  # the whole array, whichever side has all of it
-    factor = np.array([*map(bus_factor, frame["Collective name"], frame["Group size"])])
-    mean, total = frame["mean"].to_numpy(), frame["sum"].to_numpy()
-    result = frame[list(KEYS)].copy()
-    for name in _NUMBERS:
-        result[name] = _whole(frame[name].to_numpy())
-    result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
-    result["count"] = frame["count"]
-    result["total_time_ms"] = total / 1e3
-    for label, statistic in (("avg", "mean"), *((each, each) for each in ("std", "min", "max"))):
-        result[f"{label}_time_us"] = frame[statistic]
-    result["% of communication time"] = percent(total, total.sum())
-    bandwidth, best = (
-        size / np.where(time > 0, time * 1e3, np.nan) for time in (mean, frame["min"].to_numpy())
-    )
-    result["algorithm bandwidth (GB/s)"] = bandwidth
-    result["bus bandwidth (GB/s)"] = bandwidth * factor
-    result["best bus bandwidth (GB/s)"] = best * factor
-    return result
 
 
 def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:

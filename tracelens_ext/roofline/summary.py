@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +15,7 @@ from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
 from tracelens_ext.roofline.found import Roofline, roofline_table
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.serving.steps import Steps
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Trace
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
 from tracelens_ext.work.gpu_work import GpuWork
 
 #: What tables call the family of operations without a performance model.
@@ -101,11 +100,13 @@ def utilisation(
     costs = [(row, row.cost) for row in roofline.rows]
     unknown = 0.0 if any(cost for _, cost in costs) else np.nan
     costs = [(row, cost if cost and cost.engine == "matrix" else None) for row, cost in costs]
-    flops = _each(unknown + (cost.flops if cost else 0.0) for _, cost in costs)[group]
-    at_peak_ns = _each(
-        unknown if cost is None else np.nan if row.peak is None else cost.flops / (row.peak * 1e3)
+    figures = [
+        (unknown, unknown)
+        if cost is None
+        else (cost.flops, cost.flops / ((row.peak or np.nan) * 1e3))
         for row, cost in costs
-    )[group]
+    ]
+    flops, at_peak_ns = np.array(figures, dtype=np.float64).reshape(-1, 2)[group].T
     iterations, names, _ = named_iterations(work.tree, annotation)
     of_call = iterations.of_gpu[groups.first_gpu]
     whole = np.flatnonzero(iterations.whole & np.isin(np.arange(len(iterations)), of_call))
@@ -133,10 +134,6 @@ def utilisation(
             "mfu_%": 100.0 * at_peak_ns / seconds,
         }
     )
-
-
-def _each(values: Iterable[float]) -> Float64Array:
-    return np.array(list(values), dtype=np.float64)
 
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:

@@ -114,11 +114,10 @@ def repeating_block(
     for marks in sorted(places, key=len, reverse=True)[:_MOST_NAMES]:
         begin = marks - _shared_before(codes, marks)
         alike, length = _alike(codes, attention, begin)
-        if alike.sum() < 2:
-            continue
-        first, last = np.flatnonzero(alike)[[0, -1]].tolist()
-        size = np.where(alike, length, -length)[first : last + 1].sum()
-        found.append((int(size), int(alike.sum()), begin[first : last + 1]))
+        if alike.sum() >= 2:
+            first, last = np.flatnonzero(alike)[[0, -1]].tolist()
+            size = np.where(alike, length, -length)[first : last + 1].sum()
+            found.append((int(size), int(alike.sum()), begin[first : last + 1]))
     if not found:
         return []
     # Pairs of layers are as alike as layers, so that the smaller stretches are the layers.
