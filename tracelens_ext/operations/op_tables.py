@@ -175,11 +175,9 @@ class LaunchedKernels:
 def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
     """The table, longest time first, with percentages."""
     order = np.argsort(-columns[by], kind="stable")
-    time = columns[by][order]
-    whole = time.sum()
-    share, running = PERCENTAGES
+    time, (share, running) = columns[by][order], PERCENTAGES
     frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
-    frame[share] = 100.0 * time / whole if whole else 0.0
+    frame[share] = percent(time, time.sum())
     frame[running] = frame[share].cumsum()
     return frame
 

@@ -127,16 +127,15 @@ def shared_memory_of(capability: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def _cards() -> dict[str, DevicePeaks]:
+def _cards() -> dict[str, DevicePeaks | None]:
     """Graphics cards by their names in lower case; their peaks are computed."""
     found = {}
     for architecture, cards in _known()["cards"].items():
         for card in cards.split(";"):
             name, _, figures = (part.strip() for part in card.partition("="))
             units, mhz, memory = map(float, figures.split(","))
-            peaks = computed_peaks(name, architecture, int(units), mhz * 1e6, memory * 1e9)
-            if peaks is not None:
-                found[name.lower()] = peaks
+            about = int(units), mhz * 1e6, memory * 1e9
+            found[name.lower()] = computed_peaks(name, architecture, *about)
     return found
 
 
@@ -279,14 +278,9 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
     for key in peaks:
         kind = key.removeprefix("vector_").removeprefix("matrix_").replace("xf32", "tf32")
         (vector if key.startswith("vector_") else matrix)[kind] = _number(peaks, key, where)
-    return DevicePeaks(
-        name=str(entry.get("name", "your device")),
-        memory=_number(entry, "mem_bw_gbps", where),
-        memory_gb=_number(entry, "memory_gb", where, 0),
-        source=where,
-        matrix=matrix,
-        vector=vector,
-    )
+    name, memory = str(entry.get("name", "your device")), _number(entry, "mem_bw_gbps", where)
+    size = _number(entry, "memory_gb", where, 0)
+    return DevicePeaks(name, matrix, vector, memory, memory_gb=size, source=where)
 
 
 def _number(table: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:

@@ -279,12 +279,12 @@ def _starts(trace: Trace) -> dict[int, Batch]:
         convolutions = rows[trace.named(trace.name[rows], _CONVOLUTION.match)].tolist()
         if any(len((_sizes(trace, row) or [[]])[0]) >= _OF_IMAGES for row in convolutions):
             return {}
-    found = {
-        row: _batch(trace, row, indices[0], attention)
+    starts = {
+        row: batch
         for row, (table, *indices) in look_ups.items()
         if indices and table[0] == max(tables)
+        if (batch := _batch(trace, row, indices[0], attention)) is not None
     }
-    starts = {row: batch for row, batch in found.items() if batch is not None}
     return starts or _by_attention(trace, attention)
 
 
