@@ -77,9 +77,8 @@ class ResultStore:
 
     def get(self, name: str) -> bytes | None:
         """The content of a file; None if there is no such file."""
-        files = self._place[0]
         try:
-            return bytes(files.cat_file(self.path_of(name)))
+            return bytes(self._place[0].cat_file(self.path_of(name)))
         except OSError:
             return None
 
@@ -94,15 +93,13 @@ class ResultStore:
 
     def names(self, folder: str = "") -> list[str]:
         """The names of what is directly in a folder of it; none if that does not exist."""
-        files = self._place[0]
-        path = self.path_of(folder).rstrip("/") or "/"
+        files, path = self._place[0], self.path_of(folder).rstrip("/") or "/"
         files.invalidate_cache(path)
         try:
             entries = files.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = [str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries]
-        return sorted({name for name in names if name})
+        return sorted({str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries} - {""})
 
     # What is ours.
 
