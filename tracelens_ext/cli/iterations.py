@@ -62,7 +62,7 @@ def iterations(
     frame, statistics = table.frame, table.statistics
     tables = {"iterations": frame, "iteration_statistics": statistics}
     blocks: list[Block] = [*first_lines(analyzer.work, trace)]
-    blocks.append(Part("Iterations", frame, _shown(frame), top))
+    blocks.append(Part("Iterations", frame, _shown(frame.columns), top))
     if len(statistics):
         count = int(statistics["iterations"].max())
         title = f"Mean and spread of {count:,} whole iteration{'s' if count > 1 else ''}, ms"
