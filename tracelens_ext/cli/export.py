@@ -16,6 +16,10 @@ from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.manifest import check_output
 from tracelens_ext.report.terminal import frame_table
 
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.export.chosen import Choice
+
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
 _MANY = 100_000

@@ -107,22 +107,22 @@ class ResultStore:
         """Mark the folder as this program's, unless it holds what is not (`force`: even then)."""
         if self.is_local and Path(self.url).exists() and not Path(self.url).is_dir():
             raise OutputError(f"{self.url}: is a file; name a folder for the results")
-        here = set(self.names())
+        from tracelens_ext import __version__
+
+        here = set() if force else set(self.names())
         found = _json(self.get(MANIFEST)) or {}
         files = found.get("files") if found.get("generator") == GENERATOR else None
         ours = [n for n in files if isinstance(n, str)] if isinstance(files, list) else []
-        if not force and MANIFEST not in here and here:
+        if here and MANIFEST not in here:
             raise OutputError(
                 f"{self.url}: holds files that tracelens-ext did not make; name an empty or a new"
                 " folder, or --force to write there"
             )
-        for name in names:
-            if name in here and name not in ours and not force:
-                raise OutputError(
-                    f"{self.shown(name)}: exists and was not made by tracelens-ext;"
-                    " choose another folder, or --force to overwrite it"
-                )
-        from tracelens_ext import __version__
+        if others := [name for name in names if name in here and name not in ours]:
+            raise OutputError(
+                f"{self.shown(others[0])}: exists and was not made by tracelens-ext;"
+                " choose another folder, or --force to overwrite it"
+            )
 
         listed = list(dict.fromkeys([*names, *ours]))
         manifest = {"generator": GENERATOR, "version": __version__, "files": listed}
@@ -167,8 +167,8 @@ class ResultStore:
 
     def marks(self) -> dict[str, dict[str, Any]]:
         """What is done: stem → what was noted; a marker that makes no sense is left out."""
-        stems = [name.removesuffix(".json") for name in self.names(DONE) if name.endswith(".json")]
-        paths = {stem: self.path_of(f"{DONE}/{stem}.json") for stem in stems}
+        names = [name for name in self.names(DONE) if name.endswith(".json")]
+        paths = {name.removesuffix(".json"): self.path_of(f"{DONE}/{name}") for name in names}
         # File systems far away are asked for all at once.
         found = self._place[0].cat([*paths.values()], on_error="return") if paths else {}
         if not isinstance(found, dict):
