@@ -299,10 +299,8 @@ def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Bl
 def _longest(longest: pd.DataFrame) -> Part:
     from tracelens_ext.trace import NONE
 
-    shown = longest[["gap_us", "start_us", "cause"]].copy()
-    for column in ("host_op", "python_frame", "host_call"):
-        if longest[column].ne("").any():
-            shown[column] = longest[column]
+    host = [name for name in ("host_op", "python_frame", "host_call") if longest[name].ne("").any()]
+    shown = longest[["gap_us", "start_us", "cause", *host]].copy()
     shown["next cpu_op"] = longest["cpu_op"]
     shown["next kernel"] = [name_text(simple_name(name)) for name in longest["kernel_after"]]
     if len(set(longest["device"])) > 1:
