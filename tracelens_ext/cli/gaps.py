@@ -180,7 +180,8 @@ class GapReport:
         told += ["device"] * (several_devices or several_processes)
         for record in records:
             parts = (f"{part} {record[part]}" for part in (*told, "stream"))
-            name = ", ".join(parts).capitalize()
+            name = ", ".join(parts)
+            name = name[0].upper() + name[1:]  # a device may have a name of its own
             own = in_words(round(record["idle_time_us"] * 1e3), like=idle)
             overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
             beside = f", {overlapped} of it beside another stream" if len(gaps.lanes) > 1 else ""
