@@ -12,6 +12,8 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from operator import index
@@ -21,7 +23,6 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
@@ -164,7 +165,8 @@ def read(source: ByteSource) -> Trace:
     """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known."""
     library = compiled_reader()
     columns = KinetoColumns(library)
-    with threads(source.threads() if library else 0) as pool:
+    count = source.threads() if library else 0
+    with ThreadPoolExecutor(count) if count else nullcontext() as pool:
         stream = EventStream(source, columns, SLICE_BYTES, pool)
         for found in stream:
             columns.take(found)

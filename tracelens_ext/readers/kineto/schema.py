@@ -130,6 +130,10 @@ class Event(Struct, gc=False):
     args: _Args = _Args()
 
 
+#: What the `id` of an event is called among arguments.
+FLOW_ID = "flow id"
+
+
 class Plan:
     """Which arguments of which kinds of events are kept; of a group of texts all or none."""
 
@@ -138,11 +142,10 @@ class Plan:
         *kinds: EventKind,
         numbers: tuple[str, ...] = (),
         texts: tuple[tuple[str, ...], ...] = (),
-        flow_id: bool = False,
     ) -> None:
         self.wanted = np.zeros(256, dtype=bool)
         self.wanted[list(kinds)] = True
-        self.numbers, self.texts, self.flow_id = numbers, texts, flow_id
+        self.numbers, self.texts = numbers, texts
 
 
 PLAN = (
@@ -165,7 +168,7 @@ PLAN = (
         texts=(("memory bandwidth (GB/s)",), _COPY, *_ANNOTATIONS),
     ),
     Plan(EventKind.PYTHON_FUNCTION, numbers=_PYTHON),
-    Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),
+    Plan(EventKind.FLOW_START, EventKind.FLOW_END, numbers=(FLOW_ID,)),
     Plan(EventKind.INSTANT, numbers=_MEMORY),
     Plan(EventKind.OTHER, numbers=("correlation", *_SYNCHRONISATION), texts=(("",),)),
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner, of_rows
-from tracelens_ext.readers.kineto.schema import PLAN
+from tracelens_ext.readers.kineto.schema import FLOW_ID, PLAN
 from tracelens_ext.readers.perfetto import packets as said
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
 from tracelens_ext.readers.xplane.many_messages import VARINT, Bytes, Fields, fields_of, varints
@@ -30,7 +30,7 @@ KINDS_WITH: Final = {
         (False, [(p, p.numbers) for p in PLAN]),
         (True, [(p, sum(p.texts, ())) for p in PLAN]),
     )
-    for name in sorted({name for _, names in plans for name in names})
+    for name in sorted({name for _, names in plans for name in names} - {FLOW_ID})
 }
 #: Arguments that are read, and those that only tell what an event is; and other names of the same.
 WANTED: Final = tuple(dict.fromkeys((*KINDS_WITH, "grid", "cbid")))
@@ -44,13 +44,6 @@ _NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
 WHOLE, TOKEN, TEXT, LOOSE, MESSAGE = range(5)
 
 
-#: Columns of packets of events: time and duration (of GPU work) in ns; type; track: uuid, or of GPU
-#: work and values an index into `places`; codes of texts, `NONE` without.
-_EVENT = ("time", "duration", "type", "track", "name", "category")
-#: Columns of arguments: packet of an event, index into `WANTED`, form, value.
-_ARGUMENT = ("event", "name", "form", "value")
-
-
 class Track(NamedTuple):
     """What the file says of a track; of itself, not of those around it."""
 
@@ -59,6 +52,20 @@ class Track(NamedTuple):
     process: int | None
     process_name: str
     thread: tuple[int, int] | None  #: process and thread
+
+
+class _Rows:
+    """Rows of whole numbers, which come in pieces."""
+
+    def __init__(self, *names: str) -> None:
+        self._names, self._pieces = names, [(np.empty(0, dtype=np.int64),) * len(names)]
+
+    def add(self, *columns: Int64Array) -> None:
+        self._pieces.append(columns)
+
+    def frame(self) -> pd.DataFrame:
+        columns = map(np.concatenate, zip(*self._pieces, strict=True))
+        return pd.DataFrame(dict(zip(self._names, columns, strict=True)))
 
 
 class Events:
@@ -72,12 +79,11 @@ class Events:
         self._data, self.raw = data, memoryview(data.data)
         self._sequences = Sequences(data)
         self.count, self.is_foreign = 0, False
-        self._columns: list[pd.DataFrame] = []
-        self._arguments: list[pd.DataFrame] = []
+        self._columns = _Rows("time", "duration", "type", "track", "name", "category")
+        self._arguments = _Rows("event", "name", "form", "value")
+        self._submitted, self._work_ids = _Rows("call", "id"), _Rows("work", "id")
         self.tracks: dict[int, Track] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
-        self._submitted: list[tuple[Int64Array, Int64Array]] = []
-        self._work_ids: list[tuple[Int64Array, Int64Array]] = []
         self._wanted = np.empty(0, dtype=np.int64)
 
     @property
@@ -110,33 +116,24 @@ class Events:
         )
 
     def _add(self, *columns: Int64Array) -> None:
-        self._columns.append(pd.DataFrame(dict(zip(_EVENT, columns, strict=True))))
+        self._columns.add(*columns)
         self.count += len(columns[0])
 
-    def _add_arguments(self, *columns: Int64Array) -> None:
-        self._arguments.append(pd.DataFrame(dict(zip(_ARGUMENT, columns, strict=True))))
-
     def columns(self) -> pd.DataFrame:
-        """All events."""
-        return pd.concat(self._columns, ignore_index=True)
+        """All events: times in ns; type; track: uuid, or of GPU work and values a place; codes."""
+        return self._columns.frame()
 
     def arguments(self) -> pd.DataFrame:
-        """The arguments of all events."""
-        found = pd.concat(self._arguments, ignore_index=True)
+        """The arguments of all events: event, index into `WANTED`, form, value."""
+        found = self._arguments.frame()
         return found[found["event"] < self.count]  # not of a window that is damaged
 
     def submissions(self) -> tuple[Int64Array, Int64Array]:
         """Calls, and the GPU work that each says it has submitted, (s,)."""
-        if not self._submitted or not self._work_ids:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        (call, wanted), (work, ids) = (
-            map(np.concatenate, zip(*some, strict=True))
-            for some in (self._submitted, self._work_ids)
-        )
-        order = np.argsort(ids, kind="stable")
-        at = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
-        found = (ids[order][at] == wanted) & (call < self.count) & (work[order][at] < self.count)
-        return call[found], work[order][at[found]]
+        work = self._work_ids.frame().drop_duplicates("id")
+        found = self._submitted.frame().merge(work, on="id")
+        found = found[(found["call"] < self.count) & (found["work"] < self.count)]
+        return found["call"].to_numpy(), found["work"].to_numpy()
 
     def _track_events(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
         count, sequences = len(time), self._sequences
@@ -155,7 +152,7 @@ class Events:
         if len(message):
             inner = fields_of(self._data, start, end)
             ids = inner.key == 1 << 3 | VARINT
-            self._submitted.append((self.count + message[inner.message[ids]], inner.value[ids]))
+            self._submitted.add(self.count + message[inner.message[ids]], inner.value[ids])
         message, start, end = found.contents(4)
         self._annotations(message, state[message], start, end)
         self._add(time, np.zeros(count, dtype=np.int64), kind, track, name, category)
@@ -199,7 +196,7 @@ class Events:
         )
         form = np.where(whole, WHOLE, MESSAGE)
         value[by_number], form[by_number] = code, TEXT
-        self._add_arguments(self.count + event, wanted, form, value)
+        self._arguments.add(self.count + event, wanted, form, value)
 
     def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
         count, sequences = len(time), self._sequences
@@ -220,7 +217,7 @@ class Events:
             *(gpu, queue),
         )
         work = self.count + np.arange(count)
-        self._work_ids.append((work, found.numbers(1, count)))
+        self._work_ids.add(work, found.numbers(1, count))
         message, start, end = found.contents(6)
         data = fields_of(self._data, start, end)
         wanted = np.full(len(message), NONE, dtype=np.int64)
@@ -232,7 +229,7 @@ class Events:
         value[pair[used]] = sequences.slices(a[used], b[used])
         keep = np.flatnonzero((wanted != NONE) & (value != NONE))
         form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
-        self._add_arguments(work[message[keep]], wanted[keep], form, value[keep])
+        self._arguments.add(work[message[keep]], wanted[keep], form, value[keep])
         kind = np.full(count, STAGE)
         self._add(time, found.numbers(2, count), kind, lane, name, stage)
 
@@ -250,7 +247,7 @@ class Events:
             row = (self.count, WANTED.index(""), TOKEN, texts[json.dumps(number).encode()])
             place = self.places[f"GPU {gpu} Counters", "?"]
             columns = (time, 0, VALUE, place, texts[name.encode()], NONE)
-            self._add_arguments(*(np.array([each]) for each in row))
+            self._arguments.add(*(np.array([each]) for each in row))
             self._add(*(np.array([each]) for each in columns))
 
 
