@@ -195,7 +195,13 @@ class ByteSource:
             raise TraceCutOffError(self.path, problem, AGAIN) from None
         except self._gunzip_errors as error:
             problem = f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})"
-            remedy = f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN
+            remedy = AGAIN
+            # Of a stream of which not one byte was given, salvaging may still give events.
+            if self.file is not None and not self.reading.salvage and not self._unpacked:
+                salvaging = replace(self.reading, salvage=True)
+                with suppress(TraceError), ByteSource(self.file, reading=salvaging) as again:
+                    if _AN_EVENT.search(again.peek(_LOOKED_AT)):
+                        remedy = f"{AGAIN}, or {SALVAGE}"
             raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
@@ -205,15 +211,6 @@ class ByteSource:
             raise TraceNotFoundError(
                 self.path, f"cannot be read ({error.strerror or error})", "check the file"
             ) from None
-
-    def _has_events_before_damage(self) -> bool:
-        """Whether a stream of which not one byte was given gives events when it is salvaged."""
-        if self.file is None or self.reading.salvage or self._unpacked:
-            return False
-        salvaging = replace(self.reading, salvage=True)
-        with suppress(TraceError), ByteSource(self.file, reading=salvaging) as again:
-            return _AN_EVENT.search(again.peek(_LOOKED_AT)) is not None
-        return False
 
     def threads(self) -> int:
         """How many threads may read ahead; 0 if the file is small or there is one core for it."""

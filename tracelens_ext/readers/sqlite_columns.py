@@ -62,7 +62,13 @@ class Database:
             except (sqlite3.Error, UnicodeDecodeError, MemoryError):
                 self._connection.close()
                 raise
-        self._refuse_others()
+        if not self._is_ours():
+            self.close()
+            names = sorted(self.tables)
+            shown = one_line(", ".join(names[:5])) + (" …" if len(names) > 5 else "")
+            has = f"its tables: {shown}" if names else "it has no tables"
+            problem = f"is an SQLite database, but no {self.format} ({has})"
+            raise OtherDatabaseError(self.path, problem, self.remedy)
 
     @classmethod
     def is_one(cls, path: Path) -> bool | None:
@@ -99,19 +105,6 @@ class Database:
             )
             for name in [_text(row[0]) for row in listed.fetchall()]
         }
-
-    def _refuse_others(self) -> None:
-        if self._is_ours():
-            return
-        self.close()
-        names = sorted(self.tables)
-        shown = one_line(", ".join(names[:5])) + (" …" if len(names) > 5 else "")
-        raise OtherDatabaseError(
-            self.path,
-            f"is an SQLite database, but no {self.format}"
-            f" ({f'its tables: {shown}' if names else 'it has no tables'})",
-            self.remedy,
-        )
 
     def _is_ours(self) -> bool:
         """Whether `tables` are those of the format."""

@@ -72,12 +72,14 @@ class Events:
     """The events of a file on their way to a trace.
 
     Attributes: `count`, packets of events so far; `is_foreign`, whether some are of a phone or a
-    browser; `raw`, the bytes; `tracks` by uuid; `places`: process and stream of GPU work.
+    browser; `raw`, the bytes; `texts` by code; `tracks` by uuid; `places`: process and stream of
+    GPU work.
     """
 
     def __init__(self, data: Bytes) -> None:
         self._data, self.raw = data, memoryview(data.data)
         self._sequences = Sequences(data)
+        self.texts = self._sequences.texts
         self.count, self.is_foreign = 0, False
         self._columns = _Rows("time", "duration", "type", "track", "name", "category")
         self._arguments = _Rows("event", "name", "form", "value")
@@ -85,11 +87,6 @@ class Events:
         self.tracks: dict[int, Track] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
         self._wanted = np.empty(0, dtype=np.int64)
-
-    @property
-    def texts(self) -> list[bytes]:
-        """What codes of texts stand for."""
-        return list(self._sequences.texts)
 
     def take(self, packets: Fields, count: int) -> None:
         """Take over the packets of a window."""
@@ -159,7 +156,7 @@ class Events:
 
     def _wanted_of(self, names: Int64Array) -> Int64Array:
         """The places in `WANTED` of codes of names, `NONE` of others."""
-        texts = list(self._sequences.texts)[len(self._wanted) :]
+        texts = list(self.texts)[len(self._wanted) :]
         if texts:
             places = {name.encode(): place for place, name in enumerate(WANTED)}
             places |= {a.encode(): places[b.encode()] for a, b in _ALIASES.items() if b in WANTED}
@@ -178,7 +175,7 @@ class Events:
         numbered = np.flatnonzero(first == 0x08)
         name[numbered] = interned[said.ARGUMENT].find(state[numbered], value[numbered])
         texts = np.flatnonzero(named & (value <= end - after) & (value >= 0) & (after > 0))
-        name[texts] = self._sequences.names(after[texts], (after + value)[texts])
+        name[texts] = self._sequences.slices(after[texts], (after + value)[texts])
         after[texts] += value[texts]
         wanted = self._wanted_of(name)
         keep = np.flatnonzero((wanted != NONE) & (after > 0) & (after < end))
@@ -190,12 +187,11 @@ class Events:
         whole &= (after > 0) & (after <= end)
         texts = np.flatnonzero(~whole)
         value[texts] = self._sequences.slices(start[texts], end[texts])
-        by_number = texts[(self._data[start[texts]] == 0x88) & (self._data[start[texts] + 1] == 1)]
-        code = interned[said.TEXT].find(
-            state[by_number], varints(self._data, start[by_number] + 2)[0]
-        )
         form = np.where(whole, WHOLE, MESSAGE)
-        value[by_number], form[by_number] = code, TEXT
+        by_number = texts[(self._data[start[texts]] == 0x88) & (self._data[start[texts] + 1] == 1)]
+        number = varints(self._data, start[by_number] + 2)[0]
+        value[by_number] = interned[said.TEXT].find(state[by_number], number)
+        form[by_number] = TEXT
         self._arguments.add(self.count + event, wanted, form, value)
 
     def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
@@ -209,7 +205,7 @@ class Events:
         name = np.where(name == NONE, np.where(other == NONE, stage, other), name)
         queue = interned[said.STAGE].find(state, found.numbers(13, count))
         gpu = found.numbers(11, count)
-        texts = list(sequences.texts)
+        texts = list(self.texts)
         lane = of_rows(
             lambda device, of: self.places[
                 device, _number_at_end(texts[of]) if of != NONE else "?"
@@ -223,7 +219,7 @@ class Events:
         wanted = np.full(len(message), NONE, dtype=np.int64)
         value = wanted.copy()
         pair, a, b = data.contents(1)
-        wanted[pair] = self._wanted_of(sequences.names(a, b))
+        wanted[pair] = self._wanted_of(sequences.slices(a, b))
         pair, a, b = data.contents(2)
         used = wanted[pair] != NONE
         value[pair[used]] = sequences.slices(a[used], b[used])
@@ -243,10 +239,9 @@ class Events:
             if not isinstance(number, int):
                 number = struct.unpack_from("<d", self.raw, number[0])[0]
             name = known.get(number_in(value, 1), f"counter {number_in(value, 1)}")
-            texts = self._sequences.texts
-            row = (self.count, WANTED.index(""), TOKEN, texts[json.dumps(number).encode()])
+            row = (self.count, WANTED.index(""), TOKEN, self.texts[json.dumps(number).encode()])
             place = self.places[f"GPU {gpu} Counters", "?"]
-            columns = (time, 0, VALUE, place, texts[name.encode()], NONE)
+            columns = (time, 0, VALUE, place, self.texts[name.encode()], NONE)
             self._arguments.add(*(np.array([each]) for each in row))
             self._add(*(np.array([each]) for each in columns))
 

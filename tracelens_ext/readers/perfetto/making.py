@@ -63,7 +63,7 @@ class TraceMaker:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._bytes = events.texts
+        self._bytes = list(events.texts)
         self._texts = [text.decode("utf-8", "replace") for text in self._bytes]
         self._builder = TraceBuilder()
         self._labels = Labels()
