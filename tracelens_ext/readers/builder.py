@@ -132,6 +132,8 @@ class TraceBuilder:
 
         An argument is (rows among these m, integers or codes of `texts`).
         """
+        if any(find(columns).any() for find in _IMPOSSIBLE.values()):
+            self.dropped.update(dict.fromkeys(_IMPOSSIBLE, 0))  # reasons are told as they are met
         for name, dtype in _COLUMNS.items():
             self._columns[name].append(columns[name].astype(dtype, copy=False))
         for given, is_text in ((numbers, False), (texts, True)):
@@ -186,7 +188,7 @@ class TraceBuilder:
             rows, values = map(_joined, pieces, (np.int32, np.int64))
             values = same_text[values] if is_text else values
             args[name] = ArgColumn(rows, values, texts if is_text else None)
-        for reason, find in _IMPOSSIBLE.items():
+        for reason, find in _IMPLAUSIBLE.items():
             bad = find(columns)
             if bad.any():
                 self.dropped[reason] += int(bad.sum())
@@ -254,7 +256,7 @@ def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
     return far
 
 
-#: Why events are dropped → which; the last two only the others show to be wrong.
+#: Why events are dropped → which.
 _IMPOSSIBLE: Final[Mapping[str, Callable[[Mapping[str, IntArray]], BoolArray]]] = {
     "no usable start time (ts)": lambda columns: (
         (columns["ts"] <= -_MOST_BEFORE_ZERO) | (columns["ts"] >= _MOST_START)
@@ -262,6 +264,10 @@ _IMPOSSIBLE: Final[Mapping[str, Callable[[Mapping[str, IntArray]], BoolArray]]] 
     "no usable duration (dur)": lambda columns: (
         (columns["dur"] < 0) | (columns["dur"] >= _MOST_DURATION)
     ),
+}
+#: And those that only the others show to be wrong.
+_IMPLAUSIBLE: Final = {
+    **_IMPOSSIBLE,
     "no time collected (start and end are 0)": _unset,
     "a start time (ts) years from the others": _years_away,
 }

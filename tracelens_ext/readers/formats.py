@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -93,12 +94,16 @@ def read_file(
             with nullcontext() if own else registry.guard(each.plugin.name):
                 recognised = each.item.recognises(Path(opened.path), head)
                 if recognised:
-                    found = _answer(each.item, opened)
+                    read_source = getattr(each.item, "read_source", None)
+                    found = (read_source or partial(Reader.read_source, each.item))(opened)
+                    if not isinstance(found, Mapping | Trace):
+                        problem = f"{each.item.name}: {type(found).__name__} is no trace"
+                        raise PluginAnswerError(problem)
             if recognised and isinstance(found, Mapping):
                 trace = read_document(found, opened.path, reading)
                 about = replace(trace.provenance, format="read by a plugin")
                 return replace(trace, provenance=about)
-            if recognised and found is not None:
+            if recognised and isinstance(found, Trace):
                 trace = with_directions(found)
                 trace = replace(trace, provenance=replace(trace.provenance, path=opened.path))
                 refuse_trace(trace)
@@ -124,15 +129,6 @@ def is_recognised(path: Path, head: bytes) -> bool:
             if each.item.recognises(path, head):
                 return True
     return False
-
-
-def _answer(reader: Reader, source: ByteSource) -> Mapping[str, object] | Trace:
-    """What a reader makes of a file."""
-    read_source = getattr(reader, "read_source", None)
-    found = read_source(source) if read_source else Reader.read_source(reader, source)
-    if not isinstance(found, Mapping | Trace):
-        raise PluginAnswerError(f"{reader.name}: {type(found).__name__} is no trace")
-    return found
 
 
 def _check(reader: object) -> None:

@@ -108,7 +108,6 @@ class EventStream(Generic[B]):
         self.damage = self._source.damage or self.damage
 
     def _holds_events(self) -> bool:
-        """Whether an event was found, or is in what was read before the error."""
         if self.found_events and not self._count:
             self._count = sum(map(len, self._walk(self._rest[:_MOST_LOOKED_AT], self.place)))
         return self._count > 0
@@ -348,7 +347,6 @@ class EventStream(Generic[B]):
         return _bytes_in(text[: json.used]), ended
 
     def _next_value(self, json: LenientText, text: str, base: int) -> object:
-        """Decode a value out of text that begins at the byte `base` of the document."""
         try:
             return json.value()
         except WrongError as error:

@@ -162,7 +162,6 @@ class ByteSource:
         return piece
 
     def _check_size(self, size: int) -> None:
-        """Raise when there is more text than may be."""
         limit, why = self.reading.max_bytes, ""
         if limit is None:
             known = self.size if self.compressed else None

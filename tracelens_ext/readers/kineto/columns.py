@@ -94,7 +94,6 @@ def slice_of(events: list[Event]) -> Slice:
 def _arguments(
     events: list[Event], kind: IntArray, words: Interner[bytes]
 ) -> tuple[dict[str, _Piece], dict[str, _Piece]]:
-    """The numbers and the texts that are wanted of each kind."""
     numbers: dict[str, list[_Piece]] = defaultdict(list)
     texts: dict[str, list[_Piece]] = defaultdict(list)
     for plan in PLAN:

@@ -34,21 +34,16 @@ _HALF, _MOST_DIGITS = Decimal("0.5"), 20
 
 def parse_integers(tokens: Sequence[Buffer]) -> Int64Array:
     """The integers that JSON values stand for (``1e3`` and ``"12"`` too), `MISSING` for others."""
-    return _parsed(tokens, 0)
+    return np.array([_number(bytes(token), 0) for token in tokens], dtype=np.int64)
 
 
 def parse_nanoseconds(tokens: Sequence[Buffer]) -> Int64Array:
     """Times in µs (`12.5`) as exact ns, rounded; `MISSING_NS` of others, and beyond 64 bits."""
-    return _parsed(tokens, 3)
-
-
-def _parsed(tokens: Sequence[Buffer], decimals: int) -> Int64Array:
-    """Numbers times ten to the power of `decimals`, shape (n,)."""
-    return np.array([_number(bytes(token), decimals) for token in tokens], dtype=np.int64)
+    return np.array([_number(bytes(token), 3) for token in tokens], dtype=np.int64)
 
 
 def _number(token: bytes, decimals: int) -> int:
-    """As `_parsed`, of one token, whatever it is."""
+    """A token, whatever it is, times ten to the power of `decimals`."""
     missing: int = MISSING * 10**decimals
     whole, _, part = token.partition(b".")
     digits = whole.removeprefix(b"-") + part
