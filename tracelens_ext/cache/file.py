@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -44,9 +44,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _ABOUT = "about.json"
 _TEXTS = "texts"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-_OLD_FILE = os.O_RDONLY | sum(
-    getattr(os, name, 0) for name in ("O_BINARY", "O_NONBLOCK", "O_NOFOLLOW")
-)
+
 _KINDS_OF_NUMBERS = "iub"
 _NARROW = tuple(np.dtype(name) for name in ("|u1", "|i1", "<u2", "<i2", "<i4"))
 #: What reading a damaged file may raise.
@@ -127,7 +125,9 @@ def read_columns(
     Raises OSError where it cannot be read, DamagedFileError where it is no such file, or not whole.
     """
     try:
-        with _opened(path) as file, zipfile.ZipFile(file) as archive:
+        if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would never answer
+            raise DamagedFileError("it is no file")
+        with zipfile.ZipFile(path) as archive:
             members = json.loads(_member(archive, _ABOUT))
             about = members["about"]
             if not wanted(about):
@@ -142,20 +142,6 @@ def read_columns(
             raise
         raise DamagedFileError(str(error)) from error
     return about, columns
-
-
-def _opened(path: Path) -> BinaryIO:
-    """An open file; a pipe would never answer."""
-    try:
-        descriptor = os.open(path, _OLD_FILE)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise DamagedFileError("it is no file") from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise DamagedFileError("it is no file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -173,15 +159,18 @@ def _decoded(data: bytes, dtype: str, stored: str) -> Array | list[str]:
     return np.frombuffer(data, stored).astype(dtype)
 
 
-#: Fields with one number an event, and fields that are lists of texts.
-_PER_EVENT = ("ts", "dur", "name", "kind", "thread", "correlation", "external_id", "category")
-_TEXT_LISTS = ("names", "categories")
-_DTYPES = {"kind": np.uint8, "name": np.int32, "thread": np.int32, "category": np.int32}
+#: Fields with one number an event, and their types; and fields that are lists of texts.
+_PER_EVENT: Mapping[str, npt.DTypeLike] = {
+    **dict.fromkeys(("ts", "dur", "correlation", "external_id"), np.int64),
+    **dict.fromkeys(("name", "thread", "category"), np.int32),
+    "kind": np.uint8,
+}
+_FIELDS = (*_PER_EVENT, "names", "categories")
 
 
 def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
     """What to keep of a trace: as JSON, and columns; TypeError or ValueError if that cannot be."""
-    columns: dict[str, Column] = {name: getattr(trace, name) for name in _PER_EVENT + _TEXT_LISTS}
+    columns: dict[str, Column] = {name: getattr(trace, name) for name in _FIELDS}
     lists: dict[int, str] = {}  # arguments share their list of texts
     arguments = []
     for number, (name, column) in enumerate(trace.args.items()):
@@ -232,7 +221,7 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
         for number, (name, texts) in enumerate(kept.args)
     }
     trace = Trace(
-        **{name: found[name] for name in _PER_EVENT + _TEXT_LISTS},
+        **{name: found[name] for name in _FIELDS},
         args=args,
         threads=kept.threads,
         base_ns=kept.base_ns,
@@ -247,8 +236,6 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
         instructions=ArgColumn(found["instruction rows"], found["instructions"]),
     )
     _check_columns(trace)
-    last = len(trace.programs) << PROGRAM_SHIFT
-    _check_range("instructions", trace.instructions.values, 0, last)
     return trace
 
 
@@ -282,9 +269,9 @@ def _check_columns(trace: Trace) -> None:
         "ts": None,
         "dur": None,
     }
-    for name in _PER_EVENT:
+    for name, dtype in _PER_EVENT.items():
         column = getattr(trace, name)
-        if len(column) != count or column.dtype != _DTYPES.get(name, np.int64):
+        if len(column) != count or column.dtype != dtype:
             raise ValueError(f"the column {name} has another length or type")
         if name in most:
             _check_range(name, column, 0, most[name])
@@ -294,6 +281,8 @@ def _check_columns(trace: Trace) -> None:
         _check_range(name, arg.rows, 0, count)
         if arg.texts is not None:
             _check_range(name, arg.values, 0, len(arg.texts))
+    last = len(trace.programs) << PROGRAM_SHIFT
+    _check_range("instructions", trace.instructions.values, 0, last)
 
 
 def check_links(trace: Trace, links: Mapping[str, Column]) -> None:

@@ -71,10 +71,8 @@ def read_trace(
         if store is None or not isinstance(source, str | os.PathLike):
             return parse()
         return store.read(source, parse)
-    except TraceCutOffError:
-        raise
-    except TraceFormatError:
-        if not is_path:
+    except TraceFormatError as error:
+        if not is_path or isinstance(error, TraceCutOffError):
             raise
         from tracelens_ext.readers.formats import read_file
 

@@ -132,7 +132,14 @@ class Gunzip:
         """The next bytes; none at the end."""
         while self._member is not None or self._begin_member():
             at_end = not self._input and not self._fill()
-            piece = self._unpack()
+            before = self._member.copy() if self._thorough else None
+            try:
+                piece: bytes = self._member.decompress(self._input, _UNPACKED_BYTES)
+            except self._zlib.error as error:
+                if before is None or not (piece := _before_damage(before, self._input)):
+                    raise
+                self._error = error
+            self._input = self._member.unconsumed_tail
             if self._member.eof:
                 self._input, self._member = self._member.unused_data, None
             if piece:
@@ -140,17 +147,6 @@ class Gunzip:
             if at_end and self._member is not None:
                 raise EOFError
         return b""
-
-    def _unpack(self) -> bytes:
-        before = self._member.copy() if self._thorough else None
-        try:
-            piece: bytes = self._member.decompress(self._input, _UNPACKED_BYTES)
-        except self._zlib.error as error:
-            if before is None or not (piece := _before_damage(before, self._input)):
-                raise
-            self._error = error
-        self._input = self._member.unconsumed_tail
-        return piece
 
     def _begin_member(self) -> bool:
         """Whether another member begins here. Zeros between and after members are padding."""

@@ -15,7 +15,6 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import (
     GPU_KINDS,
-    NONE,
     ArgColumn,
     BoolArray,
     Device,
@@ -24,9 +23,11 @@ from tracelens_ext.trace import (
     IntArray,
     Provenance,
     Trace,
+    no_arg,
 )
 
 K = TypeVar("K", bound=Hashable)
+
 
 #: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
 #: differences and ends fit in 64 bits. `decimals.MISSING_NS` is beyond them.
@@ -113,8 +114,8 @@ class TraceBuilder:
         self.metadata_events = 0
         self._rows = 0
         self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _COLUMNS}
-        self._args: dict[str, tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = {}
-        self._is_text: dict[str, bool] = {}
+        #: (whether it is a text, name) → pieces of rows, and of values
+        self._args: dict[tuple[bool, str], tuple[list[IntArray], list[IntArray]]] = {}
 
     @property
     def present(self) -> int:
@@ -131,26 +132,15 @@ class TraceBuilder:
 
         An argument is (rows among these m, integers or codes of `texts`).
         """
-        ts, dur = columns["ts"], columns["dur"]
-        timeless = (ts <= -_MOST_BEFORE_ZERO) | (ts >= _MOST_START)
-        bad = timeless | (dur < 0) | (dur >= _MOST_DURATION)
-        renumber: Int32Array | None = None
-        if bad.any():
-            self.dropped["no usable start time (ts)"] += int(timeless.sum())
-            self.dropped["no usable duration (dur)"] += int((bad & ~timeless).sum())
-            columns = {name: column[~bad] for name, column in columns.items()}
-            renumber = np.where(bad, -1, np.cumsum(~bad) - 1).astype(np.int32)
+        if any(find(columns).any() for find in _IMPOSSIBLE.values()):
+            self.dropped.update(dict.fromkeys(_IMPOSSIBLE, 0))  # reasons are told as they are met
         for name, dtype in _COLUMNS.items():
             self._columns[name].append(columns[name].astype(dtype, copy=False))
         for given, is_text in ((numbers, False), (texts, True)):
             for name, (rows, values) in given.items():
-                if renumber is not None:
-                    rows = renumber[rows]
-                    values, rows = values[rows >= 0], rows[rows >= 0]
-                pieces = self._args.setdefault(name, ([], []))
+                pieces = self._args.setdefault((is_text, name), ([], []))
                 pieces[0].append((rows + self._rows).astype(np.int32, copy=False))
                 pieces[1].append(values.astype(np.int64, copy=False))
-                self._is_text[name] = is_text
         self._rows += len(columns["ts"])
 
     def add_rows(
@@ -194,8 +184,8 @@ class TraceBuilder:
         columns = {name: _joined(self._columns[name], dtype) for name, dtype in _COLUMNS.items()}
         texts, same_text = _without_spelling(self.texts)
         args = {}
-        for name, is_text in sorted(self._is_text.items(), key=lambda pair: pair[1]):
-            rows, values = map(_joined, self._args[name], (np.int32, np.int64))
+        for (is_text, name), pieces in sorted(self._args.items(), key=lambda pair: pair[0][0]):
+            rows, values = map(_joined, pieces, (np.int32, np.int64))
             values = same_text[values] if is_text else values
             args[name] = ArgColumn(rows, values, texts if is_text else None)
         for reason, find in _IMPLAUSIBLE.items():
@@ -216,9 +206,10 @@ class TraceBuilder:
         base = int(ts.min()) if len(ts) else 0
         ts -= base
         dropped = {reason: count for reason, count in self.dropped.items() if count}
+
         return Trace(
-            correlation=_dense(args.pop("correlation", None), len(ts)),
-            external_id=_dense(args.pop("External id", None), len(ts)),
+            correlation=args.pop("correlation", no_arg()).dense(len(ts)),
+            external_id=args.pop("External id", no_arg()).dense(len(ts)),
             names=list(self.names),
             threads=list(self.threads),
             categories=list(self.categories),
@@ -265,8 +256,18 @@ def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
     return far
 
 
-#: Why events are dropped that only the others show to be wrong → which.
+#: Why events are dropped → which.
+_IMPOSSIBLE: Final[Mapping[str, Callable[[Mapping[str, IntArray]], BoolArray]]] = {
+    "no usable start time (ts)": lambda columns: (
+        (columns["ts"] <= -_MOST_BEFORE_ZERO) | (columns["ts"] >= _MOST_START)
+    ),
+    "no usable duration (dur)": lambda columns: (
+        (columns["dur"] < 0) | (columns["dur"] >= _MOST_DURATION)
+    ),
+}
+#: And those that only the others show to be wrong.
 _IMPLAUSIBLE: Final = {
+    **_IMPOSSIBLE,
     "no time collected (start and end are 0)": _unset,
     "a start time (ts) years from the others": _years_away,
 }
@@ -287,7 +288,3 @@ def _present(values: IntArray) -> tuple[IntArray, IntArray]:
     """The rows that have a value, and the values."""
     rows = np.flatnonzero(values >= 0)
     return rows, values[rows]
-
-
-def _dense(column: ArgColumn | None, length: int) -> Int64Array:
-    return column.dense(length) if column else np.full(length, NONE, dtype=np.int64)

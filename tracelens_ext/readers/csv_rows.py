@@ -90,15 +90,9 @@ _TIMES = {
     **dict.fromkeys(("ms", "msec", "milliseconds"), 10**6),
     **dict.fromkeys(("s", "sec", "seconds"), 10**9),
 }
-_SIZES = {
-    **dict.fromkeys(("b", "byte", "bytes"), 1),
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
+_SIZES = dict.fromkeys(("b", "byte", "bytes"), 1)
+for _power, _letter in enumerate("kmg", 1):
+    _SIZES |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
 
 
 class UnknownUnitError(ValueError):

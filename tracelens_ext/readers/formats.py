@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -93,11 +94,30 @@ def read_file(
             with nullcontext() if own else registry.guard(each.plugin.name):
                 recognised = each.item.recognises(Path(opened.path), head)
                 if recognised:
-                    found = _answer(each.item, opened)
+                    read_source = getattr(each.item, "read_source", None)
+                    found = (read_source or partial(Reader.read_source, each.item))(opened)
+                    if not isinstance(found, Mapping | Trace):
+                        problem = f"{each.item.name}: {type(found).__name__} is no trace"
+                        raise PluginAnswerError(problem)
+            if recognised and isinstance(found, Mapping):
+                trace = read_document(found, opened.path, reading)
+                about = replace(trace.provenance, format="read by a plugin")
+                return replace(trace, provenance=about)
+            if recognised and isinstance(found, Trace):
+                trace = with_directions(found)
+                trace = replace(trace, provenance=replace(trace.provenance, path=opened.path))
+                refuse_trace(trace)
+                return trace
             if recognised:
-                return None if found is None else _as_trace(found, opened)
+                return None
+        if own and not readers:
+            raise TraceFormatError(opened.path, "has no reader", "install tracelens-ext again")
+        if own and head.startswith(SQLITE_MAGIC):
+            from tracelens_ext.readers.nsys import sqlite
+
+            sqlite.read(opened)  # says which tables the database has
         if own:
-            raise _unknown(opened, head, readers)
+            raise refuse_bytes(opened.path, head)
     return None
 
 
@@ -109,36 +129,6 @@ def is_recognised(path: Path, head: bytes) -> bool:
             if each.item.recognises(path, head):
                 return True
     return False
-
-
-def _answer(reader: Reader, source: ByteSource) -> Mapping[str, object] | Trace:
-    """What a reader makes of a file."""
-    read_source = getattr(reader, "read_source", None)
-    found = read_source(source) if read_source else Reader.read_source(reader, source)
-    if not isinstance(found, Mapping | Trace):
-        raise PluginAnswerError(f"{reader.name}: {type(found).__name__} is no trace")
-    return found
-
-
-def _as_trace(found: Mapping[str, object] | Trace, source: ByteSource) -> Trace:
-    """A reader's answer under the file's own name, refused if it cannot be analysed."""
-    if isinstance(found, Mapping):
-        trace = read_document(found, source.path, source.reading)
-        return replace(trace, provenance=replace(trace.provenance, format="read by a plugin"))
-    trace = with_directions(found)
-    trace = replace(trace, provenance=replace(trace.provenance, path=source.path))
-    refuse_trace(trace)
-    return trace
-
-
-def _unknown(source: ByteSource, head: bytes, readers: list[Offered[Reader]]) -> TraceFormatError:
-    from tracelens_ext.readers.nsys import sqlite
-
-    if not readers:
-        return TraceFormatError(source.path, "has no reader", "install tracelens-ext again")
-    if head.startswith(SQLITE_MAGIC):
-        sqlite.read(source)  # says which tables the database has
-    return refuse_bytes(source.path, head)
 
 
 def _check(reader: object) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Generator, Iterator, Sized
-from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -60,14 +60,6 @@ ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
 _MOST_REFUSALS = 16
 _MOST_AHEAD = 6  # slices that are cut before their turn
 _REMEDY_DAMAGED = "record the trace again or repair the file"
-
-
-class _Ahead(NamedTuple, Generic[B]):
-    """A slice that was read before its turn: what was left before it, and what a thread decodes."""
-
-    rest: bytes
-    piece: bytes
-    decoded: Future[B]
 
 
 class EventStream(Generic[B]):
@@ -116,7 +108,6 @@ class EventStream(Generic[B]):
         self.damage = self._source.damage or self.damage
 
     def _holds_events(self) -> bool:
-        """Whether an event was found, or is in what was read before the error."""
         if self.found_events and not self._count:
             self._count = sum(map(len, self._walk(self._rest[:_MOST_LOOKED_AT], self.place)))
         return self._count > 0
@@ -171,21 +162,22 @@ class EventStream(Generic[B]):
         """The next byte that is no white space, not consumed; empty at the end of the file."""
         while True:
             self._rest = self._rest.removeprefix(_BYTE_ORDER_MARK).lstrip(_SPACE)
-            whole = not _BYTE_ORDER_MARK.startswith(self._rest)
-            if whole or not self._fill(min(_MEMBER_BYTES, self._slice_bytes)):
+            if not _BYTE_ORDER_MARK.startswith(self._rest):
                 return self._rest[:1]
+            if not (piece := self._read(min(_MEMBER_BYTES, self._slice_bytes))):
+                return self._rest[:1]
+            self._rest += piece
 
     def _value(self) -> object:
         """The next value, consumed."""
         window = _VALUE_WINDOW
         while True:
             part = self._rest[:window]
-            base = self._source.bytes_read - len(self._rest)
             last = self._at_end and len(part) == len(self._rest)
             text = part.decode("utf-8", "surrogateescape")
             json = LenientText(text, exact=False, last=last)
             try:
-                value = self._next_value(json, text, base)
+                value = self._next_value(json, text, self.place)
             except IncompleteError:
                 if last:
                     self._cut_off()
@@ -193,17 +185,11 @@ class EventStream(Generic[B]):
                     problem = f"holds more than {_MOST_EVENT} beside its events"
                     self._refuse(problem, _REMEDY_DAMAGED)
                 if len(part) == len(self._rest):
-                    self._fill(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
+                    self._rest += self._read(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
                 window *= 2
                 continue
             self._rest = self._rest[_bytes_in(text[: json.used]) :]
             return value
-
-    def _fill(self, size: int) -> bool:
-        """Read more; False at the end of the file."""
-        piece = self._read(size)
-        self._rest += piece
-        return bool(piece)
 
     def _read(self, size: int) -> bytes:
         piece = self._source.read(size)
@@ -264,18 +250,30 @@ class EventStream(Generic[B]):
 
         When one is refused, what was read since is taken back, for `_next_slice` to read it again.
         """
-        begun: deque[_Ahead[B]] = deque()
+        #: what was left before a slice, the slice, and what a thread decodes
+        begun: deque[tuple[bytes, bytes, Future[B]]] = deque()
         more = True
         while True:
             while more and len(begun) < _MOST_AHEAD:
-                more = self._begin(begun, threads)
+                rest = self._rest
+                try:
+                    piece = self._read(self._slice_bytes)
+                except TraceError:  # it is raised again when this slice's turn comes
+                    more = False
+                    break
+                if more := (cut := self._last_cut(piece, len(piece))) is not None:
+                    text, after = self._bracketed(piece, cut)
+                    begun.append((rest, piece, threads.submit(self._decoder.decode, text)))
+                    self._rest = after.lstrip(_GAP_BYTES)
+                else:
+                    self._take_back(piece)
             if not begun:
                 return
-            if isinstance(begun[0].decoded.exception(), REFUSED):
+            if isinstance(begun[0][2].exception(), REFUSED):
                 break
-            yield begun.popleft().decoded.result()
-        self._rest = begun[0].rest
-        self._take_back(b"".join(slice_.piece for slice_ in begun))
+            yield begun.popleft()[2].result()
+        self._rest = begun[0][0]
+        self._take_back(b"".join(piece for _, piece, _ in begun))
         self._refusals += 1
         if self._refusals > _MOST_REFUSALS:
             self._threads = None
@@ -283,20 +281,6 @@ class EventStream(Generic[B]):
     def _take_back(self, piece: bytes) -> None:
         self._source.unread(piece)
         self._at_end = False
-
-    def _begin(self, begun: deque[_Ahead[B]], threads: ThreadPoolExecutor) -> bool:
-        """Give the next slice to a thread; False, and no change, if that cannot be."""
-        try:
-            piece = self._read(self._slice_bytes)
-        except TraceError:  # it is raised again when this slice's turn comes
-            return False
-        if (cut := self._last_cut(piece, len(piece))) is None:
-            self._take_back(piece)
-            return False
-        text, after = self._bracketed(piece, cut)
-        begun.append(_Ahead(self._rest, piece, threads.submit(self._decoder.decode, text)))
-        self._rest = after.lstrip(_GAP_BYTES)
-        return True
 
     def _last_cut(self, text: bytes, end: int) -> int | None:
         """Just after the last event before `end` that is followed by another one's start."""
@@ -314,9 +298,16 @@ class EventStream(Generic[B]):
 
         Returns how many bytes in the brackets they took, and whether the array ended after them.
         """
-        if (batch := self._decoded(text)) is not None:
-            yield batch
-            return len(text) - 2, False
+        mended = text
+        while True:
+            try:
+                yield self._decoder.decode(mended)
+            except REFUSED:
+                if (again := mend_bytes(mended)) is mended:
+                    break
+                mended = again
+            else:
+                return len(text) - 2, False
         body = text[1:-1]
         middle = self._last_cut(body, len(body) // 2) if len(body) > _SMALL else None
         used = 0
@@ -329,17 +320,6 @@ class EventStream(Generic[B]):
             further, ended = yield from self._slice(b"[" + body[used:] + b"]", base + used)
             used += further
         return used, ended
-
-    def _decoded(self, text: bytes) -> B | None:
-        """The events of a slice, its backslashes mended if need be; None if it is refused."""
-        while True:
-            try:
-                return self._decoder.decode(text)
-            except REFUSED:
-                mended = mend_bytes(text)
-                if mended is text:
-                    return None
-                text = mended
 
     def _walk(self, body: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
         """As `_slice`, one event at a time, with a lenient decoder; up to what is no JSON."""
@@ -367,7 +347,6 @@ class EventStream(Generic[B]):
         return _bytes_in(text[: json.used]), ended
 
     def _next_value(self, json: LenientText, text: str, base: int) -> object:
-        """Decode a value out of text that begins at the byte `base` of the document."""
         try:
             return json.value()
         except WrongError as error:
@@ -377,9 +356,8 @@ class EventStream(Generic[B]):
             self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
-        if not self._source.reading.salvage:
-            # Text out of a damaged gzip stream is no fault of the JSON's.
-            self._source.check_rest()
+        if self._source.compressed and not self._source.reading.salvage:
+            self._source.drain()  # text out of a damaged gzip stream is no fault of the JSON's
         raise TraceFormatError(self._source.path, problem, remedy) from None
 
     def _cut_off(self) -> NoReturn:

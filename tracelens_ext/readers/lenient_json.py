@@ -19,8 +19,7 @@ _UNFINISHED = re.compile(
     r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|N|Na|-?I[nfity]*|-|\.|\.?[eE][+-]?|,)?\s*\Z"
     r"|u[0-9a-fA-F]{4}\Z"
 )
-_ESCAPE = r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?'
-_ESCAPE_IN_TEXT, _ESCAPE_IN_BYTES = re.compile(_ESCAPE), re.compile(_ESCAPE.encode())
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _NUMBER = "0123456789.eE+-"
 _NUMBER_TO_THE_END = re.compile(r"[0-9.eE+-]*\Z")
 _GAP_CHARACTERS = ", \t\r\n"
@@ -110,19 +109,19 @@ def mend_bytes(text: bytes) -> bytes:
     """JSON in which every backslash is an escape; the same object if it was so already."""
     if b"\\" not in text:
         return text
-    mended = _ESCAPE_IN_BYTES.sub(lambda found: found[0] if found[1] else rb"\\", text)
-    return text if len(mended) == len(text) else mended
+    mended = mend_text(text.decode("latin-1"))
+    return text if len(mended) == len(text) else mended.encode("latin-1")
 
 
 def mend_text(text: str) -> str:
     """As `mend_bytes`, of decoded text."""
-    return _ESCAPE_IN_TEXT.sub(lambda found: found[0] if found[1] else r"\\", text)
+    return _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
 
 
 def length_before(text: str, mended_length: int) -> int:
     """How much of a text became the first `mended_length` characters of what `mend_text` made."""
     added = 0
-    for found in _ESCAPE_IN_TEXT.finditer(text):
+    for found in _ESCAPE.finditer(text):
         if found.start() + added >= mended_length:
             break
         added += found[1] is None

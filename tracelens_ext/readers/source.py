@@ -162,7 +162,6 @@ class ByteSource:
         return piece
 
     def _check_size(self, size: int) -> None:
-        """Raise when there is more text than may be."""
         limit, why = self.reading.max_bytes, ""
         if limit is None:
             known = self.size if self.compressed else None
@@ -179,9 +178,9 @@ class ByteSource:
         """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
         return self.file if self.file is not None and not self.compressed else self.read_all()
 
-    def check_rest(self) -> None:
-        """Read a gzip stream to its end, where its checksum tells whether it is damaged."""
-        while self.compressed and self.read(_FILE_BUFFER):
+    def drain(self) -> None:
+        """Read to the end: there a gzip stream's checksum tells whether it is damaged."""
+        while self.read(_FILE_BUFFER):
             pass
 
     @contextmanager
@@ -195,7 +194,13 @@ class ByteSource:
             raise TraceCutOffError(self.path, problem, AGAIN) from None
         except self._gunzip_errors as error:
             problem = f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})"
-            remedy = f"{AGAIN}, or {SALVAGE}" if self._has_events_before_damage() else AGAIN
+            remedy = AGAIN
+            # Of a stream of which not one byte was given, salvaging may still give events.
+            if self.file is not None and not self.reading.salvage and not self._unpacked:
+                salvaging = replace(self.reading, salvage=True)
+                with suppress(TraceError), ByteSource(self.file, reading=salvaging) as again:
+                    if _AN_EVENT.search(again.peek(_LOOKED_AT)):
+                        remedy = f"{AGAIN}, or {SALVAGE}"
             raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
             raise TraceFormatError(
@@ -205,15 +210,6 @@ class ByteSource:
             raise TraceNotFoundError(
                 self.path, f"cannot be read ({error.strerror or error})", "check the file"
             ) from None
-
-    def _has_events_before_damage(self) -> bool:
-        """Whether a stream of which not one byte was given gives events when it is salvaged."""
-        if self.file is None or self.reading.salvage or self._unpacked:
-            return False
-        salvaging = replace(self.reading, salvage=True)
-        with suppress(TraceError), ByteSource(self.file, reading=salvaging) as again:
-            return _AN_EVENT.search(again.peek(_LOOKED_AT)) is not None
-        return False
 
     def threads(self) -> int:
         """How many threads may read ahead; 0 if the file is small or there is one core for it."""
@@ -293,9 +289,6 @@ class _Encoded(io.RawIOBase):
         return count
 
 
-_AT_ONCE = 1 << 18
-
-
 def salvage_notes(
     source: ByteSource, damage: TraceError | None, place: int, events: int
 ) -> list[str]:
@@ -309,26 +302,22 @@ def salvage_notes(
         raise type(damage)(damage.path, damage.problem, remedy)
     if not events:
         raise type(damage)(damage.path, damage.problem, "no event comes before that") from None
-    while source.read(_AT_ONCE) if source.size is None or source.compressed else b"":
-        pass
-    ends = source.damage is not None or isinstance(damage, TraceCutOffError)
-    total = source.bytes_read if source.compressed or source.size is None else source.size
-    lost = _lost(source, ends, max(total - place, 0), events, place)
-    before = f"all {events:,} events before byte {place:,} of the text are here"
-    return [f"{SALVAGED}({damage.problem}): {before}; {lost}."]
-
-
-def _lost(source: ByteSource, ends: bool, lost: int, events: int, place: int) -> str:
-    """What is not there, a clause; `ends`: whether there may have been more."""
+    total = source.size
+    if source.compressed or total is None:
+        source.drain()
+        total = source.bytes_read
+    lost = max(total - place, 0)
     about = round(lost * events / max(place, 1))
-    size = f"the last {lost:,} bytes (room for about {about:,} events) are lost"
-    if not ends:
-        return size if lost else "nothing but the end of the document is lost"
-    rest = "whatever the file held beyond is lost"
-    if source.damage is not None and not source.cut_off:
-        rest += ", and values before it may be wrong where the gzip stream is damaged"
-    what = "of what can be unpacked " * (source.damage is not None)
-    return f"{what}{size}; {rest}" if lost else rest
+    said = [f"the last {lost:,} bytes (room for about {about:,} events) are lost"] if lost else []
+    if source.damage is not None or isinstance(damage, TraceCutOffError):  # there may be more
+        if lost and source.damage is not None:
+            said[0] = f"of what can be unpacked {said[0]}"
+        said.append("whatever the file held beyond is lost")
+        if source.damage is not None and not source.cut_off:
+            said[-1] += ", and values before it may be wrong where the gzip stream is damaged"
+    before = f"all {events:,} events before byte {place:,} of the text are here"
+    said = said or ["nothing but the end of the document is lost"]
+    return [f"{SALVAGED}({damage.problem}): {'; '.join([before, *said])}."]
 
 
 RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
@@ -336,7 +325,6 @@ _LONGEST_NAME = 60
 #: A top-level member that only one tool writes → the tool.
 _MEMBERS = {
     "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
-    "otherData": "a Chrome trace of another tool",
     "shared": "a speedscope file",
     "resourceSpans": "OpenTelemetry spans",
 }
@@ -346,7 +334,7 @@ def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
     """The error for a JSON document without `traceEvents`."""
     names = list(members)
     for name in names:
-        if name in _MEMBERS and name != "otherData":
+        if name in _MEMBERS:
             return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", RECORD)
     if "traceEvents" in names:
         return TraceFormatError(path, "has traceEvents that are no list", RECORD)

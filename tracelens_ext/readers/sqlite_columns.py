@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -62,7 +62,13 @@ class Database:
             except (sqlite3.Error, UnicodeDecodeError, MemoryError):
                 self._connection.close()
                 raise
-        self._refuse_others()
+        if not self._is_ours():
+            self.close()
+            names = sorted(self.tables)
+            shown = one_line(", ".join(names[:5])) + (" …" if len(names) > 5 else "")
+            has = f"its tables: {shown}" if names else "it has no tables"
+            problem = f"is an SQLite database, but no {self.format} ({has})"
+            raise OtherDatabaseError(self.path, problem, self.remedy)
 
     @classmethod
     def is_one(cls, path: Path) -> bool | None:
@@ -100,19 +106,6 @@ class Database:
             for name in [_text(row[0]) for row in listed.fetchall()]
         }
 
-    def _refuse_others(self) -> None:
-        if self._is_ours():
-            return
-        self.close()
-        names = sorted(self.tables)
-        shown = one_line(", ".join(names[:5])) + (" …" if len(names) > 5 else "")
-        raise OtherDatabaseError(
-            self.path,
-            f"is an SQLite database, but no {self.format}"
-            f" ({f'its tables: {shown}' if names else 'it has no tables'})",
-            self.remedy,
-        )
-
     def _is_ours(self) -> bool:
         """Whether `tables` are those of the format."""
         raise NotImplementedError
@@ -145,19 +138,31 @@ class Database:
 
     def has_rows(self, table: str) -> bool:
         """Whether a table is there and not empty."""
-        if table not in self.tables:
-            return False
-        with self._explained():
-            found = self._connection.execute(_select(table, ["1"]) + " LIMIT 1").fetchone()
-        return found is not None
+        return any(self._rows(table, ["1"], " LIMIT 1"))
 
     def count(self, table: str) -> int:
         """How many rows a table has; 0 for one that is not there."""
+        return sum(int(count) for [(count,)] in self._rows(table, ["count(*)"]))
+
+    def _rows(
+        self, table: str, expressions: list[str], rest: str = ""
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        """What a query answers, a batch at a time in the table's order, whatever its indices."""
         if table not in self.tables:
-            return 0
+            return
+        query = f"SELECT {', '.join(expressions)} FROM {_quoted(table)} NOT INDEXED{rest}"  # noqa: S608  # quoted
         with self._explained():
-            (count,) = self._connection.execute(_select(table, ["count(*)"])).fetchone()
-        return int(count)
+            cursor = self._connection.execute(query)
+        done = 0
+        while True:
+            with self._explained():
+                rows = cursor.fetchmany(_ROWS_AT_ONCE)
+                done += len(rows)
+                if done > self.size:  # in bytes
+                    raise sqlite3.DatabaseError("a table has no end")
+            if not rows:
+                return
+            yield rows
 
     def chunks(
         self, table: str, columns: tuple[str, ...], where: str = ""
@@ -167,39 +172,20 @@ class Database:
         A table that is not there has no rows; `MISSING` is where a row has no whole number. A
         condition is on a column that is certain to be there.
         """
-        have = self.tables.get(table)
-        if have is None:
-            return
-        own = [name for name in columns if name in have]
+        own = [name for name in columns if name in self.tables.get(table, ())]
         wanted = [_WHOLE.format(_quoted(name), MISSING) for name in own]
-        with self._explained():
-            cursor = self._connection.execute(_select(table, wanted or ["1"]) + where)
-        done = 0
-        while True:
-            with self._explained():
-                rows = cursor.fetchmany(_ROWS_AT_ONCE)
-            if not rows:
-                return
-            count = len(rows)
-            done += count
-            self._check_rows(done)
-            cells = np.fromiter(chain.from_iterable(rows), np.int64).reshape(count, -1)
+        for rows in self._rows(table, wanted or ["1"], where):
+            cells = np.fromiter(chain.from_iterable(rows), np.int64).reshape(len(rows), -1)
             found = dict(zip(own, np.ascontiguousarray(cells.T), strict=False))
-            missing = np.full(count, MISSING, dtype=np.int64)
+            missing = np.full(len(rows), MISSING, dtype=np.int64)
             yield {name: found.get(name, missing) for name in columns}
 
     def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
         """The texts of a column in the table's order; None for a row, or a column, without."""
-        if table not in self.tables:
-            return
-        have = column in self.tables[table]
+        have = column in self.tables.get(table, ())
         wanted = f"CAST({_quoted(column)} AS TEXT)" if have else "NULL"
-        with self._explained():
-            rows = self._connection.execute(_select(table, [wanted]) + where)
-            for done, row in enumerate(rows):
-                if not done % _ROWS_AT_ONCE:
-                    self._check_rows(done)
-                yield row[0]
+        for rows in self._rows(table, [wanted], where):
+            yield from (text for (text,) in rows)
 
     def words(self, table: str, column: str) -> list[str]:
         """The texts of a column; empty ones where there are none."""
@@ -211,12 +197,6 @@ class Database:
         empty = np.empty(0, dtype=np.int64)
         return {name: np.concatenate([empty, *(c[name] for c in chunks)]) for name in columns}
 
-    def _check_rows(self, count: int) -> None:
-        """Raise when a table has given more rows than the file has bytes."""
-        if count > self.size:
-            with self._explained():
-                raise sqlite3.DatabaseError("a table has no end")
-
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
         """The texts of a column that ids of a table stand for; None of one that is not there."""
         if not {"id", column} <= self.tables.get(table, frozenset()):
@@ -225,20 +205,13 @@ class Database:
         found: dict[int, str] = {}
         for at in range(0, len(wanted), _IDS_AT_ONCE):
             listed = ",".join(map(str, wanted[at : at + _IDS_AT_ONCE]))
-            query = _select(table, ["id", f"CAST({_quoted(column)} AS TEXT)"])
-            with self._explained():
-                for number, text in self._connection.execute(f"{query} WHERE id IN ({listed})"):
-                    if isinstance(text, bytes):
-                        found[number] = text.decode("utf-8", "replace")
+            wanted_of = ["id", f"CAST({_quoted(column)} AS TEXT)"]
+            for rows in self._rows(table, wanted_of, f" WHERE id IN ({listed})"):
+                found.update((number, _text(text)) for number, text in rows if text is not None)
         return [found.get(number) for number in ids.tolist()]
 
 
 _WHOLE = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
-
-
-def _select(table: str, expressions: list[str]) -> str:
-    """A query in the order in which the table is stored, whatever indices there are."""
-    return f"SELECT {', '.join(expressions)} FROM {_quoted(table)} NOT INDEXED"  # noqa: S608  # quoted
 
 
 def _quoted(name: str) -> str:

@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -21,13 +22,13 @@ from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto.schema import (
     ARGUMENTS,
     CATEGORIES,
+    FLOW_ID,
     METADATA,
     MISSING,
     NO_TEXT,
     PHASES,
     PLAN,
     Event,
-    Plan,
     kind_of,
     parse_integers,
     parse_nanoseconds,
@@ -93,7 +94,6 @@ def slice_of(events: list[Event]) -> Slice:
 def _arguments(
     events: list[Event], kind: IntArray, words: Interner[bytes]
 ) -> tuple[dict[str, _Piece], dict[str, _Piece]]:
-    """The numbers and the texts that are wanted of each kind."""
     numbers: dict[str, list[_Piece]] = defaultdict(list)
     texts: dict[str, list[_Piece]] = defaultdict(list)
     for plan in PLAN:
@@ -101,11 +101,9 @@ def _arguments(
         having = [events[row] for row in rows.tolist()]
         if not having:
             continue
-        of_plan = {n: [getattr(e.args, ARGUMENTS[n]) for e in having] for n in plan.numbers}
-        if plan.flow_id:
-            of_plan["flow id"] = [e.id for e in having]
-        for name, tokens in of_plan.items():
-            numbers[name].append(_without_missing(rows, parse_integers(tokens)))
+        for name in plan.numbers:
+            of = attrgetter("id" if name == FLOW_ID else f"args.{ARGUMENTS[name]}")
+            numbers[name].append(_without_missing(rows, parse_integers([*map(of, having)])))
         for group in plan.texts:
             first = ARGUMENTS[group[0]]
             said = [i for i, e in enumerate(having) if getattr(e.args, first) is not NO_TEXT]
@@ -144,21 +142,14 @@ def _decoded(text: bytes) -> str:
 
 # The compiled reader.
 
-_NAMES = (*ARGUMENTS, "flow id")
-_PLACE = {name: place for place, name in enumerate(_NAMES)}
-
-
-def _numbers_of(plan: Plan) -> tuple[str, ...]:
-    return (*(["flow id"] * plan.flow_id), *plan.numbers)
+_PLACE = {name: place for place, name in enumerate((*ARGUMENTS, FLOW_ID))}
 
 
 def native_schema(native: ModuleType) -> object:
     """What the compiled code looks for."""
     plans = []
     for plan in PLAN:
-        numbers, *groups = (
-            bytes(_PLACE[name] for name in g) for g in (_numbers_of(plan), *plan.texts)
-        )
+        numbers, *groups = (bytes(_PLACE[name] for name in g) for g in (plan.numbers, *plan.texts))
         plans.append((bytes(np.flatnonzero(plan.wanted).tolist()), numbers, groups))
     words = [(list(codes), bytes(codes.values())) for codes in (CATEGORIES, PHASES)]
     fields = list(Event.__struct_fields__)
@@ -185,7 +176,7 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
             values[list(places)] = parse_integers(tokens)
             pieces[column] = _without_missing(pieces[column][0], values)
     wanted = (plan for plan in PLAN if plan.wanted[np.flatnonzero(np.bincount(kinds))].any())
-    of_number = {n: [pieces[_PLACE[n]]] for plan in wanted for n in _numbers_of(plan)}
+    of_number = {n: [pieces[_PLACE[n]]] for plan in wanted for n in plan.numbers}
     of_text: dict[str, list[_Piece]] = defaultdict(list)
     names_of_texts = (name for plan in PLAN for group in plan.texts for name in group)
     for argument, (rows, codes) in zip(names_of_texts, columns, strict=True):

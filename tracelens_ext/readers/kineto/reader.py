@@ -12,6 +12,8 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from operator import index
@@ -21,13 +23,11 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from tracelens_ext.readers.ahead import threads
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import (
     Slice,
-    Special,
     native_schema,
     native_slice,
     slice_of,
@@ -93,8 +93,17 @@ class KinetoColumns:
         builder = self.builder
         threads = [builder.threads[process, thread] for _, _, process, thread in found.lanes]
         categories = [builder.categories[category] for _, category, _, _ in found.lanes]
-        for special in found.special:
-            self._take_special(special)
+        for kind, event, process, thread, name, labels in found.special:
+            if kind == NO_PHASE:
+                builder.dropped["no phase (ph)"] += 1
+                continue
+            builder.metadata_events += 1
+            if event == "process_name":
+                self.labels.processes[process] = name
+            elif event == "process_labels":
+                self.labels.process_labels[process] = labels
+            elif event == "thread_name":
+                self.labels.threads[process, thread] = name
         words = builder.texts.codes(found.words, len(found.words))
         columns = {
             "ts": found.ts,
@@ -106,19 +115,6 @@ class KinetoColumns:
         }
         texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
         builder.add(columns, found.numbers, texts)
-
-    def _take_special(self, special: Special) -> None:
-        kind, event, process, thread, name, labels = special
-        if kind == NO_PHASE:
-            self.builder.dropped["no phase (ph)"] += 1
-            return
-        self.builder.metadata_events += 1
-        if event == "process_name":
-            self.labels.processes[process] = name
-        elif event == "process_labels":
-            self.labels.process_labels[process] = labels
-        elif event == "thread_name":
-            self.labels.threads[process, thread] = name
 
 
 def text_of(value: object) -> str:
@@ -164,7 +160,8 @@ def read(source: ByteSource) -> Trace:
     """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known."""
     library = compiled_reader()
     columns = KinetoColumns(library)
-    with threads(source.threads() if library else 0) as pool:
+    count = source.threads() if library else 0
+    with ThreadPoolExecutor(count) if count else nullcontext() as pool:
         stream = EventStream(source, columns, SLICE_BYTES, pool)
         for found in stream:
             columns.take(found)

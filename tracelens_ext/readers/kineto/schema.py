@@ -34,21 +34,16 @@ _HALF, _MOST_DIGITS = Decimal("0.5"), 20
 
 def parse_integers(tokens: Sequence[Buffer]) -> Int64Array:
     """The integers that JSON values stand for (``1e3`` and ``"12"`` too), `MISSING` for others."""
-    return _parsed(tokens, 0)
+    return np.array([_number(bytes(token), 0) for token in tokens], dtype=np.int64)
 
 
 def parse_nanoseconds(tokens: Sequence[Buffer]) -> Int64Array:
     """Times in µs (`12.5`) as exact ns, rounded; `MISSING_NS` of others, and beyond 64 bits."""
-    return _parsed(tokens, 3)
-
-
-def _parsed(tokens: Sequence[Buffer], decimals: int) -> Int64Array:
-    """Numbers times ten to the power of `decimals`, shape (n,)."""
-    return np.array([_number(bytes(token), decimals) for token in tokens], dtype=np.int64)
+    return np.array([_number(bytes(token), 3) for token in tokens], dtype=np.int64)
 
 
 def _number(token: bytes, decimals: int) -> int:
-    """As `_parsed`, of one token, whatever it is."""
+    """A token, whatever it is, times ten to the power of `decimals`."""
     missing: int = MISSING * 10**decimals
     whole, _, part = token.partition(b".")
     digits = whole.removeprefix(b"-") + part
@@ -130,6 +125,10 @@ class Event(Struct, gc=False):
     args: _Args = _Args()
 
 
+#: What the `id` of an event is called among arguments.
+FLOW_ID = "flow id"
+
+
 class Plan:
     """Which arguments of which kinds of events are kept; of a group of texts all or none."""
 
@@ -138,11 +137,10 @@ class Plan:
         *kinds: EventKind,
         numbers: tuple[str, ...] = (),
         texts: tuple[tuple[str, ...], ...] = (),
-        flow_id: bool = False,
     ) -> None:
         self.wanted = np.zeros(256, dtype=bool)
         self.wanted[list(kinds)] = True
-        self.numbers, self.texts, self.flow_id = numbers, texts, flow_id
+        self.numbers, self.texts = numbers, texts
 
 
 PLAN = (
@@ -165,7 +163,7 @@ PLAN = (
         texts=(("memory bandwidth (GB/s)",), _COPY, *_ANNOTATIONS),
     ),
     Plan(EventKind.PYTHON_FUNCTION, numbers=_PYTHON),
-    Plan(EventKind.FLOW_START, EventKind.FLOW_END, flow_id=True),
+    Plan(EventKind.FLOW_START, EventKind.FLOW_END, numbers=(FLOW_ID,)),
     Plan(EventKind.INSTANT, numbers=_MEMORY),
     Plan(EventKind.OTHER, numbers=("correlation", *_SYNCHRONISATION), texts=(("",),)),
 )

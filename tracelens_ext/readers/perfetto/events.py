@@ -12,7 +12,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner, of_rows
-from tracelens_ext.readers.kineto.schema import PLAN
+from tracelens_ext.readers.kineto.schema import FLOW_ID, PLAN
 from tracelens_ext.readers.perfetto import packets as said
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
 from tracelens_ext.readers.xplane.many_messages import VARINT, Bytes, Fields, fields_of, varints
@@ -30,7 +30,7 @@ KINDS_WITH: Final = {
         (False, [(p, p.numbers) for p in PLAN]),
         (True, [(p, sum(p.texts, ())) for p in PLAN]),
     )
-    for name in sorted({name for _, names in plans for name in names})
+    for name in sorted({name for _, names in plans for name in names} - {FLOW_ID})
 }
 #: Arguments that are read, and those that only tell what an event is; and other names of the same.
 WANTED: Final = tuple(dict.fromkeys((*KINDS_WITH, "grid", "cbid")))
@@ -44,13 +44,6 @@ _NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
 WHOLE, TOKEN, TEXT, LOOSE, MESSAGE = range(5)
 
 
-#: Columns of packets of events: time and duration (of GPU work) in ns; type; track: uuid, or of GPU
-#: work and values an index into `places`; codes of texts, `NONE` without.
-_EVENT = ("time", "duration", "type", "track", "name", "category")
-#: Columns of arguments: packet of an event, index into `WANTED`, form, value.
-_ARGUMENT = ("event", "name", "form", "value")
-
-
 class Track(NamedTuple):
     """What the file says of a track; of itself, not of those around it."""
 
@@ -61,29 +54,39 @@ class Track(NamedTuple):
     thread: tuple[int, int] | None  #: process and thread
 
 
+class _Rows:
+    """Rows of whole numbers, which come in pieces."""
+
+    def __init__(self, *names: str) -> None:
+        self._names, self._pieces = names, [(np.empty(0, dtype=np.int64),) * len(names)]
+
+    def add(self, *columns: Int64Array) -> None:
+        self._pieces.append(columns)
+
+    def frame(self) -> pd.DataFrame:
+        columns = map(np.concatenate, zip(*self._pieces, strict=True))
+        return pd.DataFrame(dict(zip(self._names, columns, strict=True)))
+
+
 class Events:
     """The events of a file on their way to a trace.
 
     Attributes: `count`, packets of events so far; `is_foreign`, whether some are of a phone or a
-    browser; `raw`, the bytes; `tracks` by uuid; `places`: process and stream of GPU work.
+    browser; `raw`, the bytes; `texts` by code; `tracks` by uuid; `places`: process and stream of
+    GPU work.
     """
 
     def __init__(self, data: Bytes) -> None:
         self._data, self.raw = data, memoryview(data.data)
         self._sequences = Sequences(data)
+        self.texts = self._sequences.texts
         self.count, self.is_foreign = 0, False
-        self._columns: list[pd.DataFrame] = []
-        self._arguments: list[pd.DataFrame] = []
+        self._columns = _Rows("time", "duration", "type", "track", "name", "category")
+        self._arguments = _Rows("event", "name", "form", "value")
+        self._submitted, self._work_ids = _Rows("call", "id"), _Rows("work", "id")
         self.tracks: dict[int, Track] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
-        self._submitted: list[tuple[Int64Array, Int64Array]] = []
-        self._work_ids: list[tuple[Int64Array, Int64Array]] = []
         self._wanted = np.empty(0, dtype=np.int64)
-
-    @property
-    def texts(self) -> list[bytes]:
-        """What codes of texts stand for."""
-        return list(self._sequences.texts)
 
     def take(self, packets: Fields, count: int) -> None:
         """Take over the packets of a window."""
@@ -110,33 +113,24 @@ class Events:
         )
 
     def _add(self, *columns: Int64Array) -> None:
-        self._columns.append(pd.DataFrame(dict(zip(_EVENT, columns, strict=True))))
+        self._columns.add(*columns)
         self.count += len(columns[0])
 
-    def _add_arguments(self, *columns: Int64Array) -> None:
-        self._arguments.append(pd.DataFrame(dict(zip(_ARGUMENT, columns, strict=True))))
-
     def columns(self) -> pd.DataFrame:
-        """All events."""
-        return pd.concat(self._columns, ignore_index=True)
+        """All events: times in ns; type; track: uuid, or of GPU work and values a place; codes."""
+        return self._columns.frame()
 
     def arguments(self) -> pd.DataFrame:
-        """The arguments of all events."""
-        found = pd.concat(self._arguments, ignore_index=True)
+        """The arguments of all events: event, index into `WANTED`, form, value."""
+        found = self._arguments.frame()
         return found[found["event"] < self.count]  # not of a window that is damaged
 
     def submissions(self) -> tuple[Int64Array, Int64Array]:
         """Calls, and the GPU work that each says it has submitted, (s,)."""
-        if not self._submitted or not self._work_ids:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        (call, wanted), (work, ids) = (
-            map(np.concatenate, zip(*some, strict=True))
-            for some in (self._submitted, self._work_ids)
-        )
-        order = np.argsort(ids, kind="stable")
-        at = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
-        found = (ids[order][at] == wanted) & (call < self.count) & (work[order][at] < self.count)
-        return call[found], work[order][at[found]]
+        work = self._work_ids.frame().drop_duplicates("id")
+        found = self._submitted.frame().merge(work, on="id")
+        found = found[(found["call"] < self.count) & (found["work"] < self.count)]
+        return found["call"].to_numpy(), found["work"].to_numpy()
 
     def _track_events(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
         count, sequences = len(time), self._sequences
@@ -155,14 +149,14 @@ class Events:
         if len(message):
             inner = fields_of(self._data, start, end)
             ids = inner.key == 1 << 3 | VARINT
-            self._submitted.append((self.count + message[inner.message[ids]], inner.value[ids]))
+            self._submitted.add(self.count + message[inner.message[ids]], inner.value[ids])
         message, start, end = found.contents(4)
         self._annotations(message, state[message], start, end)
         self._add(time, np.zeros(count, dtype=np.int64), kind, track, name, category)
 
     def _wanted_of(self, names: Int64Array) -> Int64Array:
         """The places in `WANTED` of codes of names, `NONE` of others."""
-        texts = list(self._sequences.texts)[len(self._wanted) :]
+        texts = list(self.texts)[len(self._wanted) :]
         if texts:
             places = {name.encode(): place for place, name in enumerate(WANTED)}
             places |= {a.encode(): places[b.encode()] for a, b in _ALIASES.items() if b in WANTED}
@@ -181,7 +175,7 @@ class Events:
         numbered = np.flatnonzero(first == 0x08)
         name[numbered] = interned[said.ARGUMENT].find(state[numbered], value[numbered])
         texts = np.flatnonzero(named & (value <= end - after) & (value >= 0) & (after > 0))
-        name[texts] = self._sequences.names(after[texts], (after + value)[texts])
+        name[texts] = self._sequences.slices(after[texts], (after + value)[texts])
         after[texts] += value[texts]
         wanted = self._wanted_of(name)
         keep = np.flatnonzero((wanted != NONE) & (after > 0) & (after < end))
@@ -193,13 +187,12 @@ class Events:
         whole &= (after > 0) & (after <= end)
         texts = np.flatnonzero(~whole)
         value[texts] = self._sequences.slices(start[texts], end[texts])
-        by_number = texts[(self._data[start[texts]] == 0x88) & (self._data[start[texts] + 1] == 1)]
-        code = interned[said.TEXT].find(
-            state[by_number], varints(self._data, start[by_number] + 2)[0]
-        )
         form = np.where(whole, WHOLE, MESSAGE)
-        value[by_number], form[by_number] = code, TEXT
-        self._add_arguments(self.count + event, wanted, form, value)
+        by_number = texts[(self._data[start[texts]] == 0x88) & (self._data[start[texts] + 1] == 1)]
+        number = varints(self._data, start[by_number] + 2)[0]
+        value[by_number] = interned[said.TEXT].find(state[by_number], number)
+        form[by_number] = TEXT
+        self._arguments.add(self.count + event, wanted, form, value)
 
     def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
         count, sequences = len(time), self._sequences
@@ -212,7 +205,7 @@ class Events:
         name = np.where(name == NONE, np.where(other == NONE, stage, other), name)
         queue = interned[said.STAGE].find(state, found.numbers(13, count))
         gpu = found.numbers(11, count)
-        texts = list(sequences.texts)
+        texts = list(self.texts)
         lane = of_rows(
             lambda device, of: self.places[
                 device, _number_at_end(texts[of]) if of != NONE else "?"
@@ -220,19 +213,19 @@ class Events:
             *(gpu, queue),
         )
         work = self.count + np.arange(count)
-        self._work_ids.append((work, found.numbers(1, count)))
+        self._work_ids.add(work, found.numbers(1, count))
         message, start, end = found.contents(6)
         data = fields_of(self._data, start, end)
         wanted = np.full(len(message), NONE, dtype=np.int64)
         value = wanted.copy()
         pair, a, b = data.contents(1)
-        wanted[pair] = self._wanted_of(sequences.names(a, b))
+        wanted[pair] = self._wanted_of(sequences.slices(a, b))
         pair, a, b = data.contents(2)
         used = wanted[pair] != NONE
         value[pair[used]] = sequences.slices(a[used], b[used])
         keep = np.flatnonzero((wanted != NONE) & (value != NONE))
         form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
-        self._add_arguments(work[message[keep]], wanted[keep], form, value[keep])
+        self._arguments.add(work[message[keep]], wanted[keep], form, value[keep])
         kind = np.full(count, STAGE)
         self._add(time, found.numbers(2, count), kind, lane, name, stage)
 
@@ -246,11 +239,10 @@ class Events:
             if not isinstance(number, int):
                 number = struct.unpack_from("<d", self.raw, number[0])[0]
             name = known.get(number_in(value, 1), f"counter {number_in(value, 1)}")
-            texts = self._sequences.texts
-            row = (self.count, WANTED.index(""), TOKEN, texts[json.dumps(number).encode()])
+            row = (self.count, WANTED.index(""), TOKEN, self.texts[json.dumps(number).encode()])
             place = self.places[f"GPU {gpu} Counters", "?"]
-            columns = (time, 0, VALUE, place, texts[name.encode()], NONE)
-            self._add_arguments(*(np.array([each]) for each in row))
+            columns = (time, 0, VALUE, place, self.texts[name.encode()], NONE)
+            self._arguments.add(*(np.array([each]) for each in row))
             self._add(*(np.array([each]) for each in columns))
 
 

@@ -63,8 +63,9 @@ class TraceMaker:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._bytes = events.texts
-        self._texts = [text.decode("utf-8", "replace") for text in self._bytes]
+        self._bytes = list(events.texts)
+        #: What codes of texts stand for; the last one is that of `NONE`
+        self._texts = [text.decode("utf-8", "replace") for text in (*self._bytes, b"")]
         self._builder = TraceBuilder()
         self._labels = Labels()
         self._arguments = events.arguments()
@@ -88,7 +89,7 @@ class TraceMaker:
                 "ts": columns["time"].to_numpy(),
                 "dur": columns["duration"].to_numpy(),
                 "name": of_rows(
-                    lambda code: names[self._text(code) or NO_NAME], columns["name"].to_numpy()
+                    lambda code: names[self._texts[code] or NO_NAME], columns["name"].to_numpy()
                 ),
                 "kind": kind,
                 "thread": thread,
@@ -127,10 +128,6 @@ class TraceMaker:
         keep[rows] = True
         return np.where(keep, np.cumsum(keep) - 1, NONE), columns[keep]
 
-    def _text(self, code: int) -> str:
-        """What a code of a text stands for; empty of `NONE`."""
-        return "" if code == NONE else encodable(self._texts[code])
-
     def _place_of(self, uuid: int) -> _Place:
         """Process and thread of a track: of the nearest around it that has them."""
         process: int | str = "?"
@@ -153,10 +150,9 @@ class TraceMaker:
         return place
 
     def _kinds(self, columns: pd.DataFrame, row: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The kind of each event, and the code of its category."""
         types, name, of = (columns[c].to_numpy() for c in ("type", "name", "category"))
-        category = of_rows(lambda code: self._builder.categories[self._text(code)], of)
-        kind = of_rows(lambda code: _kind_of(self._text(code)), of)
+        category = of_rows(lambda code: self._builder.categories[self._texts[code]], of)
+        kind = of_rows(lambda code: _kind_of(self._texts[code]), of)
         kind[types == packed.INSTANT] = EventKind.INSTANT
         kind[types == packed.VALUE] = EventKind.OTHER
         stages = types == packed.STAGE
@@ -165,7 +161,7 @@ class TraceMaker:
             return kind, category
         has = {name: self._having(name, row, len(kind)) for name in ("grid", "cbid", "bytes")}
         like = {
-            pattern: np.append([pattern.match(text) is not None for text in self._texts], False)
+            pattern: np.array([pattern.match(text) is not None for text in self._texts])
             for pattern in (_COPY, _FILL, _DRIVER, _PYTHON, _ANNOTATION)
         }
         copies = like[_COPY][name] | (stages & like[_COPY][of])
@@ -189,7 +185,6 @@ class TraceMaker:
         return np.where(nameless | stages, guess, kind), category
 
     def _having(self, name: str, row: Int64Array, count: int) -> BoolArray:
-        """Which events have an argument."""
         having = self._arguments["name"] == packed.WANTED.index(name)
         rows = row[self._arguments["event"][having]]
         result = np.zeros(count, dtype=bool)
@@ -233,7 +228,7 @@ class TraceMaker:
             return None
         if value == NONE:
             return None
-        text = encodable(self._texts[value])
+        text = self._texts[value]
         is_json = form == packed.TOKEN or (form == packed.LOOSE and _NUMBER.fullmatch(text))
         return json.loads(text) if is_json else text
 
@@ -261,7 +256,6 @@ def _kind_of(category: str) -> int:
 
 
 def _whole(value: object) -> int:
-    """A whole number; `NONE` of anything else."""
     try:
         number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):

@@ -41,7 +41,6 @@ COUNTERS: Final = 47
 _MOST_SNAPSHOTS: Final = 1000  # in a window
 #: Clocks: since boot, and those of a sequence alone.
 _BOOT_TIME, _OF_SEQUENCE = 6, range(64, 128)
-_FACTORS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
@@ -96,8 +95,7 @@ class Sequences:
         self.counters: dict[tuple[int, int], tuple[int, dict[int, str]]] = {}
         self.track: dict[int, int] = {}
         self._clock: dict[int, int] = {}
-        self._key_in_slot = np.zeros(4096, dtype=np.uint64)
-        self._code_in_slot = np.full(4096, NONE, dtype=np.int64)
+
         self._states: Interner[tuple[int, int]] = Interner()
         self._cleared: dict[int, int] = {}
         #: (sequence or 0, clock) → what is added to its times, what they are multiplied with, and
@@ -108,22 +106,6 @@ class Sequences:
         """Codes of the texts at some places, (k,)."""
         raw, places = self._raw, zip(start.tolist(), end.tolist(), strict=True)
         return self.texts.codes((bytes(raw[a:b]) for a, b in places), len(start)).astype(np.int64)
-
-    def names(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """As `slices`, of texts of which few are distinct: looked up by length and some bytes."""
-        size = end - start
-        words = np.ndarray((len(self._data) - 7,), "<u8", self._data, 0, (1,))
-        shift = (8 * np.maximum(8 - size, 0)).astype(np.uint64)
-        key = np.where(shift < 64, words[start] << shift % np.uint64(64), np.uint64(0))
-        key = key * _FACTORS[0] ^ (words[np.maximum(start, end - 8)] << shift % np.uint64(64))
-        key = (key ^ size.astype(np.uint64)) * _FACTORS[1]
-        slot = (key >> np.uint64(52)).astype(np.int64)
-        code: Int64Array = self._code_in_slot[slot]
-        new = np.flatnonzero((self._key_in_slot[slot] != key) | (code == NONE))
-        if len(new):
-            code[new] = self.slices(start[new], end[new])
-            self._key_in_slot[slot[new]], self._code_in_slot[slot[new]] = key[new], code[new]
-        return code
 
     def text(self, fields: Fields, number: int, count: int) -> Int64Array:
         """The code of a text of each of `count` messages, `NONE` without, (count,)."""
