@@ -208,27 +208,21 @@ def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> P
     the call that launched it is, on the range's own thread: from the first to the last of these.
     """
     linked = np.flatnonzero(launch_of_gpu != NONE)
-    device = trace.device[linked]
-    columns: list[list[Int64Array]] = [[np.empty(0, dtype=np.int64)] for _ in range(5)]
-    for number in np.unique(device).tolist():
-        events = linked[device == number]
-        launch = launch_of_gpu[events]
-        order = by_group_and_time(trace.thread[launch], trace.ts[launch])
-        events, launch = events[order], launch[order]
-        thread, moment = trace.thread[launch], trace.ts[launch]
-        first, last = (
-            items_before(thread, moment, trace.thread[rows], times)
-            for times in (trace.ts[rows], trace.end_of(rows))
-        )
-        some = np.flatnonzero(last > first)
-        first, last = first[some], last[some]
-        gpu = trace.gpu_rows[events]
-        start = _reduced(np.minimum, trace.ts[gpu], first, last)
-        end = _reduced(np.maximum, trace.end_of(gpu), first, last)
-        of_device = (rows[some], np.full(len(some), number), start, end, last - first)
-        for column, part in zip(columns, of_device, strict=True):
-            column.append(part.astype(np.int64))
-    return ProjectedRanges(*map(np.concatenate, columns))
+    launch = launch_of_gpu[linked]
+    devices, number = np.unique(trace.device[linked], return_inverse=True)
+    lane = number.reshape(-1) * len(trace.threads) + trace.thread[launch]
+    order = by_group_and_time(lane, trace.ts[launch])
+    gpu, lane, moment = trace.gpu_rows[linked[order]], lane[order], trace.ts[launch[order]]
+    # Each range is asked about on each device.
+    number, rows = np.repeat(np.arange(len(devices)), len(rows)), np.tile(rows, len(devices))
+    own_lane = number * len(trace.threads) + trace.thread[rows]
+    times = (trace.ts[rows], trace.end_of(rows))
+    first, last = (items_before(lane, moment, own_lane, time) for time in times)
+    some = last > first
+    first, last = first[some], last[some]
+    start = _reduced(np.minimum, trace.ts[gpu], first, last)
+    end = _reduced(np.maximum, trace.end_of(gpu), first, last)
+    return ProjectedRanges(rows[some], devices[number[some]], start, end, last - first)
 
 
 def _reduced(
