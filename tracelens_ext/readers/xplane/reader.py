@@ -169,7 +169,7 @@ class _LineReader:
         """Add the events of a line."""
         lane = self._process, line.id
         self._recording.lines[lane] = _text(line.display_name or line.name)
-        code, events = self._recording.lanes[lane], line.events
+        code, events = self._recording.builder.threads[lane], line.events
         for first in range(0, len(events), _EVENTS_AT_ONCE):
             self._add(events[first : first + _EVENTS_AT_ONCE], line.timestamp_ns, code)
 
@@ -178,7 +178,7 @@ class _LineReader:
         found, count = fields_of(data, start, end), len(events)
         metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
         ids, number = np.unique(metadata, return_inverse=True)
-        names = [self._recording.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
+        names = [self._recording.builder.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
         columns = {
             "ts": np.where(
                 found.numbers(_OCCURRENCES, count) == 0,
@@ -267,7 +267,7 @@ class _Columns:
     def repair(self, events: list[object]) -> list[dict[str, Any]]:
         """Events as they are; what is none is counted."""
         found = [event for event in events if isinstance(event, dict)]
-        self.recording.dropped["not a JSON object"] += len(events) - len(found)
+        self.recording.builder.dropped["not a JSON object"] += len(events) - len(found)
         return found
 
     def add(self, events: list[dict[str, Any]]) -> None:
@@ -279,19 +279,19 @@ class _Columns:
             if phase == "M" or not (phase or event.get("name")):  # the last event is empty
                 self._take_label(event)
             elif phase != "X":
-                recording.dropped["not complete (ph is not X)"] += 1
+                recording.builder.dropped["not complete (ph is not X)"] += 1
         names = [text_of(event.get("name")) or NO_NAME for event in timed]
         lanes = [(label_of(event.get("pid")), label_of(event.get("tid"))) for event in timed]
         columns: dict[str, Int64Array] = {
             "ts": _nanoseconds([_float(event.get("ts")) for event in timed]),
             "dur": _nanoseconds([_float(event.get("dur") or 0.0) or 0.0 for event in timed]),
-            "name": recording.names.codes(names, len(timed)).astype(np.int64),
-            "lane": recording.lanes.codes(lanes, len(timed)).astype(np.int64),
+            "name": recording.builder.names.codes(names, len(timed)).astype(np.int64),
+            "lane": recording.builder.threads.codes(lanes, len(timed)).astype(np.int64),
         }
         recording.add(columns, self._stats([_args(event) for event in timed]))
 
     def _take_label(self, event: dict[str, Any]) -> None:
-        self.recording.metadata_events += 1
+        self.recording.builder.metadata_events += 1
         name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
         if event.get("name") == "process_name":
             self.recording.planes[process] = name
