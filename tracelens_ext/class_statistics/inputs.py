@@ -25,7 +25,7 @@ from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.places import DOMAIN
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.work.grouping import (
     by_group_and_time,
     group_durations,
@@ -201,7 +201,7 @@ class ProjectedRanges:
         return self.end - self.start
 
 
-def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> ProjectedRanges:
+def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> ProjectedRanges:
     """Project ranges onto the devices that they started work on.
 
     As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
