@@ -60,15 +60,8 @@ def statistics_of(
         raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
     iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
-    return compute(
-        classifier,
-        totals.kernels,
-        totals.memory,
-        totals.ranges,
-        iterations=iterations,
-        gpus=gpus,
-        notes=(*spec.remarks, *totals.notes),
-    )
+    tables, notes = (totals.kernels, totals.memory, totals.ranges), (*spec.remarks, *totals.notes)
+    return compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
 
 
 def _iterations(title: str, ranges: RangeTotal | None, gpus: int) -> int:
@@ -138,8 +131,12 @@ def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
 def _ranges(trace: Trace, tag: str) -> RangeTotal:
     path = trace.provenance.path
     chosen = _called(trace, tag)
-    if not len(chosen):
-        raise no_such_range(path, tag, _range_names(trace))
+    if not len(chosen):  # those there are, with their domains where these are not the default
+        rows = trace.rows_of(EventKind.USER_ANNOTATION)
+        pairs = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
+        prefixes = _domains(trace) | {NONE: ""}
+        names = {prefixes[domain] + trace.names[name] for domain, name in pairs.tolist()}
+        raise no_such_range(path, tag, names)
     projected = project_ranges(trace, link(trace), chosen)
     if not len(projected):
         raise UsageError(
@@ -172,14 +169,6 @@ def _domains(trace: Trace) -> dict[int, str]:
     texts = trace.arg(DOMAIN).texts or []
     codes = np.unique(trace.arg(DOMAIN).values).tolist()
     return {NONE: ":"} | {code: f"{json.loads(texts[code])}:" for code in codes if code != NONE}
-
-
-def _range_names(trace: Trace) -> set[str]:
-    """The names of all ranges, with their domains where these are not the default."""
-    rows = trace.rows_of(EventKind.USER_ANNOTATION)
-    pairs = np.unique(np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows])), axis=0)
-    prefixes = _domains(trace) | {NONE: ""}
-    return {f"{prefixes[domain]}{trace.names[name]}" for domain, name in pairs.tolist()}
 
 
 @dataclass(frozen=True)

@@ -297,15 +297,11 @@ def _export(path: str, made: Path, chosen: str | None) -> None:
 
 
 def _program(path: str, chosen: str | None) -> str:
-    found = shutil.which(chosen or "nsys")
-    if found is not None:
+    if found := shutil.which(chosen or "nsys"):
         return found
-    name = Path(path)
-    why = (
-        f"there is no program {chosen} to convert it"
-        if chosen
-        else "the program `nsys`, which converts it, is not on the PATH"
-    )
+    name, why = Path(path), "the program `nsys`, which converts it, is not on the PATH"
+    if chosen:
+        why = f"there is no program {chosen} to convert it"
     raise TraceFormatError(
         path,
         f"is a report of Nsight Systems, and {why}",

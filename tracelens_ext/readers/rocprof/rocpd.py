@@ -22,7 +22,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import looked_up
+from tracelens_ext.readers.builder import looked_up, of_rows
 from tracelens_ext.readers.rocprof.csv_tables import TableReader
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
@@ -174,7 +174,7 @@ class _Tables:
         return self._processes[row]
 
     def _device_of(self, agents: Int64Array) -> Int64Array:
-        return looked_up(agents, lambda ids: [self._agents.get(i, NONE) for i in ids.tolist()])
+        return of_rows(lambda agent: self._agents.get(agent, NONE), agents)
 
     # Records.
 
@@ -189,9 +189,7 @@ class _Tables:
             event = _at(self._events, chunk["event_id"], "stack_id", "category_id")
             chunk["correlation"] = event["stack_id"]
             chunk["domain"] = looked_up(event["category_id"], self._domains)
-            chunk["process"] = looked_up(
-                chunk["pid"], lambda rows: list(map(self._process, rows.tolist()))
-            )
+            chunk["process"] = of_rows(self._process, chunk["pid"])
             yield chunk
 
     def _domains(self, categories: Int64Array) -> list[int]:
@@ -225,12 +223,8 @@ class _Tables:
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         table = "rocpd_info_kernel_symbol"
-        names = zip(
-            ids.tolist(),
-            self._look_up(table, "display_name", ids),
-            self._look_up(table, "kernel_name", ids),
-            strict=True,
-        )
+        texts = (self._look_up(table, name, ids) for name in ("display_name", "kernel_name"))
+        names = zip(ids.tolist(), *texts, strict=True)
         return [self._builder.names[kernel_name(shown or own, row)] for row, shown, own in names]
 
 
