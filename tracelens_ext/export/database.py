@@ -231,10 +231,11 @@ def _added(connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str
             options = ReportOptions()
             if isinstance(getattr(options, sheet.asked_by, None), bool):
                 options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
-            if sheet.why_absent(analyzer, options):
+            absent = sheet.why_absent(analyzer, options)
+            if absent or (frame := sheet.make(analyzer, options)) is None:
                 why = f"the trace has no table {each}"
                 raise sqlite3.ProgrammingError(why)
-            add_table(connection, each, sheet.make(analyzer, options))
+            add_table(connection, each, frame)
             return True
     return False
 
