@@ -197,10 +197,7 @@ class NvtxRanges:
     """
 
     def __init__(self, database: NsysDatabase, builder: TraceBuilder, places: Places) -> None:
-        self._database = database
-        self._builder = builder
-        self._places = places
-
+        self._database, self._builder, self._places = database, builder, places
         self.open_ranges = 0
 
     def read(self) -> None:
