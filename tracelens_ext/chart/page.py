@@ -78,7 +78,6 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
             cards=[_card(run) for run in runs] if len(runs) <= _MOST_CARDS else [],
             notes=[cleaned(note) for note in notes],
             figures=figures,
-            coverage=[],
             facts=[],
             tables=tables,
             sheet_keys={_BY_CATEGORY: pivot.key},
@@ -106,7 +105,8 @@ def _figure(
         category = str(name)
         legend.append((cleaned(category), colour_of(category)))
         values = [ms * by for ms, by in zip(amounts, scales, strict=True)]
-        counts = [_events(of_run[category]) for of_run in instances]
+        found = [of_run[category] for of_run in instances]
+        counts = [f", {n:,} GPU event{'s' * (n != 1)}" if n else "" for n in found]
         hover = [
             f"<b>{plotly_text(elided(category, _WIDE))}</b><br>"
             f"{plotly_text(amount_text(ms, 'ms', whole))}{count}<br>{bar}"
@@ -190,7 +190,7 @@ def _in_words(run: Run) -> str:
 
 def _largest(run: Run) -> tuple[str, int]:
     """The GPU category that takes most of a run."""
-    return max(_by_category(run, run.gpu_ns_of).items(), key=lambda item: item[1])
+    return _by_category(run, run.gpu_ns_of).most_common(1)[0]
 
 
 def _by_category(run: Run, values: Int64Array) -> Counter[str]:
@@ -198,10 +198,6 @@ def _by_category(run: Run, values: Int64Array) -> Counter[str]:
     for category, value in zip(run.category, values.tolist(), strict=True):
         found[category] += value
     return found
-
-
-def _events(count: int) -> str:
-    return f", {count:,} GPU event{'' if count == 1 else 's'}" if count else ""
 
 
 def _short(value: float) -> str:

@@ -164,8 +164,9 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
         "kept_bytes": ("kept_bytes", "sum"),
         "kept_from_iterations": ("iteration", "nunique"),
     }
-    frame = _by_owner(memory, blocks, told, 3)
-    frame["mean_lifetime_us"] /= NS_PER_US * frame["frees"].where(frame["frees"] > 0)
+    frame = _by_owner(memory, blocks, told, 3)  # in order of their first block
+    frame["mean_lifetime_us"] /= NS_PER_US
+    frame["mean_lifetime_us"] /= frame["frees"].where(frame["frees"] > 0)
     frame = frame.sort_values(
         ["place", "allocated_bytes"], ascending=[True, False], ignore_index=True
     )
@@ -237,7 +238,7 @@ def _by_owner(
 ) -> pd.DataFrame:
     """What is told of `_blocks` by device and its owners, or the first of them, as texts."""
     owners = dict(list(memory.owners.items())[:most])
-    frame = blocks.groupby(["place", *owners], sort=False).agg(**told).reset_index()
+    frame = blocks.groupby(["place", *owners], sort=most is None).agg(**told).reset_index()
     named = {name: _text_column(texts(frame[name], labels)) for name, (_, labels) in owners.items()}
     return frame.assign(**named)
 

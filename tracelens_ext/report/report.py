@@ -180,30 +180,25 @@ def write_report(
             from tracelens_ext.report.excel import write_workbook
 
             write_workbook(path, report)
-        elif chosen in (Format.csv, Format.parquet):
+        elif Format(chosen).is_folder:
             from tracelens_ext.report.manifest import check_folder
             from tracelens_ext.report.table_files import file_names, write_tables
 
-            names = file_names(report.sheets, Format(chosen).suffix)
-            check_folder(path, names, inputs, force=force)
-            write_tables(path, report.sheets, Format(chosen).suffix)
+            suffix = Format(chosen).suffix
+            check_folder(path, file_names(report.sheets, suffix), inputs, force=force)
+            write_tables(path, report.sheets, suffix)
         else:
             with (
                 written_beside(path) as beside,
-                beside.open("w", encoding="utf-8", newline="\n") as stream,
+                beside.open("w", encoding="utf-8", newline="\n") as f,
             ):
-                stream.writelines(report_text(report, Format(chosen)))
+                f.writelines(report_text(report, Format(chosen)))
     return list(places)
 
 
 def report_text(report: Report, chosen: Format) -> Iterator[str]:
     """A report as JSON or Markdown, in pieces."""
-    if chosen is Format.json:
-        from tracelens_ext.report.json_text import json_text
+    from tracelens_ext.report.json_text import json_text
+    from tracelens_ext.report.markdown_text import markdown_text
 
-        return json_text(report)
-    if chosen is Format.markdown:
-        from tracelens_ext.report.markdown_text import markdown_text
-
-        return markdown_text(report)
-    raise ValueError(f"{chosen} is no text")
+    return {Format.json: json_text, Format.markdown: markdown_text}[chosen](report)
