@@ -24,10 +24,10 @@ from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
-from tracelens_ext.report.excel_text import cell_text, cleaned
+from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Column, Table, page_tables
+from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Table, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
     duration_text,
@@ -42,6 +42,7 @@ from tracelens_ext.trace import Int64Array
 DEFAULT_TITLE: Final = "Where the elapsed time went"
 _BY_CATEGORY, _INPUTS, _KERNELS = "elapsed_sec_by_category", "inputs", "kernels"
 _DESCRIPTIONS: Final = {
+    _BY_CATEGORY: "Elapsed seconds by category and run; empty where a run has no such kernel",
     _INPUTS: "What each bar is of, and where its elapsed time was taken from",
     _KERNELS: "Which kernels make up each category; the time of one is that in which no GPU event"
     " that started before it ran. result.csv has the same rows",
@@ -58,12 +59,16 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
     require_html_extra()
     table = category_table(runs)
     pool: dict[str, int] = {}
-    pivot = _pivot(table, runs, pool)
+    pivoted = table.set_axis([run.label for run in runs], axis=1)
+    pivoted.loc[TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
+    by_category = {_BY_CATEGORY: pivoted.rename_axis("Category").reset_index()}
+    (found,), _ = page_tables(by_category, _DESCRIPTIONS, pool)
+    pivot = replace(found, key="table-by-category")
     kernels = kernel_table(runs).sort_values(
         ELAPSED, ascending=False, kind="stable", ignore_index=True
     )
     others, cut = page_tables({_INPUTS: input_table(runs), _KERNELS: kernels}, _DESCRIPTIONS, pool)
-    tables = [pivot, *(_with_digits(table, _decimals(runs)) for table in others)]
+    tables = [_with_digits(table, _decimals(runs)) for table in (pivot, *others)]
     figures = [_figure(table, runs, title)]
     if (longest := max(run.elapsed_ns for run in runs)) > _MUCH_LONGER * min(
         run.elapsed_ns or longest for run in runs
@@ -133,29 +138,12 @@ def _figure(
     )
 
 
-def _pivot(table: pd.DataFrame, runs: Sequence[Run], pool: dict[str, int]) -> Table:
-    """The categories by run as a table of the page, all rows of it in sight, the total last."""
-    names = [*(cell_text(str(name))[0] for name in table.index), TOTAL]
-    codes = [pool.setdefault(name, len(pool)) for name in names]
-    columns = [Column("Category", "text", codes)]
-    for place, run in enumerate(runs):
-        values = [None if math.isnan(value) else value for value in table[place].tolist()]
-        values.append(run.elapsed_ns / NS_PER_S)
-        columns.append(_seconds(cell_text(run.label)[0], values, _decimals(runs)))
-    caption = "Elapsed seconds by category and run; empty where a run has no such kernel"
-    return Table(_BY_CATEGORY, "table-by-category", caption, columns, len(names), len(names))
-
-
-def _seconds(header: str, values: list[int | float | str | None], decimals: int) -> Column:
-    """A column of seconds, every row of it in sight."""
-    return Column(header, "number", values, f"{{:,.{decimals}f}}".format, decimals=decimals)
-
-
 def _with_digits(table: Table, decimals: int) -> Table:
-    """A table whose seconds have as many digits as those of the table of categories."""
+    """A table whose seconds, of categories all numbers, have so many digits after the point."""
+    show = f"{{:,.{decimals}f}}".format
     columns = [
-        replace(column, decimals=decimals, show=f"{{:,.{decimals}f}}".format)
-        if column.header.endswith("(sec)")
+        replace(column, decimals=decimals, show=show, style="plain", signed=False)
+        if column.header.endswith("(sec)") or (table.name, column.kind) == (_BY_CATEGORY, "number")
         else column
         for column in table.columns
     ]

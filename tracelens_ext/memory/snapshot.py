@@ -334,9 +334,8 @@ def _growth(snapshot: Snapshot, place: int) -> tuple[str, int, int] | None:
     grows = (np.diff(held, axis=0) > 0).all(axis=0)
     amount = np.where(grows, held[-1] - held[0], 0)
     most = int(amount.argmax())
-    if not amount[most]:
-        return None
-    return snapshot.frames[most], int(amount[most]) // (len(at) - 1), len(at)
+    growth = int(amount[most]) // (len(at) - 1)
+    return (snapshot.frames[most], growth, len(at)) if amount[most] else None
 
 
 def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFrame:

@@ -63,12 +63,8 @@ PAGE: Final = "html"
 #: Files and folders to write, and what they are.
 Places = Mapping[Path, Format | Literal["html"]]
 #: What the name of an output file can end in, and the format that it means.
-FORMAT_OF_SUFFIX = {
-    ".xlsx": Format.xlsx,
-    ".json": Format.json,
-    ".md": Format.markdown,
-    ".markdown": Format.markdown,
-}
+FORMAT_OF_SUFFIX = {each.suffix: each for each in Format if not each.is_folder}
+FORMAT_OF_SUFFIX[".markdown"] = Format.markdown
 
 
 def require_format(chosen: Format | Literal["html"]) -> None:
