@@ -73,9 +73,9 @@ def measure(work: GpuWork, given: ChartInput, position: int, split: str = "") ->
     label, notes = given.label(position), work.trace.provenance.notes
     devices: list[int] = np.unique(work.trace.device).tolist()
     if split == "device":
-        named = {each: f"{label}_gpu{'?' if each == NONE else each}" for each in devices}
+        bars = {each: f"{label}_gpu{'?' if each == NONE else each}" for each in devices}
         on = work.trace.device
-        return [_measured(work, given, named[n], on == n, [n], notes) for n in devices]
+        return [_measured(work, given, bars[n], on == n, [n], notes) for n in devices]
     if len(devices) > 1:
         several = (
             f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"

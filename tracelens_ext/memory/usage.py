@@ -185,13 +185,14 @@ def _kept(memory: Memory) -> BoolArray:
     """Which blocks were alive when the iteration after that of their allocation had ended, (b,)."""
     events, iterations = memory.events, memory.iterations
     birth, death = events.blocks.birth, events.blocks.death
+    if not len(iterations):
+        return np.zeros(len(birth), dtype=bool)
     following = memory.iteration[birth] + 1
-    process = np.append(iterations.process, NONE)
     there = (following > 0) & (following < len(iterations))
-    following = np.where(there, following, -1)
-    there &= process[following] == memory.process[birth]
-    there &= np.append(iterations.finished, False)[following]
-    until = np.append(iterations.end, 0)[following]
+    following[~there] = 0
+    there &= iterations.process[following] == memory.process[birth]
+    there &= iterations.finished[following]
+    until = iterations.end[following]
     last = events.time[events.last][events.place[birth]]
     kept: BoolArray = np.where(death == NONE, last >= until, events.time[death] > until)
     return kept & there
@@ -239,7 +240,10 @@ def _by_owner(
     """What is told of `_blocks` by device and its owners, or the first of them, as texts."""
     owners = dict(list(memory.owners.items())[:most])
     frame = blocks.groupby(["place", *owners], sort=most is None).agg(**told).reset_index()
-    named = {name: _text_column(texts(frame[name], labels)) for name, (_, labels) in owners.items()}
+    named = {
+        name: _text_column(texts(frame[name].to_numpy(), labels))
+        for name, (_, labels) in owners.items()
+    }
     return frame.assign(**named)
 
 

@@ -215,12 +215,11 @@ class Card:
 def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     """Give the numbers that the tables allow, the most telling first."""
     cards = _timeline_cards(sheets.get("gpu_timeline"))
-    if category := _largest(sheets, _CATEGORY_TIMES):
-        name, detail = category
-        cards.append(Card("Top category", elided(name, _NAME), detail, colour_of(name), name))
-    if operation := _largest(sheets, _OPERATION_TIMES):
-        name, detail = operation
-        cards.append(Card("Top operation", elided(name, _NAME), detail, "#5b6472", name))
+    told = (("Top category", _CATEGORY_TIMES, ""), ("Top operation", _OPERATION_TIMES, "#5b6472"))
+    for label, places, colour in told:
+        if found := _largest(sheets, places):
+            name, detail = found
+            cards.append(Card(label, elided(name, _NAME), detail, colour or colour_of(name), name))
     return cards
 
 
