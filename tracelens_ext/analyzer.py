@@ -25,6 +25,7 @@ from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.usage import Memory
 from tracelens_ext.operations.launchers import Launchers
+from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
 from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.roofline.found import Roofline
@@ -121,6 +122,7 @@ class TreePerfAnalyzer(TableMethods):
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
         self._whole: Simulation | None = None
+        return_freed_memory()
 
     @classmethod
     def from_file(cls, profile_filepath: str | os.PathLike[str], **options: Any) -> Self:  # noqa: ANN401

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tracelens_ext.notebook import short_repr
 
 Int64Array = npt.NDArray[np.int64]
+Int8Array = npt.NDArray[np.int8]
 Int32Array = npt.NDArray[np.int32]
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]

@@ -13,7 +13,7 @@ import numpy as np
 from tracelens_ext.intervals import union
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
 from tracelens_ext.work.grouping import sums
 
 Confidence = Literal["high", "medium", "low"]
@@ -24,19 +24,19 @@ class Intervals(NamedTuple):
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array
-    lane: Int64Array  #: the device, an index into `Claim.devices`
-    gap: Int64Array  #: the gap that it is a part of, `NONE` where a GPU event runs
+    lane: IntArray  #: the device, an index into `Claim.devices`
+    gap: IntArray  #: the gap that it is a part of, `NONE` where a GPU event runs
     event: Int64Array  #: the GPU event that runs, `NONE` in a gap
     thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
 
     def chosen(self, which: BoolArray | Int64Array) -> Intervals:
         """Some of them."""
-        return Intervals(*(column[which] for column in self))
+        return Intervals._make(column[which] for column in self)
 
     @classmethod
     def joined(cls, several: Iterable[Intervals]) -> Intervals:
         """All of several."""
-        return cls(*(np.concatenate(columns) for columns in zip(*several, strict=True)))
+        return cls._make(map(np.concatenate, zip(*several, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ before E. In a trace without any launches nothing is known of the host.
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, get_args
@@ -27,6 +28,8 @@ from tracelens_ext.trace import (
     NONE,
     NS_PER_MS,
     BoolArray,
+    Int8Array,
+    Int32Array,
     Int64Array,
     IntArray,
     Trace,
@@ -69,17 +72,17 @@ class Pieces(NamedTuple):
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array
-    lane: Int64Array
-    gap: Int64Array  #: the gap that each is a part of, `NONE` for an edge
-    cause: Int64Array  #: an index into `CAUSES`
+    lane: Int32Array
+    gap: Int32Array  #: the gap that each is a part of, `NONE` for an edge
+    cause: Int8Array  #: an index into `CAUSES`
 
     def chosen(self, which: BoolArray | IntArray) -> Pieces:
         """Some of them."""
-        return Pieces(*(column[which] for column in self))
+        return Pieces._make(column[which] for column in self)
 
     def joined(self, *others: Pieces) -> Pieces:
         """These and others."""
-        pieces = Pieces(*(np.concatenate(columns) for columns in zip(self, *others, strict=True)))
+        pieces = Pieces._make(map(np.concatenate, zip(self, *others, strict=True)))
         return pieces.chosen(np.lexsort((pieces.start, pieces.lane)))
 
     def cut(self, first: Int64Array, last: Int64Array) -> tuple[Pieces, Pieces]:
@@ -88,6 +91,10 @@ class Pieces(NamedTuple):
         begin, until, without = outside(self.start, self.end, first, last)
         within_them = self.chosen(within)._replace(start=start, end=end)
         return within_them, self.chosen(without)._replace(start=begin, end=until)
+
+
+def _all(cause: Hashable, alike: IntArray) -> Int8Array:
+    return np.full(len(alike), cause, dtype=np.int8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +146,7 @@ class ClassifiedGaps:
         pieces = self.within.chosen(which[self.within.gap])
         return ClassifiedGaps(
             self.gaps.chosen(which),
-            pieces._replace(gap=(np.cumsum(which) - 1)[pieces.gap]),
+            pieces._replace(gap=(np.cumsum(which, dtype=np.int32) - 1)[pieces.gap]),
             self.launch[which],
             self.returned[which],
             self.synchronising[which],
@@ -147,7 +154,7 @@ class ClassifiedGaps:
         )
 
 
-def by_cause(pieces: Pieces, group: Int64Array, groups: int) -> Int64Array:
+def by_cause(pieces: Pieces, group: IntArray, groups: int) -> Int64Array:
     """The time of pieces by their groups and causes, ns, (groups, causes)."""
     cells = group * len(CAUSES) + pieces.cause
     times = sums(cells, pieces.end - pieces.start, groups * len(CAUSES))
@@ -180,15 +187,16 @@ def classify_gaps(
     ended = np.where(linked, trace.end_of(safe), gaps.start)
     returned = np.clip(np.maximum(ended, begun), gaps.start, gaps.end)
 
-    number = np.arange(len(gaps))
-    late = Pieces(gaps.start, returned, gaps.lane, number, np.full(len(gaps), HOST))
+    lane, number = gaps.lane.astype(np.int32), np.arange(len(gaps), dtype=np.int32)
+    late = Pieces(gaps.start, returned, lane, number, _all(HOST, number))
     launching = late._replace(start=np.clip(begun, gaps.start, returned))
-    parts = [launching, _left(work, gaps, calls, (thread, begun, returned))]
+    left = _left(work, gaps, calls, (thread, begun, returned))
+    parts = [launching, Pieces(returned, gaps.end, lane, number, left)]
     late, blocking = late._replace(end=launching.start), calls.blocking
     for asked in np.unique(blocking.thread).tolist():
         mine, those = thread[late.gap] == asked, blocking.thread == asked
         waits, rest = late.chosen(mine).cut(*union(blocking.begun[those], blocking.ended[those]))
-        parts.append(waits._replace(cause=np.full(len(waits.gap), SYNCHRONISATION)))
+        parts.append(waits._replace(cause=_all(SYNCHRONISATION, waits.gap)))
         late = late.chosen(~mine).joined(rest)
     if scope == "device":
         parts.append(_edges(work))
@@ -201,10 +209,10 @@ def classify_gaps(
 
 def _left(
     work: GpuWork, gaps: Gaps, calls: _HostCalls, launched: tuple[IntArray, Int64Array, Int64Array]
-) -> Pieces:
-    """What is left of each gap when the host has launched; by which thread, from when to when."""
+) -> Int8Array:
+    """Why each gap lasts on when the host has launched: by which thread, from when to when."""
     thread, begun, returned = launched
-    cause = np.full(len(gaps), UNKNOWN, dtype=np.int64)
+    cause = _all(UNKNOWN, returned)
     short = gaps.end - returned <= usual_launch_latency(work)
     late = begun >= gaps.start
     if work.tree.linked.any() or calls.total:
@@ -213,7 +221,7 @@ def _left(
     depends = calls.waits_before(thread, begun) & ~(short & late)
     depends |= gaps.end - _last_end_beside(work, left) <= DEPENDENCY_LATENCY_NS
     cause[depends] = DEPENDENCY
-    return Pieces(returned, gaps.end, gaps.lane, np.arange(len(gaps)), cause)
+    return cause
 
 
 def _edges(work: GpuWork) -> Pieces:
@@ -224,8 +232,9 @@ def _edges(work: GpuWork) -> Pieces:
     return Pieces(
         np.append(np.full(count, recording.wall_start), last),
         np.append(first, np.full(count, recording.wall_end)),
-        np.tile(np.arange(count), 2),
-        *(np.full(2 * count, what) for what in (NONE, EDGE)),
+        np.tile(np.arange(count, dtype=np.int32), 2),
+        np.full(2 * count, NONE, dtype=np.int32),
+        np.full(2 * count, EDGE, dtype=np.int8),
     )
 
 
@@ -239,7 +248,7 @@ def _without_parts(work: GpuWork, scope: Scope, pieces: Pieces) -> Pieces:
         mine = device_of[pieces.lane] == device
         windows = union(those["start"].to_numpy(), those["end"].to_numpy())
         within, rest = pieces.chosen(mine).cut(*windows)
-        within = within._replace(cause=np.full(len(within.gap), cause))
+        within = within._replace(cause=_all(cause, within.gap))
         pieces = pieces.chosen(~mine).joined(within, rest)
     return pieces
 
