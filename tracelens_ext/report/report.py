@@ -197,4 +197,7 @@ def report_text(report: Report, chosen: Format) -> Iterator[str]:
     from tracelens_ext.report.json_text import json_text
     from tracelens_ext.report.markdown_text import markdown_text
 
-    return {Format.json: json_text, Format.markdown: markdown_text}[chosen](report)
+    writers = {Format.json: json_text, Format.markdown: markdown_text}
+    if chosen not in writers:
+        raise ValueError(f"{chosen} is no text")
+    return writers[chosen](report)
