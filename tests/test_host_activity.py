@@ -52,7 +52,7 @@ def test_against_a_plain_loop(
     thread = np.full(len(stretches), trace.thread[rows[0]] if rows else 0)
     begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
     ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    found = innermost_during(tree.trace, (kind,), thread, begins, ends)
+    found = innermost_during(tree.trace, (kind,), (thread, begins, ends))
     if not rows:
         return
     for at, row in enumerate(found.tolist()):
@@ -70,9 +70,9 @@ def test_against_a_plain_loop(
             assert chosen in covering
             inside = [c for c in covering if trace.ts[c[1]] >= trace.ts[row]]
             assert all(duration >= chosen[0] for duration, _ in inside)
-    nobody = innermost_during(tree.trace, (kind,), thread * 0 + NONE, begins, ends)
+    nobody = innermost_during(tree.trace, (kind,), (thread * 0 + NONE, begins, ends))
     assert (nobody == NONE).all()
-    ignored = innermost_during(tree.trace, (kind,), thread, begins, ends, "op ")
+    ignored = innermost_during(tree.trace, (kind,), (thread, begins, ends), ("op ",))
     assert (ignored == NONE).all()
 
 
@@ -88,7 +88,7 @@ def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, 
     thread = np.full(len(stretches), trace.thread[mine[0]] if mine else 0)
     begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
     ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    moments = innermost_moments(trace, (EventKind.CPU_OP,), thread, begins, ends)
+    moments = innermost_moments(trace, (EventKind.CPU_OP,), (thread, begins, ends))
     assert len(moments.row) <= 2 * len(events)
     covered, of_row = [0] * len(stretches), dict.fromkeys(mine, 0)
     for number, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):

@@ -7,6 +7,7 @@ Times are int64 nanoseconds since the trace's first event.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -285,6 +286,11 @@ class Trace:
         names = map(self.names.__getitem__, asked.tolist())
         passes[asked] = np.fromiter(map(test, names), bool, len(asked))
         return passes[codes]
+
+    def rows_named(self, pattern: re.Pattern[str], *kinds: EventKind) -> npt.NDArray[np.int64]:
+        """The recorded events of these kinds whose names a pattern matches from the beginning."""
+        rows = self.rows_of(*kinds)
+        return rows[self.named(self.name[rows], pattern.match)]
 
     @cached_property
     def process_of_thread(self) -> Int32Array:

@@ -278,10 +278,10 @@ def _check(what: str, number: int, most: int) -> None:
 
 
 def _not_one(name: str, found: Sequence[str], there: Sequence[str]) -> UsageError:
+    near = found or get_close_matches(name, there, n=3, cutoff=0.4)
+    some = "; ".join(each[:200] for each in near[:5])
     if found:
-        some = "; ".join(each[:200] for each in found[:5])
-        said = f"{len(found)} kernels are called {name!r}, such as {some}; say more of the name"
-        return UsageError(said)
-    near = get_close_matches(name, there, n=3, cutoff=0.4)
-    said = f"the nearest: {'; '.join(each[:200] for each in near)}" if near else "see open_trace"
+        many = f"{len(found)} kernels are called {name!r}"
+        return UsageError(f"{many}, such as {some}; say more of the name")
+    said = f"the nearest: {some}" if near else "see open_trace"
     return UsageError(f"there is no kernel {name[:200]!r}; {said}")

@@ -108,11 +108,8 @@ class KernelCategorizer:
             usual = (o.item.name for o in offered if o.item.usual_for == framework)
             categorizer = next(usual, None)
         chosen = choose(categorizer, registry, offered, selectable, passed_over)
-        taken = {
-            id(source.pack) if isinstance(source, BoundPack) else source.name
-            for source in chosen
-            if isinstance(source, BoundPack) or not source.own_risk
-        }
+        taken: set[object] = {id(s.pack) for s in chosen if isinstance(s, BoundPack)}
+        taken |= {s.name for s in chosen if isinstance(s, PythonStage) and not s.own_risk}
         unasked = [o for o in offered if not o.item.selectable]
         known = sorted({o.item.name for o in unasked})
         for name in without_packs:  # a pack that takes no part anyway is a mistake
@@ -169,32 +166,28 @@ class KernelCategorizer:
 
     def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[Verdict]:
         """The verdict for each kernel."""
-        distinct = list(dict.fromkeys(kernels))
-        while True:
-            try:
-                verdicts = self._ask_stages(distinct, kind)
-            except RuleTimeoutError as error:
-                # The report goes on without a plugin's pack; users can fix rules of their own.
-                if error.bound.origin != "plugin":
-                    raise
-                pack = error.bound.pack
-                self.problems.append(f"{pack.name}: {one_line(error)}")
-                self._leave_out(pack)
-            else:
-                return [verdicts.get(kernel, UNKNOWN) for kernel in kernels]
+        distinct, verdicts = list(dict.fromkeys(kernels)), dict[Kernel, Verdict]()
+        try:
+            for stage in self.stages(kind):
+                pending = [kernel for kernel in distinct if kernel not in verdicts]
+                if not pending:
+                    break
+                # Rules answer for what is still open, a Python categoriser sees every kernel.
+                asked = pending if isinstance(stage, Matcher) else distinct
+                for kernel, verdict in zip(asked, self._ask(stage, asked), strict=False):
+                    if verdict is not None:
+                        verdicts.setdefault(kernel, verdict)
+        except RuleTimeoutError as error:
+            self._note(error)
+            self._leave_out(error.bound.pack)
+            return self._decide(kernels, kind)
+        return [verdicts.get(kernel, UNKNOWN) for kernel in kernels]
 
-    def _ask_stages(self, distinct: list[Kernel], kind: PackKind) -> dict[Kernel, Verdict]:
-        verdicts: dict[Kernel, Verdict] = {}
-        for stage in self.stages(kind):
-            pending = [kernel for kernel in distinct if kernel not in verdicts]
-            if not pending:
-                break
-            # Rules answer for what is still open, a Python categoriser sees every kernel.
-            asked = pending if isinstance(stage, Matcher) else distinct
-            for kernel, verdict in zip(asked, self._ask(stage, asked), strict=False):
-                if verdict is not None:
-                    verdicts.setdefault(kernel, verdict)
-        return verdicts
+    def _note(self, error: RuleTimeoutError) -> None:
+        """Go on where a plugin's rule takes too long; users can fix rules of their own."""
+        if error.bound.origin != "plugin":
+            raise error
+        self.problems.append(f"{error.bound.pack.name}: {one_line(error)}")
 
     def _ask(self, stage: Stage, kernels: Sequence[Kernel]) -> Sequence[Verdict | None]:
         """One stage's answers; none of a plugin that fails, which is left out from then on."""
@@ -217,9 +210,7 @@ class KernelCategorizer:
                 if not bound.finds(name):
                     continue
             except RuleTimeoutError as error:
-                if bound.origin != "plugin":
-                    raise
-                self.problems.append(f"{bound.pack.name}: {one_line(error)}")
+                self._note(error)
                 continue
             holds = bound.allows(cpu_op)
             # A rule about operations alone has nothing to do with a kernel of another one.
@@ -316,6 +307,6 @@ def explain(
     matches = [match for stage in stages for match in categorizer.matches(stage, name, cpu_op)]
     winner = next((match for match in matches if match.holds), None)
     unknown = UNCATEGORIZED if kind == "kernel" else OTHER_OP
-    category = unknown if winner is None else winner.verdict.category
+    category = winner.verdict.category if winner else unknown
     others = tuple(match for match in matches if match is not winner)
     return Explanation(name, cpu_op, category, winner, others)

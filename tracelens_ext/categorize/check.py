@@ -127,12 +127,12 @@ def _check_examples(
             yield Finding("error", place, problem)
             continue
         winner = matcher.winner(example.name, example.cpu_op)
-        winners.append(winner)
-        if winner is not None and winner.rule.category != bound.rule.category:
+        winners += [winner] if winner else []
+        if winner and winner.rule.category != bound.rule.category:
             goes = f"goes to {winner.id} ({winner.rule.category}), which comes first"
             yield Finding("error", place, f"its example {example.name!r} {goes}")
-    if winners and all(winner is not bound for winner in winners):
-        names = ", ".join(dict.fromkeys(winner.id for winner in winners if winner is not None))
+    if winners and bound not in winners:
+        names = ", ".join(dict.fromkeys(winner.id for winner in winners))
         yield Finding("warning", place, f"can never win: {names} has all of its examples")
     elif hidden_by is not None:
         finds = f"{hidden_by.id} comes first and finds every name that it finds"
@@ -155,8 +155,7 @@ def _slowest(bound: BoundRule) -> float | None:
     """The longest search of a name within `LONG_NAME`, in seconds, when it is too long."""
     import regex
 
-    pattern = regex.compile(bound.rule.pattern)
-    slowest = 0.0
+    pattern, slowest = regex.compile(bound.rule.pattern), 0.0
     for text in _hard_texts(bound):
         seconds = _seconds(pattern, text)
         if seconds >= _SLOW_SECONDS:  # the machine may have been busy with something else
@@ -222,12 +221,12 @@ def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
 def draft_rules(groups: list[Unknown], title: str) -> str:
     """Write a rule for each group, as a TOML file to edit and pass to `--rules`."""
     total = sum(group.time_ms for group in groups) or 1.0
+    if not groups:
+        return f"# Every kernel in {_one_line(title)} has a category.\n"
     lines = [
         f"# Kernels without a category in {_one_line(title)}.",
         "# Replace each TODO, then: tracelens-ext report TRACE --rules THIS_FILE",
     ]
-    if not groups:
-        return "\n".join([f"# Every kernel in {_one_line(title)} has a category.", ""])
     for group in groups:
         share = 100 * group.time_ms / total
         kernels = "1 kernel" if len(group.names) == 1 else f"{len(group.names)} kernels"

@@ -30,6 +30,11 @@ _RULE_KEYS: Final = (
     "not_examples",
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
+_TYPES: Final = {str: "a text", int: "a whole number", bool: "true or false"}
+#: Stand before the pattern of an own name. Mangled names of at:: are left to rules that know
+#: those kernels: nothing ends their own name.
+_START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
+_WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
 _FLAGS: Final = re.compile(r"\(\?[A-Za-z]+\)")
 _HOMES: Final = (("[pack]", _PACK_KEYS), ("a [[rule]]", _RULE_KEYS))
 
@@ -70,18 +75,18 @@ def parse_pack(
         check.fail("rule", "expected at least one rule, written [[rule]]")
     if len(tables) > MOST_RULES:
         check.fail("rule", f"expected at most {MOST_RULES:,} rules, got {len(tables):,}")
-    kind = check.text(head, "kind", "[pack]: ") or "kernel"
+    kind = check.value(head, "kind", "[pack]: ") or "kernel"
     if kind not in ("kernel", "op"):
         check.fail("[pack]: kind", f"expected 'kernel' or 'op', got {kind!r}")
-    known = {key: check.text(head, key, "[pack]: ") for key in _OF_ALL_RULES if key in head}
+    known = {key: check.value(head, key, "[pack]: ") for key in _OF_ALL_RULES if key in head}
     return RulePack(
-        name=check.text(head, "name", "[pack]: ") or name,
+        name=check.value(head, "name", "[pack]: ") or name,
         rules=tuple(_rule(check, table, at, kind, known) for at, table in enumerate(tables, 1)),
-        priority=check.integer(head, "priority", "[pack]: "),
-        selectable=check.boolean(head, "selectable", "[pack]: "),
+        priority=check.value(head, "priority", "[pack]: ", int),
+        selectable=check.value(head, "selectable", "[pack]: ", bool),
         kind=cast("PackKind", kind),
         source=source,
-        usual_for=check.text(head, "usual_for", "[pack]: ") or "",
+        usual_for=check.value(head, "usual_for", "[pack]: ") or "",
     )
 
 
@@ -132,19 +137,17 @@ def _rule(check: _Checker, table: object, number: int, kind: str, known: Mapping
         )
     pattern = check.any_of(table, "pattern", where) or "."  # by its operation alone
     unless = check.any_of(table, "unless", where)
-    if check.boolean(table, "own_name", where):
-        pattern = own_name_pattern(pattern, unless)
+    if check.value(table, "own_name", where, bool):
+        passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
+        pattern = f"{_START}{passed_over}{_WITHIN}(?:{pattern})"
     elif unless is not None:
         check.fail(where + "unless", "is about the kernel's own name: set own_name = true")
+    texts = ("category", "about", "vendor", "library", "name")
     return Rule(
-        category=check.text(table, "category", where) or "",
+        **{key: check.value(table, key, where) for key in texts},
         pattern=pattern,
-        about=check.text(table, "about", where),
-        vendor=check.text(table, "vendor", where),
-        library=check.text(table, "library", where),
         cpu_op=check.any_of(table, "cpu_op", where),
-        priority=check.integer(table, "priority", where),
-        name=check.text(table, "name", where),
+        priority=check.value(table, "priority", where, int),
         number=number,
         examples=_examples(check, table, "examples", where),
         not_examples=_examples(check, table, "not_examples", where),
@@ -168,8 +171,7 @@ def _examples(
             wanted = 'expected a kernel name or {name = "...", cpu_op = "..."}, got '
             check.fail(label, wanted + _kind_of(entry))
         check.known_keys(entry, _EXAMPLE_KEYS, f"{label}: ")
-        texts = (check.text(entry, each, f"{label}: ") for each in _EXAMPLE_KEYS)
-        found.append(Example(next(texts) or "", next(texts)))
+        found.append(Example(*(check.value(entry, key, f"{label}: ") for key in _EXAMPLE_KEYS)))
     return tuple(found)
 
 
@@ -193,13 +195,15 @@ class _Checker:
                 hint = hint if home is None else f"it belongs in {home}"
                 self.fail(f"{where}unknown key {key!r}; {hint}")
 
-    def text(self, table: Mapping[str, Any], key: str, where: str) -> str | None:
+    def value(self, table: Mapping[str, Any], key: str, where: str, kind: type = str) -> Any:  # noqa: ANN401
+        """A value of that type; what is not there is None, 0 or False."""
         value = table.get(key)
         if value is None:
-            return None
-        if not isinstance(value, str) or not value.strip():
-            got = "an empty text" if isinstance(value, str) else _kind_of(value)
-            self.fail(where + key, f"expected a text, got {got}")
+            return None if kind is str else kind()
+        empty = isinstance(value, str) and not value.strip()
+        if not isinstance(value, kind) or isinstance(value, bool) > (kind is bool) or empty:
+            got = "an empty text" if empty and kind is str else _kind_of(value)
+            self.fail(where + key, f"expected {_TYPES[kind]}, got {got}")
         return value
 
     def any_of(self, table: Mapping[str, Any], key: str, where: str) -> str | None:
@@ -208,7 +212,7 @@ class _Checker:
         if given is None:
             return None
         alone = not isinstance(given, list) or not given
-        parts: list[Any] = [self.text(table, key, where)] if alone else given
+        parts: list[Any] = [self.value(table, key, where)] if alone else given
         for part in parts:
             if not isinstance(part, str) or not part.strip():
                 self.fail(where + key, f"expected a list of texts, got {_kind_of(part)} in it")
@@ -217,18 +221,6 @@ class _Checker:
             if len(parts) > 1 and _FLAGS.match(part):
                 self.fail(where + key, f"in a list write the flags of {part!r} as (?i:...)")
         return "|".join(parts)
-
-    def integer(self, table: Mapping[str, Any], key: str, where: str) -> int:
-        value = table.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(where + key, f"expected a whole number, got {_kind_of(value)}")
-        return value
-
-    def boolean(self, table: Mapping[str, Any], key: str, where: str) -> bool:
-        value = table.get(key, False)
-        if not isinstance(value, bool):
-            self.fail(where + key, f"expected true or false, got {_kind_of(value)}")
-        return value
 
     def pattern(self, pattern: str, field: str) -> None:
         import regex
@@ -250,14 +242,3 @@ def _kind_of(value: object) -> str:
     if isinstance(value, Mapping):
         return "a table"
     return "a list" if isinstance(value, list) else type(value).__name__
-
-
-# Mangled names of at:: are left to rules that know those kernels: nothing ends their own name.
-_START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
-_WITHIN: Final = r"(?:[\w: ]{0,120}(?:\(anonymous namespace\)|<unnamed>)::)?[^<(]{0,160}?"
-
-
-def own_name_pattern(pattern: str, unless: str | None) -> str:
-    """A pattern for whole names that finds it in the own name, unless that has `unless`."""
-    passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
-    return f"{_START}{passed_over}{_WITHIN}(?:{pattern})"

@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +22,7 @@ import platformdirs
 
 from tracelens_ext.categorize.loading import load_pack, parse_pack, read_document
 from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
-from tracelens_ext.categorize.rules import Rule, RulePack
+from tracelens_ext.categorize.rules import MATCH_ALL, Rule, RulePack
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginAnswerError, PluginRegistry
 from tracelens_ext.lazy import pd
@@ -32,7 +31,6 @@ NCCL_CLASS: Final = "nccl"
 OTHERS_CLASS: Final = "others"
 NO_PATTERN: Final = "(no pattern)"
 """The category of what an engine/model map has no pattern for."""
-_ANYTHING: Final = ".*"
 _LARGEST: Final = 4 * 2**20
 _MOST_KEYS: Final = 5_000
 _EXPECTED: Final = 'expected {"ENGINE": {"MODEL": {"regex|regex": "category"}}}'
@@ -61,13 +59,15 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
     import regex
 
     pairs = zip(keys, class_map.values(), strict=True)
-    rules = [
-        Rule(category, "(?i)" + regex.escape(key), number=number)
-        for number, (key, category) in enumerate(pairs, start=1)
+    patterns = [
+        (NCCL_CLASS, "(?i)nccl", f"{name}:{NCCL_CLASS}"),
+        *((category, "(?i)" + regex.escape(key), None) for key, category in pairs),
+        (OTHERS_CLASS, ".*", f"{name}:{OTHERS_CLASS}"),
     ]
-    nccl = Rule(NCCL_CLASS, "(?i)nccl", name=f"{name}:{NCCL_CLASS}", number=0)
-    others = Rule(OTHERS_CLASS, _ANYTHING, name=f"{name}:{OTHERS_CLASS}", number=len(rules) + 1)
-    return RulePack(name, (nccl, *rules, others))
+    return RulePack(
+        name,
+        tuple(Rule(of, text, name=own, number=at) for at, (of, text, own) in enumerate(patterns)),
+    )
 
 
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
@@ -75,23 +75,20 @@ def engine_packs(document: object, source: str, *, check_patterns: bool = True) 
 
     `source` is what errors call it; without `check_patterns` those are compiled when asked.
     """
-    return [
-        _whole_pack(f"{engine}:{model}", patterns, source, check_patterns=check_patterns)
-        for engine, models in _object(document, source, "").items()
-        for model, patterns in _object(models, source, f"{engine}: ").items()
-    ]
-
-
-def _whole_pack(name: str, patterns: object, source: str, *, check_patterns: bool) -> RulePack:
-    """The pack of one model. It answers for every name: no other pack is asked after it."""
-    entries = _object(patterns, source, f"{name}: ")
-    rules = [{"category": category, "pattern": pattern} for pattern, category in entries.items()]
-    document = {"pack": {"name": name, "selectable": True}, "rule": rules}
-    pack = parse_pack(document, source=f"{source}: {name}", check_patterns=check_patterns)
-    if any(rule.takes_any_name for rule in pack.rules):
-        return pack
-    rest = Rule(NO_PATTERN, _ANYTHING, name=f"{name} {NO_PATTERN}", number=len(pack.rules) + 1)
-    return replace(pack, rules=(*pack.rules, rest))
+    packs = []
+    for engine, models in _object(document, source, "").items():
+        for model, patterns in _object(models, source, f"{engine}: ").items():
+            name = f"{engine}:{model}"
+            entries = _object(patterns, source, f"{name}: ").items()
+            rules = [{"category": category, "pattern": pattern} for pattern, category in entries]
+            if not any(pattern in MATCH_ALL for pattern, _ in entries):
+                # It answers for every name: no other pack is asked after it.
+                rest = {"category": NO_PATTERN, "pattern": ".*", "name": f"{name} {NO_PATTERN}"}
+                rules.append(rest)
+            pack = {"pack": {"name": name, "selectable": True}, "rule": rules}
+            where = f"{source}: {name}"
+            packs.append(parse_pack(pack, source=where, check_patterns=check_patterns))
+    return packs
 
 
 def load_map_file(path: str | os.PathLike[str], *, check_patterns: bool = True) -> list[RulePack]:
@@ -294,18 +291,15 @@ def _by_name(
     hooks: list[Source] = [python_stage(each) for each in functions if each.plugin.name == name]
     of_plugin = [o for o in offered if o.plugin.name == name]
     packs = [_chosen(o) for o in of_plugin if not o.item.selectable]
-    packs.sort(key=lambda source: (-source.priority, source.name))
     if hooks or packs:
-        return [*hooks, *packs]
+        return [*hooks, *sorted(packs, key=lambda source: (-source.priority, source.name))]
     if of_plugin:
         names = ", ".join(sorted(o.item.name for o in of_plugin))
         raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
-    single = next((o for o in offered if o.item.name == name), None)
-    if single is not None:
-        return [_chosen(single)]
-    failed = next((p for p in registry.problems if p.startswith(f"{name}: ")), None)
-    if failed is not None:
-        raise UsageError(f"categorizer {name!r} failed: {failed.removeprefix(f'{name}: ')}")
+    if single := [o for o in offered if o.item.name == name]:
+        return [_chosen(single[0])]
+    if failed := [p for p in registry.problems if p.startswith(f"{name}: ")]:
+        raise UsageError(f"categorizer {name!r} failed: {failed[0].removeprefix(f'{name}: ')}")
     from difflib import get_close_matches
 
     known = sorted({*selectable, *(each.plugin.name for each in functions)})

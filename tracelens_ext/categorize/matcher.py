@@ -92,10 +92,7 @@ class BoundRule:
         return self.pack.rule_id(self.rule)
 
     def finds(self, name: str) -> bool:
-        """Whether the pattern occurs in the name.
-
-        RuleTimeoutError where it takes too long; a vetted one is then not in so hostile a name.
-        """
+        """Whether the pattern occurs in the name; RuleTimeoutError where it takes too long."""
         return self._occurs("pattern", name)
 
     def allows(self, cpu_op: str | None) -> bool:
@@ -121,7 +118,7 @@ class BoundRule:
         try:
             return self._timed[field].search(text, limit_all=self.limited)
         except TimeoutError:
-            if not self.limited:
+            if not self.limited:  # a vetted pattern is not in so hostile a name
                 return False
             raise RuleTimeoutError(self, field, text) from None
 
@@ -155,8 +152,8 @@ class Matcher:
 
     def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
         """The winning rule's verdict for each kernel, or None; RuleError where a rule fails."""
-        winners = (self.winner(name, cpu_op) for name, cpu_op in kernels)
-        return [None if winner is None else winner.verdict for winner in winners]
+        winners = (self.winner(*kernel) for kernel in kernels)
+        return [winner.verdict if winner else None for winner in winners]
 
     def winner(self, name: str, cpu_op: str | None) -> BoundRule | None:
         """The rule that decides about one kernel; raises as `decide` does."""
@@ -208,21 +205,17 @@ class PythonStage:
             if self.own_risk:
                 error.add_note(f"categorizer {self.name}: {wanted}")
             raise
-        wrong, number = "", len(kernels)
+        called, number = f"categorizer {self.name}", len(kernels)
         if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
-            wrong = f"expected a column of {number} categories, got {type(answer).__name__}"
-        elif len(answer) != number:
-            wrong = f"expected {number} categories, one a row of the table, got {len(answer)}"
-        if wrong:
-            raise UsageError(f"categorizer {self.name}: {wrong}; {wanted}")
+            got = f"expected a column of {number} categories, got {type(answer).__name__}"
+            raise UsageError(f"{called}: {got}; {wanted}")
+        if len(answer) != number:
+            got = f"expected {number} categories, one a row of the table, got {len(answer)}"
+            raise UsageError(f"{called}: {got}; {wanted}")
         verdicts = [self._verdict(category) for category in list(answer)]
         if self.own_risk and verdicts and not any(verdicts):
-            warnings.warn(
-                f"categorizer {self.name}: has no category for any of {len(kernels)} kernels;"
-                f" {wanted}",
-                UserWarning,
-                stacklevel=2,
-            )
+            told = f"{called}: has no category for any of {number} kernels; {wanted}"
+            warnings.warn(told, UserWarning, stacklevel=2)
         return verdicts
 
     def _verdict(self, category: Any) -> Verdict | None:  # noqa: ANN401

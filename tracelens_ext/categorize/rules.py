@@ -47,7 +47,7 @@ CATEGORIES: Final[tuple[str, ...]] = (
 
 PackKind = Literal["kernel", "op"]
 
-_MATCH_ALL: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
+MATCH_ALL: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
 """The ways people write the last line of a map, the one that takes whatever is left."""
 
 
@@ -97,7 +97,7 @@ class Rule:
     @property
     def takes_any_name(self) -> bool:
         """Whether the pattern says nothing about the name."""
-        return self.pattern in _MATCH_ALL
+        return self.pattern in MATCH_ALL
 
     @property
     def is_known(self) -> bool:

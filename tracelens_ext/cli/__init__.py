@@ -43,10 +43,9 @@ class Stopping:
     def listen(self) -> None:
         """Take over the signals; those that are ignored (as under `nohup`) stay so."""
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is None:  # Windows has no SIGHUP
-                continue
-            with contextlib.suppress(ValueError, OSError):  # not in the main thread
+            # Windows has no SIGHUP; other threads than the main one cannot.
+            with contextlib.suppress(AttributeError, ValueError, OSError):
+                number = getattr(signal, name)
                 if signal.getsignal(number) != signal.SIG_IGN:
                     signal.signal(number, self._heard)
 
@@ -97,11 +96,9 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
     columns = os.environ.get("COLUMNS", "")
     if columns and not (columns.isdecimal() and int(columns) >= _LEAST_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         if (code := _run(arguments)) != _INTERRUPTED:
             return code
-    except KeyboardInterrupt:
-        pass
     stopping = stopping or Stopping()
     return _fail(stopping.message(), stopping.exit_code())
 

@@ -138,15 +138,15 @@ def _shown(runs: Sequence[Run]) -> pd.DataFrame:
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S
     unit, scale, total = ("ms", 1e3, "total_elapsed") if short else ("sec", 1.0, TOTAL)
-    seconds: dict[str, object] = {}
-    shares: dict[str, object] = {}
+    columns: dict[str, object] = {}
     for place, run in enumerate(runs):
         elapsed = run.elapsed_ns / NS_PER_S
         column = np.append(table[place].to_numpy(), elapsed)
-        seconds[f"{place + 1} ({unit})"] = scale * column
-        shares[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
+        columns[f"{place + 1} ({unit})"] = scale * column
+        columns[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
     # Of many runs the shares come last: what does not fit is left out from the end.
-    ordered = [*seconds.items(), *shares.items()]
-    if len(runs) <= _SIDE_BY_SIDE:
-        ordered.sort(key=lambda part: int(part[0].split()[0]))
-    return pd.DataFrame({"category": [*map(str, table.index), total], **dict(ordered)})
+    names = [*columns]
+    names = names if len(runs) <= _SIDE_BY_SIDE else [*names[::2], *names[1::2]]
+    return pd.DataFrame({"category": [*map(str, table.index), total], **columns})[
+        ["category", *names]
+    ]

@@ -96,9 +96,9 @@ demo demo.json.gz --vendor amd
 demo job.json.gz --ranks 4
 """
 _FILES = {
-    "counters": "iterations",
-    "what-if": "findings",
     "explain": "rules",
+    **dict.fromkeys(("counters", "phases"), "iterations"),
+    **dict.fromkeys(("roofline", "what-if"), "findings"),
     **dict.fromkeys(("mcp", "sql"), "export"),
     **dict.fromkeys(("cache", "demo", "formats", "plugins"), "installed"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -41,30 +41,9 @@ _TITLES = {
 _LONG = frozenset({"history", "operations", "kernels", "places", "roofline"})
 
 
-def compare(
-    traces: list[str],
-    output: str | None = None,
-    output_format: Format | None = None,
-    html: str | None = None,
-    fail_if: list[str] | None = None,
-    baseline: Path | None = None,
-    last: int = 5,
-    total: bool = False,
-    force: bool = False,
-    device_peaks: str | None = None,
-    normalize: Literal["roofline"] | None = None,
-    micro_idle_thresh_us: float | None = None,
-    top: int = 10,
-    quiet: bool = False,
-    *,
-    analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
-) -> None:
-    """Compare traces or their reports with the first: what changed, by category and kernel.
-
-    Operands:
-        traces TRACE: Traces, folders of them, patterns; or finished reports of traces: workbooks
-            (.xlsx), folders of CSV or Parquet tables.
+@dataclass(frozen=True)
+class Comparing:
+    """What is compared how, and where it goes.
 
     Options:
         output -o PATH: Excel file to write, or .json, .md.  [default: none]
@@ -77,68 +56,104 @@ def compare(
         last 3..: How many of them, at least 3.
         normalize: Also compare how much each trace loses against the roofline of its own device.
         top 0..: Operations and kernels to print.
+    """
+
+    output: str | None = None
+    output_format: Format | None = None
+    html: str | None = None
+    fail_if: list[str] | None = None
+    baseline: Path | None = None
+    last: int = 5
+    total: bool = False
+    force: bool = False
+    device_peaks: str | None = None
+    normalize: Literal["roofline"] | None = None
+    micro_idle_thresh_us: float | None = None
+    top: int = 10
+    quiet: bool = False
+
+    def paths(self, traces: Sequence[str]) -> list[Path]:
+        """What is compared, the baseline first."""
+        from tracelens_ext.compare.finished import history_in
+
+        paths, problems = find_traces(traces, or_reports=True)
+        if problems:
+            raise problems[0]
+        if self.baseline is not None:
+            if len(paths) != 1:
+                raise UsageError("--baseline compares one trace with a folder; name one")
+            paths = [*history_in(self.baseline, self.last, paths[0]), *paths]
+        if len(paths) < 2:
+            raise UsageError("a comparison needs two traces at least; the first is the baseline")
+        return paths
+
+
+def compare(
+    traces: list[str],
+    *,
+    asked: Comparing,
+    analysis: shared.AnalysisOptions,
+    screen: shared.Screen,
+) -> None:
+    """Compare traces or their reports with the first: what changed, by category and kernel.
+
+    Operands:
+        traces TRACE: Traces, folders of them, patterns; or finished reports of traces: workbooks
+            (.xlsx), folders of CSV or Parquet tables.
+
+    Options:
         unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
             without a launch, or not.  [default: include]
     """
     from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
-    from tracelens_ext.compare.report import comparison_report
+    from tracelens_ext.compare.report import comparison_report, history_report
     from tracelens_ext.findings.detect import offered_detectors
     from tracelens_ext.memory.snapshot import is_snapshot
 
-    budgets = [parse_budget(text) for text in fail_if or ()]
-    to_stdout = output is None and output_format in (Format.json, Format.markdown)
-    wanted = Wanted(output, None if to_stdout else output_format, html=html, no_workbook=True)
+    budgets = [parse_budget(text) for text in asked.fail_if or ()]
+    form, force = asked.output_format, asked.force
+    printed = form if asked.output is None and form in (Format.json, Format.markdown) else None
+    wanted = Wanted(asked.output, None if printed else form, html=asked.html, no_workbook=True)
     places = wanted.for_comparison(Path(), several=False)
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
         from tracelens_ext.cli.memory import show_snapshots
 
-        as_json = output_format is Format.json
-        show_snapshots([*map(Path, traces)], top, analysis.reading, screen, json=as_json)
+        as_json, snapshots = form is Format.json, [*map(Path, traces)]
+        show_snapshots(snapshots, asked.top, analysis.reading, screen, json=as_json)
         return
-    paths, problems = find_traces(traces, or_reports=True)
-    if problems:
-        raise problems[0]
-    if baseline is not None:
-        from tracelens_ext.compare.finished import history_in
-        from tracelens_ext.compare.report import history_report
-
-        if len(paths) != 1:
-            raise UsageError("--baseline compares one trace with a folder; name one")
-        paths = [*history_in(baseline, last, paths[0]), *paths]
-    if len(paths) < 2:
-        raise UsageError("a comparison needs two traces at least; the first is the baseline")
+    paths, history = asked.paths(traces), asked.baseline is not None
     check_outputs(places, paths, force=force)
-    measured = _measure_all(paths, analysis, micro_idle_thresh_us, device_peaks)
-    comparison = compare_measurements(measured, total=total, history=baseline is not None)
-    if baseline is not None:
+    measured = _measure_all(paths, analysis, asked.micro_idle_thresh_us, asked.device_peaks)
+    comparison = compare_measurements(measured, total=asked.total, history=history)
+    if history:
         report = history_report(comparison)
     else:
-        report = comparison_report(comparison, normalize=normalize is not None)
+        report = comparison_report(comparison, normalize=asked.normalize is not None)
     findings = [each.item.id for each in offered_detectors()] if budgets else []
     verdicts = check_budgets(budgets, comparison, findings)
     written = write_outputs(report, places, paths, force=force)
-    if to_stdout and output_format is not None:
-        print_report(report, output_format)
-    elif not quiet:
-        show(report, comparison_blocks(comparison, report, top), all_notes=screen.notes)
+    if printed:
+        print_report(report, printed)
+    elif not asked.quiet:
+        show(report, comparison_blocks(comparison, report, asked.top), all_notes=screen.notes)
     if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
-    quiet = quiet or to_stdout
+    quiet = asked.quiet or printed is not None
     tell_written([] if quiet else written)
     if _tell(verdicts, quiet=quiet):
         raise typer.Exit(CROSSED)
 
 
-def _tell(verdicts: Sequence[Outcome], *, quiet: bool) -> int:
-    """Say which budgets hold; crossed ones always, on standard error. How many are crossed."""
+def _tell(verdicts: Sequence[Outcome], *, quiet: bool) -> bool:
+    """Say which budgets hold; crossed ones always, on standard error. Whether any is crossed."""
     for verdict in verdicts:
         if verdict.crossed:
             tell(f"budget crossed: {verdict}")
         elif not quiet:
             print_line(f"Budget holds: {verdict}")
-    return sum(verdict.crossed for verdict in verdicts)
+    return any(verdict.crossed for verdict in verdicts)
 
 
 def _measure_all(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +15,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.manifest import check_output
 from tracelens_ext.report.terminal import frame_table
+
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.export.chosen import Choice
 
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
@@ -52,11 +58,7 @@ def export(
         stacks: With Python frames.
         clocks FILE: clocks.parquet of fleet: puts several ranks on one axis.
     """
-    import gzip
-
-    from tracelens_ext.export.chosen import Choice, parse_window, shifts
-    from tracelens_ext.export.perfetto import Source, Told, perfetto_json
-    from tracelens_ext.export.tracks import spans_of
+    from tracelens_ext.export.chosen import Choice, parse_window
 
     if window is not None and iteration is not None:
         raise UsageError("--window and --iteration exclude each other; give one")
@@ -87,8 +89,25 @@ def export(
         write_database(analyzers[0], output)
         print_line(f"Wrote {output}")
         return
+    _write_perfetto(found, analyzers, output, choice, findings, clocks)
+
+
+def _write_perfetto(
+    found: Sequence[Path],
+    analyzers: Sequence[TreePerfAnalyzer],
+    output: Path,
+    choice: Choice,
+    findings: bool | None,
+    clocks: Path | None,
+) -> None:
+    import gzip
+
+    from tracelens_ext.export.chosen import shifts
+    from tracelens_ext.export.perfetto import Source, Told, perfetto_json
+    from tracelens_ext.export.tracks import spans_of
+
     if findings is None:
-        part = window is not None or iteration is not None
+        part = choice.window is not None or choice.iteration is not None
         findings = not part or sum(len(each.work) for each in analyzers) <= _MANY
     # Each with its place on the axis: without clocks each begins at 0.
     placed = shifts([each.trace for each in analyzers], [path.name for path in found], clocks)

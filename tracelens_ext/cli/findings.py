@@ -1,28 +1,39 @@
 """`tracelens-ext findings`: what would save the most time, why, and what to do.
 
-And `tracelens-ext what-if`: the wall time if something took longer or shorter, by a replay.
+And `tracelens-ext what-if`: the wall time if something took longer or shorter, by a replay; and
+`tracelens-ext roofline`: how good each operation is, and how many milliseconds are lost.
 """
 
 from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, find_traces, show_problems, without_repetitions
 from tracelens_ext.cli.outputs import check_texts, tell_written, write_text
-from tracelens_ext.cli.screen import Block, Part, bold, folded, show, tell, trace_report
+from tracelens_ext.cli.screen import (
+    Block,
+    Part,
+    bold,
+    fact_text,
+    first_lines,
+    folded,
+    show,
+    tell,
+    trace_report,
+)
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.json_text import nested_json_text
-from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.tables.short_names import cut_middle
 from tracelens_ext.text import ms_text
@@ -31,6 +42,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.findings.finding import Finding, Findings
+    from tracelens_ext.roofline.found import RooflineRow
 
 _FIRST = 3
 _MOST = 8  # of all
@@ -111,8 +123,7 @@ def _found(
     """The findings of a trace, and the problems of plugins."""
     analysis = replace(analysis, reading=reading)
     analyzer = analyze(path, analysis, without_tpu=True, progress=progress)
-    found = analyzer.findings(device_peaks)
-    return found, list(analyzer.problems)
+    return analyzer.findings(device_peaks), list(analyzer.problems)
 
 
 def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
@@ -122,21 +133,25 @@ def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) 
 
     width = min(console.width, _WIDEST)
     lines = folded(f"Trace: {trace}", width, "  ")
-    recording = f"Recording: {' '.join(found.recording_lines)}"
-    for line in [recording, summary_sentence(found)]:
-        lines += folded(line, width)
+    first = [f"Recording: {' '.join(found.recording_lines)}", summary_sentence(found)]
     if found.program:
-        told = f"Program: {found.program['kind']} ({found.program['because']})"
-        lines += folded(told, width)
+        first.append(f"Program: {found.program['kind']} ({found.program['because']})")
     if found.findings and found.model:
-        lines += folded(_savings(found.model), width)
+        first.append(_savings(found.model))
+    lines += [line for text in first for line in folded(text, width)]
     worth = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
     shown = found.findings if whole else worth[:_MOST]
     for rank, finding in enumerate(shown, 1):
         yield [*lines, ""]
         head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
         yield bold(f"{rank:>2}. {head.lstrip()}")
-        lines = [line for label, text in _parts(finding) for line in _labelled(label, text, width)]
+        lines = []
+        for label, text in _parts(finding):  # labels on the left
+            told = folded(text, width - 4 - _LABEL) or [""]
+            labels = [label, *[""] * (len(told) - 1)]
+            lines += [
+                f"    {a:<{_LABEL}}{line}".rstrip() for a, line in zip(labels, told, strict=True)
+            ]
     if found.findings:
         lines += ["", *folded(_SEE, width)]
     if hidden := len(found.findings) - len(shown):
@@ -159,13 +174,13 @@ def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     from tracelens_ext.findings.told import evidence_text, place_texts
 
     low, high = finding.saving_low_ms, finding.saving_high_ms
-    bounds = [f"at least {ms_text(low)}"] if low is not None else []
-    bounds += [f"at most {ms_text(high)}"] if high is not None else []
+    bounds = {"at least": low, "at most": high}
+    saves = ", ".join(f"{word} {ms_text(ms)}" for word, ms in bounds.items() if ms is not None)
     yield "advice", finding.advice
     if finding.snippet:
         yield "", finding.snippet
-    if bounds:
-        yield "saves", ", ".join(bounds)
+    if saves:
+        yield "saves", saves
     yield "confidence", f"{finding.confidence}: {finding.confidence_reason}"
     for label, text in place_texts(finding, _cut).items():
         yield label.removeprefix("python "), text
@@ -176,15 +191,6 @@ def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 def _cut(name: str, width: int = _NAME) -> str:
     return cut_middle(safe_text(name), width)
-
-
-def _labelled(label: str, text: str, width: int) -> list[str]:
-    """A text in lines, its label on their left."""
-    lines = folded(text, width - 4 - _LABEL) or [""]
-    return [
-        f"    {part:<{_LABEL}}{line}".rstrip()
-        for part, line in zip([label, *[""] * len(lines)], lines, strict=False)
-    ]
 
 
 def first_findings(
@@ -266,3 +272,108 @@ def what_if(
         parts = [Part("WHAT IF", frame.head(top)), Part("CRITICAL PATH", path.head(top))]
         show(trace_report("What if", trace, {}), [*simulation.lines(), *parts])
         tell_written([csv])
+
+
+Sort = Literal["lost", "time", "percent", "count"]
+#: Column, whether the largest comes first, and title.
+_SORTS: dict[Sort, tuple[str, bool, str]] = {
+    "lost": ("time_lost_ms", False, "Operations that lose the most time"),
+    "time": ("gpu_time_ms", False, "Operations that take longest"),
+    "percent": ("% of roofline", True, "Operations furthest from their roofline"),
+    "count": ("count", False, "Operations called most often"),
+}
+_MOST_ITERATIONS = 10
+_HEADER = f"{'lost ms':>10} {'GPU ms':>10} {'% of roof':>9}  {'bound':7} {'calls':>7}  operation"
+_INDENT = " " * 12
+
+
+def roofline(
+    trace: Path,
+    device_peaks: str | None = None,
+    sort: Sort = "lost",
+    family: str | None = None,
+    top: int = 10,
+    annotation: str | None = None,
+    pstep: int | None = None,
+    device: int | None = None,
+    capture: Path | None = None,
+    json: bool = False,
+    *,
+    reading: ReadingOptions,
+    screen: shared.Screen,
+) -> None:
+    """Show how far each operation is from what the GPU can do, and the time that is lost.
+
+    Options:
+        sort -s: lost: the most time lost; time: GPU time; percent: furthest from the roofline;
+            count: calls.
+        family: Only operations of this family, such as GEMM.
+        top -t 0..: Operations to print.
+    """
+    from tracelens_ext.iterations.iterations import Selection
+    from tracelens_ext.roofline.summary import advice, modelled, roofline_facts
+
+    how = shared.AnalysisOptions(kernel_categories=False, capture=capture, reading=reading)
+    analyzer = analyze(trace, how)
+    selection = Selection(pstep, device=device)
+    found = analyzer.roofline(device_peaks, selection)
+    show_problems(analyzer.problems)
+    frame = analyzer.get_df_roofline(device_peaks, selection=selection)
+    column, ascending, title = _SORTS[sort]
+    if sort == "lost" and frame[column].isna().all():
+        column = "gpu_time_ms"  # without peaks
+    frame = frame.sort_values(column, ascending=ascending, kind="stable")
+    if family is not None:
+        names = frame["family"].fillna("")
+        frame = frame[names.str.casefold() == family.casefold()]
+        if not len(frame):
+            has = ", ".join(sorted(set(names) - {""})) or "none"
+            raise UsageError(f"no operation is of the family {family!r}; the trace has {has}")
+    facts = roofline_facts(analyzer.trace, found)
+    if selection.text:
+        facts.append(("Selected", selection.text))
+    families = analyzer.get_df_families(device_peaks, selection=selection)
+    steps = analyzer.get_df_mfu_by_iteration(device_peaks, annotation, selection=selection)
+    tables = {"roofline": frame, "families": families, "mfu_by_iteration": steps}
+    notes = advice(analyzer.work, found)
+
+    def blocks() -> Iterator[Block]:
+        yield from first_lines(analyzer.work, trace)
+        told = [fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)"]
+        told.append(f"{modelled(found)}.")
+        yield lambda console: [folded(text, console.width, "  ") for text in told]
+        shown = [column for column in steps if column != "mfu_%" or steps[column].notna().any()]
+        yield Part.of("mfu_by_iteration", steps[shown].head(_MOST_ITERATIONS))
+        if (more := len(steps) - _MOST_ITERATIONS) > 0:
+            yield [f"{more:,} more iterations (--json shows all)"]
+        yield Part.of("families", families.dropna(axis="columns", how="all"))
+        rows = [found.rows[i] for i in frame.index[:top].tolist()]
+        yield lambda console: [_operations(rows, title, console)]
+        if rows and (more := len(frame) - len(rows)):
+            yield [f"{more:,} more not shown (--top)"]
+
+    report = trace_report("Roofline", trace, tables, notes, facts=facts)
+    show(report, blocks(), json=json, all_notes=screen.notes)
+
+
+def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:
+    """Operations, each in three lines at most: numbers, shapes, why it is slow."""
+    from tracelens_ext.roofline.found import shape_text
+    from tracelens_ext.trace import NS_PER_MS
+
+    if not rows:
+        return []
+    lines = ["", title, _HEADER, "-" * min(console.width, 79)]
+    for row in rows:
+        percent = lost = ""
+        if row.roofline_ns is not None:
+            lost = f"{(row.lost_ns or 0.0) / NS_PER_MS:,.3f}"
+            percent = f"{100.0 * row.roofline_ns / row.gpu_ns:,.1f}" if row.gpu_ns else ""
+        numbers = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
+        head = f"{numbers}  {row.bound or '':7} {row.count:>7,}  "
+        room = max(console.width - len(head), 16)
+        lines.append(head + cut_middle(name_text(row.operation.name), room))
+        why = row.why_slow or (f"no model: {row.why_no_model}" if row.why_no_model else "")
+        for text in (shape_text(row), why):
+            lines += folded(_INDENT + text, console.width, _INDENT) if text else []
+    return lines

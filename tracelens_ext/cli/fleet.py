@@ -99,10 +99,11 @@ def fleet(
     show_problems(result.problems)
     if result.failed:
         total = result.done + result.kept + result.failed
-        tell(
+        listed = (
             f"{result.failed} of {total} traces failed, listed in {result.out}/failures.parquet"
-            f"{'; the first' if result.failed > 1 else ''}: {result.failures['message'].iloc[0]}"
         )
+        first = "; the first" * (result.failed > 1)
+        tell(f"{listed}{first}: {result.failures['message'].iloc[0]}")
     if strict and result.missing:
         lacking = "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
         tell(f"{lacking} no trace")
@@ -137,13 +138,13 @@ def _report(result: FleetResult) -> Report:
         ("Traces failed", result.failed),
         ("Ranks missing", result.missing),
     ]
-    failures, missing = result.failures, []
+    failures, notes = result.failures, [*result.notes]
     if ranks := failures.loc[failures["stage"] == "missing", "rank"].tolist():
         listed = ", ".join(map(str, ranks[:_RANKS_LISTED]))
         more = f" and {len(ranks) - _RANKS_LISTED} more" if len(ranks) > _RANKS_LISTED else ""
-        missing = [f"Missing: no trace is of rank{'s' if len(ranks) > 1 else ''} {listed}{more}."]
+        notes.insert(0, f"Missing: no trace is of rank{'s' * (len(ranks) > 1)} {listed}{more}.")
     sheets = {**result.tables, "failures": failures}
-    return Report("GPU performance of a fleet", sheets, facts, [*missing, *result.notes])
+    return Report("GPU performance of a fleet", sheets, facts, notes)
 
 
 def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
@@ -177,10 +178,10 @@ def _verdicts(verdicts: pd.DataFrame) -> Iterator[Block]:
 
 
 def _headline(result: FleetResult) -> list[str]:
-    parts = [f"{_of(result.done, 'trace')} analysed"]
-    parts += [f"{result.kept} kept from before"] if result.kept else []
-    parts += [f"{result.failed} failed"] if result.failed else []
-    lines = [f"Results: {result.out}", ", ".join(parts)]
+    counts = {"kept from before": result.kept, "failed": result.failed}
+    parts = [f"{count} {what}" for what, count in counts.items() if count]
+    analysed = f"{_of(result.done, 'trace')} analysed"
+    lines = [f"Results: {result.out}", ", ".join([analysed, *parts])]
     spreads = result.tables.get("timeline_spread")
     if spreads is not None and len(spreads):
         busy = spreads.set_index("type").to_dict("index")["busy_time"]

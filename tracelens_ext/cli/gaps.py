@@ -174,14 +174,14 @@ class GapReport:
             "",
             f"Active streams: {len(records)}",
         ]
-        devices = {record["device"] for record in records}
+        several_devices = len({record["device"] for record in records}) > 1
         several_processes = len({(r["device"], r["stream"]) for r in records}) < len(records)
+        told = ["process"] * several_processes
+        told += ["device"] * (several_devices or several_processes)
         for record in records:
-            name = f"Stream {record['stream']}"
-            if len(devices) > 1 or several_processes:
-                name = f"Device {record['device']}, stream {record['stream']}"
-            if several_processes:
-                name = f"Process {record['process']}, {name[0].lower()}{name[1:]}"
+            parts = (f"{part} {record[part]}" for part in (*told, "stream"))
+            name = ", ".join(parts)
+            name = name[0].upper() + name[1:]  # a device may have a name of its own
             own = in_words(round(record["idle_time_us"] * 1e3), like=idle)
             overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
             beside = f", {overlapped} of it beside another stream" if len(gaps.lanes) > 1 else ""
@@ -247,16 +247,17 @@ class GapReport:
         top = self.top
         if top:
             yield from _hosts(self.tables["gap_hosts"], min(top, _HOSTS_SHOWN))
-        yield self._drawn
+        bars = self.histogram_lines(_TERMINAL_BINS, bars=True)
+
+        def drawn(console: Console) -> list[Block]:
+            rule = "=" * min(console.width, 80)
+            return [["", "GAP DURATION HISTOGRAM:", rule, *bars, rule]]
+
+        yield drawn
         if top:
             pairs = self.tables["gap_pairs"].head(top)
             yield lambda console: _pairs(pairs, self.sorted_by, console)
             yield _longest(self.tables["gaps_longest"].head(top))
-
-    def _drawn(self, console: Console) -> Iterator[Block]:
-        rule = "=" * min(console.width, 80)
-        lines = self.histogram_lines(_TERMINAL_BINS, bars=True)
-        yield ["", "GAP DURATION HISTOGRAM:", rule, *lines, rule]
 
 
 def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
@@ -268,12 +269,8 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
     columns = ["idle_time_ms", "% of idle time", "host_op", "python_frame", "main_cause", "count"]
     if not shown["python_frame"].ne("").any():
         columns.remove("python_frame")
-
-    def table(console: Console) -> Iterator[Block]:
-        wide = [] if console.width < NARROW else ["avg_gap_us", "max_gap_us"]
-        yield Part("WHAT THE HOST WAS IN MEANWHILE:", shown, [*columns, *wide])
-
-    yield table
+    wide, title = [*columns, "avg_gap_us", "max_gap_us"], "WHAT THE HOST WAS IN MEANWHILE:"
+    yield lambda console: [Part(title, shown, columns if console.width < NARROW else wide)]
     if len(hosts) > len(shown):
         yield [f"{len(hosts) - len(shown):,} more; --gap-output has them all."]
     if shown["host_op"].eq(UNLINKED).any():
@@ -282,18 +279,11 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
 
 def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
     us, narrow = sign("μs", console), console.width < NARROW
-    table = pd.DataFrame(
-        {
-            "Rank": range(1, len(pairs) + 1),
-            "Count": pairs["count"],
-            f"Avg Gap ({us})": pairs["avg_gap_us"],
-            f"Max Gap ({us})": pairs["max_gap_us"],
-            f"Min Gap ({us})": pairs["min_gap_us"],
-            f"Std Dev ({us})": pairs["std_gap_us"],
-        }
-    )
-    if narrow:
-        table = table.iloc[:, :4]  # of the numbers, those that say most
+    columns = {"count": "Count", "avg_gap_us": f"Avg Gap ({us})", "max_gap_us": f"Max Gap ({us})"}
+    if not narrow:  # of the numbers, those that say most
+        columns |= {"min_gap_us": f"Min Gap ({us})", "std_gap_us": f"Std Dev ({us})"}
+    table = pairs[[*columns]].rename(columns=columns)
+    table.insert(0, "Rank", range(1, len(pairs) + 1))
     texts = _transitions(pairs, name_room(table, console), console, two_lines=narrow)
     if narrow:  # a line for the kernel before, and one for the kernel after
         rows = range(2 * len(table))
@@ -301,12 +291,8 @@ def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Bl
         table = table.set_axis(rows[::2]).reindex(rows)
     table.insert(1, "Kernel Transition", texts)
     yield Part(f"TOP {len(pairs)} KERNEL PAIRS BY {sorted_by.upper()}:", table)
-    yield remarks(
-        texts,
-        shared="N pairs of kernels share these names; --gap-output FILE lists all.",
-        alike="these look alike at this width; --gap-output FILE has them whole.",
-        console=console,
-    )
+    shared = "N pairs of kernels share these names; --gap-output FILE lists all."
+    yield remarks(texts, shared, "--gap-output FILE has them whole", console)
     if narrow:
         yield [f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."]
 
@@ -314,10 +300,8 @@ def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Bl
 def _longest(longest: pd.DataFrame) -> Part:
     from tracelens_ext.trace import NONE
 
-    shown = longest[["gap_us", "start_us", "cause"]].copy()
-    for column in ("host_op", "python_frame", "host_call"):
-        if longest[column].ne("").any():
-            shown[column] = longest[column]
+    host = [name for name in ("host_op", "python_frame", "host_call") if longest[name].ne("").any()]
+    shown = longest[["gap_us", "start_us", "cause", *host]].copy()
     shown["next cpu_op"] = longest["cpu_op"]
     shown["next kernel"] = [name_text(simple_name(name)) for name in longest["kernel_after"]]
     if len(set(longest["device"])) > 1:
@@ -371,10 +355,11 @@ def share_marks(table: pd.DataFrame, console: Console) -> list[str]:
     return [f" {times}{count}" if count > 1 else "" for count in table["full_names"]]
 
 
-def remarks(names: Sequence[str], *, shared: str, alike: str, console: Console) -> list[str]:
+def remarks(names: Sequence[str], shared: str, whole: str, console: Console) -> list[str]:
     """What the signs behind names mean, `×N` and `#N`, if there are such signs."""
     times = sign("×", console)
-    said = {rf" {times}\d+$": f"{times}N: {shared}", rf" #\d+(?: {times}\d+)?$": f"#N: {alike}"}
+    alike = f"#N: these look alike at this width; {whole}."
+    said = {rf" {times}\d+$": f"{times}N: {shared}", rf" #\d+(?: {times}\d+)?$": alike}
     return [text for end, text in said.items() if any(re.search(end, each) for each in names)]
 
 

@@ -39,12 +39,10 @@ def list_plugins(context: typer.Context, strict: bool = False) -> None:
         plugin = status.plugin
         state = "ok" if not status.problems else "partly ok" if status.works else "FAILED"
         typer.echo(f"{plugin.name}  {state}  {plugin.distribution}  ({plugin.module})")
-        if plugin.hooks:
-            typer.echo(f"    hooks: {', '.join(plugin.hooks)}")
-        if status.packs:
-            typer.echo(f"    rule packs: {', '.join(status.packs)}")
-        for problem in status.problems:
-            typer.echo(f"    error: {problem}")
+        lists = {"hooks": plugin.hooks, "rule packs": status.packs}
+        told = [(label, ", ".join(names)) for label, names in lists.items() if names]
+        for label, text in [*told, *(("error", problem) for problem in status.problems)]:
+            typer.echo(f"    {label}: {text}")
     typer.echo(
         "\n* takes part only when chosen with --categorizer. "
         f"{NO_PLUGINS_VARIABLE}=1 leaves out everything but tracelens-ext's own."
@@ -111,15 +109,13 @@ def formats() -> None:
 
     for offered in offered_readers():
         reader, plugin = offered.item, offered.plugin
-        name, extra, how_to_record = (
-            getattr(reader, attribute, "") for attribute in ("name", "extra", "how_to_record")
-        )
+        extra = getattr(reader, "extra", "")
         mark = "" if plugin.own else f"  (plugin {plugin.name})"
-        typer.echo((name or type(reader).__name__) + mark)
+        typer.echo((getattr(reader, "name", "") or type(reader).__name__) + mark)
         for label, text in (
             ("files", ", ".join(f"*{suffix}" for suffix in suffixes_of(reader))),
             ("needs", f"pip install 'tracelens-ext[{extra}]'" if extra else ""),
-            ("record", how_to_record),
+            ("record", getattr(reader, "how_to_record", "")),
         ):
             if text:
                 typer.echo(f"    {label + ':':8} {text}")
@@ -194,26 +190,20 @@ def demo(
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
     recordings: dict[str, Path] = {vendor: out}
     written, command = f"{out}", f"report {quote(str(out))}"
-    if ranks > 1:
-        recordings = {f"nvidia_rank{rank}": _of_rank(out, rank) for rank in range(ranks)}
-        written = f"{_of_rank(out, 0)} to {_of_rank(out, ranks - 1).name}"
-        command = f"fleet {quote(str(_of_rank(out, '*')))} -o results"
+    if ranks > 1:  # trace.json.gz is trace_rank0.json.gz and so on
+        stem, dot, ending = out.name.partition(".json")
+        *each, all_ranks = (
+            out.with_name(f"{stem}_rank{rank}{dot}{ending}") for rank in [*range(ranks), "*"]
+        )
+        recordings = {f"nvidia_rank{rank}": path for rank, path in enumerate(each)}
+        written = f"{each[0]} to {each[-1].name}"
+        command = f"fleet {quote(str(all_ranks))} -o results"
     for path in recordings.values():
         if not force and (path.exists() or path.is_symlink()) and not is_demo_trace(path):
-            raise OutputError(
-                f"{path}: exists and is not a demo trace;"
-                " choose another name, or --force to overwrite"
-            )
+            remedy = "choose another name, or --force to overwrite"
+            raise OutputError(f"{path}: exists and is not a demo trace; {remedy}")
     for name, path in recordings.items():
         copy_recording(name, path)
     size = sum(path.stat().st_size for path in recordings.values()) / 1e6
-    typer.echo(
-        f"wrote {written} ({size:.1f} MB, of a simulated {vendor} GPU);"
-        f" next: tracelens-ext {command}"
-    )
-
-
-def _of_rank(path: Path, rank: int | str) -> Path:
-    """The name of one rank's file: `trace.json.gz` is `trace_rank0.json.gz` and so on."""
-    stem, dot, ending = path.name.partition(".json")
-    return path.with_name(f"{stem}_rank{rank}{dot}{ending}")
+    told = f"wrote {written} ({size:.1f} MB, of a simulated {vendor} GPU)"
+    typer.echo(f"{told}; next: tracelens-ext {command}")

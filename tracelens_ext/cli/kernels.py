@@ -133,8 +133,8 @@ def _blocks(statistics: pd.DataFrame, top: int, sorted_by: str, selected: str) -
     """The totals and the first rows of `kernel_statistics`."""
     names = int(statistics["full_names"].sum())
     more = f" ({names} full names)" if names > len(statistics) else ""
-    yield [f"Selected: {selected}"] if selected else []
     yield [
+        *[f"Selected: {selected}"] * bool(selected),
         f"Total unique kernel types found: {len(statistics)}{more}",
         f"Total kernel launches: {int(statistics['count'].sum())}",
         f"Results sorted by: {sorted_by}",
@@ -145,30 +145,19 @@ def _blocks(statistics: pd.DataFrame, top: int, sorted_by: str, selected: str) -
 
 def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
     us, narrow = sign("μs", console), console.width < NARROW
-    table = pd.DataFrame(
-        {
-            "Rank": shown["rank"],
-            "Count": shown["count"],
-            f"Avg Duration ({us})": shown["avg_time_us"],
-            f"Total Duration ({us})": shown["total_time_us"],
-            f"Std Dev ({us})": shown["std_time_us"],
-            "% of Total": shown["% of launches"],
-            "% Duration": shown["% of duration"],
-        }
-    )
+    columns = {"rank": "Rank", "count": "Count", "avg_time_us": f"Avg Duration ({us})"}
+    columns |= {"total_time_us": f"Total Duration ({us})", "std_time_us": f"Std Dev ({us})"}
+    columns |= {"% of launches": "% of Total", "% of duration": "% Duration"}
     if narrow:
-        table = table.drop(columns=f"Std Dev ({us})")
+        del columns["std_time_us"]
+    table = shown[[*columns]].rename(columns=columns)
     names = [name_text(name) for name in shown["kernel_name"]]
     texts = cut_names(names, share_marks(shown, console), name_room(table, console), console)
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
     yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
-    yield remarks(
-        texts,
-        shared="N kernels share that name; --verbose shows some, --output FILE all.",
-        alike="these look alike at this width; --output FILE has them whole.",
-        console=console,
-    )
+    shared = "N kernels share that name; --verbose shows some, --output FILE all."
+    yield remarks(texts, shared, "--output FILE has them whole", console)
     if narrow:
         yield [f"Std Dev needs {NARROW} columns; --output FILE has it."]
 
@@ -191,20 +180,14 @@ def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[s
     shown = sources.head(top)
     counts = [f"{sign('×', console)}{count:,}" for count in shown["count"]]
     beside = max(map(len, counts), default=0)
-    kernels = told_apart(
-        [name_text(short_name(kernel)) for kernel in shown["kernel_name"]],
-        max(console.width - beside - 21, 16),
-        sign("…", console),
-    )
+    names = [name_text(short_name(kernel)) for kernel in shown["kernel_name"]]
+    kernels = told_apart(names, max(console.width - beside - 21, 16), sign("…", console))
     lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
-    for count, kernel, (source, layer, total) in zip(
-        counts,
-        kernels,
-        shown[["source", "layer", "total_time_us"]].itertuples(index=False, name=None),
-        strict=True,
-    ):
-        lines.append(f"{total:14,.3f} {sign('μs', console)}  {count:<{beside}}  {kernel}")
-        where = [name_text(text) for text in (source, layer) if text]
+    rows = shown.to_dict("records")
+    for count, kernel, row in zip(counts, kernels, rows, strict=True):
+        us = f"{row['total_time_us']:14,.3f} {sign('μs', console)}"
+        lines.append(f"{us}  {count:<{beside}}  {kernel}")
+        where = [name_text(text) for text in (row["source"], row["layer"]) if text]
         lines.append(f"{'':19}{'  in  '.join(where) or 'no Python frame around the launch'}")
     if len(sources) > top:
         lines.append(f"{sign('…', console)} and {len(sources) - top:,} more; --json has them all")

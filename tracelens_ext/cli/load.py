@@ -64,9 +64,7 @@ def find_traces(
         except TraceError as error:
             problems.append(error)
         except (OSError, ValueError) as error:
-            problem = f"cannot be opened ({getattr(error, 'strerror', None) or error})"
-            remedy = "check the path and its permissions"
-            problems.append(TraceNotFoundError(path, problem, remedy))
+            problems.append(TraceNotFoundError.of(path, error))
     return found, problems
 
 
@@ -151,13 +149,12 @@ def analyze(
         tell_dropped(trace, analyzer.trace)
     if is_of_tpu(analyzer.trace):
         problem = "is a profile of TPUs, whose work is not analysed"
-        remedy = "see its CPU operations with: tracelens-ext report"
         if without_tpu:
+            remedy = "see its CPU operations with: tracelens-ext report"
             raise TraceError(trace, problem, remedy)
         tell(f"{trace}: {problem}")
-    if options.reading.salvage:
-        for note in analyzer.trace.provenance.notes:
-            tell(f"{trace}: {note}")
+    for note in analyzer.trace.provenance.notes if options.reading.salvage else ():
+        tell(f"{trace}: {note}")
     return analyzer
 
 
@@ -177,12 +174,10 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
     """
     from tracelens_ext.hooks import default_registry
 
+    names = [] if listener else [f"Reading {trace.name}"]
     try:
-        if listener is not None:
-            yield listener
-            return
-        with several_progress([f"Reading {trace.name}"]) as advance:
-            yield None if advance is None else partial(advance, 0)
+        with several_progress(names) as advance:
+            yield listener or (advance and partial(advance, 0))
     except TraceFormatError:
         show_problems(default_registry().problems)
         raise
@@ -194,10 +189,10 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
 def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:
     """Say on standard error which plugins failed; those in `told`, which grows, not again."""
     told = set() if told is None else told
-    for problem in problems:
+    for problem in dict.fromkeys(problems):
         if problem not in told:
             tell(f"plugin {problem}")
-            told.add(problem)
+    told.update(problems)
 
 
 def chosen_cache(reading: ReadingOptions) -> TraceCache | None:

@@ -117,13 +117,10 @@ def _devices(tables: dict[str, pd.DataFrame], by: By, top: int) -> Iterator[Bloc
         if sizes.get(device := row["device"], 0) >= _WORTH_SHOWING * sizes.max():
             own = alive[alive["device"] == device].drop(columns="device")
             yield Part(title, own, rows=top, keep=("bytes",))
-            for name, kept in (
-                ("memory_by_operation", "allocated_bytes"),
-                ("memory_largest", "bytes"),
-            ):
-                table = tables[name]
-                part = Part.of(name, table[table["device"] == device], top)
-                yield replace(part, keep=(kept,))
+            kept = {"memory_by_operation": "allocated_bytes", "memory_largest": "bytes"}
+            for name, column in kept.items():
+                part = Part.of(name, tables[name][tables[name]["device"] == device], top)
+                yield replace(part, keep=(column,))
 
 
 def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -151,10 +148,8 @@ def _sentence(row: Mapping[Any, Any]) -> str:
         return f"{where}: most was allocated {when}; how much is not recorded."
     text = f"{where}: at most {size('peak_allocated_bytes')} allocated, {when}."
     if not pd.isna(row["unused_at_peak_bytes"]):
-        text += (
-            f" Reserved: {size('peak_reserved_bytes')}; at the peak"
-            f" {size('unused_at_peak_bytes')} of it were not allocated (fragmentation)."
-        )
+        text += f" Reserved: {size('peak_reserved_bytes')}; at the peak"
+        text += f" {size('unused_at_peak_bytes')} of it were not allocated (fragmentation)."
     if not pd.isna(change := row["change_per_iteration_bytes"]) and change > 0:
         text += f" From iteration to iteration {size('change_per_iteration_bytes')} more stay."
     return text

@@ -172,14 +172,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
-    adds_notes = "salvage" in names and "notes" not in names
-    if adds_notes:
-        parameters += _options_of(Screen)
+    if "salvage" in names and "notes" not in names:
+        parameters += _options_of(Screen)  # not taken by the command
 
     @functools.wraps(command)
     def with_dataclasses(**given: Any) -> None:  # noqa: ANN401  # whatever the command takes
-        if adds_notes:
-            given.pop("notes")
         if given.get("device_peaks") is not None:
             read_peaks(given["device_peaks"])  # before a trace is read that takes long
         _called(command, given)
@@ -219,14 +216,14 @@ def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Paramete
 
 
 def _called(taker: Callable[..., _Made], given: dict[str, Any]) -> _Made:
-    """What a command, or a dataclass, makes of the options that are its own; they are taken out."""
+    """What a command, or a dataclass, makes of the options that are its own."""
     chosen: dict[str, Any] = {}
     for parameter in _parameters(taker):
         name, kind = parameter.name, parameter.annotation
         if isinstance(kind, type) and is_dataclass(kind):
             chosen[name] = _called(kind, given)
         elif name in given:
-            chosen[name] = given.pop(name)
+            chosen[name] = given[name]
     return taker(**chosen)
 
 
@@ -258,11 +255,8 @@ def _option(name: str, default: object, section: str, words: list[str], text: st
     limits = next((each for each in words if re.fullmatch(r"[\d.]*\.\.[\d.]*", each)), "..")
     metavars = [each for each in words if each != limits and each not in flags]
     has_default = default not in (None, "", Path(), inspect.Parameter.empty)
-    more: dict[str, Any] = {
-        "metavar": metavars[0] if metavars else None,
-        "help": text,
-        "show_default": has_default and "[default:" not in text,
-    }
+    more: dict[str, Any] = {"metavar": next(iter(metavars), None), "help": text}
+    more["show_default"] = has_default and "[default:" not in text
     if section == "Operands:":
         return typer.Argument(**more)
     if not any(each.startswith("--") for each in flags):
@@ -308,10 +302,10 @@ def help_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:  # noqa: AN
     """The row of a parameter in a help text, types as people write them."""
     if not (record := parameter.get_help_record(ctx)):
         return None
+    written, text = record
     if parameter.param_type_name == "argument":
-        return record[0].partition(" <")[0].upper(), record[1]
-    written = re.sub(r"<([^<>]*)>", lambda found: _WRITTEN.get(found[1], found[1]), record[0])
-    return written, record[1]
+        return written.partition(" <")[0].upper(), text
+    return re.sub(r"<([^<>]*)>", lambda found: _WRITTEN.get(found[1], found[1]), written), text
 
 
 class CarefulCommand(TyperCommand):
@@ -364,19 +358,17 @@ class CarefulCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the arguments, the command's own options, and the names of those about reading."""
-        shared = []
-        sections: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "": []}
         for each in self.get_params(ctx):
-            if not (record := help_record(each, ctx)):
-                continue
-            if each.name in READING:
-                shared.append(record[0])
-            else:
-                sections[each.param_type_name].append(record)
+            if record := help_record(each, ctx):
+                kind = f"{each.param_type_name.capitalize()}s"
+                sections["" if each.name in READING else kind].append(record)
+        if shared := ", ".join(name for name, _ in sections.pop("")):
+            shared_title = "Options about reading, which 'tracelens-ext --help' explains"
         for kind, records in sections.items():
             if records:
-                with formatter.section(f"{kind.capitalize()}s"):
+                with formatter.section(kind):
                     formatter.write_dl(records)
         if shared:
-            with formatter.section("Options about reading, which 'tracelens-ext --help' explains"):
-                formatter.write_text(", ".join(shared))
+            with formatter.section(shared_title):
+                formatter.write_text(shared)

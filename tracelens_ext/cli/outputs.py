@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
@@ -124,17 +125,16 @@ class Wanted:
             return self.format or Format.xlsx
         if output == "-":
             raise UsageError("a report cannot go to standard output; name a file")
-        if suffix in _NO_REPORTS:
-            raise UsageError(f"{output}: {_NO_REPORTS[suffix]}")
-        if self.format is None and told is None:
-            raise UsageError(
-                f"{output}: the report is an Excel file; name it .xlsx (.json and .md do"
-                " too), or give --format or --csv-dir"
-            )
-        if self.format is not None and told not in (None, self.format):
-            raise UsageError(f"{output}: does not go with --format {self.format}")
-        if self.format is Format.xlsx and told is None:
-            raise UsageError(f"{output}: an Excel file is named .xlsx")
+        problem = _NO_REPORTS.get(suffix)
+        if problem is None and told is None and self.format in (None, Format.xlsx):
+            problem = "an Excel file is named .xlsx"
+            if self.format is None:
+                problem = "the report is an Excel file; name it .xlsx (.json and .md do too), or"
+                problem += " give --format or --csv-dir"
+        if problem is None and None not in (self.format, told) and told is not self.format:
+            problem = f"does not go with --format {self.format}"
+        if problem is not None:
+            raise UsageError(f"{output}: {problem}")
         return self.format or told or Format.xlsx
 
 
@@ -176,12 +176,11 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
         names = [other if often[key] > 1 else name for name, other, key in chosen]
     taken, used = {*zip(keys, map(str.casefold, names), strict=True)}, set[tuple[Path, str]]()
     for at, (folder, name) in enumerate(zip(keys, names, strict=True)):
-        unique, number = name, 1
-        while (key := (folder, unique.casefold())) in used or (number > 1 and key in taken):
+        number = 1
+        while (key := (folder, names[at].casefold())) in used or (number > 1 and key in taken):
             number += 1
-            unique = f"{name}_{number}"
+            names[at] = f"{name}_{number}"
         used.add(key)
-        names[at] = unique
     return names
 
 
@@ -244,10 +243,8 @@ def tell_written(paths: Sequence[Path | None]) -> None:
 def _is_our_text(path: Path) -> bool:
     """Whether a file begins as the texts of this program do."""
     begins = tuple(f"{title}\n{'=' * 50}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE))
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as stream:
-            return stream.read(_LOOK_BYTES).startswith(begins)
-    except (OSError, ValueError):
-        return False
+    with suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as stream:
+                return stream.read(_LOOK_BYTES).startswith(begins)
+    return False

@@ -86,24 +86,22 @@ class Run:
         self.wanted.check_extras()
         found, problems = find_traces(arguments)
         traces = without_repetitions(found)
-        alone = len(traces) + len(problems) == 1 and not self.compare
-        if problems and (alone or (self.compare and len(traces) < 2)):
+        too_few = len(traces) < 2 if self.compare else len(traces) + len(problems) == 1
+        if too_few and problems:
             raise problems[0]
-        if alone:
-            self._single(traces[0])
-            return 0
-        if self.compare and len(traces) < 2:
+        if too_few and self.compare:
             check_files(traces)
             raise UsageError("--compare needs two traces at least")
-        return len(problems) + self._several(traces, problems)
-
-    def _single(self, trace: Path) -> None:
-        result, written, _, problems = self.one(trace, self.wanted.for_one(trace), [trace])
-        show_problems(problems)
+        if not too_few:
+            return len(problems) + self._several(traces, problems)
+        (trace,) = traces
+        result, written, _, of_plugins = self.one(trace, self.wanted.for_one(trace), [trace])
+        show_problems(of_plugins)
         if not self.quiet:
             noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
             show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
             tell_written(written)
+        return 0
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; how many could not be."""
@@ -176,13 +174,11 @@ class Run:
         from tracelens_ext.compare.report import comparison_report
 
         usable = [measurement for measurement in measured if measurement is not None]
-        problem = "" if len(usable) > 1 else "only one trace is left"
-        problem = problem if measured[0] else f"{traces[0]}: is the baseline"
-        if problem:
-            tell(f"{problem}; nothing can be compared")
-            return 1
         places = self.wanted.for_comparison(traces[0].parent, several=True)
         try:
+            if not measured[0] or len(usable) < 2:
+                one = "only one trace is left" if measured[0] else f"{traces[0]}: is the baseline"
+                raise TracelensError(f"{one}; nothing can be compared")
             comparison = compare(usable, total=self.total)
             check_outputs(places, traces, force=self.force)
             report = comparison_report(comparison)
@@ -230,12 +226,10 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
     """What is shown of one report among several: total and busy time, what it went to."""
     row: dict[str, object] = {"trace": str(trace), "total_time_ms": None}
     none = pd.DataFrame()
-    timeline = report.sheets.get("gpu_timeline", none)
-    if len(timeline):
+    if len(timeline := report.sheets.get("gpu_timeline", none)):
         times = timeline.groupby("type", sort=False)["time ms"].sum().to_dict()
         total = row["total_time_ms"] = times["total_time"]
-        for label, kind in _SHARES.items():
-            row[label] = 100 * times[kind] / total if total else 0.0
+        row |= {label: 100 * times[k] / total if total else 0.0 for label, k in _SHARES.items()}
     for label, sheet, name, share in (
         ("top finding", "findings", "finding", "% of judged time"),
         ("top category", "gpu_time_by_category", "kernel_category", "% of GPU time"),

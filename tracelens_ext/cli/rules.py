@@ -6,18 +6,17 @@ And `tracelens-ext explain`: why a kernel, or an operation, has its category.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, load_pack
-from tracelens_ext.categorize.categorizer import Explanation, Match
+from tracelens_ext.categorize.categorizer import Explanation
 from tracelens_ext.categorize.check import check_packs, draft_rules, group_unknown, toml_pack
 from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.categorize.matcher import BoundPack
-from tracelens_ext.categorize.rules import OTHER_OP
+from tracelens_ext.categorize.rules import OTHER_OP, Rule
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.outputs import write_text
@@ -49,13 +48,11 @@ def list_rules(
         as_json --json: Print JSON.
     """
     asked = KernelCategorizer.create(**options.arguments())
-    every = list(_rows(asked.packs))
-    rows = [
-        row for row in every if category in (None, row["category"]) and pack in (None, row["pack"])
-    ]
-    if not rows:
-        _refuse_unknown(category, {row["category"] for row in every})
-        _refuse_unknown(pack, {row["pack"] for row in every})
+    every = [_row(bound, rule) for bound in asked.packs for rule in bound.pack.ordered()]
+    wanted = {"category": category, "pack": pack}
+    rows = [row for row in every if all(w in (None, row[name]) for name, w in wanted.items())]
+    for name, one in wanted.items() if not rows else ():
+        _refuse_unknown(one, {row[name] for row in every})
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
@@ -95,24 +92,17 @@ def check(files: list[Path] | None = None, strict: bool = False) -> None:
     Options:
         strict: Exit with 1 for warnings too.
     """
-    problems: list[str] = []
-    if files:
-        packs = [BoundPack(load_pack(path), "rules") for path in files]
-    else:
-        packs, problems = _installed_packs()
-    findings = check_packs(packs)
-    for finding in findings:
-        typer.echo(f"{finding.severity}: {finding.place}: {finding.problem}")
-    for problem in problems:
-        typer.echo(f"error: plugin {problem}")
-    errors = sum(finding.severity == "error" for finding in findings) + len(problems)
-    warnings = sum(finding.severity == "warning" for finding in findings)
+    given = [BoundPack(load_pack(path), "rules") for path in files or ()]
+    packs, problems = (given, []) if files else _installed_packs()
+    told = [(each.severity, f"{each.place}: {each.problem}") for each in check_packs(packs)]
+    told += [("error", f"plugin {problem}") for problem in problems]
+    for severity, text in told:
+        typer.echo(f"{severity}: {text}")
+    errors, warnings = (sum(s == kind for s, _ in told) for kind in ("error", "warning"))
     rules = [rule for bound in packs for rule in bound.pack.rules]
-    typer.echo(
-        f"{len(packs)} packs, {len(rules)} rules, "
-        f"{sum(len(rule.examples) + len(rule.not_examples) for rule in rules)} examples: "
-        f"{errors} errors, {warnings} warnings"
-    )
+    examples = sum(len(rule.examples) + len(rule.not_examples) for rule in rules)
+    counts = f"{len(packs)} packs, {len(rules)} rules, {examples} examples"
+    typer.echo(f"{counts}: {errors} errors, {warnings} warnings")
     if errors or (strict and warnings):
         raise typer.Exit(1)
 
@@ -147,37 +137,34 @@ def suggest(
         unknown = unknown[~unknown["kernel_name"].isin(graphs)]
         for note in analyzer.trace.provenance.notes:
             tell(f"{trace}: {note}")
-    groups = group_unknown(
-        zip(unknown["kernel_name"], unknown["cpu_op"], unknown["total_time_ms"], strict=True)
-    )
-    draft = draft_rules(groups[:top], trace.name)
+    columns = unknown[["kernel_name", "cpu_op", "total_time_ms"]]
+    groups = group_unknown(columns.itertuples(index=False, name=None))[:top]
+    draft = draft_rules(groups, trace.name)
     if output is None:
         typer.echo(json_safe(draft), nl=False)
     else:
         write_text(output, draft)
-        print_line(f"{output}: {len(groups[:top])} rules to edit")
+        print_line(f"{output}: {len(groups)} rules to edit")
 
 
 _FIRST = ("rule", "category", "for")
 _SHOWN = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
 
 
-def _rows(packs: Sequence[BoundPack]) -> Iterator[dict[str, Any]]:
-    for bound in packs:
-        for rule in bound.pack.ordered():
-            yield {
-                "rule": bound.pack.rule_id(rule),
-                "category": rule.category,
-                "origin": bound.origin,
-                "vendor": rule.vendor,
-                "library": rule.library,
-                "cpu_op": rule.cpu_op,
-                "for": rule.about or rule.pattern,
-                "pattern": rule.pattern,
-                "pack": bound.pack.name,
-                "kind": bound.pack.kind,
-                "file": bound.pack.source,
-            }
+def _row(bound: BoundPack, rule: Rule) -> dict[str, Any]:
+    return {
+        "rule": bound.pack.rule_id(rule),
+        "category": rule.category,
+        "origin": bound.origin,
+        "vendor": rule.vendor,
+        "library": rule.library,
+        "cpu_op": rule.cpu_op,
+        "for": rule.about or rule.pattern,
+        "pattern": rule.pattern,
+        "pack": bound.pack.name,
+        "kind": bound.pack.kind,
+        "file": bound.pack.source,
+    }
 
 
 def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is of") -> None:
@@ -196,11 +183,8 @@ def _installed_packs() -> tuple[list[BoundPack], list[str]]:
 
     registry = load_registry()
     taking_part = KernelCategorizer.create(registry=registry).packs
-    to_choose = [
-        BoundPack(offered.item, "categorizer")
-        for offered in offered_packs(registry)
-        if offered.item.selectable
-    ]
+    offered = [each.item for each in offered_packs(registry)]
+    to_choose = [BoundPack(pack, "categorizer") for pack in offered if pack.selectable]
     return [*taking_part, *to_choose], registry.problems
 
 
@@ -257,18 +241,15 @@ def _lines(explanation: Explanation) -> list[str]:
             if text:
                 is_long = len(text) > _LONGEST and label in ("pattern", "cpu_op")
                 lines.append(f"{label:8}  {text[:_LONGEST] + whole if is_long else text}")
-    held = [_short(match) for match in explanation.others if match.holds]
-    failed = [
-        f"{_short(match)}, needs cpu_op {match.condition}"
-        for match in explanation.others
-        if not match.holds
-    ]
-    if held:
-        lines += ["", "would have matched, but comes later:", *held]
-    if failed:
-        lines += ["", "matches the name, but was launched by another operation:", *failed]
+    for holds, title in (
+        (True, "would have matched, but comes later:"),
+        (False, "matches the name, but was launched by another operation:"),
+    ):
+        others = [match for match in explanation.others if match.holds == holds]
+        lines += ["", title] if others else []
+        for match in others:
+            needs = "" if holds else f", needs cpu_op {match.condition}"
+            lines.append(
+                f"  {match.verdict.category}  {match.verdict.rule}  ({match.place}){needs}"
+            )
     return lines
-
-
-def _short(match: Match) -> str:
-    return f"  {match.verdict.category}  {match.verdict.rule}  ({match.place})"

@@ -179,9 +179,9 @@ def folded(text: str, width: int, indent: str = "") -> list[str]:
 
 def fact_text(label: str, value: object) -> str:
     """A fact of a report in a line; a time in the unit that fits."""
+    if isinstance(value, float) and label.endswith(" (ms)"):
+        return f"{label.removesuffix(' (ms)')}: {ms_text(value)}"
     if isinstance(value, float):
-        if label.endswith(" (ms)"):
-            return f"{label.removesuffix(' (ms)')}: {ms_text(value)}"
         value = f"{value:,.3f}" if value >= _SMALL or not value else f"{value:.3g}"
     return f"{label}: {value}"
 

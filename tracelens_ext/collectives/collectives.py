@@ -77,7 +77,27 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
     frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
-    return _with_bandwidth(frame)
+    element = np.array([*map(element_bytes, frame["dtype"])], dtype=np.float64)
+    sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
+    size = np.fmax(sent, received)  # the whole array, whichever side has all of it
+    factor = np.array([*map(bus_factor, frame["Collective name"], frame["Group size"])])
+    mean, total = frame["mean"].to_numpy(), frame["sum"].to_numpy()
+    result = frame[list(KEYS)].copy()
+    for name in _NUMBERS:
+        result[name] = _whole(frame[name].to_numpy())
+    result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
+    result["count"] = frame["count"]
+    result["total_time_ms"] = total / 1e3
+    for label, statistic in (("avg", "mean"), *((each, each) for each in ("std", "min", "max"))):
+        result[f"{label}_time_us"] = frame[statistic]
+    result["% of communication time"] = percent(total, total.sum())
+    bandwidth, best = (
+        size / np.where(time > 0, time * 1e3, np.nan) for time in (mean, frame["min"].to_numpy())
+    )
+    result["algorithm bandwidth (GB/s)"] = bandwidth
+    result["bus bandwidth (GB/s)"] = bandwidth * factor
+    result["best bus bandwidth (GB/s)"] = best * factor
+    return result
 
 
 def collective_calls(work: GpuWork) -> pd.DataFrame:
@@ -120,40 +140,12 @@ def communication_of(work: GpuWork) -> pd.DataFrame:
     return table
 
 
-def _with_bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with sizes and bandwidths; its columns named and ordered as documented."""
-    dtype = frame["dtype"].tolist()
-    element = np.array([element_bytes(name) for name in dtype], dtype=np.float64)
-    sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
-    size = np.fmax(sent, received)  # the whole array, whichever side has all of it
-    names, ranks = frame["Collective name"].tolist(), frame["Group size"].to_numpy()
-    factor = np.array([bus_factor(*pair) for pair in zip(names, ranks.tolist(), strict=True)])
-    mean, total = frame["mean"].to_numpy(), frame["sum"].to_numpy()
-    result = frame[list(KEYS)].copy()
-    for name in _NUMBERS:
-        result[name] = _whole(frame[name].to_numpy())
-    result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
-    result["count"] = frame["count"]
-    result["total_time_ms"] = total / 1e3
-    for label, statistic in (("avg", "mean"), *((each, each) for each in ("std", "min", "max"))):
-        result[f"{label}_time_us"] = frame[statistic]
-    result["% of communication time"] = percent(total, total.sum())
-    bandwidth, best = (
-        size / np.where(time > 0, time * 1e3, np.nan) for time in (mean, frame["min"].to_numpy())
-    )
-    result["algorithm bandwidth (GB/s)"] = bandwidth
-    result["bus bandwidth (GB/s)"] = bandwidth * factor
-    result["best bus bandwidth (GB/s)"] = best * factor
-    return result
-
-
 def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
     """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
     trace, rows = work.trace, work.rows[chosen]
     described = trace.arg("Collective name").rows
-    has = np.zeros(len(trace), dtype=bool)
-    has[described] = True
-    found = np.where(has[rows], rows, _event_above(work, chosen, described))
+    has = np.isin(rows, described)
+    found = np.where(has, rows, _event_above(work, chosen, described))
     # Without a launch in the trace the id that operation and kernel share tells.
     host = described[np.isin(trace.kind[described], HOST_KINDS)]
     host = host[np.argsort(trace.external_id[host], kind="stable")]
@@ -180,9 +172,8 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
 def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
     """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
     result, linked = np.full(len(chosen), NONE, dtype=np.int64), work.tree.linked[chosen]
-    result[linked] = events_above(
-        work.tree, work.tree.launch_position_of_gpu[chosen[linked]], events
-    )
+    launch = work.tree.launch_position_of_gpu[chosen[linked]]
+    result[linked] = events_above(work.tree, launch, events)
     return result
 
 
@@ -235,8 +226,7 @@ def bus_factor(collective: str, ranks: float) -> float:
 
 def _whole(values: Float64Array) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
-    sensible = np.where(np.abs(values) < _MOST, values, np.nan)
-    return pd.Series(np.floor(sensible)).astype("Int64")
+    return pd.Series(np.floor(np.where(np.abs(values) < _MOST, values, np.nan))).astype("Int64")
 
 
 TABLES = [

@@ -80,16 +80,12 @@ class Outcome:
 
     def __str__(self) -> str:
         before, after = float(self.before), float(self.after)
+        change, budget = after - before, f"the budget is {self.budget}"
         if self.shares:
-            return (
-                f"{self.what} {before:,.2f} → {after:,.2f} % of the wall time"
-                f" ({after - before:+,.2f}); the budget is {self.budget}"
-            )
-        percent = f", {100 * (after - before) / before:+,.2f} %" if before else ""
-        return (
-            f"{self.what} {before:,.3f} → {after:,.3f} ms ({after - before:+,.3f} ms{percent});"
-            f" the budget is {self.budget}"
-        )
+            both = f"{before:,.2f} → {after:,.2f} % of the wall time ({change:+,.2f})"
+            return f"{self.what} {both}; {budget}"
+        percent = f", {100 * change / before:+,.2f} %" if before else ""
+        return f"{self.what} {before:,.3f} → {after:,.3f} ms ({change:+,.3f} ms{percent}); {budget}"
 
 
 def parse_budget(text: str) -> Budget:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -78,13 +79,11 @@ class Comparison:
         if all(iterations):
             return Unit("iteration", iterations, 1.0)
         periods = [m.period for m in self.measurements if m.period is not None]
-        counts = [period.count for period in periods]
-        agree = len(periods) == len(iterations) and all(
-            ratio is not None and abs(count / counts[0] / ratio - 1) <= _PERIODS_AGREE
-            for count, (ratio, _) in zip(counts[1:], self._ratios_by_calls, strict=True)
-        )
-        if agree:
-            return Unit("period", counts, min(period.confidence for period in periods))
+        if len(periods) == len(iterations):
+            first, *others = counts = [period.count for period in periods]
+            calls = zip(others, self._ratios_by_calls, strict=True)
+            if all(r and abs(count / first / r - 1) <= _PERIODS_AGREE for count, (r, _) in calls):
+                return Unit("period", counts, min(period.confidence for period in periods))
         return Unit("trace", [1] * len(iterations), 0.0)
 
     @property
@@ -140,14 +139,13 @@ class Comparison:
     @property
     def members(self) -> dict[str, object]:
         """What JSON has beside the tables; lists for several traces."""
-        work = [each.work_ratio for each in self.verdicts]
-        told = [each.document() for each in self.verdicts]
-        several = len(told) > 1
-        return {
-            "unit": self.unit.document(self.letters),
-            "work_ratio": work if several else work[0],
-            "verdict": told if several else told[0],
+        told: dict[str, list[Any]] = {
+            "work_ratio": [each.work_ratio for each in self.verdicts],
+            "verdict": [each.document() for each in self.verdicts],
         }
+        alone = len(self.verdicts) == 1
+        unit = {"unit": self.unit.document(self.letters)}
+        return unit | {name: each[0] if alone else each for name, each in told.items()}
 
     @cached_property
     def aligned(self) -> dict[TableName, Aligned]:

@@ -31,7 +31,7 @@ from tracelens_ext.readers import read_trace
 from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
 from tracelens_ext.text import one_line
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace_files import traces_in
 
 
@@ -256,16 +256,14 @@ def _texts(column: pd.Series) -> list[str]:
     return ["" if each is None or each != each else str(each) for each in column.tolist()]
 
 
-def _numbers(
-    path: Path, sheet: str, table: pd.DataFrame, column: str
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _numbers(path: Path, sheet: str, table: pd.DataFrame, column: str) -> Float64Array:
     """A column of numbers, none of which is missing or below 0."""
     if column not in table:
         raise TraceFormatError(path, f"the sheet {sheet} has no column {column!r}", _AGAIN)
     # Of a date, say, nothing is made.
     plain = [value if isinstance(value, int | float | str) else None for value in table[column]]
     numbers = pd.to_numeric(pd.Series(plain, dtype=object), errors="coerce")
-    values: np.ndarray[tuple[int], np.dtype[np.float64]] = numbers.to_numpy(dtype=np.float64)
+    values: Float64Array = numbers.to_numpy(dtype=np.float64)
     if len(wrong := np.flatnonzero(~((values >= 0) & np.isfinite(values)))):
         at = int(wrong[0])
         said = one_line(repr(plain[at]))[:40]

@@ -194,23 +194,18 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
 
     `iteration`, `start`, `end`: of each GPU event, (e,), ns. `run`: of each iteration, (k,).
     """
-    first, last = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
+    first, until = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
     order = np.argsort(first, kind="stable")
     order = order[first[order] < np.iinfo(np.int64).max]  # this device was idle in the others
-    idle = np.maximum(first[order][1:] - np.maximum.accumulate(last[order])[:-1], 0)
-    within = _within_runs(run[order])
+    idle = np.maximum(first[order][1:] - np.maximum.accumulate(until[order])[:-1], 0)
+    # Whether the step from each iteration to the next, by time, lies within some run.
+    places, run = np.arange(len(order)), run[order]
+    last = maxima(run, places, int(run.max(initial=-1)) + 1)
+    within = np.maximum.accumulate(last[run])[:-1] > places[:-1]
     holes = [-int(hole) for hole in idle[~within]]
     if not within.any():
         return holes
     return holes + [round(float(idle[within].mean()))] * (len(order) - int(within.sum()))
-
-
-def _within_runs(run: Int64Array) -> BoolArray:
-    """Whether the steps from each iteration to the next, by time, lie within some run, (k - 1,)."""
-    places = np.arange(len(run))
-    last = maxima(run, places, int(run.max(initial=-1)) + 1)
-    within: BoolArray = np.maximum.accumulate(last[run])[:-1] > places[:-1]
-    return within
 
 
 _LEAST_KERNELS, _TWICE = 8, 1.8

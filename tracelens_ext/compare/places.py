@@ -105,7 +105,7 @@ def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
     """The places of some GPU events, with all that encloses them."""
     found = _tree(work)
     events = np.arange(len(work))[chosen]
-    node, where = found.node[events], found.where[events]
+    names, node, where = work.trace.names, found.node[events], found.where[events]
     level = np.unique(np.column_stack((where, node)), axis=0)
     rounds = [level]
     while len(level):  # each round one operation further out
@@ -115,15 +115,15 @@ def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
     instances = np.unique(np.concatenate(rounds), axis=0)
     own: dict[tuple[int, int], tuple[int, dict[str, tuple[int, int]]]] = {}
     chain = found.chains.of_node[node]
-    first, number = number_groups([where, chain])
-    started = minima(number, work.start[events], len(first)).tolist()
-    cells, cell = number_groups([number, work.name[events]])
+    cells, cell = number_groups([where, chain, work.name[events]])
+    started = minima(cell, work.start[events], len(cells)).tolist()
     ns = sums(cell, work.duration[events], len(cells)).tolist()
     count = np.bincount(cell, minlength=len(cells)).tolist()
-    for at, *both in zip(cells.tolist(), ns, count, strict=True):
+    for at, start, *both in zip(cells.tolist(), started, ns, count, strict=True):
         key = int(where[at]), int(chain[at])
-        _, kernels = own.setdefault(key, (started[number[at]], {}))
-        kernels[work.trace.names[work.name[events[at]]]] = both[0], both[1]
+        before, kernels = own.get(key, (start, {}))
+        kernels[names[work.name[events[at]]]] = both[0], both[1]
+        own[key] = min(before, start), kernels
     chain = found.chains.of_node[instances[:, 1]]
     first, number = number_groups([instances[:, 0], chain])
     keys = zip(instances[first, 0].tolist(), chain[first].tolist(), strict=True)
@@ -224,7 +224,8 @@ class Aligned:
 def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     """The rows of two traces, a row an operation of a path, with its operations and kernels."""
     known = a, b
-    left: Both = _leaves(a), _leaves(b)
+    leaves = ([leaf for leaf in each.items() if leaf[1].kernels] for each in known)
+    left: Both = next(leaves), next(leaves)
     rows: Rows = {}
     found: list[tuple[int, Both]] = []  # how long the chain of the common ancestor is, and what
     deepest = max((len(place.chain) for side in left for place, _ in side), default=0)
@@ -242,20 +243,16 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
         for side in (0, 1):
             held[side].extend(both[side])
             calls[side] += _calls(known[side], both[side], depth)
-    own = {(key[0], key[1], key[2 + side], side): key for key in reversed(rows) for side in (0, 1)}
+    own = {(*key[:2], key[2 + side], side): key for key in reversed(rows) for side in (0, 1)}
     for side in (0, 1):  # what is in one trace alone, beside other work of the same operation
         for place, work in left[side]:
-            alone = (place.name, "") if side == 0 else ("", place.name)
-            where = place.path, place.backward
-            key = own.get((*where, place.name, side), (*where, *alone))
+            where, name = (place.path, place.backward), place.name
+            alone = (*where, "" if side else name, name if side else "")
+            key = own.get((*where, name, side), alone)
             held, calls = rows.setdefault(key, (([], []), [0, 0]))
             held[side].append((place, work))
             calls[side] += work.calls
     return _table(rows)
-
-
-def _leaves(known: Mapping[Place, Work]) -> list[Leaf]:
-    return [leaf for leaf in known.items() if leaf[1].kernels]
 
 
 def _paired(left: Both, key: _Key, depth: int, found: list[tuple[int, Both]]) -> Both:
@@ -328,9 +325,7 @@ def _table(rows: Rows) -> Aligned:
                     times[name] += own_ns
                     numbers[name] += own_count
             ns[row, side], count[row, side] = times.total(), numbers.total()
-            order = [
-                name for name, _ in sorted(times.items(), key=lambda each: (-each[1], each[0]))
-            ]
+            order = [name for _, name in sorted((-time, name) for name, time in times.items())]
             told = [f"{name} × {numbers[name]}" for name in order[:_MOST_KERNELS]]
             told += [f"{len(order) - _MOST_KERNELS} more"] * (len(order) > _MOST_KERNELS)
             kernels[side].append("; ".join(told))

@@ -54,11 +54,13 @@ _LOST_KEYS = ["op_name", "shapes"]
 
 def time_lost(roofline: Roofline) -> pd.DataFrame:
     """`time_lost_ms` and `roofline_ms` by operation and shapes (with types), where known."""
-    known = [row for row in roofline.rows if row.lost_ns is not None]
-    names = [(row.operation.name, shape_text(row)) for row in known]
-    frame = pd.DataFrame(names, columns=_LOST_KEYS)
-    frame["time_lost_ms"] = [(row.lost_ns or 0.0) / NS_PER_MS for row in known]
-    frame["roofline_ms"] = [(row.roofline_ns or 0.0) / NS_PER_MS for row in known]
+    known = [
+        (row.operation.name, shape_text(row), row.lost_ns, row.roofline_ns or 0.0)
+        for row in roofline.rows
+        if row.lost_ns is not None
+    ]
+    frame = pd.DataFrame(known, columns=[*_LOST_KEYS, "time_lost_ms", "roofline_ms"])
+    frame[["time_lost_ms", "roofline_ms"]] /= NS_PER_MS
     sums: pd.DataFrame = frame.groupby(_LOST_KEYS, sort=False).sum()
     return sums
 
@@ -78,22 +80,20 @@ def compare_time_lost(
     `difference_by_roofline`, which then orders the rows, each by A's best case. Empty where a trace
     has no such operation.
     """
-    names = [f"{letter}_time_lost_ms" for letter in letters]
-    ms = [each["time_lost_ms"] / units for each, units in zip(lost, divisors, strict=True)]
-    frame = pd.concat(ms, axis=1, keys=names, sort=False)
-    best = pd.concat([each["roofline_ms"] for each in lost], axis=1, keys=names, sort=False)
-    shares = pd.concat([each["time_lost_ms"] for each in lost], axis=1, keys=names, sort=False)
-    shares /= best.mask(best <= 0)
-    sizes = {}
-    for (letter, prefix), name in zip(prefixes(letters).items(), names[1:], strict=True):
-        frame[f"{prefix}difference_ms"] = frame[name].fillna(0.0) - frame[names[0]].fillna(0.0)
-        sizes[letter] = frame[f"{prefix}difference_ms"]
+    ms, best = (
+        pd.concat([each[name] for each in lost], axis=1, keys=letters, sort=False)
+        for name in ("time_lost_ms", "roofline_ms")
+    )
+    shares, a, sizes = ms / best.mask(best <= 0), letters[0], {}
+    ms /= divisors
+    frame, filled = ms.add_suffix("_time_lost_ms"), ms.fillna(0.0)
+    for letter, prefix in prefixes(letters).items():
+        sizes[letter] = frame[f"{prefix}difference_ms"] = filled[letter] - filled[a]
         if normalize:
-            change = frame[f"{prefix}difference_by_roofline"] = shares[name] - shares[names[0]]
-            sizes[letter] = change * best[names[0]]
+            change = frame[f"{prefix}difference_by_roofline"] = shares[letter] - shares[a]
+            sizes[letter] = change * best[a]
     if normalize:
-        for letter, name in zip(letters, names, strict=True):
-            frame[f"{letter}_lost_by_roofline"] = shares[name]
+        frame = frame.join(shares.add_suffix("_lost_by_roofline"))
     size = pd.DataFrame(sizes).abs().max(axis=1).fillna(0.0)
     order = size.sort_values(ascending=False, kind="stable").index
     return frame.loc[order].rename_axis(_LOST_KEYS).reset_index()
@@ -101,12 +101,9 @@ def compare_time_lost(
 
 def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> str:
     """A sentence: how much longer than its own device's best case each trace takes."""
-    sums = [each[["time_lost_ms", "roofline_ms"]].sum() for each in lost]
-    told = [
-        f"{letter} loses {each['time_lost_ms'] / each['roofline_ms']:.2f}"
-        for letter, each in zip(letters, sums, strict=True)
-        if each["roofline_ms"] > 0
-    ]
+    sums = [(each["time_lost_ms"].sum(), each["roofline_ms"].sum()) for each in lost]
+    both = zip(letters, sums, strict=True)
+    told = [f"{letter} loses {ms / best:.2f}" for letter, (ms, best) in both if best > 0]
     return f"{' and '.join(told)} times the best case of its own device, where that is known."
 
 
@@ -138,27 +135,20 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
             # A node is as wide as those below together, so each place is rounded once.
             sums[key] = a_ms + own[0], b_ms + own[1], ns + round(sum(own) * NS_PER_MS)
     nodes = {path: sums[path] for path in sorted(sums, key=len)}
-    rows = [
-        {
-            "category": "",
-            "gpu_time_ns": ns,
-            f"{a}_time_ms": a_ms,
-            f"{b}_time_ms": b_ms,
-            "difference_ms": b_ms - a_ms,
-            "colour": _colour(a_ms, b_ms),
-            "hover": f"{a} {a_ms:,.3f} ms, {b} {b_ms:,.3f} ms ({b_ms - a_ms:+,.3f} ms)",
-        }
-        for a_ms, b_ms, ns in nodes.values()
-    ]
-    return pd.concat([pd.DataFrame(numbered(nodes)), pd.DataFrame(rows)], axis=1)
+    rows = []
+    for a_ms, b_ms, ns in nodes.values():
+        change = b_ms - a_ms
+        hover = f"{a} {a_ms:,.3f} ms, {b} {b_ms:,.3f} ms ({change:+,.3f} ms)"
+        rows.append(("", ns, a_ms, b_ms, change, _colour(a_ms, b_ms), hover))
+    columns = ["category", "gpu_time_ns", f"{a}_time_ms", f"{b}_time_ms", "difference_ms"]
+    frame = pd.DataFrame(rows, columns=[*columns, "colour", "hover"])
+    return pd.concat([pd.DataFrame(numbered(nodes)), frame], axis=1)
 
 
 def _colour(before: float, after: float) -> str:
     """Red where the other trace takes longer, blue where it takes less."""
-    longer = max(before, after)
-    change = (after - before) / longer if longer else 0.0
-    share = min(abs(change) / _FULL, 1.0)
-    end = _SLOWER if change > 0 else _FASTER
+    change = (after - before) / (max(before, after) or 1.0)
+    share, end = min(abs(change) / _FULL, 1.0), _SLOWER if change > 0 else _FASTER
     mixed = (round(x + (y - x) * share) for x, y in zip(_SAME, end, strict=True))
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
@@ -226,9 +216,9 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         trees["call_tree"] = place_tree(own, letters[:2])
         title = f"GPU time of {letters[0]} and {letters[1]} by place"
         charts.append(Chart(title, "call_tree", "label", "gpu_time_ns", "call_tree", on="page"))
-    said = [(each.text, each.work_ratio, each.speed_ratio) for each in comparison.verdicts]
-    verdict = pd.DataFrame(said, columns=["verdict", "work_ratio", "speed_ratio"])
-    verdict.insert(0, "trace", letters[1:])
+    each = zip(letters[1:], comparison.verdicts, strict=True)
+    said = [(letter, v.text, v.work_ratio, v.speed_ratio) for letter, v in each]
+    verdict = pd.DataFrame(said, columns=["trace", "verdict", "work_ratio", "speed_ratio"])
     return Report(
         title=TITLE,
         sheets={"verdict": verdict}
@@ -287,9 +277,9 @@ def history_report(comparison: Comparison) -> Report:
     named = [f"{row['figure']} {row['difference_ms']:+,.3f} ms" for row in of[:_FAR]]
     text = f"Of {len(table):,} figures {len(far):,} are more than {_FAR} MAD from the median of"
     text += f" {count} before{': ' if named else ''}{', '.join(named)}."
-    facts: list[tuple[str, object]] = [("Verdict", text)]
-    for letter, each in comparison.named:
-        facts.append((letter if each is not comparison.measurements[-1] else "Trace", each.path))
+    called = [*comparison.letters[:-1], "Trace"]
+    paths = ((name, m.path) for name, m in zip(called, comparison.measurements, strict=True))
+    facts: list[tuple[str, object]] = [("Verdict", text), *paths]
     return Report(
         title="GPU performance against its history",
         sheets={"history": table},

@@ -136,10 +136,8 @@ def facts_of(comparison: Comparison) -> list[tuple[str, object]]:
         counts = zip(comparison.letters, comparison.unit.counts, strict=True)
         told = ", ".join(f"{letter} {count:.4g}" for letter, count in counts)
         facts.append(("Periods of kernel names", told))
-    totals = _total_times(comparison)
-    for letter, total in zip(comparison.letters, totals, strict=True):
-        facts.append((f"{letter} total time (ms)", total))
-    return facts
+    totals = zip(comparison.letters, _total_times(comparison), strict=True)
+    return facts + [(f"{letter} total time (ms)", total) for letter, total in totals]
 
 
 def notes_of(comparison: Comparison) -> list[str]:
@@ -245,34 +243,28 @@ def _total_times(comparison: Comparison) -> list[float]:
 
 def _outside_notes(comparison: Comparison) -> list[str]:
     """How much GPU time of each trace is in none of its whole iterations."""
-    notes = []
-    for letter, measured in comparison.named:
-        counted = measured.whole_iterations
-        if counted is None or not measured.total.gpu_ns:
-            continue
-        outside = 100 * (1 - counted.gpu_ns / measured.total.gpu_ns)
-        if outside >= _MUCH_OUTSIDE:
-            notes.append(
-                f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"
-                " or has no launch in the trace, and does not count; --total compares all of it."
-            )
-    return notes
+    counted = (
+        (letter, 100 * (1 - measured.whole_iterations.gpu_ns / measured.total.gpu_ns))
+        for letter, measured in comparison.named
+        if measured.whole_iterations and measured.total.gpu_ns
+    )
+    return [
+        f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"
+        " or has no launch in the trace, and does not count; --total compares all of it."
+        for letter, outside in counted
+        if outside >= _MUCH_OUTSIDE
+    ]
 
 
 def _different_kernels_notes(comparison: Comparison) -> list[str]:
     """Where two traces run other kernels: on another device, with another library or version."""
     if "kernels" not in comparison.aligned:
         return []
-    times = comparison.times_ms("kernels")
-    notes = []
-    for at, letter in enumerate(comparison.letters[1:], start=1):
-        baseline = times[:, 0].sum()
-        if not baseline or not times[:, at].sum():
-            continue
-        shared = 100 * times[times[:, at] > 0, 0].sum() / baseline
-        if shared < _SHARED_KERNELS:
-            notes.append(
-                f"{letter} runs other kernels: those that {comparison.letters[0]} has too make"
-                f" {shared:.1f} % of {comparison.letters[0]}'s GPU time. Compare places."
-            )
-    return notes
+    (a, *others), (own, *theirs) = comparison.letters, comparison.times_ms("kernels").T
+    shared = [100 * own[of > 0].sum() / (own.sum() or 1) for of in theirs]
+    return [
+        f"{letter} runs other kernels: those that {a} has too make {share:.1f} % of {a}'s GPU time."
+        " Compare places."
+        for letter, share, of in zip(others, shared, theirs, strict=True)
+        if share < _SHARED_KERNELS and own.sum() and of.sum()
+    ]

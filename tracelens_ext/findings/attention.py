@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import MEMORY_SHARE, MOST_ELEMENTS, Inspection
+from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.found import Roofline, RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
@@ -91,16 +90,16 @@ def _find_chains(inspection: Inspection) -> tuple[Int64Array, Int64Array, Int64A
         Of c chains the row of the roofline of each softmax, (c,); those of its products before and
         after it, `NONE` for none, (c, 4); and the chain of each GPU event, `NONE` for none, (g,).
     """
-    rows = inspection.roofline.rows
+    of_operation, rows = inspection.by_operation, inspection.roofline.rows
     order, stream = inspection.stream_order
     row = inspection.roofline.groups.of_gpu[order]
     call = inspection.launchers.of_gpu[order]
-    scores = _column(map(_scores, rows))[row]
-    backward = _column(map(_is_backward, rows)) > 0
+    scores = of_operation(_scores)[order]
     softmax = np.flatnonzero((scores > 0) & np.append(True, call[1:] != call[:-1]))
-    of_products = [_score_sizes(each) for each in rows]
-    sizes = np.stack([_column(each[i] for each in of_products) for i in range(3)], axis=1)[row]
-    most, wanted = np.where(backward[row[softmax]], 2, 1), scores[softmax][:, None]
+    columns = zip(*map(_score_sizes, rows), strict=True)
+    sizes = np.stack([of_operation(lambda _, its: its, of)[order] for of in columns], axis=1)
+    most = np.where(of_operation(_is_backward)[order[softmax]] > 0, 2, 1)
+    wanted = scores[softmax][:, None]
     shapeless = scores[softmax] == _NOT_RECORDED
 
     def nearest(direction: int) -> tuple[Int64Array, Int64Array]:
@@ -131,7 +130,7 @@ def _find_chains(inspection: Inspection) -> tuple[Int64Array, Int64Array, Int64A
     place = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
     place += first[whole][chain]
     wanted = wanted[whole][chain]
-    passes = _column(map(_passes_over, rows))[row[place]] == wanted[:, 0]
+    passes = of_operation(_passes_over)[order[place]] == wanted[:, 0]
     taking_part = passes | (sizes[place] == wanted).any(axis=1)
     of_gpu = np.full(len(order), NONE)
     of_gpu[order[place[taking_part]]] = chain[taking_part]
@@ -193,11 +192,6 @@ def _fused(roofline: Roofline, softmax: int, products: list[int]) -> float:
 
 def _is_backward(row: RooflineRow) -> bool:
     return "backward" in row.operation.name.lower()
-
-
-def _column(values: Iterable[int]) -> Int64Array:
-    """A value for each row of the roofline, and 0 for GPU events that belong to none."""
-    return np.array([*(v if v < MOST_ELEMENTS else 0 for v in values), 0], dtype=np.int64)
 
 
 #: Queries of a head that one block computes; what takes so many times as long as usual is far off.

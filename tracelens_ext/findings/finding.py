@@ -136,10 +136,9 @@ class Finding:
     advice: str  #: what to change
     documentation: str  #: the page about it
     snippet: str = ""  #: the change as a line of code, where one does it
-    saving_low_ms: float | None = (
-        None  #: the least that the fix saves, None where that is `saving_ms`
-    )
-    saving_high_ms: float | None = None  #: the most, likewise
+    #: the least, and the most, that the fix saves, None where that is `saving_ms`
+    saving_low_ms: float | None = None
+    saving_high_ms: float | None = None
     #: what it adds to what those before it save together, None where that is `saving_ms`
     saving_together_ms: float | None = None
     #: whether the savings are what a replay of the trace is shorter by without the claim; else they

@@ -227,7 +227,7 @@ def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
     """What the host was in during a claim, ms; nothing where no operation and call is recorded."""
     trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
     kinds = EventKind.CPU_OP, *LAUNCH_KINDS
-    moments = innermost_moments(trace, kinds, thread, start, end)
+    moments = innermost_moments(trace, kinds, (thread, start, end))
     row, ns = moments.row, moments.time_of(thread, start, end)
     if not ns.any():
         return {}

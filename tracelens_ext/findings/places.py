@@ -11,7 +11,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Claim, Place
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.gaps.hosts import HOST_KINDS, Moments, innermost_moments, labels_of
+from tracelens_ext.gaps.hosts import HOST_KINDS, Moments, Stretches, innermost_moments, labels_of
 from tracelens_ext.intervals import inside
 from tracelens_ext.iterations.iterations import named_iterations
 from tracelens_ext.kernel_names import simple_name
@@ -86,7 +86,7 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     devices = len(claim.devices)
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
-        parts = _innermost(trace, kinds, thread, start, end)
+        parts = _innermost(trace, kinds, (thread, start, end))
         stretches = [(thread[asked], start[asked], end[asked]) for _, asked in parts]
         ns = [part.time_of(*its) for (part, _), its in zip(parts, stretches, strict=True)]
         code, labels = labels_of(trace, np.concatenate([part.row for part, _ in parts]))
@@ -114,17 +114,18 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 
 
 def _innermost(
-    trace: Trace, kinds: tuple[EventKind, ...], thread: IntArray, start: Int64Array, end: Int64Array
+    trace: Trace, kinds: tuple[EventKind, ...], stretches: Stretches
 ) -> list[tuple[Moments, Int64Array]]:
     """The innermost events around stretches of time, and which of those were asked about.
 
     Of Python frames those that somebody can change, then the others, where there are none of these.
     """
+    thread, start, end = stretches
     asked = np.arange(len(start))
     found = []
     for ignored in (_NO_LINES, ()):
         stretches = thread[asked], start[asked], end[asked]
-        moments = innermost_moments(trace, kinds, *stretches, ("ProfilerStep#", *ignored))
+        moments = innermost_moments(trace, kinds, stretches, ("ProfilerStep#", *ignored))
         found.append((moments, asked))
         asked = asked[moments.time_in(*stretches) == 0]
         if EventKind.PYTHON_FUNCTION not in kinds or not len(asked):
@@ -189,6 +190,6 @@ def around(
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
-    for moments, asked in _innermost(trace, kinds, thread, begun, begun + 1):
+    for moments, asked in _innermost(trace, kinds, (thread, begun, begun + 1)):
         row[asked] = moments.rows_at(thread[asked], begun[asked])
     return ranked(*labels_of(trace, row), ns)

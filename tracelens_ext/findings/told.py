@@ -56,8 +56,11 @@ def findings_table(found: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_KINDS]).astype(_KINDS)
 
 
-def details_table(found: Findings) -> pd.DataFrame:
-    """A row a place and a number that a finding rests on, as the sheet `finding_details`."""
+def _details(
+    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+) -> pd.DataFrame | None:
+    """Where each finding is, and the numbers it rests on."""
+    found = analyzer.findings(device_peaks)
     rows = [
         (finding.id, kind, each.name or NO_NAME, each.saving_ms, "ms", float(each.count), "")
         for finding in found.findings
@@ -71,7 +74,7 @@ def details_table(found: Findings) -> pd.DataFrame:
     ]
     columns = ["finding", "kind", "name", "amount", "unit", "count", "see"]
     kinds = dict.fromkeys(columns, "str") | {"amount": "float64", "count": "float64"}
-    return pd.DataFrame(rows, columns=columns).astype(kinds)
+    return pd.DataFrame(rows, columns=columns).astype(kinds) if rows else None
 
 
 def summary_sentence(found: Findings) -> str:
@@ -131,14 +134,6 @@ def _findings(
 ) -> pd.DataFrame:
     """What would save the most wall time, a row a finding; see `findings`."""
     return findings_table(analyzer.findings(device_peaks))
-
-
-def _details(
-    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
-) -> pd.DataFrame | None:
-    """Where each finding is, and the numbers it rests on."""
-    table = details_table(analyzer.findings(device_peaks))
-    return table if len(table) else None
 
 
 TABLES = [

@@ -36,9 +36,8 @@ class WallTime:
         self._holes = holes[["device", "start", "end"]].to_numpy()
         self.lanes = find_lanes(work, "device")
         self.classified = classify_gaps(work, "device")  #: the gaps with their causes, k of them
-        self.idle = (
-            self._judged_idle()
-        )  #: idle time that can be judged and that nothing has claimed
+        #: idle time that can be judged and that nothing has claimed
+        self.idle = self._judged_idle()
         self.free = np.ones(len(work), dtype=bool)  #: GPU events that nothing has claimed, (g,)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
@@ -104,9 +103,8 @@ class WallTime:
     def may_wait(self, idle: causes.Pieces) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
         left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
-        waits: BoolArray = (idle.cause != causes.LAUNCH_OVERHEAD) & (
-            ~left | self.waits_for_host[idle.gap]
-        )
+        waits: BoolArray = ~left | self.waits_for_host[idle.gap]
+        waits &= idle.cause != causes.LAUNCH_OVERHEAD
         return waits
 
     @cached_property
@@ -152,7 +150,7 @@ class WallTime:
     def claim_idle(self, which: BoolArray) -> Claim:
         """Claim some of the pieces of `idle`."""
         claimed, self.idle = self.idle.chosen(which), self.idle.chosen(~which)
-        return self._idle_claim(claimed)
+        return self._claimed(self._of_gaps(claimed))
 
     def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim:
         """Claim the idle time during which the launching thread was in one of some host events.
@@ -170,7 +168,8 @@ class WallTime:
             asked &= self.may_wait(idle)
             inside, rest = idle.chosen(asked).cut(*union(start[mine], end[mine]))
             self.idle = idle.chosen(~asked).joined(rest)
-            claim = claim + self._idle_claim(inside, np.full(len(inside.gap), number))
+            asking = np.full(len(inside.gap), number)
+            claim = claim + self._claimed(self._of_gaps(inside, asking))
         return claim
 
     def claim_idle_up_to(self, limit: Int64Array) -> Claim:
@@ -182,7 +181,8 @@ class WallTime:
             before -= before[np.searchsorted(idle.gap, idle.gap)]
         take = np.clip(limit[idle.gap] - before, 0, length)
         self.idle = idle._replace(start=idle.start + take).chosen(take < length)
-        return self._idle_claim(idle._replace(end=idle.start + take).chosen(take > 0))
+        taken = idle._replace(end=idle.start + take).chosen(take > 0)
+        return self._claimed(self._of_gaps(taken))
 
     def claim_idle_after(self, call: Int64Array) -> Claim:
         """Claim idle time of gaps from their beginning, as long as calls before them lasted.
@@ -205,13 +205,10 @@ class WallTime:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
         return sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
 
-    def _of_gaps(self, idle: causes.Pieces, thread: Int64Array) -> Intervals:
+    def _of_gaps(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
-        return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, thread)
-
-    def _idle_claim(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Claim:
         waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
-        return self._claimed(self._of_gaps(idle, waited_for))
+        return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, waited_for)
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
@@ -252,10 +249,11 @@ class WallTime:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
         idle, _ = pieces.chosen(pieces.lane == lane).cut(first, last)
-        gaps = self._of_gaps(idle, self.threads_of_gap[1][idle.gap])
         events = self._alone(self.lanes.of_gpu == lane)
         start, end, which, _ = inside(events.start, events.end, first, last)
-        both = Intervals.joined((gaps, events.chosen(which)._replace(start=start, end=end)))
+        both = Intervals.joined(
+            (self._of_gaps(idle), events.chosen(which)._replace(start=start, end=end))
+        )
         lanes = np.zeros(len(both.start), dtype=np.int64)
         return Claim(both._replace(lane=lanes), [self._devices[lane]], self.start)
 

@@ -148,8 +148,7 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
     if future.status in ("cancelled", "lost"):
         raise ClusterError(_GONE)
     if future.status != "error":
-        result: Outcome = future.result()
-        return result
+        return future.result()  # type: ignore[no-any-return]
     error = future.exception()
     what = f"failed ({type(error).__name__}: {reason(error)})"
     if isinstance(error, KilledWorker):
@@ -214,12 +213,11 @@ def _quiet() -> Iterator[None]:
     noisy = ("distributed", "tornado", "asyncio")
     # Dask gives loggers below these, such as that of clients, levels of their own.
     names = {*noisy, *(n for n in logging.root.manager.loggerDict if n.startswith(noisy))}
-    loggers = [logging.getLogger(name) for name in sorted(names)]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tracelens_ext.errors import UsageError
+from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.trace import distributed_info
 from tracelens_ext.trace_files import (
     is_pattern,
@@ -61,14 +61,6 @@ class FleetInput:
         return f"{plain[-_STEM_CHARACTERS:] or 'trace'}-{digest.hexdigest()}"
 
 
-@dataclass(frozen=True)
-class NotFound:
-    """An argument that names nothing readable, and why."""
-
-    argument: str
-    problem: str
-
-
 def is_url(text: str) -> bool:
     """Whether fsspec is to open it: `s3://…`, `https://…`, or a chain such as `zip://a::b.zip`."""
     return "://" in text or "::" in text
@@ -80,32 +72,31 @@ def base_name(url: str) -> str:
     return head.rstrip("/").rsplit("/", 1)[-1]
 
 
-def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[NotFound]]:
+def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[TraceNotFoundError]]:
     """The traces that arguments name, each once, sorted by name with numbers in their order.
 
     A folder stands for the traces directly in it. Whether a file exists is found by its reader.
     """
     found: dict[str, FleetInput] = {}
-    problems: list[NotFound] = []
+    problems: list[TraceNotFoundError] = []
     for argument in arguments:
         if not argument:
             raise UsageError("a trace's name is empty; name a file, a folder, a pattern or a URL")
         try:
             traces = _remote(argument) if is_url(argument) else _local(argument)
+            problem = "" if traces else f"names no trace ({suffixes_text()})"
         except (OSError, ValueError) as error:
-            problems.append(NotFound(argument, f"cannot be listed ({reason(error)})"))
-            continue
-        if not traces:
-            problems.append(NotFound(argument, f"names no trace ({suffixes_text()})"))
+            traces, problem = [], f"cannot be listed ({reason(error)})"
+        if problem:
+            problems.append(TraceNotFoundError(argument, problem, "check the path or pattern"))
         for trace in traces:
             found.setdefault(trace.url, trace)
-    return sorted(found.values(), key=lambda trace: _natural(trace.name)), problems
 
+    def natural(trace: FleetInput) -> list[tuple[int, int, str]]:  # rank2 before rank10
+        parts = re.split(r"([0-9]+)", trace.name)
+        return [(0, int(p), p) if p.isdigit() and p.isascii() else (1, 0, p) for p in parts]
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts `rank2` before `rank10`."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(0, int(p), p) if p.isdigit() and p.isascii() else (1, 0, p) for p in parts]
+    return sorted(found.values(), key=natural), problems
 
 
 def reason(error: BaseException) -> str:
@@ -141,10 +132,14 @@ def _remote(argument: str) -> list[FleetInput]:
         raise
     except Exception as error:  # a file system raises what its library does
         raise OSError(f"{type(error).__name__}: {error}") from error
-    wanted = [(n, info) for n, info in infos.items() if info.get("type", "file") == "file"]
-    names = [_url_of(argument, files, name) for name, _ in wanted]
-    known = [identity_in(info) or _identity(files, name) for name, info in wanted]
-    return list(map(FleetInput, names, names, known))
+    head, chain, rest = argument.partition("::")
+    traces = []
+    for name, info in infos.items():
+        if info.get("type", "file") == "file":
+            url = f"{head.partition('://')[0]}://{name}{chain}{rest}"
+            url = url if chain else str(files.unstrip_protocol(name))
+            traces.append(FleetInput(url, url, identity_in(info) or _identity(files, name)))
+    return traces
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -160,11 +155,9 @@ def file_system(url: str) -> tuple[Any, str]:
 
 def identity_in(info: Mapping[str, Any]) -> dict[str, str] | None:
     """Size and version of a file, of those that its file system knows; None without both."""
-    size = info.get("size")
     version = next((info[key] for key in _VERSIONS if info.get(key) is not None), None)
-    given = {"size": size, "version": version}
-    known = {key: str(value) for key, value in given.items() if value is not None}
-    return known or None
+    given = {"size": info.get("size"), "version": version}
+    return {key: str(value) for key, value in given.items() if value is not None} or None
 
 
 def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
@@ -172,14 +165,6 @@ def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
         return identity_in(files.info(path))
     except Exception:  # noqa: BLE001  # reading the file tells what is wrong with it
         return None
-
-
-def _url_of(argument: str, files: Any, name: str) -> str:  # noqa: ANN401
-    """The URL of a file that was found, with the rest of the chain that it was found by."""
-    head, chain, rest = argument.partition("::")
-    if not chain:
-        return str(files.unstrip_protocol(name))
-    return f"{head.partition('://')[0]}://{name}{chain}{rest}"
 
 
 METADATA, NAME, ORDER = "metadata", "name", "order"
@@ -193,8 +178,7 @@ _MOST_RANKS = 10**7
 
 def rank_of(metadata: Mapping[str, object], url: str, place: int) -> tuple[int, str]:
     """The rank of a trace (`place`: among all by name, from 0), and how it is known."""
-    said = _whole(distributed_info(metadata).get("rank"))
-    if said is not None:
+    if (said := _whole(distributed_info(metadata).get("rank"))) is not None:
         return said, METADATA
     named = rank_in_name(url)
     return (named, NAME) if named is not None else (place, ORDER)
@@ -202,27 +186,20 @@ def rank_of(metadata: Mapping[str, object], url: str, place: int) -> tuple[int, 
 
 def rank_in_name(url: str) -> int | None:
     """The rank that a path names: the last `rankN` in it, else the number its name ends in."""
-    said = _SAID.findall(url)
-    if said:
-        return int(said[-1])
-    last = _LAST.search(url.rsplit("/", 1)[-1])
-    return int(last[1]) if last else None
+    found = _SAID.findall(url) or _LAST.findall(url.rsplit("/", 1)[-1])
+    return int(found[-1]) if found else None
 
 
 def world_size_of(metadata: Mapping[str, object]) -> int | None:
     """How many ranks the job had, as a trace says; None if it does not."""
-    size = _whole(distributed_info(metadata).get("world_size"))
-    return size or None
+    return _whole(distributed_info(metadata).get("world_size")) or None
 
 
 def missing_ranks(present: Iterable[int], world_size: int) -> list[int]:
     """The ranks from 0 to the size of the world that no trace is of."""
-    there = set(present)
-    return [rank for rank in range(world_size) if rank not in there]
+    return sorted(set(range(world_size)).difference(present))
 
 
 def _whole(value: object) -> int | None:
     """A rank or a number of ranks; a trace may say anything."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value <= _MOST_RANKS else None
+    return value if type(value) is int and 0 <= value <= _MOST_RANKS else None

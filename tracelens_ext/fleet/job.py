@@ -34,6 +34,7 @@ from tracelens_ext.fleet.inputs import (
     world_size_of,
 )
 from tracelens_ext.fleet.store import DONE, ResultStore
+from tracelens_ext.hooks.registry import one_line
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import communication_about, rank_tables
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
@@ -140,8 +141,6 @@ class _StageError(Exception):
 
 def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
     """Do a job."""
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-
     source, options = job.source, job.options
     if attempt > 1 and source.is_remote:
         time.sleep(options.pause_s * 2 ** (attempt - 2))
@@ -166,8 +165,7 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
             about["seconds"] = round(time.perf_counter() - started, 3)
             job.store.mark(source.stem, about)
     except _StageError as error:
-        failed: Outcome = error.args[0]
-        return failed
+        return error.args[0]  # type: ignore[no-any-return]
     return Outcome(about, problems=tuple(analyzer.problems))
 
 
@@ -211,7 +209,7 @@ def _stage(name: str, source: FleetInput) -> Iterator[None]:
             web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
             final |= isinstance(error, FileNotFoundError | PermissionError) and not web
             said = _one_line(error.__cause__) if isinstance(error.__cause__, OSError) else said
-            said = str(TraceError(source.name, f"cannot be opened ({said})", "check the URL"))
+            said = f"{source.name}: cannot be opened ({said}); check the URL"
         elif name == "read" and isinstance(error, TraceError):
             final = not (isinstance(error, TraceCutOffError) and source.is_remote)  # on its way
             said = _one_line(TraceError(source.name, error.problem, error.remedy))
@@ -241,12 +239,9 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, TracelensError):
-        return text
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return one_line(error)
 
 
 #: The folders of parts.

@@ -14,7 +14,6 @@ from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, ru
 from tracelens_ext.fleet.inputs import (
     ORDER,
     FleetInput,
-    NotFound,
     find_inputs,
     missing_ranks,
     rank_in_name,
@@ -132,30 +131,16 @@ def run_fleet(
     marks = store.marks()
     todo = [job for job in jobs if not job.is_done(marks.get(job.source.stem))]
     with workers_of(scheduler, min(workers, len(todo))) if todo else nullcontext() as client:
-        outcomes = _do(client, todo, attempts, len(jobs), progress, in_order=scheduler is None)
+        tell = progress or (lambda *_: None)
+        outcomes: dict[str, tuple[Outcome, int]] = {}
+        failed, total = 0, len(jobs)
+        tell(total - len(todo), 0, total)
+        in_order = scheduler is None
+        for job, outcome, tried in run_jobs(client, todo, attempts, in_order=in_order):
+            outcomes[job.source.stem] = outcome, tried
+            failed += outcome.about is None
+            tell(total - len(todo) + len(outcomes) - failed, failed, total)
         return _finish(client, store, jobs, marks, outcomes, not_found, ranks_per_node)
-
-
-def _do(
-    client: Any,  # noqa: ANN401
-    todo: Sequence[TraceJob],
-    attempts: int,
-    total: int,
-    progress: Callable[[int, int, int], None] | None,
-    *,
-    in_order: bool,
-) -> Outcomes:
-    """Do what is not done."""
-    tell = progress or (lambda *_: None)
-    outcomes: dict[str, tuple[Outcome, int]] = {}
-    done, failed = total - len(todo), 0
-    tell(done, failed, total)
-    for job, outcome, tried in run_jobs(client, todo, attempts, in_order=in_order):
-        outcomes[job.source.stem] = outcome, tried
-        failed += outcome.about is None
-        done += outcome.about is not None
-        tell(done, failed, total)
-    return outcomes
 
 
 def _finish(
@@ -164,18 +149,26 @@ def _finish(
     jobs: Sequence[TraceJob],
     marks: Done,
     outcomes: Outcomes,
-    not_found: Sequence[NotFound],
+    not_found: Sequence[TraceNotFoundError],
     ranks_per_node: int | None,
 ) -> FleetResult:
     """Write the list of traces, that of failures, and the reductions."""
     fresh = {stem: each.about for stem, (each, _) in outcomes.items()}
     abouts = {job.source.stem: {**marks, **fresh}[job.source.stem] for job in jobs}
     done = {stem: about for stem, about in abouts.items() if about is not None}
-    broken = [job for job in jobs if job.source.stem not in done]
-    named = [rank_in_name(job.source.url) for job in broken]
-    failed = [rank for rank in named if rank is not None]
+    broken = [(j, rank_in_name(j.source.url)) for j in jobs if j.source.stem not in done]
+    failed = [rank for _, rank in broken if rank is not None]
     ranks, missing, world_notes = _missing(done, failed)
-    failures = _failures(broken, outcomes, not_found, ranks)
+    rows: list[tuple[object, ...]] = []
+    for job, rank in broken:
+        outcome, tried = outcomes[job.source.stem]
+        rows.append((job.source.name, rank, outcome.stage, outcome.message, tried))
+    rows += [(each.path, None, "find", f"{each.path}: {each.problem}", 1) for each in not_found]
+    told = "no trace of it is among the inputs"
+    rows += [(None, rank, "missing", f"rank {rank}: {told}", 0) for rank in ranks]
+    types = dict.fromkeys(("trace", "stage", "message"), "str")
+    failures = pd.DataFrame(rows, columns=_FAILURE_COLUMNS)
+    failures = failures.astype(types | {"rank": "Int64", "attempts": "int64"})
     traces = _traces(jobs, done, outcomes)
     store.put_table("traces", traces)
     store.put_table("failures", failures)
@@ -202,7 +195,7 @@ def _finish(
 
 def _check(
     sources: Sequence[FleetInput],
-    not_found: Sequence[NotFound],
+    not_found: Sequence[TraceNotFoundError],
     store: ResultStore,
     scheduler: str | None,
     workers: int | None,
@@ -214,10 +207,8 @@ def _check(
     if attempts < 1:
         raise UsageError(f"{attempts} attempts are none; give at least 1")
     if not sources:
-        if not not_found:
-            raise UsageError("a fleet needs a trace; name files, a folder, a pattern or a URL")
-        first = not_found[0]
-        raise TraceNotFoundError(first.argument, first.problem, "check the path or pattern")
+        no_input = UsageError("a fleet needs a trace; name files, a folder, a pattern or a URL")
+        raise next(iter(not_found), no_input)
     count = default_workers(sources) if workers is None else workers
     if count < 0:
         raise UsageError(f"{count} workers are too few; give 0 for this process alone")
@@ -225,25 +216,6 @@ def _check(
     if here and (scheduler is not None or count):
         raise UsageError(f"{here[0]}: is in the memory of this process; needs 0 workers")
     return count
-
-
-def _failures(
-    broken: Sequence[TraceJob],
-    outcomes: Outcomes,
-    not_found: Sequence[NotFound],
-    missing: Sequence[int],
-) -> pd.DataFrame:
-    rows: list[tuple[object, ...]] = []
-    for job in broken:
-        outcome, tried = outcomes[job.source.stem]
-        rank = rank_in_name(job.source.url)
-        rows.append((job.source.name, rank, outcome.stage, outcome.message, tried))
-    rows += [(n.argument, None, "find", f"{n.argument}: {n.problem}", 1) for n in not_found]
-    told = "no trace of it is among the inputs"
-    rows += [(None, rank, "missing", f"rank {rank}: {told}", 0) for rank in missing]
-    types = dict.fromkeys(("trace", "stage", "message"), "str")
-    frame = pd.DataFrame(rows, columns=_FAILURE_COLUMNS)
-    return frame.astype(types | {"rank": "Int64", "attempts": "int64"})
 
 
 def _traces(jobs: Sequence[TraceJob], done: Done, outcomes: Outcomes) -> pd.DataFrame:
@@ -268,11 +240,8 @@ def _missing(done: Done, failed: Sequence[int]) -> tuple[list[int], int, list[st
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
         return [], 0, []
-    notes = []
-    if len(sizes) > 1:
-        listed = ", ".join(str(size) for size in sorted(sizes))
-        notes.append(f"The traces are of jobs of different sizes ({listed} ranks).")
-    largest = max(sizes)
+    listed, largest = ", ".join(map(str, sorted(sizes))), max(sizes)
+    notes = [f"The traces are of jobs of different sizes ({listed} ranks)."] * (len(sizes) > 1)
     ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
     there = {rank for rank in [*ranks, *failed] if rank < largest}
     if largest > _MOST_MISSING_LISTED:

@@ -77,9 +77,8 @@ class ResultStore:
 
     def get(self, name: str) -> bytes | None:
         """The content of a file; None if there is no such file."""
-        files = self._place[0]
         try:
-            return bytes(files.cat_file(self.path_of(name)))
+            return bytes(self._place[0].cat_file(self.path_of(name)))
         except OSError:
             return None
 
@@ -94,15 +93,13 @@ class ResultStore:
 
     def names(self, folder: str = "") -> list[str]:
         """The names of what is directly in a folder of it; none if that does not exist."""
-        files = self._place[0]
-        path = self.path_of(folder).rstrip("/") or "/"
+        files, path = self._place[0], self.path_of(folder).rstrip("/") or "/"
         files.invalidate_cache(path)
         try:
             entries = files.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = [str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries]
-        return sorted({name for name in names if name})
+        return sorted({str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries} - {""})
 
     # What is ours.
 
@@ -110,22 +107,22 @@ class ResultStore:
         """Mark the folder as this program's, unless it holds what is not (`force`: even then)."""
         if self.is_local and Path(self.url).exists() and not Path(self.url).is_dir():
             raise OutputError(f"{self.url}: is a file; name a folder for the results")
-        here = set(self.names())
+        from tracelens_ext import __version__
+
+        here = set() if force else set(self.names())
         found = _json(self.get(MANIFEST)) or {}
         files = found.get("files") if found.get("generator") == GENERATOR else None
         ours = [n for n in files if isinstance(n, str)] if isinstance(files, list) else []
-        if not force and MANIFEST not in here and here:
+        if here and MANIFEST not in here:
             raise OutputError(
                 f"{self.url}: holds files that tracelens-ext did not make; name an empty or a new"
                 " folder, or --force to write there"
             )
-        for name in names:
-            if name in here and name not in ours and not force:
-                raise OutputError(
-                    f"{self.shown(name)}: exists and was not made by tracelens-ext;"
-                    " choose another folder, or --force to overwrite it"
-                )
-        from tracelens_ext import __version__
+        if others := [name for name in names if name in here and name not in ours]:
+            raise OutputError(
+                f"{self.shown(others[0])}: exists and was not made by tracelens-ext;"
+                " choose another folder, or --force to overwrite it"
+            )
 
         listed = list(dict.fromkeys([*names, *ours]))
         manifest = {"generator": GENERATOR, "version": __version__, "files": listed}
@@ -170,8 +167,8 @@ class ResultStore:
 
     def marks(self) -> dict[str, dict[str, Any]]:
         """What is done: stem → what was noted; a marker that makes no sense is left out."""
-        stems = [name.removesuffix(".json") for name in self.names(DONE) if name.endswith(".json")]
-        paths = {stem: self.path_of(f"{DONE}/{stem}.json") for stem in stems}
+        names = [name for name in self.names(DONE) if name.endswith(".json")]
+        paths = {name.removesuffix(".json"): self.path_of(f"{DONE}/{name}") for name in names}
         # File systems far away are asked for all at once.
         found = self._place[0].cat([*paths.values()], on_error="return") if paths else {}
         if not isinstance(found, dict):

@@ -86,13 +86,10 @@ def _parts(
 def _ranks(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
     """A row a rank and GPU: its timeline; the longest computation first."""
     frame = pd.concat(timelines, ignore_index=True)
-    wide = frame.pivot_table(
-        index=["trace", "rank", "device"], columns="type", values="time ms", aggfunc="first"
-    )
-    wide = wide.reindex(columns=list(_TIMES))
-    result = wide.index.to_frame(index=False)
-    for name in _TIMES:
-        result[f"{name}_ms"] = wide[name].to_numpy(dtype="float64")
+    keys = ["trace", "rank", "device"]
+    wide = frame.pivot_table(index=keys, columns="type", values="time ms", aggfunc="first")
+    times = wide.reindex(columns=list(_TIMES)).astype("float64").add_suffix("_ms")
+    result = times.rename_axis(columns=None).reset_index()
     total, computing = result["total_time_ms"], result["computation_time_ms"]
     result["busy (%)"] = 100.0 * result["busy_time_ms"] / total.where(total > 0)
     mean = computing.mean()
@@ -224,11 +221,8 @@ def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[
 def _group(
     store: ResultStore, key: str, stems: Sequence[str], one_group: bool, ranks: int
 ) -> GroupCalls:
-    frames = []
-    for stem in stems:
-        frame = store.get_table(f"rank_calls/{stem}").to_pandas()
-        frames.append(frame[frame["key"] == key])
-    rows = pd.concat(frames, ignore_index=True)
+    frames = (store.get_table(f"rank_calls/{stem}").to_pandas() for stem in stems)
+    rows = pd.concat((frame[frame["key"] == key] for frame in frames), ignore_index=True)
     rows = rows.drop_duplicates(["rank", "launch", "start", "dur", "kernel_name"])
     return group_calls(rows) if key else unnamed_calls(rows, one_group=one_group, ranks=ranks)
 

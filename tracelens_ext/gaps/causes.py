@@ -32,7 +32,6 @@ from tracelens_ext.trace import (
     Int32Array,
     Int64Array,
     IntArray,
-    Trace,
 )
 from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope, find_gaps, find_lanes
 from tracelens_ext.work.grouping import (
@@ -62,6 +61,7 @@ _SYNCHRONISING = re.compile(
 )
 _STREAM_WAIT = re.compile(r"(?:cuda|hip|cu)StreamWait(?:Event|Value)")
 
+_LONG_AGO = np.iinfo(np.int64).min
 _LATENCY_SAMPLES = 5  # fewer tell nothing
 _LATENCY_UNKNOWN_NS = 20_000
 _LATENCY_BOUNDS_NS = (10_000, 100_000)
@@ -178,47 +178,55 @@ def classify_gaps(
             selected = replace(selection, stream=None).of(work)
         whole = classify_gaps(work, scope)
         return whole if selected.all() else whole.of(selected)
-    trace, gaps, calls = work.trace, find_gaps(work, scope), _host_calls(work)
+    trace, gaps, blocking = work.trace, find_gaps(work, scope), blocking_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
     linked = launch != NONE
     safe = np.where(linked, launch, 0)
     thread = np.where(linked, trace.thread[safe], NONE)
-    begun = np.where(linked, trace.ts[safe], np.iinfo(np.int64).min)
+    begun = np.where(linked, trace.ts[safe], _LONG_AGO)
     ended = np.where(linked, trace.end_of(safe), gaps.start)
     returned = np.clip(np.maximum(ended, begun), gaps.start, gaps.end)
 
     lane, number = gaps.lane.astype(np.int32), np.arange(len(gaps), dtype=np.int32)
     late = Pieces(gaps.start, returned, lane, number, _all(HOST, number))
     launching = late._replace(start=np.clip(begun, gaps.start, returned))
-    left = _left(work, gaps, calls, (thread, begun, returned))
+    left = _left(work, gaps, thread, begun, returned)
     parts = [launching, Pieces(returned, gaps.end, lane, number, left)]
-    late, blocking = late._replace(end=launching.start), calls.blocking
-    for asked in np.unique(blocking.thread).tolist():
-        mine, those = thread[late.gap] == asked, blocking.thread == asked
-        waits, rest = late.chosen(mine).cut(*union(blocking.begun[those], blocking.ended[those]))
+    late, of_call = late._replace(end=launching.start), trace.thread[blocking]
+    for asked in np.unique(of_call).tolist():
+        mine, those = thread[late.gap] == asked, blocking[of_call == asked]
+        waits, rest = late.chosen(mine).cut(*union(trace.ts[those], trace.end_of(those)))
         parts.append(waits._replace(cause=_all(SYNCHRONISATION, waits.gap)))
         late = late.chosen(~mine).joined(rest)
     if scope == "device":
         parts.append(_edges(work))
     pieces = late.joined(*parts)
     pieces = _without_parts(work, scope, pieces.chosen(pieces.end > pieces.start))
-    synchronising = calls.synchronising(thread, begun, gaps)
+    synchronising = _synchronising(work, gaps, thread, begun)
     everything = np.ones(len(work), dtype=bool)
     return ClassifiedGaps(gaps, pieces, launch, returned, synchronising, everything)
 
 
 def _left(
-    work: GpuWork, gaps: Gaps, calls: _HostCalls, launched: tuple[IntArray, Int64Array, Int64Array]
+    work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array, returned: Int64Array
 ) -> Int8Array:
     """Why each gap lasts on when the host has launched: by which thread, from when to when."""
-    thread, begun, returned = launched
+    trace, (waits, launches, _) = work.trace, _calls(work)
     cause = _all(UNKNOWN, returned)
     short = gaps.end - returned <= usual_launch_latency(work)
     late = begun >= gaps.start
-    if work.tree.linked.any() or calls.total:
+    if work.tree.linked.any() or trace.count_of(*LAUNCH_KINDS):
         cause[short | late] = LAUNCH_OVERHEAD
     left = replace(gaps, start=returned)
-    depends = calls.waits_before(thread, begun) & ~(short & late)
+    # The last thing before the launch on its thread is a wait of a stream: of the one that is
+    # launched on next, as its target is not in the trace.
+    waited, launched = (
+        np.append(trace.ts[rows], _LONG_AGO)[
+            last_before(trace.thread[rows], trace.ts[rows], thread, begun)
+        ]
+        for rows in (waits, launches)
+    )
+    depends = (waited > launched) & ~(short & late)
     depends |= gaps.end - _last_end_beside(work, left) <= DEPENDENCY_LATENCY_NS
     cause[depends] = DEPENDENCY
     return cause
@@ -272,73 +280,40 @@ def usual_launch_latency(work: GpuWork) -> int:
     return min(max(2 * int(np.quantile(delay, 0.25)), low), high)
 
 
-class _Calls:
-    """Some calls of the host, by thread and start."""
-
-    def __init__(self, trace: Trace, rows: Int64Array) -> None:
-        self.rows = rows[by_group_and_time(trace.thread[rows], trace.ts[rows])]
-        self.thread, self.begun = trace.thread[self.rows], trace.ts[self.rows]
-        self.ended = trace.end_of(self.rows)
-
-    def last_before(self, thread: IntArray, time: Int64Array) -> Int64Array:
-        """The last that began on a thread before a time: an index, or `NONE`."""
-        return last_before(self.thread, self.begun, thread, time)
-
-
-class _HostCalls(NamedTuple):
-    """The runtime and driver calls of a trace that wait, and those that launch."""
-
-    total: int  #: all runtime and driver calls
-    waits: _Calls  #: those that make a stream wait
-    launches: _Calls  #: those that started GPU work
-    #: those that wait for the GPU: by their name, and copies that returned after the copy had ended
-    blocking: _Calls
-
-    def synchronising(self, thread: IntArray, begun: Int64Array, gaps: Gaps) -> Int64Array:
-        """The row of the synchronising call that kept a launch from coming sooner, or `NONE`."""
-        calls = self.blocking
-        result = np.full(len(thread), NONE, dtype=np.int64)
-        if not len(calls.rows):
-            return result
-        at = calls.last_before(thread, begun)
-        call = running_maximum(calls.thread, calls.ended)[1][at]
-        found = np.flatnonzero((at != NONE) & (calls.ended[call] > gaps.start))
-        call, start, end = call[found], gaps.start[found], gaps.end[found]
-        inside = np.minimum(calls.ended[call], end) - np.maximum(calls.begun[call], start)
-        runs = (inside > 0) & ((calls.begun[call] <= start) | (inside * 2 >= end - start))
-        result[found] = np.where(runs, calls.rows[call], NONE)
-        return result
-
-    def waits_before(self, thread: IntArray, begun: Int64Array) -> BoolArray:
-        """Whether the last thing before a launch on its thread is a stream-wait.
-
-        A wait is about the stream that is launched on next; its target is not in the trace.
-        """
-        wait, launch = (each.last_before(thread, begun) for each in (self.waits, self.launches))
-        result: BoolArray = wait != NONE
-        both = result & (launch != NONE)
-        result[both] = self.waits.begun[wait[both]] > self.launches.begun[launch[both]]
-        return result
-
-
 @once_for_each
-def _host_calls(work: GpuWork) -> _HostCalls:
+def _calls(work: GpuWork) -> tuple[Int64Array, ...]:
+    """Rows of the calls that make a stream wait, that launch, and that wait for the GPU.
+
+    Each by thread and start. Those that wait are told by name, or copy and return after the copy.
+    """
     trace, launch = work.trace, work.tree.launch_of_gpu
-    calls = trace.rows_of(*LAUNCH_KINDS)
-    waits, synchronising = (
-        calls[trace.named(trace.name[calls], pattern.match)]
-        for pattern in (_STREAM_WAIT, _SYNCHRONISING)
-    )
     copies = np.flatnonzero(work.is_copy & work.tree.linked)
     copies = copies[trace.end_of(launch[copies]) >= work.end[copies]]
-    blocking = np.union1d(synchronising, launch[copies])
-    launches = np.unique(launch[work.tree.linked])
-    return _HostCalls(len(calls), *(_Calls(trace, rows) for rows in (waits, launches, blocking)))
+    waits, blocking = (trace.rows_named(p, *LAUNCH_KINDS) for p in (_STREAM_WAIT, _SYNCHRONISING))
+    found = waits, np.unique(launch[work.tree.linked]), np.union1d(blocking, launch[copies])
+    return tuple(rows[by_group_and_time(trace.thread[rows], trace.ts[rows])] for rows in found)
 
 
 def blocking_calls(work: GpuWork) -> Int64Array:
     """Rows of the calls that wait for the GPU, by thread and start."""
-    return _host_calls(work).blocking.rows
+    return _calls(work)[2]
+
+
+def _synchronising(work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array) -> Int64Array:
+    """The row of the synchronising call that kept each launch from coming sooner, or `NONE`."""
+    trace, rows = work.trace, blocking_calls(work)
+    result = np.full(len(thread), NONE, dtype=np.int64)
+    if not len(rows):
+        return result
+    of_call, begins, ends = trace.thread[rows], trace.ts[rows], trace.end_of(rows)
+    at = last_before(of_call, begins, thread, begun)
+    call = running_maximum(of_call, ends)[1][at]
+    found = np.flatnonzero((at != NONE) & (ends[call] > gaps.start))
+    call, start, end = call[found], gaps.start[found], gaps.end[found]
+    inside = np.minimum(ends[call], end) - np.maximum(begins[call], start)
+    runs = (inside > 0) & ((begins[call] <= start) | (inside * 2 >= end - start))
+    result[found] = np.where(runs, rows[call], NONE)
+    return result
 
 
 @once_for_each
@@ -368,4 +343,4 @@ def _last_end_beside(work: GpuWork, gaps: Gaps) -> Int64Array:
     device, end = _ends(work, "device")
     of_gap = find_lanes(work, "device").of_gpu[gaps.after]
     found = (last >= 0) & (device[last] == of_gap) & (end[last] > gaps.start)
-    return np.where(found, end[last], np.iinfo(np.int64).min // 2)
+    return np.where(found, end[last], _LONG_AGO // 2)

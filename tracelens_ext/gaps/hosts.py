@@ -29,6 +29,8 @@ from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, renamed
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
+#: Of host threads, `NONE` where not known, from when to when.
+Stretches = tuple[IntArray, Int64Array, Int64Array]
 
 #: As in `<built-in method item of Tensor object at 0x7f3a91c04d60>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -65,25 +67,21 @@ def host_rows(
     safe = np.where(linked, launch, 0)
     begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
-    rows = innermost_during(trace, HOST_KINDS[column], thread, start, until, _IGNORED)
+    rows = innermost_during(trace, HOST_KINDS[column], (thread, start, until), _IGNORED)
     return np.where(cause != NONE, cause, rows) if column == "host_call" else rows
 
 
 def innermost_during(
-    trace: Trace,
-    kinds: Sequence[EventKind],
-    thread: IntArray,
-    start: Int64Array,
-    end: Int64Array,
-    ignored: str | tuple[str, ...] = (),
+    trace: Trace, kinds: Sequence[EventKind], stretches: Stretches, ignored: tuple[str, ...] = ()
 ) -> Int64Array:
     """The innermost event of a host thread that covers half of each stretch at least, or `NONE`.
 
-    `thread` is `NONE` where not known; names that begin as one of `ignored` tell nothing.
+    Names that begin as one of `ignored` tell nothing.
     """
+    thread, start, end = stretches
     # What encloses one that may cover half of a stretch is as long, and runs in it.
     shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-    rows, parent = _nested_around(trace, kinds, (thread, start, end), ignored, shortest / 2)
+    rows, parent = _nested_around(trace, kinds, stretches, ignored, shortest / 2)
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
     at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
@@ -142,15 +140,10 @@ class Moments(NamedTuple):
 
 
 def innermost_moments(
-    trace: Trace,
-    kinds: Sequence[EventKind],
-    thread: IntArray,
-    start: Int64Array,
-    end: Int64Array,
-    ignored: str | tuple[str, ...] = (),
+    trace: Trace, kinds: Sequence[EventKind], stretches: Stretches, ignored: tuple[str, ...] = ()
 ) -> Moments:
     """The innermost events of host threads, moment by moment, around some stretches of time."""
-    rows, parent = _nested_around(trace, kinds, (thread, start, end), ignored, shortest=1)
+    rows, parent = _nested_around(trace, kinds, stretches, ignored, shortest=1)
     position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
     moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
@@ -174,8 +167,8 @@ def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
 def _nested_around(
     trace: Trace,
     kinds: Sequence[EventKind],
-    stretches: tuple[IntArray, Int64Array, Int64Array],
-    ignored: str | tuple[str, ...],
+    stretches: Stretches,
+    ignored: tuple[str, ...],
     shortest: float,
 ) -> tuple[Int64Array, Int32Array]:
     """What is as long, on one of the threads, and runs in one of the stretches, nested."""

@@ -127,8 +127,7 @@ def histogram(
     spread = np.geomspace if log else np.linspace
     edges = spread(low, high, bins + 1 if low != high else 2)
     edges[0], edges[-1] = low, high  # geomspace may miss its ends by a rounding
-    place = np.clip(np.searchsorted(edges, inside, side="right") - 1, 0, len(edges) - 2)
-    counts = np.bincount(place, minlength=len(edges) - 1)
+    counts, _ = np.histogram(inside, edges)
     below = int((values < low).sum())
     return Histogram(edges, counts, below, len(values) - below - len(inside))
 

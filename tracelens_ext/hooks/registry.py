@@ -167,16 +167,10 @@ class PluginRegistry:
     def hooks(self, name: str) -> list[Hook]:
         """The implementations of one hook: higher priority first, then by plugin name."""
         plugins = {plugin.name: plugin for plugin in self.plugins}
-        found = [
-            Hook(
-                name,
-                plugins[implementation.plugin_name],
-                implementation.function,
-                tuple(implementation.argnames),
-                options_of(implementation.function),
-            )
-            for implementation in getattr(self._manager.hook, name).get_hookimpls()
-        ]
+        found = []
+        for made in getattr(self._manager.hook, name).get_hookimpls():
+            plugin, options = plugins[made.plugin_name], options_of(made.function)
+            found.append(Hook(name, plugin, made.function, tuple(made.argnames), options))
         return sorted(found, key=lambda hook: (-hook.options.priority, hook.plugin.name))
 
     def offers(
@@ -204,9 +198,8 @@ class PluginRegistry:
             # Two of one name stay apart in listings and messages; the second is not loaded.
             plugin = replace(plugin, name=f"{plugin.name} ({plugin.distribution})")
             self.plugins.append(plugin)
-            self.problems.append(
-                f"{plugin.name}: another plugin has this name already; rename the entry point"
-            )
+            problem = "another plugin has this name already; rename the entry point"
+            self.problems.append(f"{plugin.name}: {problem}")
             return
         with self.guard(plugin.name):
             try:
@@ -246,13 +239,13 @@ def load_registry(*, plugins: bool = True) -> PluginRegistry:
         plugins: False to use only this distribution's own. The environment variable
             `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
-    return _registry(_entry_points(), only_own=_only_own(plugins=plugins))
+    return _registry(_entry_points(), only_own=_only_own(plugins))
 
 
 def default_registry(*, plugins: bool = True) -> PluginRegistry:
     """The registry of this process, loaded on first use; see `load_registry`."""
     # With and without other people's plugins is one registry where there are none.
-    return _loaded(_only_own(plugins=plugins) or all(map(_is_own, _installed())))
+    return _loaded(_only_own(plugins) or all(map(_is_own, _installed())))
 
 
 @cache
@@ -275,7 +268,7 @@ def _entry_points() -> list[EntryPoint]:
     return sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
 
 
-def _only_own(*, plugins: bool) -> bool:
+def _only_own(plugins: bool) -> bool:
     """Whether a caller or the user has switched other people's plugins off."""
     return not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
 

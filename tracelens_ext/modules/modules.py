@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT, depths, levels, nearest_marked, nest
+from tracelens_ext.nesting import ROOT, depths, nearest_marked, nest, summed_up
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import (
@@ -28,12 +28,11 @@ from tracelens_ext.trace import (
     EventKind,
     Int32Array,
     Int64Array,
-    IntArray,
     Trace,
 )
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums
+from tracelens_ext.work.grouping import CallPaths, find_paths, percent, sums, texts
 from tracelens_ext.work.memoize import once_for_each
 
 MODULE_PREFIX = "nn.Module: "
@@ -65,10 +64,7 @@ def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array,
     `Model_0/Block_3`; without `instances` of classes.
     """
     frames = _find_frames(work)
-    labels, codes = _module_names(work.trace, frames.rows)
-    if not instances:
-        labels, codes = class_names(labels, codes)
-    paths = find_paths(frames.parent, codes)
+    paths, labels = _paths(work.trace, frames, instances=instances)
     frame = np.where(frames.of_gpu != NONE, frames.of_gpu, frames.of_forward)
     path = np.append(paths.of_node, NONE)[frame]
     return path, paths.texts(labels, SEPARATOR)
@@ -99,28 +95,33 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     With `instances` there is a row for each module: PyTorch numbers those of a class, `Block_0`.
     """
     frames = _find_frames(work)
-    trace = work.trace
-    labels, codes = _module_names(trace, frames.rows)
-    each = paths = find_paths(frames.parent, codes)
-    if not instances:
-        labels, codes = class_names(labels, codes)
-        paths = find_paths(frames.parent, codes)
+    each, _ = _paths(work.trace, frames, instances=True)
+    paths, labels = _paths(work.trace, frames, instances=instances)
+    parent = paths.parent.astype(np.int32)
+    depth, inside = depths(parent), frames.of_gpu != NONE
+    path = paths.of_node[frames.of_gpu[inside]]
     of_each = np.zeros(len(each), dtype=np.int64)
     of_each[each.of_node] = paths.of_node
     busy = BusyTime(work.start, work.end)
     total = sums(paths.of_node, busy.by_subtree(frames.parent, frames.of_gpu), len(paths))
     own = sums(paths.of_node, busy.by_owner(frames.of_gpu, len(frames.rows)), len(paths))
-    nothing = np.zeros(len(work), dtype=np.int64)
     columns: dict[str, object] = {
         "path": paths.texts(labels, SEPARATOR),
         **({} if instances else {"modules": np.bincount(of_each, minlength=len(paths))}),
         "calls": np.bincount(paths.of_node, minlength=len(paths)),
-        "kernels": _below(paths, frames.of_gpu, nothing, nothing + 1, 1)[:, 0],
+        "kernels": summed_up(parent, depth, np.bincount(path, minlength=len(paths))),
         "gpu_time_total_ms": total / NS_PER_MS,
         "gpu_time_self_ms": own / NS_PER_MS,
         "% of GPU busy time": percent(total, union_length(work.start, work.end)),
     }
-    columns |= _top_categories(work, paths, frames)
+    if (categories := work.categories) is not None:  # the longest below each path
+        code, ns, named = categories.code[inside], work.duration[inside], categories.labels
+        own_ns = sums(path * len(named) + code, ns, len(paths) * len(named)).reshape(-1, len(named))
+        time = np.stack([summed_up(parent, depth, each) for each in own_ns.T], axis=1)
+        whole = time.sum(axis=1)
+        tops = texts(np.where(whole > 0, time.argmax(axis=1), len(named)), [*named, ""])
+        columns["top_category"] = tops
+        columns["top_category (% of kernel time)"] = percent(time.max(axis=1), whole)
     if (frames.of_forward != NONE).any():
         backward = busy.by_subtree(frames.parent, frames.of_forward)
         columns["backward_time_ms"] = sums(paths.of_node, backward, len(paths)) / NS_PER_MS
@@ -191,13 +192,11 @@ def _frame_around(parent: Int32Array, is_module: BoolArray, known: int) -> Int64
 def forward_of_gpu(work: GpuWork) -> Int64Array:
     """The forward op that made the autograd node around each GPU event's launch, `NONE` without."""
     tree = work.tree
-    forward_of = tree.forward_of_backward
     result = np.full(len(work), NONE, dtype=np.int64)
-    if not forward_of:
+    if not tree.forward_of_backward:
         return result
+    backward_rows, forward_rows = np.array([*tree.forward_of_backward.items()], dtype=np.int64).T
     forward = np.full(len(tree.rows), NONE, dtype=np.int64)
-    backward_rows = np.fromiter(forward_of.keys(), np.int64, len(forward_of))
-    forward_rows = np.fromiter(forward_of.values(), np.int64, len(forward_of))
     forward[tree.position[backward_rows]] = forward_rows
     above = nearest_marked(tree.parent_position, forward != NONE)
     at = above[tree.launch_position_of_gpu[tree.linked]]
@@ -205,46 +204,21 @@ def forward_of_gpu(work: GpuWork) -> Int64Array:
     return result
 
 
-def _module_names(trace: Trace, rows: Int64Array) -> tuple[list[str], Int64Array]:
-    """The names of frames without the prefix: labels and codes."""
-    used, codes = np.unique(trace.name[rows], return_inverse=True)
-    return [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()], codes
+def _paths(trace: Trace, frames: _Frames, *, instances: bool) -> tuple[CallPaths, list[str]]:
+    """The paths of frames, by modules or by their classes; and what the names in them stand for."""
+    used, codes = np.unique(trace.name[frames.rows], return_inverse=True)
+    labels = [trace.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()]
+    if not instances:
+        labels, codes = class_names(labels, codes)
+    return find_paths(frames.parent, codes), labels
 
 
 def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64Array]:
     """The same without the number of the instance: `Block` of `Block_0`, `layers` of `layers/0`."""
     parts = [label.partition(SEPARATOR) for label in labels]
     named = [name if number else _INSTANCE.sub("", name) for name, number, _ in parts]
-    classes: dict[str, int] = {}
-    code_of = [classes.setdefault(name, len(classes)) for name in named]
-    return list(classes), np.array(code_of, dtype=np.int64)[codes]
-
-
-def _below(
-    paths: CallPaths, frame_of_gpu: Int64Array, column: IntArray, values: Int64Array, columns: int
-) -> Int64Array:
-    """Sum a number of GPU events over each path and the paths below it, column by column."""
-    inside = np.flatnonzero(frame_of_gpu != NONE)
-    result = np.zeros((len(paths), columns), dtype=np.int64)
-    np.add.at(result, (paths.of_node[frame_of_gpu[inside]], column[inside]), values[inside])
-    for level in reversed(levels(depths(paths.parent.astype(np.int32)))[1:]):
-        np.add.at(result, paths.parent[level], result[level])
-    return result
-
-
-def _top_categories(work: GpuWork, paths: CallPaths, frames: _Frames) -> dict[str, object]:
-    """The category with the longest summed duration below each path, and its share."""
-    categories = work.categories
-    if categories is None:
-        return {}
-    labels = categories.labels
-    time = _below(paths, frames.of_gpu, categories.code, work.duration, len(labels))
-    whole = time.sum(axis=1)
-    top = zip(time.argmax(axis=1).tolist(), (whole > 0).tolist(), strict=True)
-    return {
-        "top_category": [labels[code] if some else "" for code, some in top],
-        "top_category (% of kernel time)": percent(time.max(axis=1), whole),
-    }
+    classes = {name: code for code, name in enumerate(dict.fromkeys(named))}
+    return list(classes), np.array([classes[name] for name in named], dtype=np.int64)[codes]
 
 
 MOST_NODES = 1000

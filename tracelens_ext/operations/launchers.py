@@ -33,7 +33,7 @@ from tracelens_ext.trace import (
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import inverse, minima, number_groups
+from tracelens_ext.work.grouping import inverse, minima, number_groups, renamed
 from tracelens_ext.work.memoize import once_for_each
 
 #: Arguments that tell two launches of one operation apart.
@@ -147,11 +147,8 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
 
 def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     """The texts that codes stand for; only those that occur are kept, equal ones merged."""
-    first, place = number_groups([codes])
-    numbers: dict[str, int] = {}
-    merged = [numbers.setdefault(labels[i], len(numbers)) for i in codes[first].tolist()]
-    categories = pd.Index(list(numbers), dtype="str")
-    return pd.Categorical.from_codes(np.array(merged, dtype=np.int64)[place], categories)
+    merged, found = renamed(codes, labels.__getitem__)
+    return pd.Categorical.from_codes(merged, pd.Index(found, dtype="str"))
 
 
 GRAPH_CATEGORY = "graph"
@@ -220,25 +217,17 @@ def recomputed(work: GpuWork) -> BoolArray:
     number = trace.arg("Sequence number").at(rows)
     makes_node = (number >= 0) & (trace.arg("Fwd thread id").at(rows) <= 0)
     candidate = (trace.kind[rows] == EventKind.CPU_OP) & ~node & (again | inside & makes_node)
-    candidate &= ~_ran_first(work, inside, candidate)
+    # Without what no operation of the same name and shapes, outside the backward, ran before.
+    asked = np.flatnonzero(candidate)
+    before = np.flatnonzero(~inside & (trace.kind[rows] == EventKind.CPU_OP))
+    both = rows[np.concatenate((before, asked))]
+    first, group = number_groups([trace.name[both], trace.arg("Input Dims").at(both)])
+    begun = minima(group[: len(before)], trace.ts[rows[before]], len(first))
+    candidate[asked] = begun[group[len(before) :]] < trace.ts[rows[asked]]
     at, around = tree.launch_position_of_gpu, np.append(around, ROOT)
     owner = np.append(nearest_marked(parent, candidate), ROOT)[at]
     # What a nested node launches is the backward of what was recomputed.
     result: BoolArray = (at != NONE) & (owner != ROOT) & (around[at] == around[owner])
-    return result
-
-
-def _ran_first(work: GpuWork, inside: BoolArray, candidate: BoolArray) -> BoolArray:
-    """Whether no operation of the same name and shapes ran outside the backward before, (m,)."""
-    trace, rows = work.trace, work.tree.rows
-    asked = np.flatnonzero(candidate)
-    forward = np.flatnonzero(~inside & (trace.kind[rows] == EventKind.CPU_OP))
-    both = np.concatenate((forward, asked))
-    dims: IntArray = trace.arg("Input Dims").at(rows[both])
-    first, group = number_groups([trace.name[rows[both]], dims])
-    begun = minima(group[: len(forward)], trace.ts[rows[forward]], len(first))
-    result = np.zeros(len(rows), dtype=bool)
-    result[asked] = begun[group[len(forward) :]] >= trace.ts[rows[asked]]
     return result
 
 

@@ -18,12 +18,7 @@ from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Float64Array
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import (
-    group_durations,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.work.grouping import group_durations, percent, sums, texts
 
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
@@ -180,11 +175,9 @@ class LaunchedKernels:
 def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
     """The table, longest time first, with percentages."""
     order = np.argsort(-columns[by], kind="stable")
-    time = columns[by][order]
-    whole = time.sum()
-    share, running = PERCENTAGES
+    time, (share, running) = columns[by][order], PERCENTAGES
     frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
-    frame[share] = 100.0 * time / whole if whole else 0.0
+    frame[share] = percent(time, time.sum())
     frame[running] = frame[share].cumsum()
     return frame
 

@@ -142,11 +142,12 @@ def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = Tr
     above = np.where(above == ROOT, of_thread[trace.thread[rows]], above)
     launch = place[tree.launch_position_of_gpu[taken]]
     launch = np.where(tree.linked[taken], launch, len(threads) + len(rows))
-    host = above, same[trace.name[rows]], trace.kind[rows], np.ones(len(rows), dtype=np.int64)
-    on_gpu = launch, same[work.name[taken]], work.kind[taken], np.ones(len(taken), dtype=np.int64)
-    of_threads = _headings(known + 1, [1] * len(threads))
-    parts: list[tuple[IntArray, ...]]
-    parts = [of_threads, host, _headings(len(names) - 1, unlinked), on_gpu]
+    parts: list[tuple[IntArray, ...]] = [
+        _headings(known + 1, [1] * len(threads)),
+        (above, same[trace.name[rows]], trace.kind[rows], np.ones_like(rows)),
+        _headings(len(names) - 1, unlinked),
+        (launch, same[work.name[taken]], work.kind[taken], np.ones_like(taken)),
+    ]
     columns = (np.concatenate(each).astype(np.int64) for each in zip(*parts, strict=True))
     parent, name, kind, events = columns
     last = np.arange(len(parent)) >= len(parent) - len(taken)
@@ -174,13 +175,9 @@ def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Arr
     """
     tree = work.tree
     launch = tree.launch_position_of_gpu
-    needed = np.zeros(len(tree.rows), dtype=bool)
-    at = np.unique(launch[tree.linked])
-    while len(at):
-        needed[at] = True
-        at = tree.parent_position[at]
-        at = np.unique(at[at != ROOT])
-        at = at[~needed[at]]
+    launches = np.bincount(launch[tree.linked], minlength=len(tree.rows))
+    before = np.append(0, np.cumsum(launches))
+    needed = before[tree.subtree_end] > before[:-1]
     if op is None:
         return np.flatnonzero(needed), np.arange(len(work))
     found = work.trace.names_matching(op.search)[work.trace.name[tree.rows]]

@@ -261,20 +261,18 @@ def _aligned(odd: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]:
 
 def _by_ends(base: pd.DataFrame, part: pd.DataFrame, offset: float) -> Int64Array:
     """Equal calls whose ends differ by the offset of the two clocks: their indices."""
-    ends, sizes = part["end"].to_numpy(np.float64), part["sizes"].to_numpy()
-    wanted, like = base["end"].to_numpy(np.float64) + offset, base["sizes"].to_numpy()
-    found = []
-    for kind in np.unique(sizes).tolist():
-        there, mine = np.flatnonzero(sizes == kind), np.flatnonzero(like == kind)
-        order = there[np.argsort(ends[there], kind="stable")]
-        edges = np.searchsorted((ends[order][1:] + ends[order][:-1]) / 2, wanted[mine])
-        at = order[edges]  # the nearest
-        away = np.abs(ends[at] - wanted[mine])
-        best = np.lexsort((away, at))
-        best = best[np.diff(at[best], prepend=-1) != 0]
-        best = best[away[best] < _SAME_CLOCK_NS]
-        found.append(np.stack((mine[best], at[best])))
-    return np.concatenate(found, axis=1)
+    mine, theirs = (
+        each[["sizes", "end"]].astype({"end": "float64"}).assign(at=np.arange(len(each)))
+        for each in (base, part)
+    )
+    mine["end"] += offset
+    mine, theirs = (each.sort_values("end", kind="stable") for each in (mine, theirs))
+    theirs["ended"] = theirs["end"]
+    near = pd.merge_asof(mine, theirs, on="end", by="sizes", direction="nearest").dropna()
+    near["away"] = (near["ended"] - near["end"]).abs()
+    near = near[near["away"] < _SAME_CLOCK_NS].sort_values("away", kind="stable")
+    pairs: Int64Array = near.drop_duplicates("at_y")[["at_x", "at_y"]].to_numpy(np.int64).T
+    return pairs
 
 
 def _densest(base: pd.DataFrame, part: pd.DataFrame) -> float:

@@ -127,16 +127,12 @@ def _places(calls: pd.DataFrame, abouts: Sequence[Mapping[str, Any]]) -> dict[in
 def _groups(calls: pd.DataFrame) -> pd.DataFrame:
     known = calls[calls["in_sync"].notna()]
     grouped = known.groupby(["key", "collective"], sort=True)
-    frame = grouped.agg(
-        process_group=("process_group", "first"),
-        calls=("call", "size"),
-        transfer_ms=("in_sync", "sum"),
-        wait_ms=("wait", "sum"),
-    ).reset_index()
-    transfer, wait = frame["transfer_ms"] / NS_PER_MS, frame["wait_ms"] / NS_PER_MS
-    bound = np.where(wait >= 2 * transfer, "wait", "mixed")
-    bound = np.where(transfer >= 2 * wait, "transfer", bound)
+    frame = grouped.agg(process_group=("process_group", "first"), calls=("call", "size"))
+    transfer, wait = (grouped[name].sum() / NS_PER_MS for name in ("in_sync", "wait"))
+    cases = [transfer >= 2 * wait, wait >= 2 * transfer]
+    bound = np.select(cases, ["transfer", "wait"], "mixed")
     frame = frame.assign(transfer_ms=transfer, wait_ms=wait, bound=pd.array(bound, dtype="str"))
+    frame = frame.reset_index()
     return frame[["process_group", "collective", "calls", "transfer_ms", "wait_ms", "bound"]]
 
 
@@ -175,28 +171,21 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
         offset[those] = inverse @ pull[those]
         offset[those] -= offset[those[0]]
         left = (time - offset[place])[mine]
-        calls = np.unique(call[mine], return_inverse=True)[1]
-        left -= (np.bincount(calls, left) / np.bincount(calls))[calls]
-        free = len(left) - int(calls.max()) - len(those)
+        of_call = np.unique(call[mine], return_inverse=True)[1]
+        left -= (np.bincount(of_call, left) / np.bincount(of_call))[of_call]
+        free = len(left) - int(of_call.max()) - len(those)
         unit = np.diag(inverse) + inverse[0, 0] - 2 * inverse[:, 0]
         deviation = np.sqrt((left**2).sum() / max(free, 1))
         error[those] += _SURE * deviation * np.sqrt(np.maximum(unit, 0.0))
-    return pd.DataFrame(
-        {
-            "rank": ranks,
-            "offset_us": offset / NS_PER_US,
-            "error_us": error / NS_PER_US,
-            "component": component,
-            "calls": np.bincount(place, minlength=len(ranks)),
-        }
-    )
+    found = {"rank": ranks, "offset_us": offset / NS_PER_US, "error_us": error / NS_PER_US}
+    calls = np.bincount(place, minlength=len(ranks))
+    return pd.DataFrame(found | {"component": component, "calls": calls})
 
 
 def _components(members: list[Int64Array], ranks: int) -> Int64Array:
     """The lowest of the ranks that each is joined with, as places."""
-    label = np.arange(ranks)
-    before = label[:0]
-    while len(before) != ranks or (label != before).any():
+    label, before = np.arange(ranks), np.full(ranks, NONE)
+    while (label != before).any():
         before = label.copy()
         for those in members:
             label[those] = label[those].min(initial=ranks)

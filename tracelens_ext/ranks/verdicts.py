@@ -85,8 +85,8 @@ def _slow_ranks(job: Job) -> None:
                 f" rank of its place ({100 * row.excess / row.time:.1f} % of the time of all"
                 f" ranks); it spent {row.longer / NS_PER_MS:,.3f} ms more in {row.cause} than they"
             )
-            where = {"rank": row.rank, "iteration": row.iteration or None, "cause": row.cause}
-            job.say(verdict, evidence, **where, ms=row.excess / NS_PER_MS)
+            step, ms = row.iteration or None, row.excess / NS_PER_MS
+            job.say(verdict, evidence, rank=row.rank, iteration=step, cause=row.cause, ms=ms)
 
 
 def _judged(job: Job, found: pd.DataFrame) -> pd.DataFrame:
@@ -102,8 +102,7 @@ def _judged(job: Job, found: pd.DataFrame) -> pd.DataFrame:
     result["excess"], largest = more["caused"], more["caused"].groupby(of_step).transform("max")
     result["cause"] = more[list(OWN)].idxmax(axis=1) if len(more) else ""
     result["longer"] = more[list(OWN)].max(axis=1)
-    without_kernel = more[list(OWN[1:])].sum(axis=1)
-    longest = np.maximum(without_kernel, more[list(OWN[:2])].max(axis=1))
+    longest = np.maximum(more[list(OWN[1:])].sum(axis=1), more[list(OWN[:2])].max(axis=1))
     result["shows"] = (longest >= _SHARE * found["total"]) & (longest > 0)
     enough = np.maximum(_SHARE * result["time"], _OF_LARGEST * largest)
     result["slow"] = result["shows"] & (result["excess"] >= enough) & (result["excess"] > 0)
@@ -165,8 +164,7 @@ def _mismatches(job: Job) -> None:
                 f"rank {row.rank} has {row.elements:,.0f} elements in a {call.collective} in which"
                 f" others have {others:,.0f}"
             )
-            where = {"process_group": call.process_group, "iteration": call.iteration}
-            job.say("mismatch", evidence, rank=row.rank, **where)
+            job.say("mismatch", evidence, rank=row.rank, **_place(call))
 
 
 def _hangs(job: Job) -> set[int]:
@@ -207,6 +205,10 @@ def _each(rows: pd.DataFrame) -> Iterable[Any]:
     return rows.itertuples()
 
 
+def _place(call: Any) -> dict[str, object]:  # noqa: ANN401
+    return {"process_group": call.process_group, "iteration": call.iteration}
+
+
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
@@ -221,5 +223,4 @@ def _lost_calls(job: Job, hung: set[int]) -> None:
                 f"a {row.collective} has {row.n} of {row.group_size:.0f} ranks, and rank {lost[0]}"
                 " goes on communicating"
             )
-            where = {"process_group": row.process_group, "iteration": row.iteration}
-            job.say("lost_call", evidence, rank=lost[0], **where)
+            job.say("lost_call", evidence, rank=lost[0], **_place(row))

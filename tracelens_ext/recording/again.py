@@ -23,6 +23,7 @@ from tracelens_ext.work.grouping import minima, number_groups
 from tracelens_ext.work.launches import captures, find_launches
 from tracelens_ext.work.memoize import once_for_each
 
+OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 #: A slow run of a compiled region is a compilation if it takes as long.
 _LONG_NS: Final = 5_000_000
 _TIMES_THE_SHORTEST: Final = 10
@@ -46,18 +47,13 @@ _INSTANTIATION: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
 @once_for_each
 def compilations(trace: Trace) -> Int64Array:
     """The host events that are compilations by their names."""
-    return np.append(_named(trace, _FRAMES, EventKind.PYTHON_FUNCTION), _named(trace, _AROUND))
-
-
-def _named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int64Array:
-    """The operations and annotations, or events of other kinds, with such names."""
-    rows = trace.rows_of(*(kinds or (EventKind.CPU_OP, EventKind.USER_ANNOTATION)))
-    return rows[trace.named(trace.name[rows], pattern.match)]
+    frames = trace.rows_named(_FRAMES, EventKind.PYTHON_FUNCTION)
+    return np.append(frames, trace.rows_named(_AROUND, *OPERATIONS))
 
 
 def slow_regions(trace: Trace) -> Int64Array:
     """The runs of compiled regions that take so long that they must compile."""
-    rows = _named(trace, _COMPILED_REGION)
+    rows = trace.rows_named(_COMPILED_REGION, *OPERATIONS)
     _, number = number_groups([trace.name[rows]])
     shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
     return rows[trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)]
@@ -65,17 +61,17 @@ def slow_regions(trace: Trace) -> Int64Array:
 
 def instantiations(trace: Trace) -> Int64Array:
     """The calls that instantiate graphs."""
-    return _named(trace, _INSTANTIATION, *LAUNCH_KINDS)
+    return trace.rows_named(_INSTANTIATION, *LAUNCH_KINDS)
 
 
 @once_for_each
 def compiled_again_from(work: GpuWork) -> int:
     """When something is compiled again for the first time, ns; far ahead for never."""
     trace, iterations = work.trace, find_iterations(work.tree)
-    times, named = np.sort(trace.ts[compilations(trace)]), _named(trace, _AGAIN)
+    times, named = np.sort(trace.ts[compilations(trace)]), trace.rows_named(_AGAIN, *OPERATIONS)
     within = covered(trace.ts[named], trace.end_of(named), times, times + 1) > 0
     slow = slow_regions(trace)
-    quick = np.setdiff1d(_named(trace, _COMPILED_REGION), slow)
+    quick = np.setdiff1d(trace.rows_named(_COMPILED_REGION, *OPERATIONS), slow)
     quick = quick[np.lexsort((trace.ts[quick], trace.name[quick]))]
     third = quick[2:][trace.name[quick[2:]] == trace.name[quick[:-2]]]  # of its name, or later
     names, first = np.unique(trace.name[third], return_index=True)

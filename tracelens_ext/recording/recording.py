@@ -29,6 +29,7 @@ from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.recording.again import (
+    OPERATIONS,
     captured_again_from,
     compilations,
     compiled_again_from,
@@ -36,7 +37,7 @@ from tracelens_ext.recording.again import (
     slow_regions,
 )
 from tracelens_ext.recording.program import Missing, missing_of
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, Int64Array
 from tracelens_ext.work.gpu_work import GpuWork, busy_within, find_lanes
 from tracelens_ext.work.grouping import maxima, minima, sums
 from tracelens_ext.work.launches import Launches, captures, find_launches, lane_of_calls, place_of
@@ -260,16 +261,12 @@ def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
     long = long[~trace.named(trace.name[long], _WAITS.match)]
     yield _FIRST_USE, long, trace.end_of(long)
     yield _CAPTURE, *captures(trace)
-    for what, pattern in _CALLS.items():
-        rows = calls[trace.named(trace.name[calls], pattern.match)]
-        yield what, rows, trace.end_of(rows)
-    around = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    searches = around[trace.named(trace.name[around], _SEARCH.match)]
     for what, rows in (
+        *((what, trace.rows_named(its, *LAUNCH_KINDS)) for what, its in _CALLS.items()),
         (_INSTANTIATION, instantiations(trace)),
         (_COMPILATION, compilations(trace)),
         (_COMPILATION, slow_regions(trace)),
-        ("search for the best convolution", searches),
+        ("search for the best convolution", trace.rows_named(_SEARCH, *OPERATIONS)),
     ):
         yield what, rows, trace.end_of(rows)
 

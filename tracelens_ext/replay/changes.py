@@ -31,11 +31,6 @@ class Named:
     text: str  #: as a table shows them: a single one without its factor
     terms: tuple[tuple[str, float], ...]  #: what is multiplied, and by what
 
-    @property
-    def factor(self) -> float | None:
-        """The factor of the only change."""
-        return self.terms[0][1] if len(self.terms) == 1 else None
-
 
 def parse_change(text: str) -> Named:
     """A change as `--change` takes it."""

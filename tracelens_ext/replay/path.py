@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from tracelens_ext.gaps.hosts import innermost_during
 from tracelens_ext.lazy import pd
-from tracelens_ext.replay.program import Program
 from tracelens_ext.replay.replay import Replay, Replayed
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
@@ -56,7 +55,11 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     end = (replayed.start + program.duration).tolist()
     known = np.ones(len(end), dtype=bool)
     known[program.waits[:, 0]] = program.wait_known
-    awaited = _awaited(program, end)
+    # What each block waits for that ends last, the first of several, and whether that is known.
+    block, node = program.awaited.T
+    order = np.lexsort((-np.arange(len(node)), np.array(end, dtype=np.int64)[node]))
+    told = zip(node[order].tolist(), program.awaited_known[order].tolist(), strict=True)
+    awaited = dict(zip(block[order].tolist(), told, strict=True))
     latency, tail = replay.latency.tolist(), replay.tail.tolist()
     segments: list[tuple[int, int, int, int, int, bool]] = []
     time = replayed.wall
@@ -77,11 +80,11 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             back_to(returned[at], HOST, at)
             if not clocks <= at < clocks + blocks:
                 break
-            node, told = awaited[at - clocks]
+            last_node, is_known = awaited[at - clocks]
             ready = returned[at] - tail[at - clocks]
-            is_host = end[node] < ready
-            back_to(ready, SYNC, at - clocks, _SYNC, told or is_host)
-            at = int(replay.base_of_block[at - clocks]) if is_host else node
+            is_host = end[last_node] < ready
+            back_to(ready, SYNC, at - clocks, _SYNC, is_known or is_host)
+            at = int(replay.base_of_block[at - clocks]) if is_host else last_node
             continue
         back_to(start[at], RUNS, at)
         if edge[at] == _CALL:
@@ -111,16 +114,6 @@ def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Arra
     follows &= end[before] + replay.gap == start
     edge = np.select([waits, calls, follows], [_WAIT, _CALL, _STREAM], _UNKNOWN)
     return edge, np.where(waits, source, before)
-
-
-def _awaited(program: Program, end: list[int]) -> dict[int, tuple[int, bool]]:
-    """What each block waits for that ends last, and whether that is known."""
-    result: dict[int, tuple[int, bool]] = {}
-    pairs = zip(program.awaited.tolist(), program.awaited_known.tolist(), strict=True)
-    for (block, node), known in pairs:
-        if block not in result or end[node] > end[result[block][0]]:
-            result[block] = node, known
-    return result
 
 
 _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
@@ -171,7 +164,7 @@ def path_table(simulation: Simulation, path: CriticalPath) -> pd.DataFrame:
     launch = work.tree.launch_of_gpu[program.event[of[called]]]
     table.loc[called, "name"] = _labels(work.trace.name[launch], work.trace.names)
     for column, kinds in (("name", LAUNCH_KINDS), ("operation", _OPERATIONS)):
-        table.loc[host, column] = _host(simulation, of[host], start[host], end[host], kinds)
+        table.loc[host, column] = _host(simulation, kinds, of[host], start[host], end[host])
     table.insert(0, "start_us", start / NS_PER_US)
     table.insert(1, "duration_us", (end - start) / NS_PER_US)
     table["edge"] = _labels(path.edge[segment], EDGES)
@@ -205,13 +198,13 @@ def _cut(
 
 
 def _host(
-    simulation: Simulation,
-    of: Int64Array,
-    start: Int64Array,
-    end: Int64Array,
-    kinds: Sequence[EventKind],
+    simulation: Simulation, kinds: Sequence[EventKind], *pieces: Int64Array
 ) -> npt.NDArray[np.object_]:
-    """The innermost event of some kinds that covers at least half of each piece of host time."""
+    """The innermost event of some kinds that covers at least half of each piece of host time.
+
+    Of each the row of `Replay.recorded` from which it runs, its start and its end.
+    """
+    of, start, end = pieces
     replay, work = simulation.replay, simulation.program.work
     later = simulation.replayed.returned[of] - replay.recorded[of] - simulation.program.window[0]
     clock = np.append(replay.clock, NONE)[np.minimum(of, len(replay.clock))]
@@ -221,7 +214,6 @@ def _host(
         if len(asked):
             threads = np.full(len(asked), thread)
             begin, stop = start[asked] - later[asked], end[asked] - later[asked]
-            result[asked] = innermost_during(
-                work.trace, kinds, threads, begin, stop, "ProfilerStep#"
-            )
+            stretches = threads, begin, stop
+            result[asked] = innermost_during(work.trace, kinds, stretches, ("ProfilerStep#",))
     return _labels(np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names)

@@ -277,10 +277,8 @@ class Program:
         apart = (begin[order][1:] >= reach[:-1]) | (clock[order][1:] != clock[order][:-1])
         order = order[np.append(True, apart)[: len(order)]]
         order = order[np.argsort(begin[order], kind="stable")]
-        rows, kind, own, begin, end, clock = (
-            x[order] for x in (rows, kind, own, begin, end, clock)
-        )
-        awaited, known = self._find_awaited(rows, kind, own, begin, end)
+        rows, begin, end, clock = (column[order] for column in (rows, begin, end, clock))
+        awaited, known = self._find_awaited(rows, kind[order], own[order], begin, end)
         starts, ends = self.frozen
         frozen = np.searchsorted(starts, end, "right") > np.searchsorted(ends, begin, "right")
         keep = np.isin(np.arange(len(rows)), awaited[:, 0]) & ~frozen
@@ -289,15 +287,12 @@ class Program:
         self.awaited_known = known[stays]
         self.block_start, self.block_end, self.block_clock = begin[keep], end[keep], clock[keep]
 
-    def _find_awaited(
-        self,
-        rows: Int64Array,
-        kind: Int64Array,
-        own: Int64Array,
-        begin: Int64Array,
-        end: Int64Array,
-    ) -> tuple[Int64Array, BoolArray]:
-        """Pairs of a block and a node that it waits for, and whether that is known."""
+    def _find_awaited(self, *of_blocks: Int64Array) -> tuple[Int64Array, BoolArray]:
+        """Pairs of a block and a node that it waits for, and whether that is known.
+
+        Of each block the row of its call, its kind, the node of a copy, its start and its end.
+        """
+        rows, kind, own, begin, end = of_blocks
         told, event = self._what_told(rows), kind == _EVENT
         stream = np.where(event, told[:, 1], told[:, 0])
         when = np.where(event, self._record_before(rows), begin)

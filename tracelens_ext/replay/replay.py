@@ -224,8 +224,7 @@ class Clocks:
 
 def telling_calls(trace: Trace) -> Int64Array:
     """The calls that launch, wait or are waited for, in file order."""
-    rows = trace.rows_of(*LAUNCH_KINDS)
-    return rows[trace.named(trace.name[rows], _TELLING.match)]
+    return trace.rows_named(_TELLING, *LAUNCH_KINDS)
 
 
 #: Threads that may get a clock each; the others, which call least, share the last one.

@@ -69,21 +69,12 @@ class Simulation:
         self.changes = Changes(self.program)
         self.replay = Replay(self.program)
         _, self.replayed = self.replay.run([])
+        length = max(window[1] - window[0], 1)
+        #: by how much the unchanged replay misses the recorded wall time
+        self.error_percent = 100.0 * (self.replayed.wall / length - 1.0)
+        self.state, self.reason = self._judge()  #: whether it can be relied on, and why
 
-    @property
-    def error_percent(self) -> float:
-        """By how much the unchanged replay misses the recorded wall time."""
-        start, end = self.program.window
-        return 100.0 * (self.replayed.wall / max(end - start, 1) - 1.0)
-
-    @property
-    def state(self) -> Literal["good", "warned", "withheld"]:
-        """Whether it can be relied on."""
-        return self._judged[0]
-
-    @cached_property
-    def _judged(self) -> tuple[Literal["good", "warned", "withheld"], str]:
-        """The state, and why."""
+    def _judge(self) -> tuple[Literal["good", "warned", "withheld"], str]:
         error = self.error_percent
         if not (self.program.call != NONE).any():
             why = "no call in the window launched GPU work: what that waits for is unknown"
@@ -110,7 +101,7 @@ class Simulation:
         return {
             "error_percent": self.error_percent,
             "state": self.state,
-            "reason": self._judged[1],
+            "reason": self.reason,
             **{f"{name}_us": ns / NS_PER_US for name, ns in constants.items()},
             "edges": program.edges,
         }
@@ -134,8 +125,7 @@ class Simulation:
             + ", ".join(f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items())
             for device, its in self.program.constants.items()
         ]
-        reason = self._judged[1]
-        why = [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
+        why = [f"{self.reason[:1].upper()}{self.reason[1:]}."] if self.reason else []
         replayed = (
             f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded:"
             f" error {self.error_percent:+.2f} %, {self.state}"
@@ -152,9 +142,10 @@ class Simulation:
         asked, made = (asked, made) if self.state != "withheld" else ([], [])
         walls, replayed = self.replay.run(made)
         saved = replayed.wall - walls
+        factors = [each.terms[0][1] if len(each.terms) == 1 else None for each in asked]
         columns = {
             "change": pd.Series([each.text for each in asked], dtype="str"),
-            "factor": np.array([each.factor for each in asked], dtype=np.float64),
+            "factor": np.array(factors, dtype=np.float64),
             "wall_ms": walls / NS_PER_MS,
             "saved_ms": saved / NS_PER_MS,
             "saved (%)": percent(saved, replayed.wall),

@@ -138,18 +138,6 @@ _QUERY: Final = {
 }
 
 
-class _Heads(NamedTuple):
-    """What attention works on."""
-
-    query: int  #: heads of the query
-    keys: int  #: heads of keys and values; 1 where all heads share a latent vector
-    d_qk: int  #: elements of a query and of a key
-    d_v: int  #: elements of a value
-    cached: int  #: elements of the cache for a token and head
-    q: Tensor  #: the query
-    cache_item: int  #: bytes of an element of the cache
-
-
 @_of_engines(
     "_C::paged_attention_v1 _C::paged_attention_v2 _rocm_C::paged_attention"
     " vllm::unified_attention* sglang::unified_attention* _vllm_fa2_C::varlen_fwd _vllm_fa3_C::fwd"
@@ -163,10 +151,22 @@ def attention_by_lengths(op: Operation) -> Cost:
     With q and k the lengths of queries and keys of each request (several queries a request, as in
     speculative decoding, each see the keys: Σ q·k). Bytes: Q and the result, K and V of the tokens
     of the step, and the cache of those before.
+
+    Arguments are Q [T, H, d], and K and V of the step or of the paged cache: [pages, page, heads,
+    d], or of five dimensions [pages, heads, d/x, page, x] with V [pages, heads, d, page].
     """
-    batch, heads = _lengths(op), _heads(op)
-    pairs_twice = _read_twice(batch) + _generated_twice(batch)
-    return _cost(heads, batch, pairs_twice * heads.query * (heads.d_qk + heads.d_v))
+    batch, first = _lengths(op), _QUERY.get(op.name, 0)
+    if op.name.startswith("flashinfer::"):  # several buffers come before
+        with_heads = (i for i in range(len(op.types)) if (t := op.tensor(i)) and len(t.dims) == 3)
+        first = next(with_heads, 0)
+    q, k, v = (op.need(first + i) for i in range(3))
+    if len(q.dims) != 3 or not 3 <= len(k.dims) <= 5 or not 3 <= len(v.dims) <= 5:
+        raise NoModelError("the recorded shapes are not those of attention")
+    keys, d_qk, d_v = k.dims[-2], k.dims[-1], v.dims[-1]
+    if len(k.dims) == 5:
+        keys, d_qk, d_v = k.dims[1], q.dims[2], v.dims[2]
+    flops = (_read_twice(batch) + _generated_twice(batch)) * q.dims[1] * (d_qk + d_v)
+    return _cost(batch, flops, q, (q.dims[1], keys, d_qk, d_v), keys * (d_qk + d_v), k.item)
 
 
 attention_by_lengths.__name__ = "attention"  # as tables call it
@@ -188,7 +188,7 @@ def latent_attention(op: Operation) -> Cost:
     c, r = latent.dims[-1], rotary.dims[-1]
     d_v = result.elements // max(1, tokens * heads)
     flops = (d_qk + d_v) * _read_twice(batch) + (c + r + c) * _generated_twice(batch)
-    return _cost(_Heads(heads, 1, d_qk, d_v, c + r, q, latent.item), batch, heads * flops)
+    return _cost(batch, heads * flops, q, (heads, 1, d_qk, d_v), c + r, latent.item)
 
 
 def takes_lengths(name: str) -> bool:
@@ -219,42 +219,21 @@ def _generated_twice(batch: Batch) -> int:
     return 2 * ((group.keys if one_each else group.products) or 0)
 
 
-def _heads(op: Operation) -> _Heads:
-    """Heads and sizes, from Q [T, H, d] and K and V of the step or of the paged cache.
-
-    Caches are [pages, page, heads, d], or of five dimensions [pages, heads, d/x, page, x] with V
-    [pages, heads, d, page].
-    """
-    first = _QUERY.get(op.name, 0)
-    if op.name.startswith("flashinfer::"):  # several buffers come before
-        with_heads = (i for i in range(len(op.types)) if (t := op.tensor(i)) and len(t.dims) == 3)
-        first = next(with_heads, 0)
-    q, k, v = (op.need(first + i) for i in range(3))
-    if len(q.dims) != 3 or not 3 <= len(k.dims) <= 5 or not 3 <= len(v.dims) <= 5:
-        raise NoModelError("the recorded shapes are not those of attention")
-    if len(k.dims) == 5:
-        keys, d_qk, d_v = k.dims[1], q.dims[2], v.dims[2]
-    else:
-        keys, d_qk, d_v = k.dims[-2], k.dims[-1], v.dims[-1]
-    return _Heads(q.dims[1], keys, d_qk, d_v, d_qk + d_v, q, k.item)
-
-
-def _cost(heads: _Heads, batch: Batch, flops: int) -> Cost:
+def _cost(
+    batch: Batch, flops: int, q: Tensor, heads: tuple[int, int, int, int], cached: int, item: int
+) -> Cost:
+    """`heads`: those of Q, those of the keys, and the sizes of both; `cached`: elements a token."""
     context, generation = batch.context, batch.generation
     tokens, keys = batch.tokens, (context.keys or 0) + (generation.keys or 0)
-    computed = heads.query * (heads.d_qk + heads.d_v) + heads.keys * heads.cached
-    before = max(keys - tokens, 0) * heads.keys * heads.cached * heads.cache_item
-    parameters: dict[str, object] = {
-        "N_Q": tokens,
-        "H_Q": heads.query,
-        "H_KV": heads.keys,
-        "d_h_qk": heads.d_qk,
-        "d_h_v": heads.d_v,
-    }
+    query, _, d_qk, d_v = heads
+    moved = (
+        tokens * (query * (d_qk + d_v) + cached) * q.item + max(keys - tokens, 0) * cached * item
+    )
+    names = ("N_Q", "H_Q", "H_KV", "d_h_qk", "d_h_v")
+    parameters: dict[str, object] = dict(zip(names, (tokens, *heads), strict=True))
     for letter, group in (("c", context), ("g", generation)):
         sums = {"sq": group.tokens, "sk": group.keys, "sqsq": group.squares, "sqsk": group.products}
         parameters |= {f"{letter}_{name}": number for name, number in sums.items()}
-    parameters["dtype_Q"] = heads.q.kind
-    moved = tokens * computed * heads.q.item + before
-    kind = short_type(heads.q.kind)
+    parameters["dtype_Q"] = q.kind
+    kind = short_type(q.kind)
     return Cost("InferenceAttention_fwd", flops, moved, kind, "matrix", parameters)

@@ -49,8 +49,8 @@ _FORWARD = {
 
 def _shape(
     op: Operation, x: Tensor, weight: Tensor, at: _Places
-) -> tuple[int, tuple[int, ...], dict[str, object]]:
-    """Operations without a bias, the shape of the result, and what experts read."""
+) -> tuple[int, int, dict[str, object]]:
+    """Operations without a bias, elements of the result, and what experts read."""
     n = len(weight.dims) - 2
     if n < 1 or len(x.dims) != n + 2:
         raise NoModelError("the recorded shapes are not those of a convolution with a batch")
@@ -69,8 +69,8 @@ def _shape(
     else:
         channels = weight.dims[0]
         spatial = [(x.dims[2 + i] - reach[i]) // max(stride[i], 1) + 1 for i in range(n)]
-        places = x.dims[0] * channels * math.prod(spatial)
-        flops = 2 * places * (x.dims[1] // groups) * math.prod(kernel)
+        flops = 2 * x.dims[0] * channels * math.prod(spatial)
+        flops *= (x.dims[1] // groups) * math.prod(kernel)
     result = (x.dims[0], channels, *spatial)
     parameters = {
         "convNd": f"conv{n}d",
@@ -87,7 +87,7 @@ def _shape(
         "output_padding": tuple(extra),
         "groups": groups,
     }
-    return flops, result, parameters
+    return flops, math.prod(result), parameters
 
 
 def _each(op: Operation, i: int | None, n: int, default: int) -> list[int]:
@@ -105,12 +105,11 @@ def forward(op: Operation) -> Cost:
     at = _FORWARD[op.plain_name]
     x, weight = op.need(0), op.need(1)
     bias = op.tensor(at.bias) if at.bias is not None else None
-    flops, result, parameters = _shape(op, x, weight, at)
-    elements, biased = math.prod(result), bias is not None
+    flops, elements, parameters = _shape(op, x, weight, at)
     moved = bytes_read(x, weight, bias) + elements * x.item
-    parameters["bias"] = biased
-    kind = short_type(x.kind)
-    return Cost("CONV_fwd", flops + elements * biased, moved, kind, "matrix", parameters)
+    parameters["bias"] = bias is not None
+    flops += elements * (bias is not None)
+    return Cost("CONV_fwd", flops, moved, short_type(x.kind), "matrix", parameters)
 
 
 @_of("convolution_backward")

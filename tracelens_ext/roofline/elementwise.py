@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tracelens_ext.roofline.operation import (
@@ -22,7 +23,6 @@ from tracelens_ext.roofline.operation import (
     bytes_read,
     is_whole,
     promoted_type,
-    short_type,
     vector_cost,
 )
 
@@ -340,13 +340,8 @@ def inductor(op: Operation) -> Cost:
         raise NoModelError("no argument is a tensor with a recorded shape")
     match = _INDUCTOR.match(op.plain_name)
     words = match["words"].split("_") if match else []
-    largest = max(op.tensors, key=lambda t: t.elements)
+    x = max(op.tensors, key=lambda t: t.elements)
     each = sum(FLOPS_PER_ELEMENT.get(word, 1) for word in words if not _NO_WORK.fullmatch(word))
-    return Cost(
-        "Triton",
-        each * largest.elements,
-        bytes_read(*op.tensors),
-        short_type(largest.kind),
-        parameters={"fused": " ".join(words), "shape": largest.dims},
-        bound_only=True,
-    )
+    shown = {"fused": " ".join(words), "shape": x.dims}
+    cost = vector_cost("Triton", x, each * x.elements, bytes_read(*op.tensors), **shown)
+    return replace(cost, bound_only=True)

@@ -25,7 +25,14 @@ from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
-from tracelens_ext.roofline.operation import Cost, Model, NoModelError, Operation, short_type
+from tracelens_ext.roofline.operation import (
+    Cost,
+    Model,
+    NoModelError,
+    Operation,
+    Tensor,
+    short_type,
+)
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, peaks_of_devices
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.gpu_work import GpuWork
@@ -123,13 +130,16 @@ def find_roofline(
     }
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
-    calls = zip(groups.count.tolist(), groups.gpu_ns.tolist(), groups.device.tolist(), strict=True)
-    rows = [
-        _compared(op, count, ns, is_host, by_name[op.model_name], its, peaks[device])
-        for op, (count, ns, device), is_host, its in zip(
-            groups.operations, calls, host, costs, strict=True
-        )
-    ]
+    columns = groups.count.tolist(), groups.gpu_ns.tolist(), groups.device.tolist()
+    rows = []
+    for op, count, ns, device, is_host, (cost, why) in zip(
+        groups.operations, *columns, host, costs, strict=True
+    ):
+        row = RooflineRow(op, count, ns, is_host_copy=is_host)
+        if cost is None:
+            rows.append(replace(row, why_no_model=why))
+        else:
+            rows.append(_compared(row, cost, by_name[op.model_name], peaks[device]))
     return Roofline(groups, rows, peaks)
 
 
@@ -187,25 +197,16 @@ def _host_copy(op: Operation) -> Cost:
 
 
 def _compared(
-    op: Operation,
-    count: int,
-    gpu_ns: int,
-    is_host_copy: bool,
-    offered: Offered[Model] | None,
-    modelled: Modelled,
-    peaks: DevicePeaks | None,
+    row: RooflineRow, cost: Cost, offered: Offered[Model] | None, peaks: DevicePeaks | None
 ) -> RooflineRow:
-    cost, reason = modelled
-    if cost is None:
-        return RooflineRow(op, count, gpu_ns, why_no_model=reason, is_host_copy=is_host_copy)
     tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
-    if tf32 and any(map(_TF32.search, op.kernels)):
+    if tf32 and any(map(_TF32.search, row.operation.kernels)):
         cost = replace(cost, data_type="tf32")
-    name = name_of(offered) if offered and cost.engine != "link" else "host_copy"
+    model = name_of(offered) if offered and cost.engine != "link" else "host_copy"
     best, bound, peak = _best_case(cost, peaks)
-    best = None if best is None else best * count
-    slow = _why_slow(op, cost, peaks, gpu_ns, best, count)
-    return RooflineRow(op, count, gpu_ns, cost, name, None, best, bound, peak, slow, is_host_copy)
+    best = None if best is None else best * row.count
+    row = replace(row, cost=cost, model=model, roofline_ns=best, bound=bound, peak=peak)
+    return replace(row, why_slow=_why_slow(row, cost, peaks))
 
 
 def name_of(offered: Offered[Model]) -> str:
@@ -233,27 +234,29 @@ def _best_case(
     return max(compute_ns, memory_ns), bound, found[0]
 
 
-def _why_slow(
-    op: Operation,
-    cost: Cost,
-    peaks: DevicePeaks | None,
-    gpu_ns: int,
-    best_ns: float | None,
-    count: int,
-) -> str:
+def _why_slow(row: RooflineRow, cost: Cost, peaks: DevicePeaks | None) -> str:
     """What shapes and kernel names show of the reason, the most telling first; else empty."""
-    if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * gpu_ns:
+    op, best_ns = row.operation, row.roofline_ns
+    if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * row.gpu_ns:
         return ""
     found = []
     if cost.engine == "matrix":
         found += _of_matrix_work(op, cost, peaks)
     elif cost.engine == "vector":
-        found += _of_strides(op)
+        found += ["strided input"] if any(map(_is_strided, op.tensors)) else []
         if cost.family == "Softmax" and len(op.tensors[0].dims) >= _DIMS_OF_SCORES:
             found.append("scores of attention that is not fused")
-    if gpu_ns < _LAUNCH_NS * count:
+    if row.gpu_ns < _LAUNCH_NS * row.count:
         found.append("too small to fill the GPU")
     return "; ".join(found)
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    """Whether the innermost of its dimensions that has several elements is not contiguous."""
+    if len(tensor.dims) < 2 or len(tensor.strides) != len(tensor.dims):
+        return False
+    sizes = zip(reversed(tensor.dims), reversed(tensor.strides), strict=True)
+    return next((stride for size, stride in sizes if size > 1), 1) > 1
 
 
 def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
@@ -269,45 +272,22 @@ def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> lis
         found.append(f"{batch:,} small products of {m}x{n}x{k}")
     if any(_MISALIGNED.search(kernel) for kernel in op.kernels):
         found.append("kernel for unaligned data")
-    found += _of_old_kernels(op, peaks)
-    found += _of_waves(op, cost, peaks)
-    return found
-
-
-def _of_old_kernels(op: Operation, peaks: DevicePeaks | None) -> list[str]:
-    """Kernels of an older generation than the device; known for NVIDIA's alone."""
-    generation = capability_of(peaks.name) if peaks is not None else 0
-    return [
+    generation = capability_of(peaks.name) if peaks is not None else 0  # of NVIDIA's alone
+    found += [
         said
         for pattern, needed, said in _OLD_KERNELS
         if generation >= needed and any(map(pattern.search, op.kernels))
     ][:1]
-
-
-def _of_waves(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> list[str]:
-    batch, m, n, _ = product_sizes(cost)
     tile = next((t for kernel in op.kernels if (t := _TILE.search(kernel))), None)
-    if peaks is None or not peaks.units or tile is None or not batch * m * n:
-        return []
-    rows, columns = (int(t) for t in tile.groups() if t)
-    tiles = batch * -(-m // max(rows, 1)) * -(-n // max(columns, 1))
-    if tiles < peaks.units:
-        return [f"{tiles} tiles of {rows}x{columns} for {peaks.units} compute units"]
-    waves = tiles / peaks.units
-    if waves < _MANY_WAVES and waves % 1 and waves / -(-waves // 1) < 0.8:
-        return [f"{waves:.1f} waves of tiles: the last leaves units idle"]
-    return []
-
-
-def _of_strides(op: Operation) -> list[str]:
-    """Inputs whose innermost dimension is not contiguous, while another tensor's is."""
-    for tensor in op.tensors:
-        if len(tensor.dims) < 2 or len(tensor.strides) != len(tensor.dims):
-            continue
-        inner = next((i for i in reversed(range(len(tensor.dims))) if tensor.dims[i] > 1), None)
-        if inner is not None and tensor.strides[inner] > 1:
-            return ["strided input"]
-    return []
+    if peaks is not None and peaks.units and tile is not None and batch * m * n:
+        rows, columns = (int(t) for t in tile.groups() if t)
+        tiles = batch * -(-m // max(rows, 1)) * -(-n // max(columns, 1))
+        waves = tiles / peaks.units
+        if waves < 1:
+            found.append(f"{tiles} tiles of {rows}x{columns} for {peaks.units} compute units")
+        elif waves < _MANY_WAVES and waves % 1 and waves / -(-waves // 1) < 0.8:
+            found.append(f"{waves:.1f} waves of tiles: the last leaves units idle")
+    return found
 
 
 def roofline_table(roofline: Roofline) -> pd.DataFrame:
@@ -318,32 +298,31 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     # What is None becomes NaN.
     best_ns = np.array([row.roofline_ns for row in rows], dtype=np.float64)
 
-    def of_cost(*names: str) -> dict[str, list[Any]]:
-        return {name: [getattr(row.cost, name, None) for row in rows] for name in names}
+    def told(*names: str, of: str = "") -> dict[str, list[Any]]:
+        whole = [getattr(row, of) if of else row for row in rows]
+        return {name: [getattr(each, name, None) for each in whole] for name in names}
 
-    def of_row(*names: str) -> dict[str, list[Any]]:
-        return {name: [getattr(row, name) for row in rows] for name in names}
-
-    work = {name: pd.array(each, dtype="Int64") for name, each in of_cost("flops", "bytes").items()}
+    counted = told("flops", "bytes", of="cost")
+    work = {name: pd.array(each, dtype="Int64") for name, each in counted.items()}
     rates = {  # 1,000 a ns are 10^12 a second
         name: work[of].to_numpy(np.float64, na_value=np.nan) * groups.count / measured / 1e3
         for name, of in (("tflops_per_s", "flops"), ("tb_per_s", "bytes"))
     }
     columns: dict[str, object] = {
         "op_name": [row.operation.name for row in rows],
-        **of_cost("family"),
+        **told("family", of="cost"),
         **groups.texts,
         "count": groups.count,
         "gpu_time_ms": gpu_ns / NS_PER_MS,
         **work,
-        **of_cost("engine", "data_type"),
-        **of_row("model", "why_no_model"),
+        **told("engine", "data_type", of="cost"),
+        **told("model", "why_no_model"),
         **rates,
         "roofline_time_ms": best_ns / NS_PER_MS,
-        **of_row("bound"),
+        **told("bound"),
         "% of roofline": best_ns / measured * 100,
         "time_lost_ms": np.maximum(gpu_ns - best_ns, 0.0) / NS_PER_MS,
-        **of_row("why_slow"),
+        **told("why_slow"),
     }
     return pd.DataFrame(columns)
 

@@ -37,11 +37,8 @@ def matrix_product(
     """`a` [B, M, K] times `b` [B, K, N], or without B; a result in the type of `a` unless given."""
     if len(a.dims) < 2 or len(b.dims) < 2 or a.dims[-1] != b.dims[-2]:
         raise NoModelError("the recorded shapes are not those of a matrix product")
-    return product((math.prod(a.dims[:-2]), *_mnk(a, b)), a, b, added, result)
-
-
-def _mnk(a: Tensor, b: Tensor) -> tuple[int, int, int]:
-    return a.dims[-2], b.dims[-1], a.dims[-1]
+    sizes = math.prod(a.dims[:-2]), a.dims[-2], b.dims[-1], a.dims[-1]
+    return product(sizes, a, b, added, result)
 
 
 def product(
@@ -127,18 +124,13 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, result: str | None =
 def matmul(op: Operation) -> Cost:
     """`matmul`: batches broadcast; vectors gain a dimension."""
     a, b = op.need(0), op.need(1)
-    if len(a.dims) < 2 or len(b.dims) < 2:
-        return mv(op) if len(a.dims) <= 2 and len(b.dims) == 1 else _vector_times(a, b)
-    if a.dims[-1] != b.dims[-2]:
+    if len(a.dims) <= 2 and len(b.dims) == 1:
+        return mv(op)
+    row = len(a.dims) == 1
+    if not a.dims or len(b.dims) < 2 or a.dims[-1] != b.dims[-2] or (row and len(b.dims) > 2):
         raise NoModelError("the recorded shapes are not those of a matrix product")
     batch = max(math.prod(a.dims[:-2]), math.prod(b.dims[:-2]))
-    return product((batch, *_mnk(a, b)), a, b)
-
-
-def _vector_times(a: Tensor, b: Tensor) -> Cost:
-    if not a.dims or len(b.dims) != 2 or a.dims[-1] != b.dims[0]:
-        raise NoModelError("the recorded shapes are not those of a matrix product")
-    return product((1, 1, b.dims[1], b.dims[0]), a, b)
+    return product((batch, 1 if row else a.dims[-2], b.dims[-1], a.dims[-1]), a, b)
 
 
 @_of("mv addmv addmv_ dot vdot")
@@ -165,7 +157,7 @@ def grouped_mm(op: Operation) -> Cost:
     if len(a.dims) == 3 == len(b.dims):
         return matrix_product(a, b, result=result)
     if sorted((len(a.dims), len(b.dims))) == [2, 3] and a.dims[-1] == b.dims[-2]:
-        return product((1, *_mnk(a, b)), a, b, result=result)
+        return product((1, a.dims[-2], b.dims[-1], a.dims[-1]), a, b, result=result)
     raise NoModelError("the sizes of the groups are not recorded")
 
 
@@ -206,7 +198,10 @@ def quantized_gemm(op: Operation) -> Cost:
     """
     tensors = [t for t in op.tensors if t.dims]
     matrices = [t for t in tensors if len(t.dims) >= 2]
-    first_is_result = _begins_with_result(matrices)
+    first_is_result = False
+    if list(map(_is_small, matrices[:3])) == [False, True, True]:  # [M, N], A and the weights
+        result, a, b = matrices[:3]
+        first_is_result = result.dims[0] == a.dims[0] and result.dims[-1] in b.dims
     rest = matrices[first_is_result:]
     if len(rest) < 2:
         op.need(0)
@@ -220,9 +215,9 @@ def quantized_gemm(op: Operation) -> Cost:
         raise NoModelError("the recorded shapes are not those of a matrix product")
     n = numbers // k
     written = (t for t in rest[1:] if t.dims == (m, n) and not _is_small(t))
-    result = matrices[0] if first_is_result else next(written, None)
-    others = [t for t in tensors if t is not a and t is not b and t is not result]
-    kind = result.kind if result is not None else (_HALF if _is_small(a) else a.kind)
+    out = matrices[0] if first_is_result else next(written, None)
+    others = [t for t in tensors if t is not a and t is not b and t is not out]
+    kind = out.kind if out is not None else (_HALF if _is_small(a) else a.kind)
     bias = any(t.dims == (n,) and not _is_small(t) for t in others)
     return Cost(
         "GEMM",
@@ -232,15 +227,6 @@ def quantized_gemm(op: Operation) -> Cost:
         "matrix",
         _parameters((1, m, n, k), a, b, bias=bias),
     )
-
-
-def _begins_with_result(matrices: list[Tensor]) -> bool:
-    """Whether the first is [M, N] of the product of the next two, which are quantised."""
-    if len(matrices) < 3:
-        return False
-    result, a, b = matrices[:3]
-    small = not _is_small(result) and _is_small(a) and _is_small(b)
-    return small and result.dims[0] == a.dims[0] and result.dims[-1] in b.dims
 
 
 @_of_engines("_rocm_C::wvSplitK _rocm_C::LLMM1 _rocm_C::wvSplitKQ")

@@ -61,9 +61,7 @@ def group_operations(
     launched = np.flatnonzero(launchers.of_gpu != NONE)[::-1]
     first_gpu = np.zeros(len(launchers), dtype=np.int64)
     first_gpu[launchers.of_gpu[launched]] = launched  # the last to be written is the first
-    taken = np.arange(len(launchers))
-    if selected is not None:
-        taken = taken[selected[first_gpu]]
+    taken = np.flatnonzero(np.ones(len(launchers)) if selected is None else selected[first_gpu])
     rows = launchers.rows[taken]
     codes = [trace.arg(argument).at(rows) for argument in ARGUMENTS]
     batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
@@ -137,9 +135,8 @@ def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[st
     launched = np.flatnonzero(of_gpu != NONE)
     group, name = of_gpu[launched], work.name[launched]
     first, _ = number_groups([group, name])
-    names = work.trace.names
     kernels: list[list[str]] = [[] for _ in range(size)]
-    for owner, code in zip(group[first].tolist(), name[first].tolist(), strict=True):
-        kernels[owner].append(names[code])
+    for at in first.tolist():
+        kernels[group[at]].append(work.trace.names[name[at]])
     copies = work.trace.named(name, _HOST_COPY.search)
     return kernels, sums(group[copies], work.duration[launched[copies]], size)

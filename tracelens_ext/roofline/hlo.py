@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -72,15 +73,13 @@ class Work:
     kind: str = ""  #: the type of the elements that the product takes
     #: of the product: B, M, N, K of a `dot`; B, H, S, T, D of attention
     sizes: tuple[int, ...] = ()
-    largest: int = field(default=-1, repr=False)  #: operations of the product
+    largest: int = field(init=False, repr=False)  #: operations of the product
     bytes: int = 0  #: bytes of operands and results
     #: stride, padding and dilation of an instruction with a window
     windows: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
-    @classmethod
-    def of_product(cls, product: str, flops: int, kind: str, sizes: tuple[int, ...] = ()) -> Work:
-        """The work of a product."""
-        return cls(flops, product, kind, sizes, flops)
+    def __post_init__(self) -> None:
+        self.largest = self.flops if self.product else -1
 
     @classmethod
     def of_parts(cls, parts: Iterable[Work | None]) -> Work | None:
@@ -137,20 +136,13 @@ def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
         return np.full(len(rows), NONE, dtype=np.int64), []
     asked, place = np.unique(trace.instructions.at(rows), return_inverse=True)
     codes = np.full(len(asked), NONE, dtype=np.int64)
-    programs: dict[int, Worker] = {}
-    distinct: dict[str, int] = {}
-    works: list[Work] = []
-    for i, code in enumerate(asked.tolist()):
-        if code == NONE:
-            continue
-        program, number = divmod(code, 1 << PROGRAM_SHIFT)
-        if program not in programs:
-            programs[program] = Worker(trace.programs[program])
-        if (work := programs[program].work(number)) is not None:
-            codes[i] = distinct.setdefault(repr(work), len(distinct))
-            if len(works) < len(distinct):
-                works.append(work)
-    return codes[place.reshape(-1)], works
+    worker = cache(lambda program: Worker(trace.programs[program]))
+    distinct: dict[str, tuple[int, Work]] = {}
+    for i in np.flatnonzero(asked != NONE).tolist():
+        program, number = divmod(int(asked[i]), 1 << PROGRAM_SHIFT)
+        if (work := worker(program).work(number)) is not None:
+            codes[i], _ = distinct.setdefault(repr(work), (len(distinct), work))
+    return codes[place.reshape(-1)], [work for _, work in distinct.values()]
 
 
 class Worker:
@@ -281,7 +273,7 @@ def _dot(
     m = math.prod(left.values())
     elements = results[0].elements
     sizes = (b, m, elements // max(b * m, 1), k)
-    return Work.of_product("dot", 2 * elements * k, operands[0].kind, sizes)
+    return Work(2 * elements * k, "dot", operands[0].kind, sizes)
 
 
 def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: int = 1) -> Work:
@@ -294,7 +286,7 @@ def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: 
     x, weight, output = placed[:3]
     features = dict(enumerate(weight.dims)).get(each.convolution.kernel_output_feature, 1)
     summed = weight.elements // max(features, 1)
-    return Work.of_product(product, 2 * output.elements * summed // holes, x.kind)
+    return Work(2 * output.elements * summed // holes, product, x.kind)
 
 
 def _attention(target: bytes, config: object, query: Shape) -> Work | None:
@@ -308,7 +300,7 @@ def _attention(target: bytes, config: object, query: Shape) -> Work | None:
         return None
     product, count = ("attention of gradients", 5) if b"Backward" in target else ("attention", 2)
     d = query.dims[contracting[0]]
-    return Work.of_product(product, count * 2 * math.prod(sizes) * d, query.kind, (*sizes, d))
+    return Work(count * 2 * math.prod(sizes) * d, product, query.kind, (*sizes, d))
 
 
 def _member(value: object, *names: str) -> object:

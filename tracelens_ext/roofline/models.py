@@ -46,18 +46,15 @@ def offered_models(registry: PluginRegistry | None = None) -> dict[str, Offered[
     for hook in sorted(hooks, key=lambda each: each.plugin.own):
         with registry.guard(hook.plugin.name):
             answer: Any = hook.call()
-            if not isinstance(answer, Mapping) or not all(map(_is_model, answer.items())):
+            if not isinstance(answer, Mapping) or not all(
+                isinstance(name, str) and callable(model) for name, model in answer.items()
+            ):
                 raise PluginAnswerError(
                     "tracelens_performance_models: expected operation name → function"
                 )
             for name, model in answer.items():
                 found.setdefault(name, Offered(model, hook.plugin))
     return found
-
-
-def _is_model(item: tuple[object, object]) -> bool:
-    name, model = item
-    return isinstance(name, str) and callable(model)
 
 
 def model_of(name: str, models: Mapping[str, Offered[Model]]) -> Offered[Model] | None:

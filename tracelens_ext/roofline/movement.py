@@ -135,10 +135,9 @@ def _pooled(x: Tensor, flops: int, moved: int, family: str = "Pooling") -> Cost:
     return vector_cost(family, x, flops, moved, shape=x.dims)
 
 
-def _window_result(
-    op: Operation, x: Tensor, dilation_at: int | None, ceil_at: int
-) -> tuple[int, int]:
-    """Elements of the result, and places of the window."""
+def _pool(op: Operation, dilation_at: int | None, ceil_at: int) -> Cost:
+    """Input read; a result for each place of the window, with its index if the name says so."""
+    x = op.need(0)
     kernel = op.wholes(1)
     if not kernel:
         raise NoModelError("the window is not recorded")
@@ -146,28 +145,24 @@ def _window_result(
     told = (op.wholes(2) or kernel, op.wholes(3) or [0], op.wholes(dilation_at) or [1])
     stride, padding, dilation = (each * n if len(each) == 1 else each for each in told)
     up = op.value(ceil_at) is True
-    result = math.prod(x.dims[: len(x.dims) - n])
+    elements = math.prod(x.dims[: len(x.dims) - n])
     for i, size in enumerate(x.dims[len(x.dims) - n :]):
         room = size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1
-        result *= (room + (stride[i] - 1 if up else 0)) // max(1, stride[i]) + 1
-    return result, math.prod(kernel)
+        elements *= (room + (stride[i] - 1 if up else 0)) // max(1, stride[i]) + 1
+    item = x.item + (_INDEX_BYTES if "indices" in op.name else 0)
+    return _pooled(x, elements * math.prod(kernel), x.read + elements * item)
 
 
 @_of_pooling("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices")
 def max_pool(op: Operation) -> Cost:
     """Input read; values written, and their indices where the operation gives them."""
-    x = op.need(0)
-    elements, window = _window_result(op, x, 4, 5)
-    item = x.item + (_INDEX_BYTES if "indices" in op.name else 0)
-    return _pooled(x, elements * window, x.read + elements * item)
+    return _pool(op, 4, 5)
 
 
 @_of_pooling("avg_pool1d avg_pool2d avg_pool3d")
 def average_pool(op: Operation) -> Cost:
     """Input read, means written."""
-    x = op.need(0)
-    elements, window = _window_result(op, x, None, 4)
-    return _pooled(x, elements * window, x.read + elements * x.item)
+    return _pool(op, None, 4)
 
 
 _SIZED = "nearest1d nearest2d nearest3d linear1d bilinear2d bicubic2d trilinear3d"

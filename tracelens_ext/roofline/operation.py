@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import zip_longest
@@ -273,13 +274,11 @@ class Operation:
         text = self.concrete[i] if i is not None and 0 <= i < len(self.concrete) else ""
         if text in ("", "None"):
             return None
-        try:
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return ast.literal_eval(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            try:
-                return float(text)  # inf and nan
-            except ValueError:
-                return text
+        with suppress(ValueError):
+            return float(text)  # inf and nan
+        return text
 
     def whole(self, i: int | None, default: int = 0) -> int:
         """Argument `i`, a whole number."""
@@ -304,21 +303,16 @@ class Operation:
         Raises:
             NoModelError: there is none.
         """
-        found = [t for i in range(most) if (t := self.tensor(i)) is not None]
-        if not found:
-            self.need(0)
-            raise NoModelError("no argument is a tensor with a recorded shape")
-        return found
+        if found := [t for i in range(most) if (t := self.tensor(i)) is not None]:
+            return found
+        self.need(0)
+        raise NoModelError("no argument is a tensor with a recorded shape")
 
 
 def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
     """The result's type: tensors with dimensions decide, others if they are of a higher class."""
-    kind = ""
-    for group in ([t for t in inputs if t.dims], [t for t in inputs if not t.dims]):
-        if group:
-            found = reduce(wider_type, [t.kind for t in group])
-            if not kind or type_class(found) > type_class(kind):
-                kind = found
+    groups = [t.kind for t in inputs if t.dims], [t.kind for t in inputs if not t.dims]
+    kind = max((reduce(wider_type, kinds) for kinds in groups if kinds), key=type_class)
     number = operation.value(1) if operation.types[1:2] == ("Scalar",) else None
     if isinstance(number, float) and is_whole(kind):
         return "float"
@@ -335,13 +329,11 @@ class Models(dict[str, "Model"]):
         """
 
         def decorator(names: str, *, engines: bool = False) -> Callable[[Model], Model]:
-            found = names.split()
-            if engines:
-                found = [f"{library}::{name}" for library in _ENGINES for name in found]
+            begins = [f"{library}::" for library in _ENGINES] if engines else [""]
 
             def add(model: Model) -> Model:
                 vars(model)["home"] = home
-                self.update(dict.fromkeys(found, model))
+                self.update({begin + name: model for begin in begins for name in names.split()})
                 return model
 
             return add

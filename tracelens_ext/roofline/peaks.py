@@ -82,15 +82,17 @@ class DevicePeaks:
 @lru_cache(maxsize=1)
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
     """The devices that are known here, with all their figures."""
-    found: dict[str, dict[str, Any]] = {}
+    found = []
+    said: dict[str, dict[str, Any]] = {}
     for name, entry in _known()["device"].items():
+        said[name] = said.get(entry.get("like"), {}) | entry
         maker, warp = ("AMD Instinct", 64) if name.startswith("MI") else ("NVIDIA", 32)
-        usual: dict[str, Any] = {"warp": warp}
+        usual: dict[str, Any] = {"name": name, "names": [f"{maker} {name}"], "warp": warp}
         if rates := _known()["architecture"].get(_version(capability_of(name))):
             usual["link"] = rates["link"]
-        own = {"name": name, "names": [f"{maker} {name}"]} | entry
-        found[name] = usual | found.get(entry.get("like"), {}) | own
-    return tuple(_device(entry, _KNOWN) for entry in found.values())
+        about = {key: of for key, of in _about(name).items() if key in _KEYS | _MORE_KEYS}
+        found.append(_device(usual | about | said[name], _KNOWN))
+    return tuple(found)
 
 
 def _version(capability: int) -> str:
@@ -102,20 +104,21 @@ def _known() -> dict[str, Any]:
     return tomllib.loads(resources.files(__package__ or "").joinpath(_KNOWN).read_text("utf-8"))
 
 
-def _listed(fact: str, name: str) -> float:
-    """A fact about a product, by the longest beginning of its name that is listed; else 0."""
-    found = [known for known in _known()[fact] if name.startswith(known)]
-    return float(_known()[fact][max(found, key=len)]) if found else 0.0
+def _about(name: str) -> dict[str, float]:
+    """The figures of a product, by all beginnings of its name that are listed."""
+    rows = sorted(_known()["product"].items(), key=lambda row: len(row[0]))
+    return {k: v for begin, row in rows if name.startswith(begin) for k, v in row.items()}
 
 
 def capability_of(name: str) -> int:
     """Ten times NVIDIA's compute capability of a product; 0: not known, or of another maker."""
-    return int(_listed("capability", name))
+    return int(_about(name).get("capability", 0))
 
 
 def peer_links_of(name: str) -> tuple[float, float]:
     """What a product moves to another GPU of its board, and to all, bytes a ns; 0: not known."""
-    return _listed("peer", name), _listed("peers", name)
+    about = _about(name)
+    return float(about.get("peer", 0)), float(about.get("peers", 0))
 
 
 def shared_memory_of(capability: int) -> int:
@@ -124,16 +127,15 @@ def shared_memory_of(capability: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def _cards() -> dict[str, DevicePeaks]:
+def _cards() -> dict[str, DevicePeaks | None]:
     """Graphics cards by their names in lower case; their peaks are computed."""
     found = {}
     for architecture, cards in _known()["cards"].items():
         for card in cards.split(";"):
             name, _, figures = (part.strip() for part in card.partition("="))
             units, mhz, memory = map(float, figures.split(","))
-            peaks = computed_peaks(name, architecture, int(units), mhz * 1e6, memory * 1e9)
-            if peaks is not None:
-                found[name.lower()] = peaks
+            about = int(units), mhz * 1e6, memory * 1e9
+            found[name.lower()] = computed_peaks(name, architecture, *about)
     return found
 
 
@@ -157,7 +159,7 @@ def computed_peaks(
         memory=bandwidth / 1e9,
         link=rates["link"],
         units=units,
-        cache=_listed("cache", name),
+        cache=float(_about(name).get("cache", 0)),
         source=f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}",
     )
 
@@ -173,10 +175,8 @@ def find_peaks(
     whole = name.split(" MIG ")[0].strip()
     for device in builtin_peaks():
         if any(fnmatchcase(whole.lower(), pattern.lower()) for pattern in device.names):
-            is_part = device.partitions or whole != name.strip()
-            if is_part and device.units and 0 < units < device.units:
-                return device.part(units)
-            return device
+            is_part = (device.partitions or whole != name.strip()) and 0 < units < device.units
+            return device.part(units) if is_part else device
     if card := _cards().get(whole.lower().removeprefix("nvidia ").removeprefix("amd ")):
         return card
     for device in builtin_peaks() if units else ():
@@ -191,11 +191,11 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
     found: dict[int, DevicePeaks | None] = {}
     for number in sorted(set(trace.device.tolist())):
         found[number] = own
-        if own is None and (told := trace.described(number)) is not None:
+        if own is None and (its := trace.described(number)) is not None:
             found[number] = find_peaks(
-                told.name, units=told.units, warp=told.warp, memory_bytes=told.memory_bytes
+                its.name, units=its.units, warp=its.warp, memory_bytes=its.memory_bytes
             ) or computed_peaks(
-                *(told.name, _version(told.capability), told.units, told.clock_hz, told.bandwidth)
+                its.name, _version(its.capability), its.units, its.clock_hz, its.bandwidth
             )
     return found
 
@@ -252,15 +252,16 @@ def _device(entry: object, where: str) -> DevicePeaks:
     if not isinstance(names, list):
         raise UsageError(f"{where}: names is {names!r}; expected a list of texts")
     name = str(entry.get("name", "your device"))
+    about = _about(name)
     return DevicePeaks(
         name=name,
         names=tuple(map(str, names)),
         memory=_number(entry, "memory", where),
         link=_number(entry, "link", where) if "link" in entry else None,
-        units=int(_number(entry, "units", where, _listed("units", name))),
+        units=int(_number(entry, "units", where, about.get("units", 0))),
         warp=int(_number(entry, "warp", where, 0)),
-        memory_gb=_number(entry, "memory_gb", where, _listed("memory_gb", name)),
-        cache=_listed("cache", name),
+        memory_gb=_number(entry, "memory_gb", where, about.get("memory_gb", 0)),
+        cache=float(about.get("cache", 0)),
         partitions=bool(entry.get("partitions", False)),
         source=str(entry.get("source", where)),
         **engines,
@@ -269,28 +270,23 @@ def _device(entry: object, where: str) -> DevicePeaks:
 
 def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
     """TraceLens's description: `name`, `mem_bw_gbps`, `memory_gb`, `max_achievable_tflops`."""
-    engines: dict[str, dict[str, float]] = {"matrix": {}, "vector": {}}
+    matrix: dict[str, float] = {}
+    vector: dict[str, float] = {}
     peaks = entry.get("max_achievable_tflops")
     if not isinstance(peaks, dict):
         raise UsageError(f"{where}: max_achievable_tflops is missing; expected type → number")
     for key in peaks:
-        engine, _, kind = key.partition("_") if key.startswith("vector_") else ("matrix", "", key)
-        kind = kind.removeprefix("matrix_").replace("xf32", "tf32")
-        engines[engine][kind] = _number(peaks, key, where)
-    return DevicePeaks(
-        name=str(entry.get("name", "your device")),
-        memory=_number(entry, "mem_bw_gbps", where),
-        memory_gb=_number(entry, "memory_gb", where, 0),
-        source=where,
-        matrix=engines["matrix"],
-        vector=engines["vector"],
-    )
+        kind = key.removeprefix("vector_").removeprefix("matrix_").replace("xf32", "tf32")
+        (vector if key.startswith("vector_") else matrix)[kind] = _number(peaks, key, where)
+    name, memory = str(entry.get("name", "your device")), _number(entry, "mem_bw_gbps", where)
+    size = _number(entry, "memory_gb", where, 0)
+    return DevicePeaks(name, matrix, vector, memory, memory_gb=size, source=where)
 
 
 def _number(table: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = table.get(key, default)
     if default is not None and value == default:
-        return default
+        return float(default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise UsageError(f"{where}: {key} is {value!r}; expected a positive number")
     return float(value)

@@ -29,8 +29,7 @@ def _over(op: Operation, rank: int) -> set[int]:
     """The dimensions that go."""
     name = op.plain_name
     at = 2 if "norm" in name else 1
-    said = at < len(op.types) and op.types[at] in ("Scalar", "ScalarList")
-    dim = op.value(at) if said else None
+    dim = op.value(at) if op.types[at : at + 1] in (("Scalar",), ("ScalarList",)) else None
     if type(dim) is int and name.removesuffix("_mean") not in ("std", "var"):  # `correction` there
         dim = [dim]
     dims = dim if isinstance(dim, list | tuple) and dim else range(rank)

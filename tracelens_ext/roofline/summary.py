@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +15,7 @@ from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
 from tracelens_ext.roofline.found import Roofline, roofline_table
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.serving.steps import Steps
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Trace
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
 from tracelens_ext.work.gpu_work import GpuWork
 
 #: What tables call the family of operations without a performance model.
@@ -73,9 +72,7 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     )
     sums = parts.groupby(table["family"], sort=False).sum(min_count=1)
     sums = sums.sort_values("ns", ascending=False, kind="stable")
-    modelled_ns, known_ns = (
-        sums[name].where(sums[name] > 0) for name in ("modelled_ns", "known_ns")
-    )
+    modelled_ns, known_ns = (its.where(its > 0) for its in (sums["modelled_ns"], sums["known_ns"]))
     columns = {
         "family": sums.index.astype(object),
         "gpu_time_ms": sums["ns"] / NS_PER_MS,
@@ -103,11 +100,13 @@ def utilisation(
     costs = [(row, row.cost) for row in roofline.rows]
     unknown = 0.0 if any(cost for _, cost in costs) else np.nan
     costs = [(row, cost if cost and cost.engine == "matrix" else None) for row, cost in costs]
-    flops = _each(unknown + (cost.flops if cost else 0.0) for _, cost in costs)[group]
-    at_peak_ns = _each(
-        unknown if cost is None else np.nan if row.peak is None else cost.flops / (row.peak * 1e3)
+    figures = [
+        (unknown, unknown)
+        if cost is None
+        else (cost.flops, cost.flops / ((row.peak or np.nan) * 1e3))
         for row, cost in costs
-    )[group]
+    ]
+    flops, at_peak_ns = np.array(figures, dtype=np.float64).reshape(-1, 2)[group].T
     iterations, names, _ = named_iterations(work.tree, annotation)
     of_call = iterations.of_gpu[groups.first_gpu]
     whole = np.flatnonzero(iterations.whole & np.isin(np.arange(len(iterations)), of_call))
@@ -137,26 +136,19 @@ def utilisation(
     )
 
 
-def _each(values: Iterable[float]) -> Float64Array:
-    return np.array(list(values), dtype=np.float64)
-
-
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
     """The devices and their peaks, and the totals: label and value."""
-    facts: list[tuple[str, object]] = []
+    facts: dict[str, object] = {}
     for number, peaks in roofline.peaks.items():
         device = trace.described(number)
-        name = device.name if device is not None else ""
-        facts.append((f"Device {number}", name or "not named in the trace"))
-        facts.append((f"Peaks of device {number}", described(peaks)))
-    gpu_ms = sum(row.gpu_ns for row in roofline.rows) / NS_PER_MS
-    facts.append(("GPU time of operations (ms)", gpu_ms))
-    facts.append(("GPU time modelled (%)", modelled(roofline).percent))
+        facts[f"Device {number}"] = (device and device.name) or "not named in the trace"
+        facts[f"Peaks of device {number}"] = described(peaks)
+    facts["GPU time of operations (ms)"] = sum(row.gpu_ns for row in roofline.rows) / NS_PER_MS
+    facts["GPU time modelled (%)"] = modelled(roofline).percent
     if best := [row.roofline_ns for row in roofline.rows if row.roofline_ns is not None]:
-        lost = [row.lost_ns for row in roofline.rows if row.lost_ns is not None]
-        facts.append(("Roofline time (ms)", sum(best) / NS_PER_MS))
-        facts.append(("Time lost (ms)", sum(lost) / NS_PER_MS))
-    return facts
+        facts["Roofline time (ms)"] = sum(best) / NS_PER_MS
+        facts["Time lost (ms)"] = sum(row.lost_ns or 0.0 for row in roofline.rows) / NS_PER_MS
+    return [*facts.items()]
 
 
 def described(peaks: DevicePeaks | None) -> str:
@@ -187,8 +179,7 @@ def advice(work: GpuWork, roofline: Roofline) -> list[str]:
             " torch.profiler.profile(record_shapes=True) records them."
         )
         return notes
-    if unknown := [number for number, peaks in roofline.peaks.items() if peaks is None]:
-        those = ", ".join(map(str, unknown))
+    if those := ", ".join(str(each) for each, peaks in roofline.peaks.items() if peaks is None):
         notes.append(
             f"The peaks of device {those} are not known, so there are no percentages: give them"
             " with --device-peaks, a file or the name of a known device such as 'H100 SXM'"
@@ -206,10 +197,8 @@ def _over_the_roofline(roofline: Roofline) -> list[str]:
             continue
         what = "the model or the peaks are not right, or an unknown cache held the data"
         if row.bound == "memory" and row.cost.bytes <= peaks.cache * 1e6:
-            what = (
-                "the data was in the cache, where bandwidth is higher than that of the device's"
-                " memory"
-            )
+            what = "the data was in the cache, where bandwidth is higher than that of the device's"
+            what += " memory"
         elif row.bound == "memory" and peaks.cache:
             what = "the data does not fit the cache, so the performance model counts too much"
         notes.setdefault(what, {})[row.operation.name] = None
@@ -262,18 +251,15 @@ FAMILIES: Final = {
 
 def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     """The operations of a family, the longest GPU time first."""
-    found = [
-        (i, row.cost)
-        for i, row in enumerate(roofline.rows)
-        if row.cost and row.cost.family == family
-    ]
+    rows = enumerate(roofline.rows)
+    found = {i: row.cost for i, row in rows if row.cost and row.cost.family == family}
     if not found and family not in FAMILIES:
         there = sorted(roofline.families | FAMILIES.keys())
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
     named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
-        key for _, cost in found for key in cost.parameters
+        key for cost in found.values() for key in cost.parameters
     )
-    places, costs = [i for i, _ in found], [cost for _, cost in found]
+    places, costs = list(found), list(found.values())
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops, moved = (table[name].to_numpy(dtype=np.float64) for name in ("flops", "bytes"))
     gpu_us, count = roofline.groups.gpu_ns[places] / NS_PER_US, roofline.groups.count[places]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -84,11 +84,8 @@ def _family(
     return family_table(analyzer.roofline(device_peaks), family)
 
 
-def _has(family: str) -> Condition:
-    return Condition(
-        "an operation is of that family",
-        lambda analyzer, options: family in analyzer.roofline(options.device_peaks).families,
-    )
+def _has(family: str, analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
+    return family in analyzer.roofline(options.device_peaks).families
 
 
 def _notes(
@@ -153,7 +150,7 @@ TABLES = [
                 "PARAMETERS", ", ".join(f"param: {key}" for key in parameters.split())
             ),
             table=partial(_family, family),
-            when=[GPU_EVENTS, _has(family)],
+            when=[GPU_EVENTS, Condition("an operation is of that family", partial(_has, family))],
             method=f'get_df_performance_model("{family}")',
         )
         for family, parameters in FAMILIES.items()
@@ -176,12 +173,6 @@ def _phases(
     steps = analyzer.serving_steps(phases)
     frame, roofline = phase_table(analyzer.work, steps), analyzer.roofline(device_peaks)
     return with_roofline(frame, roofline, analyzer.launchers, steps)
-
-
-def _notes_on_phases(
-    analyzer: TreePerfAnalyzer, _: ReportOptions, tables: Mapping[str, pd.DataFrame]
-) -> Iterable[str]:
-    return phase_notes(analyzer) if "phases" in tables else ()
 
 
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
@@ -225,7 +216,7 @@ PHASES = [
             """,
         table=_phases,
         when=[GPU_EVENTS, HAS_STEPS],
-        notes=_notes_on_phases,
+        notes=lambda analyzer, _, tables: phase_notes(analyzer) if "phases" in tables else (),
         charts=[
             Chart(
                 "GPU time by phase",

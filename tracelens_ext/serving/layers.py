@@ -22,7 +22,7 @@ from tracelens_ext.serving.steps import Steps
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Float64Array, Int64Array
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
-from tracelens_ext.work.grouping import sums
+from tracelens_ext.work.grouping import sums, texts
 from tracelens_ext.work.memoize import once_for_each
 
 _ATTENTION: Final = re.compile(r"att(?:entio)?n|fmha|flash_fwd|mla", re.IGNORECASE)
@@ -68,9 +68,18 @@ def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
         kind = [
             kinds.setdefault(work.name[events[0, a:b]].tobytes(), len(kinds)) for a, b in bounds
         ]
+        # Busy time and span of each layer of each step.
+        shape = len(events), len(bounds)
+        owner = np.full(events.shape, NONE, dtype=np.int64)
+        span = np.empty(shape, dtype=np.int64)
+        for layer, (a, b) in enumerate(bounds):
+            owner[:, a:b] = np.arange(layer, span.size, len(bounds))[:, None]
+            span[:, layer] = work.end[events[:, a:b]].max(axis=1) - work.start[events[:, a]]
+        busy = BusyTime(work.start[events].ravel(), work.end[events].ravel())
+        busy_ns = busy.by_owner(owner.ravel(), span.size).reshape(shape)
         of_phase = int((steps.phase == number).sum())
-        times = _times(work, events, begin, end)
-        found.append(PhaseLayers(phase, of_phase, events, begin, end, np.array(kind), *times))
+        kinds_of = np.array(kind)
+        found.append(PhaseLayers(phase, of_phase, events, begin, end, kinds_of, busy_ns, span))
     return found
 
 
@@ -91,21 +100,6 @@ def _common_steps(work: GpuWork, steps: Steps, mine: Int64Array) -> Int64Array |
     return np.stack(longest) if len(longest[0]) <= _MOST_EVENTS else None
 
 
-def _times(
-    work: GpuWork, events: Int64Array, begin: Int64Array, end: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Busy time and span of each layer of each step, ns."""
-    shape = len(events), len(begin)
-    owner = np.full(events.shape, NONE, dtype=np.int64)
-    start, stop = work.start[events], work.end[events]
-    span = np.empty(shape, dtype=np.int64)
-    for number, (a, b) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
-        owner[:, a:b] = np.arange(number, shape[0] * shape[1], shape[1])[:, None]
-        span[:, number] = stop[:, a:b].max(axis=1) - start[:, a]
-    busy = BusyTime(start.ravel(), stop.ravel()).by_owner(owner.ravel(), shape[0] * shape[1])
-    return busy.reshape(shape), span
-
-
 def repeating_block(
     names: Sequence[int] | Int64Array, attention: BoolArray
 ) -> list[tuple[int, int]]:
@@ -120,11 +114,10 @@ def repeating_block(
     for marks in sorted(places, key=len, reverse=True)[:_MOST_NAMES]:
         begin = marks - _shared_before(codes, marks)
         alike, length = _alike(codes, attention, begin)
-        if alike.sum() < 2:
-            continue
-        first, last = np.flatnonzero(alike)[[0, -1]].tolist()
-        size = np.where(alike, length, -length)[first : last + 1].sum()
-        found.append((int(size), int(alike.sum()), begin[first : last + 1]))
+        if alike.sum() >= 2:
+            first, last = np.flatnonzero(alike)[[0, -1]].tolist()
+            size = np.where(alike, length, -length)[first : last + 1].sum()
+            found.append((int(size), int(alike.sum()), begin[first : last + 1]))
     if not found:
         return []
     # Pairs of layers are as alike as layers, so that the smaller stretches are the layers.
@@ -153,24 +146,24 @@ def _alike(
 
     The last one is taken to be as long as the main one.
     """
-    if len(begin) < 2:
-        return np.zeros(len(begin), dtype=bool), begin
     cuts = list(pairwise(begin.tolist()))
     counts = Counter(codes[a:b].tobytes() for a, b in cuts)
-    main = max(cuts, key=lambda cut: counts[codes[cut[0] : cut[1]].tobytes()] * (cut[1] - cut[0]))
-    length = main[1] - main[0]
-    if length < 2:  # a kernel that follows itself is no layer
+    first, last = max(
+        cuts,
+        key=lambda cut: counts[codes[slice(*cut)].tobytes()] * (cut[1] - cut[0]),
+        default=(0, 0),
+    )
+    if last - first < 2:  # a kernel that follows itself is no layer
         return np.zeros(len(begin), dtype=bool), begin
-    cuts.append((int(begin[-1]), min(int(begin[-1]) + length, len(codes))))
-    wanted = Counter(codes[main[0] : main[1]].tolist())
-    with_attention = attention[main[0] : main[1]].any()
+    cuts.append((int(begin[-1]), min(int(begin[-1]) + last - first, len(codes))))
+    wanted, with_attention = Counter(codes[first:last].tolist()), attention[first:last].any()
     same: dict[bytes, bool] = {}
     alike = []
     for a, b in cuts:
         key = codes[a:b].tobytes()
         if key not in same:
             shared = (Counter(codes[a:b].tolist()) & wanted).total()
-            enough = shared >= _ALIKE * max(b - a, length)
+            enough = shared >= _ALIKE * max(b - a, last - first)
             same[key] = bool(enough and attention[a:b].any() == with_attention)
         alike.append(same[key])
     return np.array(alike), np.array([b - a for a, b in cuts])
@@ -250,13 +243,9 @@ def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
                 "kind": number,
                 "layers": len(those),
                 "position": np.arange(len(first)),
-                "kernel_name": [work.trace.names[i] for i in work.name[first].tolist()],
-                "cpu_op": [labels[i] for i in code[first].tolist()],
-            }
-            if work.categories is not None:
-                named = work.categories.labels
-                columns["kernel_category"] = [named[i] for i in work.categories.code[first]]
-            columns |= {
+                "kernel_name": texts(work.name[first], work.trace.names),
+                "cpu_op": texts(code[first], labels),
+                **{name: texts(its[first], of) for name, (its, of) in work.category_key.items()},
                 "avg_duration_us": time,
                 "% of layer": 100.0 * time / max(float(time.sum()), 1e-9),
             }
@@ -268,11 +257,10 @@ def layer_notes(work: GpuWork, steps: Steps) -> Iterator[str]:
     """The layers of each phase in a sentence: how many, their mean and spread."""
     for found in find_layers(work, steps):
         busy = found.busy_ns.mean(axis=0) / NS_PER_US
-        kernels = sorted(set((found.end - found.begin).tolist()))
-        of = f"{kernels[0]} to {kernels[-1]}" if len(kernels) > 1 else f"{kernels[0]}"
-        looked_at, all_of = len(found.events), found.of_phase
+        kernels = found.end - found.begin
+        of = " to ".join(map(str, sorted({kernels.min(), kernels.max()})))
         yield (
             f"{found.phase}: {len(busy):,} layers of {of} GPU events,"
             f" {busy.mean():,.1f} µs each (standard deviation {busy.std():,.1f} µs), by"
-            f" {looked_at:,} of {all_of:,} steps, which run the same kernels."
+            f" {len(found.events):,} of {found.of_phase:,} steps, which run the same kernels."
         )

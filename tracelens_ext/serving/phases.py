@@ -102,19 +102,17 @@ def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
             "kernels": np.bincount(steps.of_gpu[mine & work.is_kernel], minlength=len(steps)),
         }
     )
-    order = np.lexsort((steps.start, -busy))
-    return frame.iloc[order].reset_index(drop=True)
+    return frame.iloc[np.lexsort((steps.start, -busy))].reset_index(drop=True)
 
 
 def _told(steps: Steps) -> dict[str, Int64Array]:
     """Requests and tokens of each step."""
     figures = {
-        "context_requests": [batch.context.requests for batch in steps.batch],
-        "generation_requests": [batch.generation.requests for batch in steps.batch],
-        "context_tokens": [batch.context.tokens for batch in steps.batch],
-        "generation_tokens": [batch.generation.tokens for batch in steps.batch],
-        "tokens": [batch.tokens for batch in steps.batch],
+        f"{side}_{what}": [getattr(getattr(batch, side), what) for batch in steps.batch]
+        for what in ("requests", "tokens")
+        for side in ("context", "generation")
     }
+    figures["tokens"] = [batch.tokens for batch in steps.batch]
     return {name: np.array(each, dtype=np.int64) for name, each in figures.items()}
 
 
@@ -135,8 +133,7 @@ def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
     """
     trace, count = work.trace, len(steps.labels)
     same = np.diff(steps.thread, prepend=NONE) == 0
-    begin = np.where(same, np.roll(steps.end, 1), steps.start)
-    begin = np.minimum(begin, steps.start)
+    begin = np.minimum(np.where(same, np.roll(steps.end, 1), steps.start), steps.start)
     rows = trace.rows_of(*HOST_KINDS)
     length = sums(steps.phase, steps.end - begin, count)
     shares = {}

@@ -117,11 +117,11 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
         if len(rows):
             break
     on_gpu = bool(len(rows)) and kind == EventKind.GPU_ANNOTATION
-    thread, start, end = trace.thread[rows].astype(np.int64), trace.ts[rows], trace.end_of(rows)
-    if on_gpu:  # of all streams of a device
-        thread = trace.process_of_thread[thread].astype(np.int64)
-    order = np.lexsort((rows, -end, start, thread))
-    rows, thread, start, end = rows[order], thread[order], start[order], end[order]
+    # On the GPU, of all streams of a device.
+    place = trace.process_of_thread if on_gpu else np.arange(len(trace.threads))
+    rows = rows[np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], place[trace.thread[rows]]))]
+    thread = place[trace.thread[rows]].astype(np.int64)
+    start, end = trace.ts[rows], trace.end_of(rows)
     begins = outermost(thread, end)
     # Some are within the one before but for rounded times; each stream of a step on the GPU has an
     # annotation of its own.
@@ -146,11 +146,7 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
 
 
 def _goes_on(
-    begins: BoolArray,
-    key: Int64Array,
-    start: Int64Array,
-    end: Int64Array,
-    least: Int64Array,
+    begins: BoolArray, key: Int64Array, start: Int64Array, end: Int64Array, least: Int64Array
 ) -> BoolArray:
     """Which ranges that begin a step overlap the one before of their key, which ends so late."""
     at = np.flatnonzero(begins)
@@ -275,25 +271,21 @@ def _starts(trace: Trace) -> dict[int, Batch]:
     if training or not len(attention):
         return {}
     attention = attention[np.argsort(trace.ts[attention], kind="stable")]
-    named = trace.names_matching(lambda name: name == _EMBEDDING)
-    look_ups = {row: _sizes(trace, row)[:2] for row in rows[named[trace.name[rows]]].tolist()}
+    embeddings = rows[trace.named(trace.name[rows], _EMBEDDING.__eq__)].tolist()
+    look_ups = {row: _sizes(trace, row)[:2] for row in embeddings}
     look_ups = {row: each for row, each in look_ups.items() if list(map(len, each[:1])) == [2]}
     tables = [table[0] for table, *indices in look_ups.values() if indices]
-    if max(tables, default=0) < _VOCABULARY and _has_images(trace, rows):
-        return {}
-    found = {
-        row: _batch(trace, row, indices[0], attention)
+    if max(tables, default=0) < _VOCABULARY:
+        convolutions = rows[trace.named(trace.name[rows], _CONVOLUTION.match)].tolist()
+        if any(len((_sizes(trace, row) or [[]])[0]) >= _OF_IMAGES for row in convolutions):
+            return {}
+    starts = {
+        row: batch
         for row, (table, *indices) in look_ups.items()
         if indices and table[0] == max(tables)
+        if (batch := _batch(trace, row, indices[0], attention)) is not None
     }
-    starts = {row: batch for row, batch in found.items() if batch is not None}
     return starts or _by_attention(trace, attention)
-
-
-def _has_images(trace: Trace, rows: Int64Array) -> bool:
-    """Whether a convolution gets images or videos."""
-    named = rows[trace.named(trace.name[rows], _CONVOLUTION.match)].tolist()
-    return any(len((_sizes(trace, row) or [[]])[0]) >= _OF_IMAGES for row in named)
 
 
 def _batch(trace: Trace, row: int, indices: list[int], attention: Int64Array) -> Batch | None:
@@ -347,7 +339,5 @@ def _sizes(trace: Trace, row: int) -> list[list[int]]:
 def _parsed(trace: Trace, argument: str, row: int) -> list[object]:
     column = trace.arg(argument)
     code = int(column.at(np.array([row]))[0])
-    if code == NONE or not column.texts:
-        return []
-    value = json_value(column.texts[code])
+    value = json_value(column.texts[code]) if code != NONE and column.texts else None
     return value if isinstance(value, list) else []
