@@ -24,10 +24,10 @@ from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
-from tracelens_ext.report.excel_text import cell_text, cleaned
+from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Column, Table, page_tables
+from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Table, page_tables
 from tracelens_ext.report.html_text import (
     amount_text,
     duration_text,
@@ -42,6 +42,7 @@ from tracelens_ext.trace import Int64Array
 DEFAULT_TITLE: Final = "Where the elapsed time went"
 _BY_CATEGORY, _INPUTS, _KERNELS = "elapsed_sec_by_category", "inputs", "kernels"
 _DESCRIPTIONS: Final = {
+    _BY_CATEGORY: "Elapsed seconds by category and run; empty where a run has no such kernel",
     _INPUTS: "What each bar is of, and where its elapsed time was taken from",
     _KERNELS: "Which kernels make up each category; the time of one is that in which no GPU event"
     " that started before it ran. result.csv has the same rows",
@@ -58,12 +59,16 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
     require_html_extra()
     table = category_table(runs)
     pool: dict[str, int] = {}
-    pivot = _pivot(table, runs, pool)
+    pivoted = table.set_axis([run.label for run in runs], axis=1)
+    pivoted.loc[TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
+    by_category = {_BY_CATEGORY: pivoted.rename_axis("Category").reset_index()}
+    (found,), _ = page_tables(by_category, _DESCRIPTIONS, pool)
+    pivot = replace(found, key="table-by-category")
     kernels = kernel_table(runs).sort_values(
         ELAPSED, ascending=False, kind="stable", ignore_index=True
     )
     others, cut = page_tables({_INPUTS: input_table(runs), _KERNELS: kernels}, _DESCRIPTIONS, pool)
-    tables = [pivot, *(_with_digits(table, _decimals(runs)) for table in others)]
+    tables = [_with_digits(table, _decimals(runs)) for table in (pivot, *others)]
     figures = [_figure(table, runs, title)]
     if (longest := max(run.elapsed_ns for run in runs)) > _MUCH_LONGER * min(
         run.elapsed_ns or longest for run in runs
@@ -78,7 +83,6 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
             cards=[_card(run) for run in runs] if len(runs) <= _MOST_CARDS else [],
             notes=[cleaned(note) for note in notes],
             figures=figures,
-            coverage=[],
             facts=[],
             tables=tables,
             sheet_keys={_BY_CATEGORY: pivot.key},
@@ -106,7 +110,8 @@ def _figure(
         category = str(name)
         legend.append((cleaned(category), colour_of(category)))
         values = [ms * by for ms, by in zip(amounts, scales, strict=True)]
-        counts = [_events(of_run[category]) for of_run in instances]
+        found = [of_run[category] for of_run in instances]
+        counts = [f", {n:,} GPU event{'s' * (n != 1)}" if n else "" for n in found]
         hover = [
             f"<b>{plotly_text(elided(category, _WIDE))}</b><br>"
             f"{plotly_text(amount_text(ms, 'ms', whole))}{count}<br>{bar}"
@@ -133,29 +138,12 @@ def _figure(
     )
 
 
-def _pivot(table: pd.DataFrame, runs: Sequence[Run], pool: dict[str, int]) -> Table:
-    """The categories by run as a table of the page, all rows of it in sight, the total last."""
-    names = [*(cell_text(str(name))[0] for name in table.index), TOTAL]
-    codes = [pool.setdefault(name, len(pool)) for name in names]
-    columns = [Column("Category", "text", codes)]
-    for place, run in enumerate(runs):
-        values = [None if math.isnan(value) else value for value in table[place].tolist()]
-        values.append(run.elapsed_ns / NS_PER_S)
-        columns.append(_seconds(cell_text(run.label)[0], values, _decimals(runs)))
-    caption = "Elapsed seconds by category and run; empty where a run has no such kernel"
-    return Table(_BY_CATEGORY, "table-by-category", caption, columns, len(names), len(names))
-
-
-def _seconds(header: str, values: list[int | float | str | None], decimals: int) -> Column:
-    """A column of seconds, every row of it in sight."""
-    return Column(header, "number", values, f"{{:,.{decimals}f}}".format, decimals=decimals)
-
-
 def _with_digits(table: Table, decimals: int) -> Table:
-    """A table whose seconds have as many digits as those of the table of categories."""
+    """A table whose seconds, of categories all numbers, have so many digits after the point."""
+    show = f"{{:,.{decimals}f}}".format
     columns = [
-        replace(column, decimals=decimals, show=f"{{:,.{decimals}f}}".format)
-        if column.header.endswith("(sec)")
+        replace(column, decimals=decimals, show=show, style="plain", signed=False)
+        if column.header.endswith("(sec)") or (table.name, column.kind) == (_BY_CATEGORY, "number")
         else column
         for column in table.columns
     ]
@@ -190,7 +178,7 @@ def _in_words(run: Run) -> str:
 
 def _largest(run: Run) -> tuple[str, int]:
     """The GPU category that takes most of a run."""
-    return max(_by_category(run, run.gpu_ns_of).items(), key=lambda item: item[1])
+    return _by_category(run, run.gpu_ns_of).most_common(1)[0]
 
 
 def _by_category(run: Run, values: Int64Array) -> Counter[str]:
@@ -198,10 +186,6 @@ def _by_category(run: Run, values: Int64Array) -> Counter[str]:
     for category, value in zip(run.category, values.tolist(), strict=True):
         found[category] += value
     return found
-
-
-def _events(count: int) -> str:
-    return f", {count:,} GPU event{'' if count == 1 else 's'}" if count else ""
 
 
 def _short(value: float) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.categorize import Decisions, KernelCategorizer
+from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.chart.specification import NS_PER_S, ChartInput
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.gaps.causes import classify_gaps
@@ -24,7 +24,6 @@ from tracelens_ext.work.grouping import group_durations, sums, texts
 NOT_GPU: Final = "CPU(non-GPU)"
 """The category, and the name, of the elapsed time without GPU work."""
 
-_GIVEN, _OF_TRACE, _OF_GPU = "given", "the trace", "GPU time"
 _DIRECTION: Final = re.compile(r"([HDAP])(?:ost|evice|rray|eer)?-?[tT]o-?([HDAP])")
 _PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 
@@ -74,17 +73,9 @@ def measure(work: GpuWork, given: ChartInput, position: int, split: str = "") ->
     label, notes = given.label(position), work.trace.provenance.notes
     devices: list[int] = np.unique(work.trace.device).tolist()
     if split == "device":
-        return [
-            _measured(
-                work,
-                given,
-                f"{label}_gpu{'?' if device == NONE else device}",
-                work.trace.device == device,
-                [device],
-                notes,
-            )
-            for device in devices
-        ]
+        bars = {each: f"{label}_gpu{'?' if each == NONE else each}" for each in devices}
+        on = work.trace.device
+        return [_measured(work, given, bars[n], on == n, [n], notes) for n in devices]
     if len(devices) > 1:
         several = (
             f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
@@ -133,16 +124,14 @@ def _measured(
     share = non_overlapped_time(work.start[chosen], work.end[chosen])
     groups = group_durations([work.name[chosen], code[chosen]], share)
     gpu_ns = int(share.sum())
-    elapsed_ns, source = given.elapsed_ns, _GIVEN
+    elapsed_ns, source = given.elapsed_ns, "given"
     warnings = []
     if not elapsed_ns:
-        elapsed_ns, source = work.trace.span_ns, _OF_TRACE
+        elapsed_ns, source = work.trace.span_ns, "the trace"
     elif elapsed_ns < gpu_ns:
-        warnings.append(
-            f"{_seconds(elapsed_ns)} elapsed is less than the GPU time,"
-            f" {_seconds(gpu_ns)}, which is used instead"
-        )
-        elapsed_ns, source = gpu_ns, _OF_GPU
+        told, used = (f"{ns / NS_PER_S:,.6g} s" for ns in (elapsed_ns, gpu_ns))
+        warnings.append(f"{told} elapsed is less than the GPU time, {used}, which is used instead")
+        elapsed_ns, source = gpu_ns, "GPU time"
     return Run(
         label=label,
         given=given,
@@ -171,8 +160,8 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     distinct, number = np.unique(pairs, axis=0, return_inverse=True)
     names = [work.trace.names[name] for name in distinct[:, 0].tolist()]
     told = _memory_categories(work.op_categorizer, names, distinct[:, 1].tolist())
-    labels += [name for name in dict.fromkeys(told) if name is not None and name not in labels]
-    of_name = np.array([NONE if name is None else labels.index(name) for name in told], np.int64)
+    labels = list(dict.fromkeys([*labels, *filter(None, told)]))
+    of_name = np.array([labels.index(name) if name else NONE for name in told], np.int64)
     known = of_name[number] != NONE
     code[events[known]] = of_name[number[known]]
     return code, labels
@@ -187,17 +176,12 @@ def _memory_categories(
     # The user's own rules are about the names of the trace, and win.
     rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
     own = categorizer.categorize(names)
-    spelled = categorizer.categorize(
-        [_nsight_name(name, kind) for name, kind in zip(names, kinds, strict=True)]
-    )
+    spelled = categorizer.categorize([*map(_nsight_name, names, kinds)])
+    first = [own if pack in rules else spelled for pack in own.pack]
     return [
-        _verdict(own, at) if own.pack[at] in rules else _verdict(spelled, at) or _verdict(own, at)
-        for at in range(len(names))
+        next((found.category[at] for found in (wins, own) if found.known[at]), None)
+        for at, wins in enumerate(first)
     ]
-
-
-def _verdict(decisions: Decisions, at: int) -> str | None:
-    return decisions.category[at] if decisions.known[at] else None
 
 
 def _nsight_name(name: str, kind: int) -> str:
@@ -207,13 +191,7 @@ def _nsight_name(name: str, kind: int) -> str:
     if kind == EventKind.MEMSET:
         return "[CUDA memset]"
     way = _DIRECTION.search(name)
-    if way is None:
-        return "[CUDA memcpy]"
-    return f"[CUDA memcpy {_PLACES[way.group(1)]}-to-{_PLACES[way.group(2)]}]"
-
-
-def _seconds(ns: int) -> str:
-    return f"{ns / NS_PER_S:,.6g} s"
+    return f"[CUDA memcpy {_PLACES[way[1]]}-to-{_PLACES[way[2]]}]" if way else "[CUDA memcpy]"
 
 
 ELAPSED: Final = "Elapsed Time (sec)"
@@ -226,21 +204,20 @@ def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
     This is `result.csv`: by category, in the order of the runs, the longest first; `CPU(non-GPU)`
     is a row of each run.
     """
-    frame = pd.DataFrame(
-        {
-            "Model_Engine": [run.label for run in runs for _ in range(len(run.kernel) + 1)],
-            "Category": [name for run in runs for name in (*run.category, NOT_GPU)],
-            "Instances": [n for run in runs for n in (*run.instances.tolist(), 1)],
-            "Name": [name for run in runs for name in (*run.kernel, NOT_GPU)],
-            ELAPSED: [
-                ns / NS_PER_S
-                for run in runs
-                for ns in (*run.gpu_ns_of.tolist(), run.not_gpu_ns)
-            ],
-        }
-    )  # fmt: skip
+    parts = [
+        pd.DataFrame(
+            {
+                "Model_Engine": run.label,
+                "Category": [*run.category, NOT_GPU],
+                "Instances": [*run.instances.tolist(), 1],
+                "Name": [*run.kernel, NOT_GPU],
+                ELAPSED: np.append(run.gpu_ns_of, run.not_gpu_ns) / NS_PER_S,
+            }
+        )
+        for run in runs
+    ]
     # Stable: within a category runs keep their order, and kernels their order by time.
-    return frame.sort_values("Category", kind="stable", ignore_index=True)
+    return pd.concat(parts).sort_values("Category", kind="stable", ignore_index=True)
 
 
 def category_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -264,12 +241,8 @@ def input_table(runs: Sequence[Run]) -> pd.DataFrame:
             "elapsed (sec)": [run.elapsed_ns / NS_PER_S for run in runs],
             "elapsed from": [run.elapsed_from for run in runs],
             "GPU (sec)": [run.gpu_ns / NS_PER_S for run in runs],
-            "GPU (%)": [_percent(run) for run in runs],
+            "GPU (%)": [100.0 * run.gpu_ns / (run.elapsed_ns or 1) for run in runs],
             "GPU events": [int(run.instances.sum()) for run in runs],
             "GPUs": [", ".join(map(str, run.devices)) for run in runs],
         }
     )
-
-
-def _percent(run: Run) -> float:
-    return 100.0 * run.gpu_ns / run.elapsed_ns if run.elapsed_ns else 0.0

@@ -112,19 +112,15 @@ def check_models(
     from tracelens_ext.categorize.maps import not_maps
 
     for given in inputs:
+        models = known.get(given.engine, ())
         for name, there, none, kind in (
             (given.engine, known, "no engine is called", "engines"),
-            (
-                given.model,
-                known.get(given.engine, ()),
-                f"{given.engine} has no model called",
-                "models",
-            ),
+            (given.model, models, f"{given.engine} has no model called", "models"),
         ):
             if name not in there:
                 near = difflib.get_close_matches(name, list(there), n=1, cutoff=0.6)
+                meant = f"did you mean {near[0]!r}? " if near else ""
                 raise UsageError(
-                    f"{none} {name!r}; {f'did you mean {near[0]!r}? ' if near else ''}"
-                    f"known {kind}: {', '.join(there) or 'none'};"
+                    f"{none} {name!r}; {meant}known {kind}: {', '.join(there) or 'none'};"
                     f" add yours with --maps{not_maps(passed_over)}"
                 )

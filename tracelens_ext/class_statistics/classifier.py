@@ -7,7 +7,6 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -214,7 +213,6 @@ def _with_titles(
         itertuples: Any = getattr(table, "itertuples", None)
         given: Any = itertuples(index=False, name=None) if itertuples else table
         rows = [list(row) for row in given]
-    width = max(map(len, rows), default=0)
-    free = iter(more)
+    width, free = max(map(len, rows), default=0), iter(more)
     titles = [places[at] if at in places else next(free, f"column {at}") for at in range(width)]
-    return list(chain([titles], rows))
+    return [titles, *rows]

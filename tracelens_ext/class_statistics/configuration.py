@@ -170,15 +170,15 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
             missing.append(f"{at}.{key}: there is neither {places}; check the path")
         return here if here.exists() and not beside.exists() else beside
 
+    with_memory = True
     if is_csv:
         names = _checked(_Tables, section.nsys_csv_file_path, f"{at}.nsys_csv_file_path")
-        fields = {"kernels": "kernel_sum", "nvtx": "nvtx_proj_trace", "mem": "mem_time_sum"}
+        keys = dict(zip(("kernels", "nvtx", "mem"), names.__struct_fields__, strict=True))
         files = {
             field: located(f"nsys_csv_file_path.{key}", getattr(names, key))
-            for field, key in fields.items()
+            for field, key in keys.items()
         }
         with_ranges = needs_tag = names.nvtx_proj_trace is not None
-        with_memory = True
     else:
         report = _checked(_Report, section.nsys_report, f"{at}.nsys_report")
         files = {"trace": located("nsys_report.path", report.path)}
@@ -186,6 +186,7 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
         with_memory = report.with_mem is not False
     if needs_tag and arguments.nvtx_tag_of_iter is None:
         raise ConfigurationError(f"{place}.nvtx_tag_of_iter: expected {_RANGES}, got nothing")
+    remark = f"{', '.join(told)}: not needed; the titles of a table tell its columns"
     return InputSpec(
         title=section.title,
         **files,
@@ -194,9 +195,7 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
         gpus=arguments.num_of_gpus or (1 if is_csv else None),
         iteration_range=arguments.nvtx_tag_of_iter if with_ranges else None,
         missing="; ".join(missing),
-        remarks=(f"{', '.join(told)}: not needed; the titles of a table tell its columns",)
-        if told
-        else (),
+        remarks=(remark,) if told else (),
     )
 
 

@@ -25,7 +25,7 @@ from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.places import DOMAIN
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.work.grouping import (
     by_group_and_time,
     group_durations,
@@ -60,15 +60,8 @@ def statistics_of(
         raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
     iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
-    return compute(
-        classifier,
-        totals.kernels,
-        totals.memory,
-        totals.ranges,
-        iterations=iterations,
-        gpus=gpus,
-        notes=(*spec.remarks, *totals.notes),
-    )
+    tables, notes = (totals.kernels, totals.memory, totals.ranges), (*spec.remarks, *totals.notes)
+    return compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
 
 
 def _iterations(title: str, ranges: RangeTotal | None, gpus: int) -> int:
@@ -138,8 +131,12 @@ def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
 def _ranges(trace: Trace, tag: str) -> RangeTotal:
     path = trace.provenance.path
     chosen = _called(trace, tag)
-    if not len(chosen):
-        raise no_such_range(path, tag, _range_names(trace))
+    if not len(chosen):  # those there are, with their domains where these are not the default
+        rows = trace.rows_of(EventKind.USER_ANNOTATION)
+        pairs = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
+        prefixes = _domains(trace) | {NONE: ""}
+        names = {prefixes[domain] + trace.names[name] for domain, name in pairs.tolist()}
+        raise no_such_range(path, tag, names)
     projected = project_ranges(trace, link(trace), chosen)
     if not len(projected):
         raise UsageError(
@@ -174,14 +171,6 @@ def _domains(trace: Trace) -> dict[int, str]:
     return {NONE: ":"} | {code: f"{json.loads(texts[code])}:" for code in codes if code != NONE}
 
 
-def _range_names(trace: Trace) -> set[str]:
-    """The names of all ranges, with their domains where these are not the default."""
-    rows = trace.rows_of(EventKind.USER_ANNOTATION)
-    pairs = np.unique(np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows])), axis=0)
-    prefixes = _domains(trace) | {NONE: ""}
-    return {f"{prefixes[domain]}{trace.names[name]}" for domain, name in pairs.tolist()}
-
-
 @dataclass(frozen=True)
 class ProjectedRanges:
     """Projections of ranges, k of them, by device, then in the order of the ranges; all (k,)."""
@@ -201,34 +190,28 @@ class ProjectedRanges:
         return self.end - self.start
 
 
-def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: IntArray) -> ProjectedRanges:
+def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> ProjectedRanges:
     """Project ranges onto the devices that they started work on.
 
     As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
     the call that launched it is, on the range's own thread: from the first to the last of these.
     """
     linked = np.flatnonzero(launch_of_gpu != NONE)
-    device = trace.device[linked]
-    columns: list[list[Int64Array]] = [[np.empty(0, dtype=np.int64)] for _ in range(5)]
-    for number in np.unique(device).tolist():
-        events = linked[device == number]
-        launch = launch_of_gpu[events]
-        order = by_group_and_time(trace.thread[launch], trace.ts[launch])
-        events, launch = events[order], launch[order]
-        thread, moment = trace.thread[launch], trace.ts[launch]
-        first, last = (
-            items_before(thread, moment, trace.thread[rows], times)
-            for times in (trace.ts[rows], trace.end_of(rows))
-        )
-        some = np.flatnonzero(last > first)
-        first, last = first[some], last[some]
-        gpu = trace.gpu_rows[events]
-        start = _reduced(np.minimum, trace.ts[gpu], first, last)
-        end = _reduced(np.maximum, trace.end_of(gpu), first, last)
-        of_device = (rows[some], np.full(len(some), number), start, end, last - first)
-        for column, part in zip(columns, of_device, strict=True):
-            column.append(part.astype(np.int64))
-    return ProjectedRanges(*map(np.concatenate, columns))
+    launch = launch_of_gpu[linked]
+    devices, number = np.unique(trace.device[linked], return_inverse=True)
+    lane = number.reshape(-1) * len(trace.threads) + trace.thread[launch]
+    order = by_group_and_time(lane, trace.ts[launch])
+    gpu, lane, moment = trace.gpu_rows[linked[order]], lane[order], trace.ts[launch[order]]
+    # Each range is asked about on each device.
+    number, rows = np.repeat(np.arange(len(devices)), len(rows)), np.tile(rows, len(devices))
+    own_lane = number * len(trace.threads) + trace.thread[rows]
+    times = (trace.ts[rows], trace.end_of(rows))
+    first, last = (items_before(lane, moment, own_lane, time) for time in times)
+    some = last > first
+    first, last = first[some], last[some]
+    start = _reduced(np.minimum, trace.ts[gpu], first, last)
+    end = _reduced(np.maximum, trace.end_of(gpu), first, last)
+    return ProjectedRanges(rows[some], devices[number[some]], start, end, last - first)
 
 
 def _reduced(

@@ -81,18 +81,13 @@ def _table(
     columns = [c for c in _COLUMNS if of is not None or not c[0].endswith(_PERCENT)]
     rows = ["Class".ljust(width + 2) + "".join(name.ljust(wide) for name, wide in columns).rstrip()]
     for shown, line in zip(names, lines, strict=True):
-        percent = fixed(percentage(line.time_ns, of or 0), 2)
-        cells = {
-            "TimePerIter(ms)": _milliseconds(Fraction(line.time_ns, statistics.divisor), 2),
-            "InstancePerIter": str(line.per_iteration),
-            "TimePerIter(%)": percent,
-            "TotalTime(ms)": _milliseconds(line.time_ns, 2),
-            "TotalInstance": str(line.instances),
-            "TotalTime(%)": percent,
-        }
+        percent = [fixed(percentage(line.time_ns, of), 2)] if of is not None else []
+        mean = _milliseconds(Fraction(line.time_ns, statistics.divisor), 2)
+        cells = [mean, str(line.per_iteration), *percent]
+        cells += [_milliseconds(line.time_ns, 2), str(line.instances), *percent]
         row, begins = shown, width + 2
-        for name, wide in columns:
-            row += " " + cells[name].rjust(begins + len(name) - len(row) - 1)
+        for (name, wide), cell in zip(columns, cells, strict=True):
+            row += " " + cell.rjust(begins + len(name) - len(row) - 1)
             begins += wide
         rows.append(row)
     return rows
@@ -162,10 +157,13 @@ def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
         for title, each in statistics
         for name, kernel in each.kernel_classes
     ]
-    for records in sheets.values():
-        for record in records:
-            record.update({k: encodable(v) for k, v in record.items() if isinstance(v, str)})
-    return {name: pd.DataFrame(records) for name, records in sheets.items() if records}
+    return {
+        table: pd.DataFrame(
+            [{k: encodable(v) if isinstance(v, str) else v for k, v in r.items()} for r in records]
+        )
+        for table, records in sheets.items()
+        if records
+    }
 
 
 def _input(statistics: ClassStatistics) -> Record:

@@ -7,18 +7,17 @@ nanoseconds, all quotients exact; numbers are rounded when they are shown.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from itertools import compress
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
 from tracelens_ext.kernel_names import short_name
-from tracelens_ext.readers.nsys.csv_tables import Report, TableSource, open_report
+from tracelens_ext.readers.nsys.csv_tables import Report, Table, TableSource, open_report
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 
@@ -26,7 +25,7 @@ _NEAREST = 5
 _MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds
 
 
-@dataclass(frozen=True)
+@dataclass
 class Total:
     """How long all instances of something lasted together, and what they moved, if known."""
 
@@ -53,19 +52,19 @@ class RangeTotal:
 
 def kernel_totals(source: TableSource, reading: ReadingOptions = AS_USUAL) -> Totals:
     """Totals by kernel, of a `cuda_gpu_kern_sum` table."""
-    label = "the kernel table"
-    if totals := _totals(source, Report.KERNELS, "name", "instances", label, reading):
+    table = open_report(source, Report.KERNELS, label="the kernel table", reading=reading)
+    if totals := _totals(table, "name", "instances"):
         return totals
-    path = source if isinstance(source, str | os.PathLike) else label
     remedy = "make it again; perhaps it was cut off"
-    raise TraceFormatError(path, "has a header and no kernels", remedy)
+    raise TraceFormatError(table.source, "has a header and no kernels", remedy)
 
 
 def memory_totals(
     source: TableSource, sizes: TableSource | None = None, reading: ReadingOptions = AS_USUAL
 ) -> Totals:
     """Totals by kind of memory operation."""
-    totals = _totals(source, Report.MEMORY_TIME, "operation", "count", "the memory table", reading)
+    table = open_report(source, Report.MEMORY_TIME, label="the memory table", reading=reading)
+    totals = _totals(table, "operation", "count")
     if sizes is None:
         return totals
     moved: Counter[str] = Counter()
@@ -74,7 +73,8 @@ def memory_totals(
         given = piece.required("total", piece.sizes("total"))
         for name, size in zip(piece.texts("operation"), given, strict=True):
             moved[name] += size
-    totals[:] = [replace(total, size_bytes=moved.get(total.name)) for total in totals]
+    for total in totals:
+        total.size_bytes = moved.get(total.name)
     return totals
 
 
@@ -89,11 +89,8 @@ def range_total(source: TableSource, tag: str, reading: ReadingOptions = AS_USUA
     for piece in table.pieces:
         names = piece.texts("name")
         durations = piece.required("projectedduration", piece.nanoseconds("projectedduration"))
-        found += [
-            duration
-            for name, duration in zip(names, durations, strict=True)
-            if name.removeprefix(":") == tag.removeprefix(":")
-        ]
+        own = [name.removeprefix(":") == tag.removeprefix(":") for name in names]
+        found += compress(durations, own)
         seen.update(names)
     if not found:
         raise no_such_range(table.source, tag, seen)
@@ -113,16 +110,8 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     return UsageError(f"{said} is called {tag!r}; the nearest: {', '.join(near)}")
 
 
-def _totals(
-    source: TableSource,
-    report: Report,
-    name_column: str,
-    count_column: str,
-    label: str,
-    reading: ReadingOptions,
-) -> Totals:
+def _totals(table: Table, name_column: str, count_column: str) -> Totals:
     """Totals by name, in the order of the table; rows of one name are taken together."""
-    table = open_report(source, report, label=label, reading=reading)
     sums: dict[str, tuple[int, int]] = {}
     longest: tuple[int, object] = (0, None)
     unfinished = False
@@ -167,15 +156,11 @@ _SHORT_COPIES = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """A class of kernels, a collective, or a kind of memory operation."""
+@dataclass
+class Line(Total):
+    """A class of kernels, a collective, or a kind of memory operation, by its name as shown."""
 
-    name: str  #: its name as shown
-    time_ns: int  #: summed duration of all instances
-    instances: int  #: their number
-    per_iteration: int  #: their number in an iteration on one GPU, rounded down kernel by kernel
-    size_bytes: int | None = None  #: what they moved; None if it is not known
+    per_iteration: int = 0  #: instances in an iteration on one GPU, rounded down kernel by kernel
 
 
 @dataclass(frozen=True)
@@ -185,7 +170,9 @@ class ClassStatistics:
     iterations: int  #: how many the input holds
     gpus: int  #: the number of GPUs, which all go through each iteration
     kernels: tuple[Line, ...]  #: by class, without NCCL: `others`, then the classes in their order
+    kernel_total: Line  #: all kernels but those of NCCL
     nccl: tuple[Line, ...]  #: by collective, in the order of their kernels
+    nccl_total: Line
     memory: tuple[Line, ...] | None  #: by kind, in the order of their table; None without
     ranges: RangeTotal | None  #: the NVTX ranges of the iterations; None without
     kernel_classes: tuple[tuple[str, Total], ...]  #: each kernel with its class, longest first
@@ -196,16 +183,6 @@ class ClassStatistics:
     def divisor(self) -> int:
         """Iterations times GPUs: also how many ranges there should be."""
         return self.iterations * self.gpus
-
-    @cached_property
-    def kernel_total(self) -> Line:
-        """All kernels but those of NCCL."""
-        return _sum(self.kernels)
-
-    @cached_property
-    def nccl_total(self) -> Line:
-        """All kernels of NCCL."""
-        return _sum(self.nccl)
 
     @property
     def range_average_ns(self) -> Fraction:
@@ -256,47 +233,42 @@ def compute(
     divisor = iterations * gpus
     classes = classifier.classify([kernel.name for kernel in kernels])
     of_class = list(zip(classes, kernels, strict=True))
-    nccl = [(collective_of(k.name), k) for name, k in of_class if name == NCCL_CLASS]
+    nccl = [kernel for name, kernel in of_class if name == NCCL_CLASS]
     others = [pair for pair in of_class if pair[0] != NCCL_CLASS]
-    by_time = sorted(_lines(others, divisor), key=lambda line: -line.time_ns)
-    lines = {line.name: line for line in by_time}
-    order = dict.fromkeys(
-        (OTHERS_CLASS, *(lines if classifier.classes is None else classifier.classes))
-    )
+    lines = _lines(others, divisor)
+    by_time = sorted(lines, key=lambda name: -lines[name].time_ns)
+    order = dict.fromkeys((OTHERS_CLASS, *(by_time if (c := classifier.classes) is None else c)))
     shown = [(_SHORT_COPIES.get(each.name, each.name), each) for each in memory or ()]
-    doubts = [each.doubt for each in (kernels, memory) if isinstance(each, Totals)]
+    total, nccl_total = (
+        _lines([("", kernel) for kernel in of], divisor).get("", Line("", 0, 0))
+        for of in ([kernel for _, kernel in others], nccl)
+    )
     return ClassStatistics(
         iterations=iterations,
         gpus=gpus,
-        kernels=tuple(lines.get(name, Line(name, 0, 0, 0)) for name in order),
-        nccl=tuple(_lines(nccl, divisor)),
-        memory=None if memory is None else tuple(_lines(shown, divisor)),
+        kernels=tuple(lines.get(name, Line(name, 0, 0)) for name in order),
+        kernel_total=total,
+        nccl=tuple(_lines([(collective_of(k.name), k) for k in nccl], divisor).values()),
+        nccl_total=nccl_total,
+        memory=None if memory is None else tuple(_lines(shown, divisor).values()),
         ranges=ranges,
         kernel_classes=tuple(sorted(of_class, key=lambda pair: -pair[1].time_ns)),
         notes=notes,
-        doubts=tuple(filter(None, doubts)),
+        doubts=tuple(t.doubt for t in (kernels, memory) if isinstance(t, Totals) and t.doubt),
     )
 
 
-def _lines(named: Iterable[tuple[str, Total]], divisor: int) -> list[Line]:
+def _lines(named: Iterable[tuple[str, Total]], divisor: int) -> dict[str, Line]:
     """Sum what has one name."""
     lines: dict[str, Line] = {}
     for name, total in named:
-        line = lines.get(name, Line(name, 0, 0, 0))
-        sizes = [size for size in (line.size_bytes, total.size_bytes) if size is not None]
-        lines[name] = Line(
-            name,
-            line.time_ns + total.time_ns,
-            line.instances + total.instances,
-            line.per_iteration + total.instances // divisor,
-            sum(sizes) if sizes else None,
-        )
-    return list(lines.values())
-
-
-def _sum(lines: Sequence[Line]) -> Line:
-    fields = ("time_ns", "instances", "per_iteration")
-    return Line("", *(sum(getattr(line, field) for line in lines) for field in fields))
+        line = lines.setdefault(name, Line(name, 0, 0))
+        line.time_ns += total.time_ns
+        line.instances += total.instances
+        line.per_iteration += total.instances // divisor
+        if total.size_bytes is not None:
+            line.size_bytes = (line.size_bytes or 0) + total.size_bytes
+    return lines
 
 
 class Classifier:
@@ -310,7 +282,6 @@ class Classifier:
         from tracelens_ext.categorize import KernelCategorizer, builtin_categorizer
         from tracelens_ext.categorize.matcher import BoundPack
 
-        self._is_map = mapping is not None
         #: all but `others` in the order to show; None: those that occur, by time
         self.classes: tuple[str, ...] | None = None
         if mapping is None:
@@ -331,13 +302,12 @@ class Classifier:
         """The class of each kernel."""
         found = self._categorizer.categorize(names)
         classes = [category.lower() for category in found.category]
-        if not self._is_map:
-            told = zip(names, classes, found.known, strict=True)
-            classes = [
-                NCCL_CLASS if NCCL_CLASS in name.lower() else each if known else OTHERS_CLASS
-                for name, each, known in told
-            ]
-        return classes
+        if self.classes is not None:
+            return classes
+        return [
+            NCCL_CLASS if NCCL_CLASS in name.lower() else each if known else OTHERS_CLASS
+            for name, each, known in zip(names, classes, found.known, strict=True)
+        ]
 
 
 _NAMED = (

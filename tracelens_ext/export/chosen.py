@@ -85,12 +85,12 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
 
 
 def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
-    """The window that is exported, ns since the trace's first event; None for all of it."""
-    return choice.window if choice.iteration is None else _iteration(work, choice.iteration)
+    """The window that is exported, ns since the trace's first event; None for all of it.
 
-
-def _iteration(work: GpuWork, number: int) -> tuple[int, int]:
-    """From the start of an iteration to its end, or that of the last work that it launched."""
+    Of an iteration from its start to its end, or that of the last work that it launched.
+    """
+    if (number := choice.iteration) is None:
+        return choice.window
     found = find_iterations(work.tree)
     at = np.flatnonzero(found.has_number(number)[:-1])
     if not len(at):
@@ -100,9 +100,6 @@ def _iteration(work: GpuWork, number: int) -> tuple[int, int]:
     launched = np.isin(found.of_gpu, at) & (found.of_gpu != NONE)
     ends = np.concatenate((found.end[at], work.end[launched]))
     return int(found.start[at].min()), int(ends.max())
-
-
-_COLUMNS = {"rank", "offset_us", "error_us"}
 
 
 def shifts(
@@ -117,7 +114,15 @@ def shifts(
         alone = len(traces) == 1
         note = "" if alone else "from 0: clocks not compared"
         return [("" if alone else f"rank {rank}", 0, note) for rank in ranks]
-    known = _read(clocks)
+    try:
+        frame = pd.read_parquet(clocks)
+    except (OSError, ValueError, ImportError) as error:
+        raise UsageError(f"{clocks}: is no clocks.parquet of fleet ({error})") from None
+    columns = ["rank", "offset_us", "error_us"]
+    if not set(frame.columns) >= {*columns}:
+        raise UsageError(f"{clocks}: is no clocks.parquet of fleet; it lacks rank or offset_us")
+    rows = frame.dropna(subset=["offset_us"])[columns].itertuples(index=False, name=None)
+    known = {int(rank): (float(offset), float(error)) for rank, offset, error in rows}
     if missing := [rank for rank in ranks if rank not in known]:
         raise UsageError(f"{clocks}: has no rank {missing[0]}; export the ranks of that fleet")
     starts = [
@@ -128,16 +133,3 @@ def shifts(
         (f"rank {rank}", start - min(starts), f"clock ± {known[rank][1]:.1f} µs")
         for rank, start in zip(ranks, starts, strict=True)
     ]
-
-
-def _read(path: Path) -> dict[int, tuple[float, float]]:
-    """Rank → offset and error, µs."""
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError, ImportError) as error:
-        raise UsageError(f"{path}: is no clocks.parquet of fleet ({error})") from None
-    if not set(frame.columns) >= _COLUMNS:
-        raise UsageError(f"{path}: is no clocks.parquet of fleet; it lacks rank or offset_us")
-    frame = frame.dropna(subset=["offset_us"])
-    values = zip(frame["rank"], frame["offset_us"], frame["error_us"], strict=True)
-    return {int(rank): (float(offset), float(error)) for rank, offset, error in values}

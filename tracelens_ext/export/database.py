@@ -60,7 +60,7 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     about = trace.provenance
     said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
     said |= {"base_ns": trace.base_ns, "events": trace.recorded}
-    _insert(connection, "meta", 2, said.items())
+    _insert(connection, "meta", said, said.values())
     category = np.full(len(trace), NONE, dtype=np.int64)
     labels: list[str] = []
     if work.categories is not None:
@@ -71,18 +71,16 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     names, codes = np.divmod(distinct, len(labels) + 1)
     known = [None, *labels]
     texts = [trace.names[name] for name in names.tolist()]
-    of_name = [known[code] for code in codes.tolist()]
-    _insert(connection, "names", 3, zip(range(len(texts)), texts, of_name, strict=True))
-    _insert(connection, "events", 12, _events(analyzer, name_id))
+    _insert(connection, "names", range(len(texts)), texts, [known[code] for code in codes.tolist()])
+    _insert(connection, "events", *_events(analyzer, name_id))
     code, operations = work.tree.cpu_op_label_of_gpu
     operation = [operations[each] for each in code.tolist()]
-    exposed = _exposed(work).tolist()
-    _insert(connection, "gpu_work", 3, zip(work.rows.tolist(), operation, exposed, strict=True))
+    _insert(connection, "gpu_work", work.rows.tolist(), operation, _exposed(work).tolist())
     connection.executescript(_INDEXES)
     return connection
 
 
-def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[object, ...]]:
+def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[object]]:
     work, trace, tree = analyzer.work, analyzer.trace, analyzer.tree
     parent = np.full(len(trace), NONE, dtype=np.int64)
     inner = tree.parent_position != ROOT
@@ -100,17 +98,15 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> Iterable[tuple[o
     iteration[host] = numbers[iteration_at(spans, process, trace.ts[host])]
     threads = [f"{process}/{thread}" for process, thread in trace.threads]
     rank, how = rank_of(trace.metadata, trace.provenance.path, 0)
-    columns = (parent, device, stream, iteration, trace.correlation)
-    above, on, streams, steps, correlation = (
+    columns = (device, stream, trace.correlation, parent, iteration)
+    on, streams, *last = (
         [None if value == NONE else value for value in column.tolist()] for column in columns
     )
-    size = len(trace)
     kinds = [KIND_NAMES[kind] for kind in trace.kind.tolist()]
-    ranks = [None if how == ORDER else rank] * size
+    ranks = [None if how == ORDER else rank] * len(trace)
     where = [threads[thread] for thread in trace.thread.tolist()]
     times = (trace.ts.tolist(), trace.dur.tolist(), name_id.tolist())
-    last = (ranks, on, streams, where, correlation, above, steps)
-    return zip(range(size), *times, kinds, *last, strict=True)
+    return [range(len(trace)), *times, kinds, ranks, on, streams, where, *last]
 
 
 def _exposed(work: GpuWork) -> Int64Array:
@@ -135,14 +131,11 @@ def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) ->
     shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
     columns = ", ".join(map(quoted, plain_headers(frame)))
     connection.execute(f"create table {shown} ({columns})")
-    columns_of = (plain_column(frame.iloc[:, at]) for at in range(len(frame.columns)))
-    _insert(connection, shown, len(frame.columns), zip(*columns_of, strict=True))
+    _insert(connection, shown, *(plain_column(column) for _, column in frame.items()))
 
 
-def _insert(
-    connection: sqlite3.Connection, table: str, columns: int, rows: Iterable[tuple[object, ...]]
-) -> None:
-    marks = ", ".join("?" * columns)
+def _insert(connection: sqlite3.Connection, table: str, *columns: Iterable[object]) -> None:
+    marks, rows = ", ".join("?" * len(columns)), zip(*columns, strict=True)
     connection.executemany(f"insert into {table} values ({marks})", rows)  # noqa: S608  # ours
 
 
@@ -154,14 +147,6 @@ def quoted(name: str) -> str:
 def tables_of_report() -> dict[str, Table]:
     """The tables that a report can have, by name."""
     return {each.item.name: each.item for each in offered_tables()}
-
-
-def table_of_report(analyzer: TreePerfAnalyzer, sheet: Table) -> pd.DataFrame | None:
-    """One of them, whether or not a report has it by default; None where the trace has none."""
-    options = ReportOptions()
-    if isinstance(getattr(options, sheet.asked_by, None), bool):
-        options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
-    return None if sheet.why_absent(analyzer, options) else sheet.make(analyzer, options)
 
 
 def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
@@ -238,13 +223,16 @@ def _answer(
 
 
 def _added(connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str) -> bool:
-    """Whether the table of the report that is missed could be made."""
+    """Whether the table of the report that is missed could be made, by default there or not."""
     wanted = name.lower()
     own = wanted.removeprefix("table_")
     for each, sheet in tables_of_report().items():
         if each.lower() == (own if own in OWN_NAMES else wanted):
-            frame = table_of_report(analyzer, sheet)
-            if frame is None:
+            options = ReportOptions()
+            if isinstance(getattr(options, sheet.asked_by, None), bool):
+                options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
+            absent = sheet.why_absent(analyzer, options)
+            if absent or (frame := sheet.make(analyzer, options)) is None:
                 why = f"the trace has no table {each}"
                 raise sqlite3.ProgrammingError(why)
             add_table(connection, each, frame)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from itertools import chain, islice
 
 import numpy as np
@@ -78,7 +79,7 @@ class Told:
 
 def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iterator[str]:
     """The JSON text, in pieces; fills `told`."""
-    tracks, ids = Tracks(), _Ids()
+    tracks, ids = Tracks(), Counter[str]()
     pieces = [_Piece(source, choice, tracks, ids, told) for source in sources]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
     texts = chain(tracks.events, *(each.events() for each in pieces))
@@ -115,29 +116,22 @@ def _head(trace: Trace, tracks: Tracks, *, alone: bool) -> str:
     return json.dumps(members, default=str)[:-1] + ', "traceEvents": [\n'
 
 
-class _Ids:
-    """Numbers that count within a process or a rank, made different over all of them."""
-
-    def __init__(self) -> None:
-        self._next: dict[str, int] = {}
-
-    def renumbered(self, what: str, group: Int64Array, number: Int64Array) -> Int64Array:
-        """The numbers, moved behind those of earlier groups and traces; `NONE` stays."""
-        result = number.copy()
-        known = np.flatnonzero(number != NONE)
-        known = known[np.argsort(group[known], kind="stable")]
-        for which in np.split(known, np.flatnonzero(np.diff(group[known])) + 1):
-            base = self._next.get(what, 0)
-            result[which] += base
-            self._next[what] = max(int(result[which].max(initial=-1)) + 1, base)
-        return result
+def _renumbered(ids: Counter[str], what: str, group: Int64Array, number: Int64Array) -> Int64Array:
+    """Numbers of a process or rank, behind `ids`, those of earlier groups and traces."""
+    result = number.copy()
+    known = np.flatnonzero(number != NONE)
+    known = known[np.argsort(group[known], kind="stable")]
+    for which in np.split(known, np.flatnonzero(np.diff(group[known])) + 1):
+        result[which] += ids[what]
+        ids[what] = max(int(result[which].max(initial=-1)) + 1, ids[what])
+    return result
 
 
 class _Piece:
     """The events of one trace."""
 
     def __init__(
-        self, source: Source, choice: Choice, tracks: Tracks, ids: _Ids, told: Told
+        self, source: Source, choice: Choice, tracks: Tracks, ids: Counter[str], told: Told
     ) -> None:
         work, trace = source.work, source.work.trace
         rows, left_out = choose(work, choice)
@@ -149,9 +143,13 @@ class _Piece:
         self.placed: Placed = place(tracks, work, self.rows, source.label, source.error)
         process = trace.process_of_thread[trace.thread[self.rows]].astype(np.int64)
         group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
-        number = ids.renumbered("correlation", group, trace.correlation[self.rows])
-        external = ids.renumbered("External id", group, trace.external_id[self.rows])
-        self.numbers = {"correlation": number, "External id": external}
+        self.numbers = {
+            what: _renumbered(ids, what, group, number[self.rows])
+            for what, number in (
+                ("correlation", trace.correlation),
+                ("External id", trace.external_id),
+            )
+        }
         event_at = np.full(len(trace), NONE, dtype=np.int64)
         event_at[work.rows] = np.arange(len(work))
         self.event = event_at[self.rows]  # of the GPU; NONE for others
@@ -214,27 +212,29 @@ class _Piece:
         """What stands between the braces of each event's `args`."""
         work, trace = self.source.work, self.source.work.trace
         parts: list[list[str]] = [[] for _ in range(len(self.rows))]
-        for key, numbers in self.numbers.items():
-            for at in np.flatnonzero(numbers != NONE).tolist():
-                parts[at].append(f'"{key}": {int(numbers[at])}')
-        for key, column in trace.args.items():
-            value = column.at(self.rows)
+
+        def add(key: str, places: Int64Array, values: Iterable[object]) -> None:
             quoted = json.dumps(key)
-            for at in np.flatnonzero(np.isin(self.rows, column.rows)).tolist():
-                shown = int(value[at]) if column.texts is None else column.texts[int(value[at])]
-                parts[at].append(f"{quoted}: {shown}")
-        labels = [f'"kernel_category": {json.dumps(label)}' for label in self.labels]
-        for at in np.flatnonzero(self.category != NONE).tolist():
-            parts[at].append(labels[self.category[at]])
-        of_gpu = np.flatnonzero(self.event != NONE)
-        paths = _call_paths(work, self.event[of_gpu])
-        launches = work.tree.launch_position_of_gpu[self.event[of_gpu]].tolist()
-        for at, launch in zip(of_gpu.tolist(), launches, strict=True):
-            if launch in paths:
-                parts[at].append(f'"call path": {paths[launch]}')
-        for at in np.flatnonzero(self.placed.lane).tolist():
-            thread = trace.threads[int(trace.thread[self.rows[at]])][1]
-            parts[at].append(f'"recorded thread": {json.dumps(thread)}')
+            for at, value in zip(places.tolist(), values, strict=True):
+                parts[at].append(f"{quoted}: {value}")
+
+        for key, numbers in self.numbers.items():
+            known = np.flatnonzero(numbers != NONE)
+            add(key, known, numbers[known].tolist())
+        for key, column in trace.args.items():
+            known = np.flatnonzero(np.isin(self.rows, column.rows))
+            values, texts = column.at(self.rows[known]).tolist(), column.texts
+            add(key, known, values if texts is None else [texts[code] for code in values])
+        labels = [json.dumps(label) for label in self.labels]
+        known = np.flatnonzero(self.category != NONE)
+        add("kernel_category", known, [labels[code] for code in self.category[known].tolist()])
+        known = np.flatnonzero(self.event != NONE)
+        known = known[work.tree.linked[self.event[known]]]
+        launch = work.tree.launch_position_of_gpu[self.event[known]]
+        add("call path", known, map(cache(partial(_call_path, work)), launch.tolist()))
+        known = np.flatnonzero(self.placed.lane)
+        threads = (trace.threads[thread][1] for thread in trace.thread[self.rows[known]].tolist())
+        add("recorded thread", known, map(json.dumps, threads))
         return [", ".join(each) for each in parts]
 
     def _flows(self) -> dict[int, tuple[str, int]]:
@@ -259,16 +259,10 @@ class _Piece:
         return result
 
 
-def _call_paths(work: GpuWork, events: Int64Array) -> dict[int, str]:
-    """Position of a launch of GPU events in the call tree → the names down to its own, as JSON."""
-    tree, names = work.tree, work.trace.names
-    parent, name = tree.parent_position, work.trace.name[tree.rows]
-    result = {}
-    for launch in set(tree.launch_position_of_gpu[events[tree.linked[events]]].tolist()):
-        path: list[str] = []
-        at = launch
-        while at != ROOT and len(path) < _CALL_PATH_NAMES:
-            path.append(names[int(name[at])])
-            at = int(parent[at])
-        result[launch] = json.dumps(" > ".join(["…"] * (at != ROOT) + path[::-1]))
-    return result
+def _call_path(work: GpuWork, at: int) -> str:
+    """The names down to a position in the call tree, as JSON."""
+    path: list[str] = []
+    while at != ROOT and len(path) < _CALL_PATH_NAMES:
+        path.append(work.trace.name_of(int(work.tree.rows[at])))
+        at = int(work.tree.parent_position[at])
+    return json.dumps(" > ".join(["…"] * (at != ROOT) + path[::-1]))

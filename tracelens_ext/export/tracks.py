@@ -25,7 +25,6 @@ from tracelens_ext.trace import (
     Float64Array,
     Int64Array,
     IntArray,
-    Trace,
 )
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 
@@ -87,29 +86,24 @@ def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: st
     for at, (on_gpu, thread, gpu_number, number) in enumerate(distinct.T.tolist()):
         process, name = trace.threads[thread]
         key = (bool(on_gpu), gpu_number if on_gpu else process)
-        if key not in pids:
-            words = _gpu_name(trace, gpu_number) if on_gpu else _process_name(trace, process)
-            pids[key] = tracks.process(" · ".join(filter(None, (label, words, error))))
         if on_gpu:
+            words = f"GPU {gpu_number}" if gpu_number != NONE else "GPU"
+            known = [each.name for each in trace.devices if each.ordinal == gpu_number != NONE]
+            words += f" ({known[0]})" if known and known[0] else ""
             shown = f"stream {number}" if number != NONE else str(name)
         else:
+            told = trace.process_names.get(process, "")
+            is_name = told and told != str(process)
+            words = f"{told} ({process})" if is_name else f"process {process}"
             shown = trace.thread_names.get((process, name)) or f"thread {name}"
+        if key not in pids:
+            pids[key] = tracks.process(" · ".join(filter(None, (label, words, error))))
         pid_of[at], tids = pids[key], tracks.lanes(pids[key], shown, int(lanes[at]))
         tid_of[at] = tids[0]
         tracks.recorded += [[pids[key], tid, process, name] for tid in tids]
         if on_gpu:
             gpu.setdefault(gpu_number, (pids[key], {}))[1].setdefault(number, tids[0])
     return Placed(pid_of[track], tid_of[track] + lane, lane, gpu)
-
-
-def _gpu_name(trace: Trace, device: int) -> str:
-    name = next((each.name for each in trace.devices if each.ordinal == device), "")
-    return f"GPU {device}" + (f" ({name})" if name else "") if device != NONE else "GPU"
-
-
-def _process_name(trace: Trace, process: int | str) -> str:
-    name = trace.process_names.get(process, "")
-    return f"{name} ({process})" if name and name != str(process) else f"process {process}"
 
 
 def us_text(ns: int) -> str:
@@ -186,15 +180,13 @@ def counter_events(
             yield from points(name, "value", pid, time, share)
     queues = queue_levels(work)
     queues["key"] = "stream " + queues["stream"].astype(str)
-    for device, key, rows in _series(queues, "key"):
-        if device in gpu:
-            times, levels = rows["time_ns"].to_numpy(), rows["level"].to_numpy()
-            yield from points("queue length", key, gpu[device][0], times, levels)
-    for device, key, rows in _series(copies(work), "direction"):
-        if device in gpu:
-            ends = rows[["start_ns", "end_ns"]].to_numpy().ravel()
-            speed = rows.assign(after=0.0)[["gb_per_s", "after"]].to_numpy().ravel()
-            yield from points("copy GB/s", key, gpu[device][0], ends, speed)
+    for pid, key, rows in _series(queues, "key", gpu):
+        times, levels = rows["time_ns"].to_numpy(), rows["level"].to_numpy()
+        yield from points("queue length", key, pid, times, levels)
+    for pid, key, rows in _series(copies(work), "direction", gpu):
+        ends = rows[["start_ns", "end_ns"]].to_numpy().ravel()
+        speed = rows.assign(after=0.0)[["gb_per_s", "after"]].to_numpy().ravel()
+        yield from points("copy GB/s", key, pid, ends, speed)
     memory = read_memory_events(work.trace)
     for at, device in enumerate(memory.devices.tolist()):
         which = memory.place == at
@@ -204,10 +196,13 @@ def counter_events(
         yield from points("allocated GiB", name, pid, memory.time[which], levels)
 
 
-def _series(frame: pd.DataFrame, key: str) -> Iterator[tuple[int, str, pd.DataFrame]]:
+def _series(
+    frame: pd.DataFrame, key: str, gpu: Mapping[int, tuple[int, object]]
+) -> Iterator[tuple[int, str, pd.DataFrame]]:
     for pair, rows in frame.groupby(["device", key], sort=False):
         device, name = cast("tuple[int, str]", pair)
-        yield device, name, rows
+        if device in gpu:
+            yield gpu[device][0], name, rows
 
 
 def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:

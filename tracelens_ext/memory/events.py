@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens_ext.gaps.hosts import nested
+from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR, class_names
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int32Array, Int64Array, IntArray, Trace
@@ -83,16 +84,10 @@ class MemoryEvents:
         Where no total is recorded, that of the last one before it, or else of the first after it.
         """
         changes = np.cumsum(self.size)
-        known = np.flatnonzero(self.total != NONE)
-        if not len(known):
-            return (self.size - changes)[self.first][self.place]
-        at = np.searchsorted(known, np.arange(len(self)), side="right") - 1
-        inside = (at >= 0) & (self.place[known[at]] == self.place)
-        at = np.minimum(np.where(inside, at, at + 1), len(known) - 1)
-        gap = (self.total - changes)[known[at]]
-        without = self.place[known[at]] != self.place
+        known = pd.Series(pd.arrays.IntegerArray(self.total - changes, self.total == NONE))
+        gap = known.groupby(self.place).ffill().groupby(self.place).bfill()
         begins = (self.size - changes)[self.first][self.place]
-        return np.where(without, begins, gap)
+        return gap.fillna(pd.Series(begins, dtype="Int64")).to_numpy(np.int64)
 
     @cached_property
     def level(self) -> Int64Array:
@@ -123,19 +118,13 @@ class MemoryEvents:
     @cached_property
     def blocks(self) -> Blocks:
         """What the trace saw allocated."""
-        sized = np.flatnonzero(self.size)
-        _, chain = number_groups([self.place[sized], self.address[sized]])
-        order = np.argsort(chain, kind="stable")
-        event, chain = sized[order], chain[order]
-        allocates = self.size[event] > 0
-        goes_on = np.append(chain[1:] == chain[:-1], False)[: len(event)]
-        follower = np.where(goes_on, np.append(event[1:], NONE)[: len(event)], NONE)
-        after_block = np.zeros(len(event), dtype=bool)
-        after_block[1:] = allocates[:-1] & goes_on[:-1]
-        birth, death = event[allocates], follower[allocates]
-        order = np.argsort(birth)
-        older = np.sort(event[~allocates & ~after_block])
-        return Blocks(birth[order], death[order], older)
+        used = pd.DataFrame({"event": np.flatnonzero(self.size)})
+        used["allocates"] = self.size[used["event"]] > 0
+        chains = used.groupby([self.place[used["event"]], self.address[used["event"]]])
+        after_block = chains["allocates"].shift(1, fill_value=False)
+        follower = chains["event"].shift(-1, fill_value=NONE)
+        birth, death = (of[used["allocates"]].to_numpy() for of in (used["event"], follower))
+        return Blocks(birth, death, used["event"][~used["allocates"] & ~after_block].to_numpy())
 
     def alive_at(self, moments: Int64Array) -> Int64Array:
         """The blocks that are alive after one event of each device, ascending."""

@@ -14,6 +14,7 @@ import pickle
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ BEFORE, NO_FRAME = "(before the recording)", "(no frame)"
 _SUFFIXES: Final = (".pickle", ".pkl")
 _REMEDY: Final = "record it with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
 _MOST: Final = 2**48
+_FREES: Final = "free_completed"
 _HELD: Final = {"active_allocated", "active_pending_free"}
 _NOT_USERS: Final = re.compile(r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]")
 #: What unpickling may take beyond what is in use: so much, and so many times the file.
@@ -91,31 +93,25 @@ def read_snapshot(path: str | os.PathLike[str], reading: ReadingOptions = AS_USU
 
 def _unpickled(path: str, data: bytes) -> object:
     """The content of a pickle; in a thread with room for hashes of what is deeply nested."""
-    result: list[object] = []
-    errors: list[BaseException] = []
 
-    def load() -> None:
-        try:
-            with _bounded_memory(len(data)):
-                stream = io.BufferedReader(io.BytesIO(data))
-                parts = {name: getattr(stream, name) for name in ("read", "readline", "peek")}
-                result.append(_Plain(SimpleNamespace(**parts)).load())
-        except (Exception, MemoryError) as error:  # noqa: BLE001  # what a pickle can raise is not said
-            errors.append(error)
+    def load() -> object:
+        with _bounded_memory(len(data)):
+            stream = io.BufferedReader(io.BytesIO(data))
+            parts = {name: getattr(stream, name) for name in ("read", "readline", "peek")}
+            return _Plain(SimpleNamespace(**parts)).load()
 
     before = threading.stack_size(min(2**30, 2**26 + 256 * len(data)))
     try:
-        thread = threading.Thread(target=load)
-        thread.start()
+        with ThreadPoolExecutor(1) as pool:
+            loaded = pool.submit(load)
     finally:
         threading.stack_size(before)
-    thread.join()
-    if not errors:
-        return result[0]
-    if isinstance(errors[0], EOFError) or "truncated" in str(errors[0]):
+    if (error := loaded.exception()) is None:
+        return loaded.result()
+    if isinstance(error, EOFError) or "truncated" in str(error):
         raise TraceCutOffError(path, "the pickle ends in the middle", "copy or record it again")
-    why = "asks for more memory than it can need" if isinstance(errors[0], MemoryError) else ""
-    why = why or one_line(str(errors[0])) or type(errors[0]).__name__
+    why = "asks for more memory than it can need" if isinstance(error, MemoryError) else ""
+    why = why or one_line(str(error)) or type(error).__name__
     raise TraceFormatError(path, f"is no memory snapshot: the pickle {why}", _REMEDY)
 
 
@@ -153,21 +149,20 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
                 held.append((*where, size, frames.code(block)))
             at += block["size"]
     used = [
-        (device, event, event["action"] == "free_completed")
+        (
+            device,
+            event.get("addr", NONE),
+            event.get("size", NONE),
+            event.get("time_us", 0),
+            NONE if event["action"] == _FREES else frames.code(event),
+            event["action"] == _FREES,
+        )
         for device, trace in enumerate(content["device_traces"])
         for event in trace
-        if event["action"] in {"alloc", "free_completed"}
+        if event["action"] in {"alloc", _FREES}
     ]
-    told = {"address": ("addr", NONE), "size": ("size", NONE), "time": ("time_us", 0)}
-    columns = {
-        name: np.fromiter((event.get(*key) for _, event, _ in used), np.int64, len(used))
-        for name, key in told.items()
-    }
-    columns["device"] = np.array([device for device, _, _ in used], dtype=np.int64)
-    columns["frame"] = np.fromiter(
-        (NONE if frees else frames.code(event) for _, event, frees in used), np.int64, len(used)
-    )
-    all_events = pd.DataFrame({**columns, "frees": [frees for _, _, frees in used]})
+    names = ["device", "address", "size", "time", "frame", "frees"]
+    all_events = pd.DataFrame(used, columns=names, dtype=np.int64).astype({"frees": bool})
     usable = all_events["size"].between(0, _MOST - 1) & (all_events["address"] >= 0)
     usable &= all_events["time"].abs() < _MOST * 2**10
     events = _with_older(all_events[usable], held, frames.names[BEFORE])
@@ -334,9 +329,8 @@ def _growth(snapshot: Snapshot, place: int) -> tuple[str, int, int] | None:
     grows = (np.diff(held, axis=0) > 0).all(axis=0)
     amount = np.where(grows, held[-1] - held[0], 0)
     most = int(amount.argmax())
-    if not amount[most]:
-        return None
-    return snapshot.frames[most], int(amount[most]) // (len(at) - 1), len(at)
+    growth = int(amount[most]) // (len(at) - 1)
+    return (snapshot.frames[most], growth, len(at)) if amount[most] else None
 
 
 def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFrame:

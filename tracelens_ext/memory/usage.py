@@ -12,7 +12,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import HOST, MemoryEvents, find_owners, read_memory_events
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array
 from tracelens_ext.tree import CallTree
-from tracelens_ext.work.grouping import maxima, number_groups, percent, sums, texts
+from tracelens_ext.work.grouping import maxima, percent, sums, texts
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression
 
@@ -112,86 +112,87 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
     The bytes of a device add up to its peak: what the trace did not see allocated has a row of its
     own, and so has what events that the profiler lost would explain.
     """
-    events = memory.events
-    peak = events.level[events.peak]
-    birth = events.blocks.birth[events.alive_at(events.peak)]
-    size, device = events.size[birth], events.place[birth]
-    first, number, owners = _grouped(memory, birth)
-    count = len(first)
-    older = events.older_bytes_at(events.peak)
-    lost = peak - older - sums(device, size, len(peak))
-    before, missing = (np.flatnonzero((of != 0) & events.has_totals) for of in (older, lost))
-    unseen = [BEFORE] * len(before) + [LOST] * len(missing)
-    place = np.concatenate((device[first], before, missing))
-    amount = np.concatenate((sums(number, size, count), older[before], lost[missing]))
-    has_blocks = np.arange(len(place)) < count
-    blocks, largest = np.zeros((2, len(place)), dtype=np.int64)
-    blocks[has_blocks] = np.bincount(number, minlength=count)
-    largest[has_blocks] = maxima(number, size, count)
-    frame = pd.DataFrame(
+    events, count = memory.events, len(memory.events.devices)
+    peak, older = events.level[events.peak], events.older_bytes_at(events.peak)
+    blocks = _blocks(memory, events.alive_at(events.peak))
+    lost = peak - older - sums(blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), count)
+    unseen = pd.DataFrame(
         {
-            "device": events.devices[place],
-            **{
-                name: _text_column(told + (unseen if name == "operation" else [""] * len(unseen)))
-                for name, told in owners.items()
-            },
-            "blocks": pd.arrays.IntegerArray(blocks, ~has_blocks),
-            "bytes": amount,
-            "largest_bytes": pd.arrays.IntegerArray(largest, ~has_blocks),
-            "% of peak": percent(amount, peak[place]),
+            "place": np.tile(np.arange(count), 2),
+            "operation": _text_column([BEFORE] * count + [LOST] * count),
+            "bytes": np.concatenate((older, lost)),
         }
-    )
-    return frame.iloc[np.lexsort((-amount, place))].reset_index(drop=True)
+    )[np.tile(events.has_totals, 2)]
+    told = {
+        "blocks": ("bytes", "size"),
+        "bytes": ("bytes", "sum"),
+        "largest_bytes": ("bytes", "max"),
+    }
+    frame = pd.concat([_by_owner(memory, blocks, told), unseen[unseen["bytes"] != 0]])
+    frame = frame.sort_values(["place", "bytes"], ascending=[True, False], ignore_index=True)
+    place = frame.pop("place").to_numpy()
+    frame.insert(0, "device", events.devices[place])
+    frame["% of peak"] = percent(frame["bytes"].to_numpy(), peak[place])
+    owners = {name: frame[name].fillna("") for name in memory.owners}
+    return frame.assign(**owners).astype({"blocks": "Int64", "largest_bytes": "Int64"})
 
 
 def memory_by_operation(memory: Memory) -> pd.DataFrame:
     """A row an operation that allocates; columns as the sheet `memory_by_operation`."""
-    events, blocks = memory.events, memory.events.blocks
-    birth, death = blocks.birth, blocks.death
-    size, device = events.size[birth], events.place[birth]
-    first, number, owners = _grouped(memory, birth, 3)
-    count = len(first)
-    freed = (death != NONE) & (events.size[death] < 0)
-    lifetime = np.where(freed, events.time[death] - events.time[birth], 0)
-    within = freed & (events.time[death] <= memory.outer_end[birth])
-    kept = _kept(memory)
+    events, death = memory.events, memory.events.blocks.death
+    birth = events.blocks.birth
+    freed, kept = _freed(memory), _kept(memory)
     at_peak = np.zeros(len(birth), dtype=bool)
     at_peak[events.alive_at(events.peak)] = True
-    frees = np.bincount(number[freed], minlength=count)
-    mean = np.full(count, np.nan)
-    np.divide(sums(number, lifetime, count) / NS_PER_US, frees, out=mean, where=frees > 0)
-    pairs, _ = number_groups([number[kept], memory.iteration[birth[kept]]])
-    frame = pd.DataFrame(
-        {
-            "device": events.devices[device[first]],
-            **{name: _text_column(told) for name, told in owners.items()},
-            "allocations": np.bincount(number, minlength=count),
-            "allocated_bytes": sums(number, size, count),
-            "largest_bytes": maxima(number, size, count),
-            "frees": frees,
-            "frees_within_operation": np.bincount(number[within], minlength=count),
-            "mean_lifetime_us": mean,
-            "alive_at_peak_bytes": sums(number[at_peak], size[at_peak], count),
-            "kept": np.bincount(number[kept], minlength=count),
-            "kept_bytes": sums(number[kept], size[kept], count),
-            "kept_from_iterations": np.bincount(number[kept][pairs], minlength=count),
-        }
+    blocks = _blocks(memory)
+    size = blocks["bytes"].to_numpy()
+    blocks["freed"] = freed.astype(np.int64)
+    blocks["within"] = freed & (events.time[death] <= memory.outer_end[birth])
+    blocks["lifetime"] = np.where(freed, events.time[death] - events.time[birth], 0)
+    blocks["at_peak"], blocks["kept_bytes"] = size * at_peak, size * kept
+    blocks["kept"] = kept.astype(np.int64)
+    blocks["iteration"] = pd.Series(memory.iteration[birth]).where(kept)
+    told = {
+        "allocations": ("bytes", "size"),
+        "allocated_bytes": ("bytes", "sum"),
+        "largest_bytes": ("bytes", "max"),
+        "frees": ("freed", "sum"),
+        "frees_within_operation": ("within", "sum"),
+        "mean_lifetime_us": ("lifetime", "sum"),
+        "alive_at_peak_bytes": ("at_peak", "sum"),
+        "kept": ("kept", "sum"),
+        "kept_bytes": ("kept_bytes", "sum"),
+        "kept_from_iterations": ("iteration", "nunique"),
+    }
+    frame = _by_owner(memory, blocks, told, 3)  # in order of their first block
+    frame["mean_lifetime_us"] /= NS_PER_US
+    frame["mean_lifetime_us"] /= frame["frees"].where(frame["frees"] > 0)
+    frame = frame.sort_values(
+        ["place", "allocated_bytes"], ascending=[True, False], ignore_index=True
     )
-    order = np.lexsort((first, -frame["allocated_bytes"].to_numpy(), frame["device"]))
-    return frame.iloc[order].reset_index(drop=True)
+    frame.insert(0, "device", events.devices[frame.pop("place")])
+    return frame
+
+
+def _freed(memory: Memory) -> BoolArray:
+    """Which blocks were freed in the trace, (b,)."""
+    death = memory.events.blocks.death
+    freed: BoolArray = (death != NONE) & (memory.events.size[death] < 0)
+    return freed
 
 
 def _kept(memory: Memory) -> BoolArray:
     """Which blocks were alive when the iteration after that of their allocation had ended, (b,)."""
     events, iterations = memory.events, memory.iterations
     birth, death = events.blocks.birth, events.blocks.death
+    if not len(iterations):
+        return np.zeros(len(birth), dtype=bool)
     following = memory.iteration[birth] + 1
-    process = np.append(iterations.process, NONE)
     there = (following > 0) & (following < len(iterations))
-    following = np.where(there, following, -1)
-    there &= process[following] == memory.process[birth]
-    there &= np.append(iterations.finished, False)[following]
-    until = np.append(iterations.end, 0)[following]
+    following[~there] = 0
+    there &= iterations.process[following] == memory.process[birth]
+    there &= iterations.finished[following]
+    until = iterations.end[following]
     last = events.time[events.last][events.place[birth]]
     kept: BoolArray = np.where(death == NONE, last >= until, events.time[death] > until)
     return kept & there
@@ -215,22 +216,35 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
             "device": events.devices[events.place[birth]],
             "bytes": events.size[birth],
             "allocated_at_ms": events.time[birth] / NS_PER_MS,
-            "lifetime_us": np.where((death != NONE) & (events.size[death] < 0), lifetime, np.nan),
+            "lifetime_us": np.where(_freed(memory)[order], lifetime, np.nan),
             "iteration": memory.labels_of(birth),
             **{name: _text_column(texts(c[birth], t)) for name, (c, t) in memory.owners.items()},
         }
     )
 
 
-def _grouped(
-    memory: Memory, birth: Int64Array, columns: int | None = None
-) -> tuple[Int64Array, Int64Array, dict[str, list[str]]]:
-    """The first of each group of allocations by device and owner, each one's group, and columns."""
-    owners = dict(list(memory.owners.items())[:columns])
-    keys = [memory.events.place[birth], *(codes[birth] for codes, _ in owners.values())]
-    first, number = number_groups(keys)
-    told = {name: texts(codes[birth[first]], labels) for name, (codes, labels) in owners.items()}
-    return first, number, told
+def _blocks(memory: Memory, chosen: Int64Array | slice = slice(None)) -> pd.DataFrame:
+    """Some blocks: their device, who allocated them as codes, and their bytes."""
+    events = memory.events
+    birth = events.blocks.birth[chosen]
+    codes = {name: own[birth] for name, (own, _) in memory.owners.items()}
+    return pd.DataFrame({"place": events.place[birth], **codes, "bytes": events.size[birth]})
+
+
+def _by_owner(
+    memory: Memory,
+    blocks: pd.DataFrame,
+    told: Mapping[str, tuple[str, str]],
+    most: int | None = None,
+) -> pd.DataFrame:
+    """What is told of `_blocks` by device and its owners, or the first of them, as texts."""
+    owners = dict(list(memory.owners.items())[:most])
+    frame = blocks.groupby(["place", *owners], sort=most is None).agg(**told).reset_index()
+    named = {
+        name: _text_column(texts(frame[name].to_numpy(), labels))
+        for name, (_, labels) in owners.items()
+    }
+    return frame.assign(**named)
 
 
 def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
@@ -243,29 +257,22 @@ def memory_over_time(memory: Memory) -> pd.DataFrame:
     `device`, `at_ms` since the trace's first event, `allocated_bytes` and `reserved_bytes`, the
     largest of each stretch of time; `reserved_bytes` is missing where it is not recorded.
     """
-    events = memory.events
-    parts = [pd.DataFrame({"device": [], "at_ms": [], "allocated_bytes": [], "reserved_bytes": []})]
-    ranges = zip(events.devices.tolist(), events.first, events.last + 1, strict=True)
-    for device, first, end in ranges:
-        time, level = events.time[first:end], events.level[first:end]
-        span = int(time[-1] - time[0]) + 1
-        stretch = (time - time[0]) * _MOST_POINTS // span
-        starts = np.flatnonzero(np.diff(stretch, prepend=-1))
-        highest = np.maximum.reduceat(level, starts)
-        number = np.cumsum(np.diff(stretch, prepend=-1) != 0) - 1
-        at = np.flatnonzero(level == highest[number])
-        at = at[np.unique(number[at], return_index=True)[1]]  # the first of each stretch
-        reserved = np.maximum.reduceat(events.reserved[first:end], starts)
-        columns = {
-            "device": device,
-            "at_ms": time[at] / NS_PER_MS,
-            "allocated_bytes": highest,
-            "reserved_bytes": pd.array(
-                reserved if reserved.max() > 0 else [None] * len(at), "Int64"
-            ),
+    events, place = memory.events, memory.events.place
+    begin, end = events.time[events.first], events.time[events.last]
+    stretch = (events.time - begin[place]) * _MOST_POINTS // (end - begin + 1)[place]
+    levels = pd.DataFrame({"level": events.level, "reserved": events.reserved})
+    groups = levels.groupby([place, stretch])
+    at = groups["level"].idxmax().to_numpy()  # the first of each stretch
+    reserved = groups["reserved"].max().to_numpy()
+    unknown = maxima(place, events.reserved, len(events.devices)) <= 0
+    return pd.DataFrame(
+        {
+            "device": events.devices[place[at]],
+            "at_ms": events.time[at] / NS_PER_MS,
+            "allocated_bytes": events.level[at],
+            "reserved_bytes": pd.arrays.IntegerArray(reserved, unknown[place[at]]),
         }
-        parts.append(pd.DataFrame(columns))
-    return pd.concat(parts[1:] or parts, ignore_index=True)
+    )
 
 
 def memory_iterations(memory: Memory) -> pd.DataFrame:

@@ -57,8 +57,7 @@ def colour_of(category: str) -> str:
     """The colour of a category or a row of the GPU timeline; a plugin's follows from its name."""
     if not is_name(category):
         return GREY
-    known = _COLOUR_OF.get(category.lower())
-    if known is not None:
+    if known := _COLOUR_OF.get(category.lower()):
         return known
     number = zlib.crc32(category.encode(errors="replace"))
     hue, lightness = number % 360 / 360, (0.42, 0.54, 0.66)[number // 360 % 3]

@@ -17,17 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cleaned, fact_text
-from tracelens_ext.report.html_drawings import (
-    memory_figures,
-    roofline_figures,
-    time_axis_figures,
-)
+from tracelens_ext.report.html_drawings import memory_figures, roofline_figures, time_axis_figures
 from tracelens_ext.report.html_figures import (
     LOOK,
     Figure,
@@ -44,9 +40,7 @@ from tracelens_ext.report.html_tables import (
     headline,
     page_tables,
 )
-from tracelens_ext.report.html_text import (
-    json_for_script,
-)
+from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 
@@ -82,14 +76,6 @@ _DRAWINGS: dict[str, Callable[[Mapping[str, pd.DataFrame], pd.DataFrame], list[F
 }
 _SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
-
-
-class Fact(NamedTuple):
-    """A line of what was analysed."""
-
-    label: str
-    text: str
-    share: float | None = None  #: the value when it is a percentage, 0 to 100; else None
 
 
 def require_html_extra() -> None:
@@ -138,15 +124,14 @@ def page_of(
     facts = [_fact(label, value) for label, value in report.facts]
     page = render_page(
         title=cleaned(report.title),
-        subtitle=next((PurePath(f.text).name for f in facts if f.label == "Trace"), ""),
-        first=[f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS],
+        subtitle=next((PurePath(text).name for label, text, _ in facts if label == "Trace"), ""),
+        first=[f"{label}: {text}" for label, text, _ in facts if label in FIRST_FACTS],
         found=finding_cards(sheets, report.answers, report.source_url),
         cards=headline(sheets),
         notes=[cleaned(note) for note in notes],
         figures=[*figures, *page_figures(sheets, report.charts)],
         links=[(cleaned(name), address) for name, address in links],
-        coverage=[fact for fact in facts if fact.share is not None],
-        facts=[fact for fact in facts if fact.share is None],
+        facts=facts,
         tables=tables,
         sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
         pool=pool,
@@ -203,8 +188,8 @@ def render_page(
 
 
 def _template(name: str) -> str:
-    folder = resources.files("tracelens_ext.report") / "templates"
-    return (folder / name).read_text(encoding="utf-8")
+    path = resources.files("tracelens_ext.report") / "templates" / name
+    return path.read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -222,9 +207,10 @@ def _content_hash(script: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _fact(label: str, value: object) -> Fact:
-    """Show the value of a fact with the unit that its label tells."""
+def _fact(label: str, value: object) -> tuple[str, str, float | None]:
+    """Label and value of a fact, with the unit that its label tells; the percentage that it is."""
     text, shown = fact_text(label, value)
-    if shown is None or shown.unit.quantity is not Quantity.PERCENT or text.startswith("-"):
-        return Fact(cleaned(label), cleaned(text))
-    return Fact(cleaned(label), text, shown.largest if shown.largest <= 100 else None)
+    percent = shown is not None and shown.unit.quantity is Quantity.PERCENT
+    if shown is None or not percent or text.startswith("-") or shown.largest > 100:
+        return cleaned(label), cleaned(text), None
+    return cleaned(label), text, shown.largest

@@ -77,9 +77,8 @@ def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
     """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
-    parts: list[tuple[Any, pd.DataFrame]] = [((), whole)]
-    if keys:
-        parts = list(whole.groupby(keys, sort=False))
+    parts: list[tuple[Any, pd.DataFrame]]
+    parts = [*whole.groupby(keys, sort=False)] if keys else [((), whole)]
     figures: list[Figure] = []
     for number, (values, part) in enumerate(parts[:_MOST_FIGURES]):
         where = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
@@ -101,13 +100,12 @@ def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
         for column in map(str, frame.columns)
         if _is_category_time(column)
     }
-    order = sorted(found, key=lambda name: -float(found[name].sum()))
-    order = [name for name in order if found[name].any()]
-    most = len(order) if len(order) <= MOST_SERIES + 1 else MOST_SERIES
-    if rest := order[most:]:
-        name = f"({len(rest):,} others)"
-        found[name] = np.sum([found[each] for each in rest], axis=0)
-        order[most:] = [name]
+    some = [name for name in found if found[name].any()]
+    order = sorted(some, key=lambda name: -float(found[name].sum()))
+    if len(order) > MOST_SERIES + 1:
+        rest = order[MOST_SERIES:]
+        order[MOST_SERIES:] = [f"({len(rest):,} others)"]
+        found[order[-1]] = np.sum([found[each] for each in rest], axis=0)
     return [_Piece(name, colour_of(name), found[name]) for name in order]
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -214,12 +215,11 @@ class Card:
 def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     """Give the numbers that the tables allow, the most telling first."""
     cards = _timeline_cards(sheets.get("gpu_timeline"))
-    if category := _largest(sheets, _CATEGORY_TIMES):
-        name, detail = category
-        cards.append(Card("Top category", elided(name, _NAME), detail, colour_of(name), name))
-    if operation := _largest(sheets, _OPERATION_TIMES):
-        name, detail = operation
-        cards.append(Card("Top operation", elided(name, _NAME), detail, "#5b6472", name))
+    told = (("Top category", _CATEGORY_TIMES, ""), ("Top operation", _OPERATION_TIMES, "#5b6472"))
+    for label, places, colour in told:
+        if found := _largest(sheets, places):
+            name, detail = found
+            cards.append(Card(label, elided(name, _NAME), detail, colour or colour_of(name), name))
     return cards
 
 
@@ -278,11 +278,8 @@ def finding_cards(
 ) -> dict[str, object]:
     """What the page's template shows of the findings: a heading, cards, how many more there are.
 
-    Nothing without the sheet. Details are texts by kind of place, or `evidence`, each with the
-    address of its source.
-
-    `answers`: that of the sheet `findings` has the heading. `source_url`: where lines of Python
-    are, with `{path}` and `{line}`; empty if nowhere.
+    Nothing without the answer of the sheet. Details are texts by kind of place, or `evidence`, each
+    with the address of its source: `source_url`, with `{path}` and `{line}`; empty if nowhere.
     """
     answer = next((each for each in answers if each.sheet == _SHEET), None)
     if answer is None:
@@ -329,13 +326,11 @@ def check_source_url(url: str) -> None:
     """Refuse what is no place of sources."""
     from urllib.parse import urlsplit
 
-    try:
-        parts = urlsplit(url)
-        right = parts.scheme in ("http", "https") and parts.netloc and "{" not in parts.netloc
-    except ValueError:
-        right = False
-    if not right or "{path}" not in url:
-        raise UsageError(
-            f"--source-url {url!r}: write an address such as"
-            " 'https://github.com/NAME/REPOSITORY/blob/main/{path}#L{line}'"
-        )
+    with suppress(ValueError):
+        scheme, place, *_ = urlsplit(url)
+        if scheme in ("http", "https") and place and "{" not in place and "{path}" in url:
+            return
+    raise UsageError(
+        f"--source-url {url!r}: write an address such as"
+        " 'https://github.com/NAME/REPOSITORY/blob/main/{path}#L{line}'"
+    )

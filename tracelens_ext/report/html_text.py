@@ -10,6 +10,8 @@ import re
 
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.tables.short_names import cut_middle
 
 _HOVER_LINE = 60  # characters of a line in the box beside the pointer
 _HOVER_LINES = 12
@@ -17,15 +19,8 @@ _MS_PER_S = 1000.0
 
 _SIGNATURE = re.compile("::|<|^void ")
 
-_IN_SCRIPT = str.maketrans(
-    {
-        "<": "\\u003c",
-        ">": "\\u003e",
-        "&": "\\u0026",
-        "\u2028": "\\u2028",  # line ends to older readers of JavaScript
-        "\u2029": "\\u2029",
-    }
-)
+#: Also what ends lines to older readers of JavaScript.
+_IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 
 
 def json_for_script(value: object) -> str:
@@ -62,8 +57,6 @@ def elided_kernel_name(name: str, width: int) -> str:
 
 def elided(text: str, width: int) -> str:
     """Cut a text in its middle; the end of a kernel's name tells as much as its beginning."""
-    from tracelens_ext.tables.short_names import cut_middle
-
     return cut_middle(in_one_line(text), width)
 
 
@@ -98,6 +91,4 @@ def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False)
 
 def in_one_line(text: str) -> str:
     """Write a text for a label: what breaks lines, is invisible, or deceives, is an escape."""
-    from tracelens_ext.report.terminal import safe_text
-
     return cleaned(safe_text(" ".join(text.split())))

@@ -92,10 +92,8 @@ def _plain(value: object) -> object:
 
 
 def _escape(found: re.Match[str]) -> str:
-    character = found.group(0)
-    return (
-        character if character < "\x7f" else json.dumps(character)[1:-1].replace("\x7f", "\\u007f")
-    )
+    own = found[0]
+    return own if own < "\x7f" else json.dumps(own)[1:-1].replace("\x7f", "\\u007f")
 
 
 def _pieces(report: Report) -> Iterator[str]:

@@ -97,24 +97,26 @@ def manifest_files(folder: AnyPath) -> list[str]:
 
 def unfinished_note(folder: AnyPath) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
-    if not read_manifest(folder).get("unfinished"):
-        return []
     note = "a run was killed while it put its files in place here, which may be of two reports"
-    return [f"{folder}: {note}"]
+    return [f"{folder}: {note}"] if read_manifest(folder).get("unfinished") else []
 
 
 def read_manifest(folder: AnyPath) -> dict[str, object]:
     """The manifest of a folder; empty if it has none that this program wrote."""
-    path = Path(folder) / MANIFEST
-    try:
-        if not path.is_file():  # a pipe would never answer
-            return {}
-        with path.open("rb") as stream:
-            manifest = json.loads(stream.read(_MANIFEST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    ours = isinstance(manifest, dict) and manifest.get("generator") == GENERATOR
-    return manifest if ours else {}
+    with suppress(ValueError, RecursionError):
+        manifest = json.loads(_beginning(Path(folder) / MANIFEST, _MANIFEST_BYTES))
+        if isinstance(manifest, dict) and manifest.get("generator") == GENERATOR:
+            return manifest
+    return {}
+
+
+def _beginning(path: Path, size: int) -> bytes:
+    """The first bytes of a file; none of what is none or cannot be read."""
+    with suppress(OSError, ValueError):
+        if path.is_file():  # a pipe would never answer
+            with path.open("rb") as stream:
+                return stream.read(size)
+    return b""
 
 
 def may_replace(path: AnyPath) -> bool:
@@ -124,20 +126,9 @@ def may_replace(path: AnyPath) -> bool:
 
 def made_here(path: AnyPath) -> bool:
     """Whether a file carries the mark of this program's outputs; a demo trace does not."""
-    target = Path(path)
-    try:
-        if not target.is_file():  # a pipe would never answer
-            return False
-        with target.open("rb") as stream:
-            head = stream.read(_LOOK_BYTES)
-    except (OSError, ValueError):
-        return False
-    if head.startswith(_ZIP):
-        return _is_our_workbook(target)
-    return _MARK.match(head) is not None
-
-
-def _is_our_workbook(path: Path) -> bool:
+    head = _beginning(Path(path), _LOOK_BYTES)
+    if not head.startswith(_ZIP):
+        return _MARK.match(head) is not None
     try:
         with zipfile.ZipFile(path) as archive, archive.open(_CREATOR_PART) as stream:
             return _CREATOR in stream.read(_CREATOR_PART_BYTES)
@@ -272,10 +263,9 @@ def _take_over_rights(target: Path, beside: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    function = None
-    if sys.platform.startswith("linux"):
-        function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if function is None:
+    linux = sys.platform.startswith("linux")
+    function = linux and getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if not function:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     here, names = _AT_WORKING_FOLDER, (os.fsencode(one), os.fsencode(other))
     if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)):

@@ -63,12 +63,8 @@ PAGE: Final = "html"
 #: Files and folders to write, and what they are.
 Places = Mapping[Path, Format | Literal["html"]]
 #: What the name of an output file can end in, and the format that it means.
-FORMAT_OF_SUFFIX = {
-    ".xlsx": Format.xlsx,
-    ".json": Format.json,
-    ".md": Format.markdown,
-    ".markdown": Format.markdown,
-}
+FORMAT_OF_SUFFIX = {each.suffix: each for each in Format if not each.is_folder}
+FORMAT_OF_SUFFIX[".markdown"] = Format.markdown
 
 
 def require_format(chosen: Format | Literal["html"]) -> None:
@@ -180,30 +176,28 @@ def write_report(
             from tracelens_ext.report.excel import write_workbook
 
             write_workbook(path, report)
-        elif chosen in (Format.csv, Format.parquet):
+        elif Format(chosen).is_folder:
             from tracelens_ext.report.manifest import check_folder
             from tracelens_ext.report.table_files import file_names, write_tables
 
-            names = file_names(report.sheets, Format(chosen).suffix)
-            check_folder(path, names, inputs, force=force)
-            write_tables(path, report.sheets, Format(chosen).suffix)
+            suffix = Format(chosen).suffix
+            check_folder(path, file_names(report.sheets, suffix), inputs, force=force)
+            write_tables(path, report.sheets, suffix)
         else:
             with (
                 written_beside(path) as beside,
-                beside.open("w", encoding="utf-8", newline="\n") as stream,
+                beside.open("w", encoding="utf-8", newline="\n") as f,
             ):
-                stream.writelines(report_text(report, Format(chosen)))
+                f.writelines(report_text(report, Format(chosen)))
     return list(places)
 
 
 def report_text(report: Report, chosen: Format) -> Iterator[str]:
     """A report as JSON or Markdown, in pieces."""
-    if chosen is Format.json:
-        from tracelens_ext.report.json_text import json_text
+    from tracelens_ext.report.json_text import json_text
+    from tracelens_ext.report.markdown_text import markdown_text
 
-        return json_text(report)
-    if chosen is Format.markdown:
-        from tracelens_ext.report.markdown_text import markdown_text
-
-        return markdown_text(report)
-    raise ValueError(f"{chosen} is no text")
+    writers = {Format.json: json_text, Format.markdown: markdown_text}
+    if chosen not in writers:
+        raise ValueError(f"{chosen} is no text")
+    return writers[chosen](report)

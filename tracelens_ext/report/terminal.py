@@ -7,7 +7,7 @@ first, then the texts share what is left; columns that do not fit are named belo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -94,7 +94,14 @@ class FrameTable:
             yield Text(_plain(self._title, ascii_only=ascii_only), style="bold", no_wrap=True)
         shown, widths, folded = _layout(self._columns, options.max_width, self._name_width)
         yield _table(shown, widths, folded=folded, ascii_only=ascii_only)
-        for remark in self._remarks(shown):
+        remarks = []
+        if more := self._rows - (len(self._columns[0].cells) if self._columns else 0):
+            remarks.append(f"{more:,} more row{'s' if more > 1 else ''} not shown")
+        if left_out := [column.header for column in self._columns if column not in shown]:
+            if more := len(left_out[_NAMED:]):
+                left_out[_NAMED:] = [f"{more} more columns"]
+            remarks.append("too narrow to show: " + ", ".join(left_out))
+        for remark in remarks:
             yield Text(_plain(remark, ascii_only=ascii_only), style="dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -103,15 +110,6 @@ class FrameTable:
 
         del console
         return Measurement(min(_NAME_AT_LEAST, options.max_width), options.max_width)
-
-    def _remarks(self, shown: Sequence[_Column]) -> Iterator[str]:
-        more = self._rows - (len(self._columns[0].cells) if self._columns else 0)
-        if more:
-            yield f"{more:,} more row{'s' if more > 1 else ''} not shown"
-        if left_out := [column.header for column in self._columns if column not in shown]:
-            if more := len(left_out[_NAMED:]):
-                left_out[_NAMED:] = [f"{more} more columns"]
-            yield "too narrow to show: " + ", ".join(left_out)
 
 
 def frame_table(

@@ -259,7 +259,7 @@ def copies(work: GpuWork) -> pd.DataFrame:
     duration = work.duration[at]
     computed = (size > 0) & (duration > 0) & np.isnan(speed)
     speed[computed] = size[computed] / duration[computed]
-    names = [_direction(name) for name in trace.names]
+    names = [*map(_direction, trace.names)]
     frame = pd.DataFrame(
         {
             "start_ns": work.start[at],
@@ -290,10 +290,6 @@ def _direction(name: str) -> str:
     return "other"
 
 
-def _copy_bandwidth(work: GpuWork) -> pd.DataFrame | None:
-    return table if len(table := copy_bandwidth(work)) else None
-
-
 _of_counters = partial(Table, asked_by="counters")
 COUNTERS = [
     _of_counters(
@@ -320,7 +316,7 @@ COUNTERS = [
             max [GB/s]: likewise, the fastest
             bytes [bytes]: copied
             """,
-        table=_copy_bandwidth,
+        table=lambda work: table if len(table := copy_bandwidth(work)) else None,
         screen="Speed of copies, GB/s",
     ),
 ]

@@ -325,18 +325,16 @@ def read(source: TableSource | ByteSource) -> Trace:
     for piece in table.pieces:
         _add(piece, builder, devices)
     described = {each.ordinal: each for each in reversed(devices.values()) if each.name}
-    trace = builder.finish(
+    if not builder.present:
+        remedy = "record it again, with: nsys profile -t cuda,nvtx"
+        raise TraceFormatError(table.source, "holds no events", remedy)
+    return builder.finish(
         devices=tuple(described[number] for number in sorted(described)),
         path=table.source,
         format_name=FORMAT,
         bytes_read=source.bytes_read if isinstance(source, ByteSource) else 0,
         notes=("The table has no launches, so all GPU events are unlinked.",),
     )
-    if not trace.provenance.present:
-        raise TraceFormatError(
-            table.source, "holds no events", "record it again, with: nsys profile -t cuda,nvtx"
-        )
-    return trace
 
 
 def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> None:
@@ -366,8 +364,8 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
     rows = np.arange(count)
     builder.add(
         {
-            "ts": _filled(piece.nanoseconds("start"), MISSING_NS),
-            "dur": _filled(piece.nanoseconds("duration"), MISSING_NS),
+            "ts": _filled(piece.nanoseconds("start")),
+            "dur": _filled(piece.nanoseconds("duration")),
             "name": builder.names.codes(known, len(known))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
             "thread": thread,
@@ -378,12 +376,12 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
     )
 
 
+def _filled(values: Sequence[int | None]) -> Int64Array:
+    """Numbers; `MISSING_NS` for those that are missing: the builder counts out such times."""
+    return np.array([MISSING_NS if value is None else value for value in values], dtype=np.int64)
+
+
 def _ids(values: Sequence[int | None]) -> Int64Array:
     """Ids; `NONE` for one that is missing or no id."""
-    ids = _filled(values, NONE)
+    ids = _filled(values)
     return np.where((ids < 0) | (ids >= _MOST_ID), NONE, ids)
-
-
-def _filled(values: Sequence[int | None], missing: int) -> Int64Array:
-    """Numbers; `MISSING_NS` for times that are missing, which the builder counts out."""
-    return np.array([missing if value is None else value for value in values], dtype=np.int64)

@@ -7,8 +7,7 @@ A global id packs, from the top: 8 bits of hardware, 8 of a virtual machine, 24 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -62,12 +61,7 @@ class Places:
     ) -> tuple[Int64Array, Int64Array]:
         """The entry of `threads`, a process's stream, and the device of each GPU event, (m,)."""
         device = of_rows(self._device, global_pid, device)
-        code = self._threads.__getitem__
-        thread = of_rows(
-            lambda pid, gpu, queue: code((self._process_of_gpu(pid), f"GPU {gpu} stream {queue}")),
-            *(global_pid, device, stream),
-        )
-        return thread, device
+        return of_rows(self._stream, global_pid, device, stream), device
 
     def _thread(self, global_tid: int) -> tuple[int | str, int | str]:
         if global_tid == MISSING:
@@ -85,10 +79,13 @@ class Places:
             self._processes[number] = pid if is_first else f"{pid} on machine {index + 1}"
         return self._processes[number]
 
-    def _process_of_gpu(self, global_pid: int) -> int | str:
+    def _stream(self, global_pid: int, device: int, stream: int) -> int:
+        process: int | str = UNKNOWN
         if global_pid != MISSING:
-            return self._process(global_pid >> PROCESS_SHIFT)
-        return next(iter(self._processes.values())) if len(self._processes) == 1 else UNKNOWN
+            process = self._process(global_pid >> PROCESS_SHIFT)
+        elif len(self._processes) == 1:
+            (process,) = self._processes.values()
+        return self._threads[process, f"GPU {device} stream {stream}"]
 
     def _device(self, global_pid: int, ordinal: int) -> int:
         if global_pid == MISSING or ordinal < 0:
@@ -97,9 +94,8 @@ class Places:
 
     def name(self, labels: Labels) -> None:
         """Give the processes and threads of events the names that the export has for them."""
-        processes = self._ids("PROCESSES", "globalPid")
         names = self._database.words("PROCESSES", "name")
-        for global_pid, name in zip(processes, names, strict=True):
+        for global_pid, name in zip(self._first("PROCESSES", "globalPid"), names, strict=True):
             process = self._processes.get(global_pid >> PROCESS_SHIFT)
             if process is not None and name:
                 labels.processes.setdefault(process, name)
@@ -116,7 +112,7 @@ class Places:
         found: dict[int, Device] = {}
         for table, columns in _DEVICES.items():
             names = self._database.words(table, "name")
-            told = [self._first(table, choice.split("|")) for choice in columns.split()]
+            told = [self._first(table, *choice.split("|")) for choice in columns.split()]
             for name, machine, ordinal, major, minor, *sizes in zip(names, *told, strict=True):
                 index = self._machines.get(machine >> _MACHINE_SHIFT, 0)
                 number = max(ordinal, 0) + index * DEVICES_A_MACHINE
@@ -127,14 +123,10 @@ class Places:
                 found.setdefault(number, Device(number, name, units, warp, memory, *rates))
         return tuple(found[number] for number in sorted(found))
 
-    def _first(self, table: str, choice: Sequence[str]) -> list[int]:
+    def _first(self, table: str, *choice: str) -> list[int]:
         """The first of some columns in which there is anything."""
-        read = [self._ids(table, column) for column in choice]
+        read: list[list[int]] = [c.tolist() for c in self._database.whole(table, *choice).values()]
         return next((ids for ids in read if any(n != MISSING for n in ids)), read[0])
-
-    def _ids(self, table: str, column: str) -> list[int]:
-        numbers: list[int] = self._database.whole(table, column)[column].tolist()
-        return numbers
 
 
 def _scaled(value: int, least: int) -> int:
@@ -151,19 +143,9 @@ _EMITTED = re.compile(
 
 #: `copyKind` → how the newer exports label it (`ENUM_CUDA_MEMCPY_OPER`), whatever the version.
 _COPY_KINDS = (
-    "Unknown",
-    "Host-to-Device",
-    "Device-to-Host",
-    "Host-to-Array",
-    "Array-to-Host",
-    "Array-to-Array",
-    "Array-to-Device",
-    "Device-to-Array",
-    "Device-to-Device",
-    "Host-to-Host",
-    "Peer-to-Peer",
-    "Unified Host-to-Device",
-    "Unified Device-to-Host",
+    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
+    *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host"),
+    *("Peer-to-Peer", "Unified Host-to-Device", "Unified Device-to-Host"),
     "Unified Device-to-Device",
 )
 MEMSET_NAME = "[CUDA memset]"
@@ -204,7 +186,7 @@ DOMAIN, CATEGORY = "NVTX domain", "NVTX category"
 _NO_TEXT = b"(no text)"
 #: The trace's own word for an event's kind.
 _STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
-_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category", "textId")
+_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category")
 
 
 class NvtxRanges:
@@ -215,62 +197,52 @@ class NvtxRanges:
     """
 
     def __init__(self, database: NsysDatabase, builder: TraceBuilder, places: Places) -> None:
-        self._database = database
-        self._builder = builder
-        self._places = places
-        self._about = cache(self._about_text)
+        self._database, self._builder, self._places = database, builder, places
         self.open_ranges = 0
 
     def read(self) -> None:
         """Add all of them."""
         domains = self._named(_DOMAIN, "domainId")
         categories = self._named(_CATEGORY, "domainId", "category")
-        texts = self._database.texts(NVTX, "text")
-        for chunk in self._database.chunks(NVTX, _COLUMNS):
-            own = list(islice(texts, len(chunk["start"])))
-            naming = np.isin(chunk["eventType"], _NAMING)
-            rows = np.flatnonzero(np.isin(chunk["eventType"], (_MARK, _PUSH_POP, _START_END)))
-            others = len(own) - len(rows) - int(naming.sum())
-            self._builder.metadata_events += int(naming.sum())
+        for chunk, texts in self._chunks(_COLUMNS):
+            naming = int(np.isin(chunk["eventType"], _NAMING).sum())
+            rows = np.flatnonzero(np.isin(chunk["eventType"], list(_STYLES)))
+            others = len(texts) - len(rows) - naming
+            self._builder.metadata_events += naming
             self._builder.dropped["an NVTX event that is no range and no mark"] += others
             if not len(rows):
                 continue
-            if len(rows) < len(own):
-                chunk = {name: column[rows] for name, column in chunk.items()}
-                own = [own[row] for row in rows.tolist()]
-            process = chunk["globalTid"] >> PROCESS_SHIFT
-            domain = process, chunk["domainId"]
+            chunk = {name: column[rows] for name, column in chunk.items()}
+            domain = chunk["globalTid"] >> PROCESS_SHIFT, chunk["domainId"]
             told = {
                 DOMAIN: self._group(domains, "domain", *domain),
                 CATEGORY: self._group(categories, "category", *domain, chunk["category"]),
             }
-            self._add(chunk, self._filled(own, chunk["textId"]), told)
+            self._add(chunk, [texts[row] for row in rows.tolist()], told)
 
-    def _filled(self, own: Sequence[bytes | None], text_id: Int64Array) -> list[bytes]:
-        """The text of each event: its own, else the registered one."""
-        lacking = [at for at, text in enumerate(own) if not text]
-        texts = [text or _NO_TEXT for text in own]
-        found = self._database.strings(text_id[lacking]) if lacking else []
-        for at, text in zip(lacking, found, strict=True):
-            if text:
-                texts[at] = text.encode()
-        return texts
+    def _chunks(
+        self, columns: tuple[str, ...], where: str = ""
+    ) -> Iterator[tuple[dict[str, Int64Array], list[bytes]]]:
+        """Events, and the text of each: its own, else the registered one."""
+        own = self._database.texts(NVTX, "text", where)
+        for chunk in self._database.chunks(NVTX, (*columns, "textId"), where):
+            texts = list(islice(own, len(chunk["textId"])))
+            lacking = [at for at, text in enumerate(texts) if not text]
+            found = self._database.strings(chunk["textId"][lacking]) if lacking else []
+            for at, text in zip(lacking, found, strict=True):
+                texts[at] = text.encode() if text else None
+            yield chunk, [text or _NO_TEXT for text in texts]
 
     def _named(self, event_type: int, *columns: str) -> Names:
         """What a process calls its domains or categories: (process, id …) → JSON text."""
-        if "eventType" not in self._database.tables.get(NVTX, ()):
-            return {}
-        where = f" WHERE eventType = {event_type}"
-        own = list(self._database.texts(NVTX, "text", where))
         names: Names = {}
-        at = 0
-        for chunk in self._database.chunks(NVTX, ("globalTid", "textId", *columns), where):
-            process = (chunk["globalTid"] >> PROCESS_SHIFT).tolist()
-            keys = zip(process, *(chunk[name].tolist() for name in columns), strict=True)
-            texts = self._filled(own[at : at + len(process)], chunk["textId"])
-            at += len(process)
-            for key, text in zip(keys, texts, strict=True):
-                names[key] = msgspec.json.encode(text.decode("utf-8", "replace"))
+        if "eventType" in self._database.tables.get(NVTX, ()):
+            where = f" WHERE eventType = {event_type}"
+            for chunk, texts in self._chunks(("globalTid", *columns), where):
+                process = (chunk["globalTid"] >> PROCESS_SHIFT).tolist()
+                keys = zip(process, *(chunk[name].tolist() for name in columns), strict=True)
+                for key, text in zip(keys, texts, strict=True):
+                    names[key] = msgspec.json.encode(text.decode("utf-8", "replace"))
         return names
 
     def _group(self, names: Names, what: str, *key: Int64Array) -> Int64Array:
@@ -305,7 +277,7 @@ class NvtxRanges:
             chunk, name, kind, thread, category, numbers, {"Input Dims": dims} | groups
         )
 
-    def _about_text(self, text: bytes) -> tuple[int, ...]:
+    def _about(self, text: bytes) -> tuple[int, ...]:
         """Codes and numbers of what a text says: name, kind, call, sequence, shapes; or `NONE`."""
         kind, call, sequence, dims = EventKind.USER_ANNOTATION, NONE, NONE, NONE
         if operation := emitted_op(text):

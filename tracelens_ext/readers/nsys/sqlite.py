@@ -61,10 +61,10 @@ class NsysDatabase(Database):
 
     def meta_data(self) -> dict[str, str]:
         """What the export says about itself, by name."""
-        for table in _META_DATA:
-            if names := self.words(table, "name"):
-                return dict(zip(names, self.words(table, "value"), strict=True))
-        return {}
+        tables = (
+            zip(self.words(t, "name"), self.words(t, "value"), strict=True) for t in _META_DATA
+        )
+        return next(filter(None, map(dict, tables)), {})
 
     def diagnostics(self) -> list[str]:
         """The warnings and errors of the recording, each once."""
@@ -101,16 +101,13 @@ def read(source: ByteSource) -> Trace:
         nullcontext(source.file_or_bytes()) if is_export else _exported(source) as export,
         NsysDatabase(source.path, export) as database,
     ):
-        if not any(map(database.has_rows, _OF_CUDA)):
-            raise _without_cuda(database)
-        return _Export(database, source.progress).read()
-
-
-def _without_cuda(database: NsysDatabase) -> TraceFormatError:
-    recorded = [name for name in (NVTX, "OSRT_API", "COMPOSITE_EVENTS") if database.has_rows(name)]
-    has = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
-    problem = f"is a recording of Nsight Systems without CUDA events ({has})"
-    return TraceFormatError(database.path, problem, "record with `nsys profile -t cuda,nvtx`")
+        if any(map(database.has_rows, _OF_CUDA)):
+            return _Export(database, source.progress).read()
+        recorded = filter(database.has_rows, (NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
+        told = " and ".join(recorded)
+        has = f"it has {told}" if told else "its tables are empty"
+        problem = f"is a recording of Nsight Systems without CUDA events ({has})"
+        raise TraceFormatError(database.path, problem, "record with `nsys profile -t cuda,nvtx`")
 
 
 class _Export:
@@ -300,15 +297,11 @@ def _export(path: str, made: Path, chosen: str | None) -> None:
 
 
 def _program(path: str, chosen: str | None) -> str:
-    found = shutil.which(chosen or "nsys")
-    if found is not None:
+    if found := shutil.which(chosen or "nsys"):
         return found
-    name = Path(path)
-    why = (
-        f"there is no program {chosen} to convert it"
-        if chosen
-        else "the program `nsys`, which converts it, is not on the PATH"
-    )
+    name, why = Path(path), "the program `nsys`, which converts it, is not on the PATH"
+    if chosen:
+        why = f"there is no program {chosen} to convert it"
     raise TraceFormatError(
         path,
         f"is a report of Nsight Systems, and {why}",

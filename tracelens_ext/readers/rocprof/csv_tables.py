@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -94,13 +93,11 @@ def read(source: ByteSource) -> Trace:
         tables = [_opened(source)]
         for path in _beside(source.file):
             try:
-                tables.append(
-                    _opened(opened.enter_context(ByteSource(path, reading=source.reading)))
-                )
+                beside = opened.enter_context(ByteSource(path, reading=source.reading))
+                tables.append(_opened(beside))
             except TraceError as error:
-                records.notes.append(
-                    f"{path.name}, which is beside it, is left out: {error.problem}."
-                )
+                said = f"{path.name}, which is beside it, is left out: {error.problem}."
+                records.notes.append(said)
         reader = TableReader(records)
         for table in sorted(tables, key=lambda table: table.kind):
             reader.read(table)
@@ -113,47 +110,38 @@ def _beside(file: Path | None) -> list[Path]:
     found = _TABLE.fullmatch(file.name) if file is not None else None
     if file is None or found is None:
         return []
-    try:
-        names = sorted(file.absolute().parent.iterdir())
-    except OSError:  # a folder that cannot be listed
-        return []
-    same = [
-        path
-        for path in names
-        if (other := _TABLE.fullmatch(path.name)) and other[1] == found[1] and path.is_file()
-    ]
+    same = []
+    with suppress(OSError):  # a folder that cannot be listed
+        for path in sorted(file.absolute().parent.iterdir()):
+            other = _TABLE.fullmatch(path.name)
+            if other and other[1] == found[1] and path.is_file():
+                same.append(path)
     if not any(path.name.removesuffix(".gz") == found[1] + _KERNELS for path in same):
         return []
     return [path for path in same if path.name != file.name]
 
 
-@dataclass(frozen=True)
 class _Table:
-    """A table whose titles were read."""
+    """A table whose titles were read; `kind` says which, `NONE` for no known one."""
 
-    source: ByteSource
-    kind: int
-    places: dict[str, int]  #: title in lower case → place
-    width: int  #: how many titles there are
-    rows: Iterator[tuple[int, list[str]]]
+    def __init__(
+        self, source: ByteSource, titles: Sequence[str], rows: Iterator[tuple[int, list[str]]]
+    ) -> None:
+        self.source, self.width, self.rows = source, len(titles), rows
+        self.places = {title.strip().casefold(): place for place, title in enumerate(titles)}
+        for title, same in _EARLIER.items():
+            if title in self.places:
+                self.places.setdefault(same, self.places[title])
+        self.kind = next((kind for kind, wanted in _TITLES if wanted <= {*self.places}), NONE)
 
 
 def _opened(source: ByteSource) -> _Table:
     rows = rows_of(source, f"record with: {RECORD}")
-    _, titles = next(rows, (0, []))
-    places = {title.strip().casefold(): place for place, title in enumerate(titles)}
-    for title, same in _EARLIER.items():
-        if title in places:
-            places.setdefault(same, places[title])
-    if (kind := _kind_of(places)) != NONE:
-        return _Table(source, kind, places, len(titles), rows)
+    table = _Table(source, next(rows, (0, []))[1], rows)
+    if table.kind != NONE:
+        return table
     problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
     raise TraceFormatError(source.path, problem, f"record with: {RECORD} --output-format csv")
-
-
-def _kind_of(titles: Iterable[str]) -> int:
-    """Which table has these titles, `NONE` for no known one."""
-    return next((kind for kind, wanted in _TITLES if wanted <= {*titles}), NONE)
 
 
 class _Piece:
@@ -215,8 +203,7 @@ class TableReader:
         self, source: ByteSource, titles: Sequence[str], rows: Iterable[list[str]]
     ) -> None:
         """Add the rows of a table that is no file of its own."""
-        places = {title: place for place, title in enumerate(titles)}
-        self.read(_Table(source, _kind_of(places), places, len(titles), enumerate(rows)))
+        self.read(_Table(source, titles, enumerate(rows)))
 
     def _add_sums(self, piece: _Piece) -> None:
         """Add as many calls of each kernel as are told, in a row, each of mean duration."""
@@ -246,12 +233,11 @@ class TableReader:
 
     def _pieces(self, table: _Table) -> Iterator[_Piece]:
         count = 0
-        rows = table.rows
         while True:
             some: list[list[str]] = []
             damage: TraceCutOffError | None = None
             try:
-                for _, row in islice(rows, _ROWS_AT_ONCE):
+                for _, row in islice(table.rows, _ROWS_AT_ONCE):
                     some.append(row)
             except TraceFormatError as error:
                 damage = TraceCutOffError(error.path, error.problem, AGAIN)
@@ -261,10 +247,8 @@ class TableReader:
                 some.pop()
                 damage = TraceCutOffError(table.source.path, "its last line is cut off", AGAIN)
             whole = [row for row in some if len(row) == table.width]
-            self._records.drop(
-                "rows with more or fewer cells than titles",
-                sum(len(row) > 0 for row in some) - len(whole),
-            )
+            odd = sum(len(row) > 0 for row in some) - len(whole)
+            self._records.drop("rows with more or fewer cells than titles", odd)
             count += len(whole)
             if whole:
                 yield _Piece(table, whole)

@@ -22,7 +22,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, distinct_rows, looked_up
-from tracelens_ext.readers.json_events import ANY_CUT, SLICE_BYTES, EventStream
+from tracelens_ext.readers.json_events import ANY_CUT, EventStream
 from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
@@ -148,14 +148,12 @@ def _type_of(path: tuple[str, ...]) -> type:
 
 def read(source: ByteSource) -> Trace:
     """Read a document."""
-    records = RocprofRecords()
-    decoder = _Decoder(records)
-    stream = _RecordStream(source, decoder, SLICE_BYTES)
-    for items in stream:
-        decoder.process.take(decoder.path, items)
-    decoder.end_process()
-    present = records.builder.present
-    records.notes += salvage_notes(source, stream.damage, stream.place, present)
+    document = _Document(source)
+    records = document.records
+    for items in document:
+        document.take(items)
+    document.end_process()
+    records.notes += salvage_notes(source, document.damage, document.place, records.builder.present)
     return records.finish(source.path, FORMAT, source.bytes_read)
 
 
@@ -174,42 +172,37 @@ def from_document(
         return read(source)
 
 
-class _Decoder:
-    """Decodes the items of a list that `path` says, such as `("buffer_records", "hip_api")`."""
-
-    def __init__(self, records: RocprofRecords) -> None:
-        self._records = records
-        self._decoder_of = cache(lambda kind: msgspec.json.Decoder(list.__class_getitem__(kind)))
-        self.path: tuple[str, ...] = ()
-        self._count = 0
-        self.process = _Process(records, 0)
-
-    def end_process(self) -> None:
-        """The next items are of another process."""
-        self.process.finish()
-        self._count += 1
-        self.process = _Process(self._records, self._count)
-
-    def decode(self, text: bytes) -> list[Any]:
-        items: list[Any] = self._decoder_of(_type_of(self.path)).decode(text)
-        return items
-
-    def repair(self, events: list[object]) -> list[Any]:
-        """Items with texts for numbers, say; those of another form are counted."""
-        found: list[Any] = []
-        for event in events:
-            with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
-                text = msgspec.json.encode(plain(event))
-                found.append(msgspec.json.decode(text, type=_type_of(self.path), strict=False))
-        self._records.drop("records of another form", len(events) - len(found))
-        return found
+@cache
+def _decoder_of(kind: type) -> msgspec.json.Decoder[list[Any]]:
+    return msgspec.json.Decoder(list.__class_getitem__(kind))
 
 
-class _RecordStream(EventStream[list[Any]]):
-    """The items of all lists of all processes of a document."""
+class _Document(EventStream[list[Any]]):
+    """The items of all lists of all processes of a document, which it decodes itself.
 
-    _decoder: _Decoder
-    _path: tuple[str, ...] = ()
+    The records of a process are columns until all that they refer to is known.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        super().__init__(source, self)
+        self.records = RocprofRecords()
+        self._path: tuple[str, ...] = ()
+        self._list_path: tuple[str, ...] = ()  # such as `("buffer_records", "hip_api")`
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        self._process = object()
+        self._metadata: object = None
+        self._agents: dict[int, Agent] = {}
+        self._symbols: dict[int, Symbol] = {}
+        self._operations: list[Operations] = []
+        self._messages: dict[int, str] = {}
+        self._handles: Interner[int] = Interner()
+        self._columns: dict[EventKind, dict[str, list[Int64Array]]] = {
+            kind: defaultdict(list) for kind in _COLUMNS
+        }
+
+    # What is where.
 
     def _member(self, key: str) -> Iterator[list[Any]]:
         outer, self._path = self._path, (*self._path, key)
@@ -223,16 +216,16 @@ class _RecordStream(EventStream[list[Any]]):
         elif opening == b"[" and path:
             yield from self._list(path)
         elif path == ("metadata",):
-            self._decoder.process.metadata = self._value()
+            self._metadata = self._value()
         else:
             self._value()
         self._path = outer
 
     def _list(self, path: tuple[str, ...]) -> Iterator[list[Any]]:
+        self._list_path = path
         if path[0] == "buffer_records" and not self.found_events:
             self.found_events = True
             self._count = 0  # of records, and not of what they refer to
-        self._decoder.path = path
         # A slice that was read for a short list before this one is read again.
         self._source.unread(self._rest[1:])
         self._rest, self._at_end, self._cut = self._rest[:1], False, ANY_CUT
@@ -246,7 +239,7 @@ class _RecordStream(EventStream[list[Any]]):
         while (byte := self._next_byte()) == b"{":
             self._rest = self._rest[1:]
             yield from self._object()
-            self._decoder.end_process()
+            self.end_process()
             if self._next_byte() == b",":
                 self._rest = self._rest[1:]
         if not byte:
@@ -255,24 +248,25 @@ class _RecordStream(EventStream[list[Any]]):
             self._refuse("is not valid JSON", "record the trace again or repair the file")
         self._rest = self._rest[1:]
 
+    # Items of the list that `_list_path` says.
 
-class _Process:
-    """The records of one process, as columns until all that they refer to is known."""
+    def decode(self, text: bytes) -> list[Any]:
+        return _decoder_of(_type_of(self._list_path)).decode(text)
 
-    def __init__(self, records: RocprofRecords, number: int) -> None:
-        self._records, self._number = records, number
-        self.metadata: object = None
-        self._agents: dict[int, Agent] = {}
-        self._symbols: dict[int, Symbol] = {}
-        self._operations: list[Operations] = []
-        self._messages: dict[int, str] = {}
-        self._handles: Interner[int] = Interner()
-        self._columns: dict[EventKind, dict[str, list[Int64Array]]] = {
-            kind: defaultdict(list) for kind in _COLUMNS
-        }
+    def repair(self, events: list[object]) -> list[Any]:
+        """Items with texts for numbers, say; those of another form are counted."""
+        kind = _type_of(self._list_path)
+        found: list[Any] = []
+        for event in events:
+            with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+                text = msgspec.json.encode(plain(event))
+                found.append(msgspec.json.decode(text, type=kind, strict=False))
+        self.records.drop("records of another form", len(events) - len(found))
+        return found
 
-    def take(self, path: tuple[str, ...], items: list[Any]) -> None:
-        """Take items of a list."""
+    def take(self, items: list[Any]) -> None:
+        """Take items."""
+        path = self._list_path
         kind = _type_of(path)
         if kind in _RECORDS:
             of_kind = _RECORDS[kind]
@@ -290,32 +284,34 @@ class _Process:
         elif kind is Message:
             self._messages |= {item.key: item.value for item in items}
         elif path[0] in ("buffer_records", "callback_records"):
-            self._records.drop(_LEFT_OUT.get(path[-1], "records of another kind"), len(items))
+            self.records.drop(_LEFT_OUT.get(path[-1], "records of another kind"), len(items))
 
-    def finish(self) -> None:
-        """Add the records to the trace."""
-        about = self.metadata if isinstance(self.metadata, dict) else {}
+    # A process.
+
+    def end_process(self) -> None:
+        """Add its records to the trace; what follows is of another one."""
+        about = self._metadata if isinstance(self._metadata, dict) else {}
         pid, command, node = about.get("pid"), about.get("command"), about.get("node")
         words = map(str, command) if isinstance(command, list) else ()
         machine = str(node.get("machine_id")) if isinstance(node, dict) else ""
         devices = {
-            handle: self._records.device(machine, agent.logical_node_type_id)
+            handle: self.records.device(machine, agent.logical_node_type_id)
             for handle, agent in self._agents.items()
             if agent.type == _GPU and 0 <= agent.logical_node_type_id < MOST_GPUS
         }
         for handle, device in devices.items():
-            self._records.describe(self._agents[handle].device(device))
+            self.records.describe(self._agents[handle].device(device))
         label = pid if isinstance(pid, int) else "?", encodable(" ".join(words))
         handles = list(self._handles)
         numbers = np.array([h if 0 <= h < MOST_ID else NONE for h in handles], dtype=np.int64)
         device_of = np.array([devices.get(handle, NONE) for handle in handles], dtype=np.int64)
-        builder = self._records.builder
+        builder = self.records.builder
         for kind, pieces in self._columns.items():
             if not pieces:
                 continue
             columns = {name: np.concatenate(column) for name, column in pieces.items()}
             columns["process"] = np.full_like(
-                columns["start"], self._records.process(self._number, *label)
+                columns["start"], self.records.process(self._process, *label)
             )
             if kind == EventKind.KERNEL:
                 columns["name"] = looked_up(columns["kernel"], self._kernel_names)
@@ -326,18 +322,19 @@ class _Process:
                 self._name(columns)
             if kind == EventKind.MEMCPY:
                 ends = (device_of[columns[f"{end} handle"]] for end in ("source", "target"))
-                columns["device"] = self._records.device_of_copy(columns["name"], *ends)
+                columns["device"] = self.records.device_of_copy(columns["name"], *ends)
                 columns["lane"] = numbers[columns["stream handle"]]
             elif kind == EventKind.RUNTIME:
-                markers = self._records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
+                markers = self.records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
                 for row in np.flatnonzero(markers).tolist():
                     if message := self._messages.get(int(columns["correlation"][row])):
                         columns["name"][row] = builder.names[message]
-            self._records.add(kind, columns)
+            self.records.add(kind, columns)
+        self._begin_process()
 
     def _name(self, columns: dict[str, Int64Array]) -> None:
         """Add the codes of each record's kind, and of its operation: they are indices in tables."""
-        builder = self._records.builder
+        builder = self.records.builder
         distinct, number = distinct_rows(columns["kind"], columns["operation"])
         codes = []
         for kind, operation in distinct:
@@ -354,5 +351,5 @@ class _Process:
         for number in ids.tolist():
             found = self._symbols.get(number, Symbol())
             shown = found.formatted_kernel_name or found.demangled_kernel_name or found.kernel_name
-            codes.append(self._records.builder.names[kernel_name(shown, number)])
+            codes.append(self.records.builder.names[kernel_name(shown, number)])
         return codes

@@ -9,7 +9,7 @@ JSON `source/lib/output/generateJSON.cpp` of ROCprofiler-SDK.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -78,14 +78,6 @@ def kernel_name(text: str | None, number: int) -> str:
     return text or NO_NAME
 
 
-def call_kind(domain: str) -> EventKind:
-    """What records of a domain are, such as `HIP_RUNTIME_API_EXT`, `marker_api`."""
-    word = domain.casefold()
-    if "marker" in word:
-        return EventKind.USER_ANNOTATION
-    return EventKind.DRIVER if "hsa" in word else EventKind.RUNTIME
-
-
 class RocprofRecords:
     """Collects records, with codes of its `builder`, and makes the trace; `notes` are sentences."""
 
@@ -123,14 +115,13 @@ class RocprofRecords:
         """Give a thread its name."""
         self._labels.threads[self._processes[process], thread] = name
 
-    def names(self, texts: Iterable[str | None]) -> list[int]:
-        """The codes of names of calls, ranges and copies."""
-        return [self.builder.names[text or NO_NAME] for text in texts]
-
     def kinds(self, domain: Int64Array) -> Int64Array:
-        """What records of these domains, codes of `categories`, are; shape as `domain`."""
-        kinds = [int(call_kind(word)) for word in self.builder.categories]
-        return np.array(kinds, dtype=np.int64)[domain]
+        """What records of domains such as `HIP_RUNTIME_API_EXT`, as codes, are; same shape."""
+        words = [word.casefold() for word in self.builder.categories]
+        markers = np.array(["marker" in word for word in words], dtype=bool)[domain]
+        driver = np.array(["hsa" in word for word in words], dtype=bool)[domain]
+        calls = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
+        return np.where(markers, EventKind.USER_ANNOTATION, calls)
 
     def add(self, what: EventKind, columns: Mapping[str, Int64Array]) -> None:
         """Add dispatches (`KERNEL`), copies (`MEMCPY`), or else calls, ranges and marks.
@@ -168,8 +159,7 @@ class RocprofRecords:
         """The GPU (`NONE`: a CPU) of copies: the target if their name says so, or the source."""
         to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
         first, other = np.where(to_device, target, source), np.where(to_device, source, target)
-        device: Int64Array = np.where(first == NONE, other, first)
-        return device
+        return np.where(first == NONE, other, first)
 
     def drop(self, reason: str, count: int) -> None:
         """Count records that are left out."""
@@ -206,6 +196,4 @@ def _blocks(geometry: list[Int64Array]) -> Int64Array:
     """How many blocks dispatches have, `NONE` where the first dimension is not told, (n,)."""
     items, block = np.clip(geometry[:3], 1, 2**40), np.clip(geometry[3:], 1, 2**20)
     blocks = np.minimum(-(-items // block), 2**20).prod(axis=0)  # no more are needed to fill a GPU
-    told = (geometry[0] > 0) & (geometry[3] > 0)
-    result: Int64Array = np.where(told, blocks, NONE)
-    return result
+    return np.where((geometry[0] > 0) & (geometry[3] > 0), blocks, NONE)

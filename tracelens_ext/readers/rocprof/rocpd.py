@@ -22,7 +22,7 @@ import numpy as np
 
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import looked_up
+from tracelens_ext.readers.builder import looked_up, of_rows
 from tracelens_ext.readers.rocprof.csv_tables import TableReader
 from tracelens_ext.readers.rocprof.records import (
     ALLOCATION,
@@ -36,7 +36,7 @@ from tracelens_ext.readers.rocprof.records import (
 )
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
-from tracelens_ext.text import json_value, one_line
+from tracelens_ext.text import NO_NAME, json_value, one_line
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
 Columns = dict[str, Int64Array]
@@ -74,15 +74,13 @@ def read(source: ByteSource) -> Trace:
             if source.progress is not None:
                 source.progress(database.size * number // len(guids), database.size)
             _Tables(database, guid, records).read()
-        versions = {v for guid in guids if (v := _schema_version(database, guid))}
-        version = f" (schema {', '.join(sorted(versions))})" if versions else ""
-        return records.finish(source.path, FORMAT + version, database.size)
-
-
-def _schema_version(database: RocpdDatabase, guid: str) -> str:
-    table = f"rocpd_metadata{guid}"
-    values = zip(database.words(table, "tag"), database.words(table, "value"), strict=True)
-    return next((value for tag, value in values if tag == "schema_version"), "")
+        versions = set()
+        for table in (f"rocpd_metadata{guid}" for guid in guids):
+            about = zip(database.words(table, "tag"), database.words(table, "value"), strict=True)
+            versions.add(next((value for tag, value in about if tag == "schema_version"), ""))
+        told = ", ".join(sorted(filter(None, versions)))
+        form = f"{FORMAT} (schema {told})" if told else FORMAT
+        return records.finish(source.path, form, database.size)
 
 
 class _Tables:
@@ -176,7 +174,7 @@ class _Tables:
         return self._processes[row]
 
     def _device_of(self, agents: Int64Array) -> Int64Array:
-        return looked_up(agents, lambda ids: [self._agents.get(i, NONE) for i in ids.tolist()])
+        return of_rows(lambda agent: self._agents.get(agent, NONE), agents)
 
     # Records.
 
@@ -191,9 +189,7 @@ class _Tables:
             event = _at(self._events, chunk["event_id"], "stack_id", "category_id")
             chunk["correlation"] = event["stack_id"]
             chunk["domain"] = looked_up(event["category_id"], self._domains)
-            chunk["process"] = looked_up(
-                chunk["pid"], lambda rows: list(map(self._process, rows.tolist()))
-            )
+            chunk["process"] = of_rows(self._process, chunk["pid"])
             yield chunk
 
     def _domains(self, categories: Int64Array) -> list[int]:
@@ -203,9 +199,11 @@ class _Tables:
         return [self._builder.categories[n or ""] for n in self._look_up(*named, categories)]
 
     def _names(self, ids: Int64Array) -> Int64Array:
-        return looked_up(
-            ids, lambda own: self._records.names(self._look_up(_STRING, "string", own))
-        )
+        def find(own: Int64Array) -> list[int]:
+            texts = self._look_up(_STRING, "string", own)
+            return [self._builder.names[text or NO_NAME] for text in texts]
+
+        return looked_up(ids, find)
 
     def _add_calls(self, chunk: Columns) -> None:
         chunk["name"] = self._names(chunk["name_id"])
@@ -215,7 +213,9 @@ class _Tables:
         rows = np.flatnonzero((kinds == EventKind.USER_ANNOTATION) & roctx[chunk["name"]])
         texts = self._look_up("rocpd_event", "extdata", chunk["event_id"][rows])
         for row, text in zip(rows.tolist(), texts, strict=True):
-            if message := _message(text):
+            members = json_value(text or "")
+            message = members.get("message") if isinstance(members, dict) else None
+            if message and isinstance(message, str):
                 chunk["name"][row] = self._builder.names[message]
         known = _at(self._threads, chunk["tid"], "tid")["tid"]
         chunk["thread"] = np.where(known == MISSING, chunk["tid"], known)
@@ -223,12 +223,8 @@ class _Tables:
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         table = "rocpd_info_kernel_symbol"
-        names = zip(
-            ids.tolist(),
-            self._look_up(table, "display_name", ids),
-            self._look_up(table, "kernel_name", ids),
-            strict=True,
-        )
+        texts = (self._look_up(table, name, ids) for name in ("display_name", "kernel_name"))
+        names = zip(ids.tolist(), *texts, strict=True)
         return [self._builder.names[kernel_name(shown or own, row)] for row, shown, own in names]
 
 
@@ -236,12 +232,6 @@ def _at(table: pd.DataFrame, ids: Int64Array, *columns: str) -> Columns:
     """Columns of the rows with these ids, `MISSING` where there is none; shapes as `ids`."""
     found = table.reindex(index=ids, columns=list(columns), fill_value=MISSING)
     return {name: found[name].to_numpy(dtype=np.int64) for name in columns}
-
-
-def _message(text: str | None) -> str:
-    members = json_value(text or "")
-    message = members.get("message") if isinstance(members, dict) else None
-    return message if isinstance(message, str) else ""
 
 
 # What rocprof, before rocprofv3, writes: `results.db` and `results.json`. Of databases HIP and HSA

@@ -117,8 +117,8 @@ class Programs:
         self._by_id: dict[int, bytes] = {}
         self._by_name: dict[str, set[int]] = {}
         self._names: dict[int, str] = {}
-        self._decoded: dict[int, _Program | None] = {}
         self._damaged: list[str] = []
+        self._decode = cache(self._decoded)
 
     def add(self, label: str, content: bytes) -> None:
         """Add a program: its label, such as `jit_f(15)`, and its HLO."""
@@ -134,9 +134,7 @@ class Programs:
             program = next(iter(same)) if len(same) == 1 else NONE
         if program not in self._by_id:
             return None
-        if program not in self._decoded:
-            self._decoded[program] = self._decode(program)
-        decoded = self._decoded[program]
+        decoded = self._decode(program)
         return decoded.arguments(operation) if decoded is not None else None
 
     def notes(self) -> list[str]:
@@ -146,7 +144,7 @@ class Programs:
         names = ", ".join(self._damaged[:3]) + (" …" if len(self._damaged) > 3 else "")
         return [f"The HLO of {names} is damaged: their operations have no arguments."]
 
-    def _decode(self, program: int) -> _Program | None:
+    def _decoded(self, program: int) -> _Program | None:
         from google.protobuf.message import DecodeError
 
         try:

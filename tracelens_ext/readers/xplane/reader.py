@@ -9,7 +9,9 @@ Format: `xplane.proto` of openxla/xla (`schema.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -53,7 +55,7 @@ _WARP, _USUAL_WARP = {"AMD": 64}, 32
 def read(source: ByteSource) -> Trace:
     """Read a profile."""
     data = memoryview(source.read_all())
-    profile = _Profile(source.path)
+    profile = _Profile()
     damage: TraceError | None = source.damage
     place = len(data)
     try:
@@ -65,19 +67,28 @@ def read(source: ByteSource) -> Trace:
             problem, kind = f"the profile ends in the middle ({where})", TraceCutOffError
         damage, place = damage or kind(source.path, problem, AGAIN), error.place
     notes = salvage_notes(source, damage, place, profile.recording.present)
-    return profile.finish(len(data), notes)
+    programs, devices = profile.programs, profile.devices
+    return profile.recording.finish(
+        programs.arguments,
+        lambda: [*notes, *programs.notes()],
+        path=source.path,
+        format_name=FORMAT,
+        bytes_read=len(data),
+        devices=tuple(devices[number] for number in sorted(devices)),
+        metadata={"hostnames": profile.hosts, **profile.about},
+        programs=programs.used,
+    )
 
 
 class _Profile:
     """A profile on its way to a trace."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self.recording = Recording()
-        self._hosts: list[str] = []
-        self._programs = Programs()
-        self._devices: dict[int, Device] = {}
-        self._about: dict[str, object] = {}
+        self.hosts: list[str] = []
+        self.programs = Programs()
+        self.devices: dict[int, Device] = {}
+        self.about: dict[str, object] = {}
 
     def read(self, data: memoryview) -> None:
         """Read a whole file."""
@@ -85,20 +96,7 @@ class _Profile:
             if number == _PLANES:
                 self._read_plane(data[start:end], start)
             elif number == _HOST_NAMES:
-                self._hosts.append(_text(bytes(data[start:end])))
-
-    def finish(self, size: int, notes: list[str]) -> Trace:
-        """The trace."""
-        return self.recording.finish(
-            self._programs.arguments,
-            lambda: [*notes, *self._programs.notes()],
-            path=self._path,
-            format_name=FORMAT,
-            bytes_read=size,
-            devices=tuple(self._devices[number] for number in sorted(self._devices)),
-            metadata={"hostnames": self._hosts, **self._about},
-            programs=self._programs.used,
-        )
+                self.hosts.append(_text(bytes(data[start:end])))
 
     def _read_plane(self, data: memoryview, place: int) -> None:
         """Read a plane, which begins at a byte of the file; metadata may come after lines."""
@@ -114,11 +112,17 @@ class _Profile:
             raise DamagedError(place + error.place, is_cut=False) from None
         plane = _decoded("XPlane", b"".join(others), place)
         name = _text(plane.name)
-        stats = _Stats(plane)
+        stats = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
+        about = _told(stats, plane.stats)
         if name == "/host:metadata":
-            self._read_programs(plane, stats)
+            for entry in plane.event_metadata:
+                told = _told(stats, entry.value.stats)
+                for content in (told.get(stat) for stat in _HLO_STATS):
+                    if isinstance(content, bytes):
+                        self.programs.add(_text(entry.value.name), content)
+            self.about |= {key: about[key] for key in _VERSIONS if key in about}
         elif found := GPU_PLANE.match(name):
-            self._devices[int(found[1])] = _device(int(found[1]), stats.of(plane.stats))
+            self.devices[int(found[1])] = _device(int(found[1]), about)
         reader = _LineReader(self.recording, plane, name, stats)
         for start, line in lines:
             try:
@@ -126,50 +130,35 @@ class _Profile:
             except MessageError:
                 raise DamagedError(start, is_cut=False) from None
 
-    def _read_programs(self, plane: Message, stats: _Stats) -> None:
-        for entry in plane.event_metadata:
-            about = stats.of(entry.value.stats)
-            for stat in _HLO_STATS:
-                if isinstance(content := about.get(stat), bytes):
-                    self._programs.add(_text(entry.value.name), content)
-        about = stats.of(plane.stats)
-        self._about |= {key: about[key] for key in _VERSIONS if key in about}
 
-
-class _Stats:
-    """The statistics of a plane: what they are called by id, and the texts that they refer to."""
-
-    def __init__(self, plane: Message) -> None:
-        self.names = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
-
-    def of(self, stats: Iterable[Message]) -> dict[str, object]:
-        """Name → value; bytes of what is no text."""
-        found: dict[str, object] = {}
-        for stat in stats:
-            text = self.names.get(stat.ref_value) if stat.ref_value else _text(stat.str_value)
-            value = stat.bytes_value or text or stat.int64_value or stat.uint64_value
-            found[self.names.get(stat.metadata_id, "")] = value
-        return found
+def _told(names: Mapping[int, str], stats: Iterable[Message]) -> dict[str, object]:
+    """Statistics by the names of their ids, which are texts to refer to too; bytes of no text."""
+    found: dict[str, object] = {}
+    for stat in stats:
+        text = names.get(stat.ref_value) if stat.ref_value else _text(stat.str_value)
+        value = stat.bytes_value or text or stat.int64_value or stat.uint64_value
+        found[names.get(stat.metadata_id, "")] = value
+    return found
 
 
 class _LineReader:
     """Adds the lines of a plane to a recording."""
 
-    def __init__(self, recording: Recording, plane: Message, name: str, stats: _Stats) -> None:
+    def __init__(
+        self, recording: Recording, plane: Message, name: str, stats: Mapping[int, str]
+    ) -> None:
         # The host's calls may be on a plane of their own: its ids are those of the same process.
         self._process = _HOST if name.startswith("/host:") else name
         self._recording, self._stats = recording, stats
         recording.planes[self._process] = self._process
         self._names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
-        self._wanted = {
-            key: stat for key, stat in stats.names.items() if stat in NUMBERS or stat in TEXTS
-        }
+        self._wanted = {key: name for key, name in stats.items() if name in (*NUMBERS, *TEXTS)}
 
     def read(self, line: Message) -> None:
         """Add the events of a line."""
         lane = self._process, line.id
         self._recording.lines[lane] = _text(line.display_name or line.name)
-        code, events = self._recording.lanes[lane], line.events
+        code, events = self._recording.builder.threads[lane], line.events
         for first in range(0, len(events), _EVENTS_AT_ONCE):
             self._add(events[first : first + _EVENTS_AT_ONCE], line.timestamp_ns, code)
 
@@ -178,7 +167,7 @@ class _LineReader:
         found, count = fields_of(data, start, end), len(events)
         metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
         ids, number = np.unique(metadata, return_inverse=True)
-        names = [self._recording.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
+        names = [self._recording.builder.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
         columns = {
             "ts": np.where(
                 found.numbers(_OCCURRENCES, count) == 0,
@@ -213,7 +202,7 @@ class _LineReader:
             values = whole[places]
             if name in TEXTS:
                 used, at = np.unique(referred[places], return_inverse=True)
-                codes = [texts[self._stats.names.get(ref, "")] for ref in used.tolist()]
+                codes = [texts[self._stats.get(ref, "")] for ref in used.tolist()]
                 values = np.array(codes, dtype=np.int64)[at.reshape(-1)]
                 for i in np.flatnonzero(np.isin(places, list(given))).tolist() if given else ():
                     values[i] = given[int(places[i])]
@@ -254,7 +243,7 @@ def _text(content: bytes) -> str:
 
 _NS_PER_US: Final = 1e3
 _MOST_US: Final = 2**53
-_MOST_DIGITS: Final = 18
+_WHOLE: Final = re.compile("[0-9]{1,18}")
 
 
 class _Columns:
@@ -267,7 +256,7 @@ class _Columns:
     def repair(self, events: list[object]) -> list[dict[str, Any]]:
         """Events as they are; what is none is counted."""
         found = [event for event in events if isinstance(event, dict)]
-        self.recording.dropped["not a JSON object"] += len(events) - len(found)
+        self.recording.builder.dropped["not a JSON object"] += len(events) - len(found)
         return found
 
     def add(self, events: list[dict[str, Any]]) -> None:
@@ -279,19 +268,19 @@ class _Columns:
             if phase == "M" or not (phase or event.get("name")):  # the last event is empty
                 self._take_label(event)
             elif phase != "X":
-                recording.dropped["not complete (ph is not X)"] += 1
+                recording.builder.dropped["not complete (ph is not X)"] += 1
         names = [text_of(event.get("name")) or NO_NAME for event in timed]
         lanes = [(label_of(event.get("pid")), label_of(event.get("tid"))) for event in timed]
         columns: dict[str, Int64Array] = {
-            "ts": _nanoseconds([_float(event.get("ts")) for event in timed]),
-            "dur": _nanoseconds([_float(event.get("dur") or 0.0) or 0.0 for event in timed]),
-            "name": recording.names.codes(names, len(timed)).astype(np.int64),
-            "lane": recording.lanes.codes(lanes, len(timed)).astype(np.int64),
+            "ts": _nanoseconds([event.get("ts") for event in timed], -_MOST_US),
+            "dur": _nanoseconds([event.get("dur") for event in timed], 0),
+            "name": recording.builder.names.codes(names, len(timed)).astype(np.int64),
+            "lane": recording.builder.threads.codes(lanes, len(timed)).astype(np.int64),
         }
         recording.add(columns, self._stats([_args(event) for event in timed]))
 
     def _take_label(self, event: dict[str, Any]) -> None:
-        self.recording.metadata_events += 1
+        self.recording.builder.metadata_events += 1
         name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
         if event.get("name") == "process_name":
             self.recording.planes[process] = name
@@ -304,8 +293,8 @@ class _Columns:
         for stat in (*NUMBERS, *TEXTS):
             values = [(row, each[stat]) for row, each in enumerate(args) if stat in each]
             values = [(row, value) for row, value in values if isinstance(value, str | int | float)]
-            if stat in NUMBERS:
-                told = [(row, int(value)) for row, value in values if _is_whole(value)]
+            if stat in NUMBERS:  # which JAX writes as texts
+                told = [(row, int(v)) for row, v in values if _WHOLE.fullmatch(str(v))]
             else:
                 told = [(row, texts[text_of(value)]) for row, value in values]
             rows, codes = np.array(told, dtype=np.int64).reshape(-1, 2).T
@@ -337,20 +326,11 @@ def _args(event: dict[str, Any]) -> dict[str, Any]:
     return args if isinstance(args, dict) else {}
 
 
-def _float(value: object) -> float | None:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _nanoseconds(values: list[float | None]) -> Int64Array:
+def _nanoseconds(values: Sequence[Any], missing: float) -> Int64Array:
     """µs as ns; what cannot be becomes what the builder drops."""
-    usable = [v if v is not None and -_MOST_US < v < _MOST_US else -_MOST_US for v in values]
-    return np.rint(np.array(usable, dtype=np.float64) * _NS_PER_US).astype(np.int64)
-
-
-def _is_whole(value: object) -> bool:
-    """Whether a number, which JAX writes as text, is whole and fits in 64 bits."""
-    text = str(value)
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    result = np.full(len(values), missing, dtype=np.float64)
+    for at, value in enumerate(values):
+        with suppress(TypeError, ValueError, OverflowError):
+            result[at] = float(value)
+    usable = np.where(np.abs(result) < _MOST_US, result, -_MOST_US)
+    return np.rint(usable * _NS_PER_US).astype(np.int64)

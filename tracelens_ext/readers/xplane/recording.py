@@ -26,7 +26,15 @@ from tracelens_ext.readers.builder import (
 )
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.readers.xplane.hlo import Arguments
-from tracelens_ext.trace import NONE, ArgColumn, Conventions, EventKind, Int64Array, Trace
+from tracelens_ext.trace import (
+    NONE,
+    ArgColumn,
+    BoolArray,
+    Conventions,
+    EventKind,
+    Int64Array,
+    Trace,
+)
 
 Lane = tuple[int | str, int | str]
 Stats = Mapping[str, tuple[Int64Array, Int64Array]]
@@ -42,45 +50,45 @@ _DRIVER_CALL: Final = re.compile("cu[A-Z]")
 _PYTHON_FRAME: Final = "$"
 _INSTRUCTION: Final = "instruction"
 _WORDS: Final = {**WORDS, EventKind.RUNTIME: "runtime", EventKind.DRIVER: "driver"}
+#: Arguments of operations, as PyTorch's traces call them → as `Arguments` does.
+_ARGUMENTS: Final = {"Input Dims": "dims", "Input type": "types", "Concrete Inputs": "concrete"}
 
 
 class Recording:
-    """Collects the events of a file, with codes of its interners `names`, `texts` and `lanes`.
+    """Collects the events of a file, with codes of `builder` and of `texts`, and makes the trace.
 
-    Attributes: `planes`: process → name of its plane; `lines`: lane → name of its line;
-    `dropped`: reason → events left out.
+    Attributes: `planes`: process → name of its plane; `lines`: lane → name of its line. Once all
+    is there: `columns`, `ts` and `dur` in ns, codes `name` and `lane`, each shape (n,); `stats`;
+    `kind` (n,) and `device` (n,); `gpu`, the GPU events, and `calls`, those of the host that have
+    a correlation id, ascending; `correlation`, which a GPU event shares with its launch alone.
     """
 
     def __init__(self) -> None:
-        self._builder = TraceBuilder()
-        self.names = self._builder.names
-        self.lanes = self._builder.threads
-        self.dropped = self._builder.dropped
+        self.builder = TraceBuilder()
         self.texts: Interner[str] = Interner()
         self.planes: dict[int | str, str] = {}
         self.lines: dict[Lane, str] = {}
-        self.metadata_events = 0
-        self.pieces: dict[str, list[Int64Array]] = {c: [] for c in ("ts", "dur", "name", "lane")}
-        self.stats: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
+        self._pieces: dict[str, list[Int64Array]] = {c: [] for c in ("ts", "dur", "name", "lane")}
+        self._stats: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
         self._count = 0
 
     @property
     def present(self) -> int:
         """Events so far, those left out too."""
-        return self._count + self.metadata_events + sum(self.dropped.values())
+        return self._count + self.builder.present
 
     def add(self, columns: Mapping[str, Int64Array], stats: Stats) -> None:
         """Add events: `ts`, `dur` in ns, codes `name`, `lane`; and their statistics."""
-        for column, pieces in self.pieces.items():
+        for column, pieces in self._pieces.items():
             pieces.append(columns[column])
         for stat, (rows, values) in stats.items():
-            self.stats.setdefault(stat, []).append((rows + self._count, values))
+            self._stats.setdefault(stat, []).append((rows + self._count, values))
         self._count += len(columns["ts"])
 
     def finish(
         self,
         arguments_of: Callable[[int, str, str], Arguments | None],
-        notes: Callable[[], list[str]] = list,
+        notes: Callable[[], list[str]],
         programs: Sequence[bytes] = (),
         **about: Any,  # noqa: ANN401  # of `TraceBuilder.finish`
     ) -> Trace:
@@ -89,13 +97,12 @@ class Recording:
         `arguments_of` tells what the HLO says of an operation, by the program's id (or `NONE`),
         the module's and the operation's name; it may add to `programs`. `notes` are asked last.
         """
-        events = Events(self)
-        builder = self._builder
-        builder.metadata_events = self.metadata_events
-        made, known, found = find_operations(events, arguments_of)
+        self._join()
+        builder = self.builder
+        made, known, found = self._operations(arguments_of)
         columns = {
             "thread" if name == "lane" else name: np.concatenate((column, made[name]))
-            for name, column in {**events.columns, "kind": events.kind}.items()
+            for name, column in {**self.columns, "kind": self.kind}.items()
         }
         words = np.zeros(max(EventKind) + 1, dtype=np.int64)
         for number in np.unique(columns["kind"]).tolist():
@@ -106,7 +113,7 @@ class Recording:
             for argument, part in _ARGUMENTS.items()
         }
         instructions = np.array([each.instruction for each in found], dtype=np.int64)
-        builder.add(columns, events.numbers() | {_INSTRUCTION: (known, instructions)}, texts)
+        builder.add(columns, self._numbers() | {_INSTRUCTION: (known, instructions)}, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
         trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
         args = dict(trace.args)
@@ -118,48 +125,34 @@ class Recording:
             conventions=Conventions(framework="JAX"),
         )
 
-
-class Events:
-    """The events of a recording as whole columns, n of them.
-
-    Attributes:
-        columns: `ts` and `dur` in ns, codes `name` and `lane`, each shape (n,).
-        stats: of each event that has it.
-        kind: an `EventKind`, shape (n,).
-        gpu: the GPU events, ascending, (g,).
-        calls: the events of the host that have a correlation id, ascending.
-        correlation: an id that a GPU event shares with its launch alone, `NONE` without, (n,).
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self.names, self.texts = recording.names, recording.texts
+    def _join(self) -> None:
         empty = np.empty(0, dtype=np.int64)
-        self.columns: dict[str, Int64Array] = {
-            name: np.concatenate([empty, *pieces]) for name, pieces in recording.pieces.items()
-        }
+        self.columns = {n: np.concatenate([empty, *some]) for n, some in self._pieces.items()}
         self.stats: dict[str, ArgColumn] = {}
         for name in (*NUMBERS, *TEXTS):
-            rows, values = zip(*recording.stats.get(name, [(empty, empty)]), strict=True)
-            # Of an event that has it twice, the first.
-            distinct, first = np.unique(np.concatenate(rows), return_index=True)
-            self.stats[name] = ArgColumn(distinct.astype(np.int32), np.concatenate(values)[first])
-        planes = [recording.planes.get(process, "") for process, _ in recording.lanes] or [""]
+            rows, values = map(
+                np.concatenate, zip(*self._stats.get(name, [(empty, empty)]), strict=True)
+            )
+            distinct, first = np.unique(rows, return_index=True)  # of one that is there twice
+            self.stats[name] = ArgColumn(distinct.astype(np.int32), values[first])
+        lanes, lane = self.builder.threads, self.columns["lane"]
+        planes = [self.planes.get(process, "") for process, _ in lanes] or [""]
         found = [GPU_PLANE.match(plane) for plane in planes]
-        device = np.array([int(m[1]) if m else NONE for m in found], dtype=np.int64)
-        on_host = np.array([plane.startswith("/host:") for plane in planes])
-        lane = self.columns["lane"]
-        self.device: Int64Array = device[lane]
-        self._stream = np.array(
-            [_stream(recording.lines.get(lane, ""), lane[1]) for lane in recording.lanes] or [NONE]
-        )
-        self.kind = self._kinds(on_host[lane])
+        self.device = np.array([int(m[1]) if m else NONE for m in found], dtype=np.int64)[lane]
+        self.kind = self._kinds(np.array([plane.startswith("/host:") for plane in planes])[lane])
         self.gpu = np.flatnonzero((self.kind >= EventKind.KERNEL) & (self.kind <= EventKind.MEMSET))
         self.calls = np.flatnonzero(np.isin(self.kind, (EventKind.RUNTIME, EventKind.DRIVER)))
         self.correlation = self._correlation()
-        self._number_steps()
+        # `StepTraceAnnotation("train", step_num=3)` becomes `train#3`, as `ProfilerStep#3`.
+        steps, names = self.stats["step_num"], list(self.builder.names)
+        rows = steps.rows[self.kind[steps.rows] == EventKind.USER_ANNOTATION]
+        told = zip(self.columns["name"][rows].tolist(), steps.at(rows).tolist(), strict=True)
+        self.columns["name"][rows] = [
+            self.builder.names[f"{names[code]}#{number}"] for code, number in told
+        ]
 
-    def _kinds(self, on_host: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64Array:
-        name, names = self.columns["name"], list(self.names)
+    def _kinds(self, on_host: BoolArray) -> Int64Array:
+        name, names = self.columns["name"], self.builder.names
         result = np.full(len(name), EventKind.OTHER, dtype=np.int64)
         on_gpu = self.device != NONE
         result[on_gpu] = EventKind.GPU_ANNOTATION
@@ -208,19 +201,7 @@ class Events:
         result[rows] = numbered(result[rows], device) + int(result.max()) + 1
         return result
 
-    def _number_steps(self) -> None:
-        """`StepTraceAnnotation("train", step_num=3)` becomes `train#3`, as `ProfilerStep#3`."""
-        steps, names = self.stats["step_num"], list(self.names)
-        rows = steps.rows[self.kind[steps.rows] == EventKind.USER_ANNOTATION]
-        codes = [
-            self.names[f"{names[code]}#{number}"]
-            for code, number in zip(
-                self.columns["name"][rows].tolist(), steps.at(rows).tolist(), strict=True
-            )
-        ]
-        self.columns["name"][rows] = codes
-
-    def numbers(self) -> dict[str, tuple[Int64Array, Int64Array]]:
+    def _numbers(self) -> dict[str, tuple[Int64Array, Int64Array]]:
         """Whole numbers of events, by the names that other traces have for them."""
         linked = np.flatnonzero(self.correlation != NONE)
         copies = self.gpu[self.kind[self.gpu] != EventKind.KERNEL]
@@ -229,18 +210,90 @@ class Events:
         details = (self.stats[stat].at(copies) for stat in ("memcpy_details", "memset_details"))
         sizes = told[np.maximum(*details)]
         sized = sizes != NONE
+        lanes = self.builder.threads
+        streams = [_stream(self.lines.get(lane, ""), lane[1]) for lane in lanes] or [NONE]
+        stream = np.array(streams, dtype=np.int64)[self.columns["lane"][self.gpu]]
         return {
             "correlation": (linked, self.correlation[linked]),
             "device": (self.gpu, self.device[self.gpu]),
-            "stream": (self.gpu, self._stream[self.columns["lane"][self.gpu]]),
+            "stream": (self.gpu, stream),
             "bytes": (copies[sized], sizes[sized]),
         }
+
+    # Operations: instructions of the HLO that launched GPU work, as events of the host. A profile
+    # says of each kernel which instruction it is of, and has no event of the host for it. So one is
+    # made around the launches of each call of an instruction, in an annotation with its scope
+    # (`jit(f)/jit(main)/conv_general_dilated`).
+
+    def _operations(
+        self, arguments_of: Callable[[int, str, str], Arguments | None]
+    ) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
+        """The columns of events that are made of operations.
+
+        Also the rows of those with arguments, recorded ones too, ascending; and their arguments.
+        """
+        texts = [*self.texts, ""]
+        event, launch, start, end = self._calls()
+        hlo_op, scope = (self.stats[stat].at(event) for stat in ("hlo_op", "name"))
+        scoped = np.flatnonzero(scope != NONE)
+        # Scopes come first: of equal intervals the first is the parent.
+        both = np.concatenate((scoped, np.arange(len(event))))
+        is_scope = np.arange(len(both)) < len(scoped)
+        columns = {
+            "ts": start[both],
+            "dur": (end - start)[both],
+            "name": looked_up(
+                np.concatenate((scope[scoped], hlo_op)),
+                lambda used: [self.builder.names[texts[code]] for code in used.tolist()],
+            ),
+            "lane": self.columns["lane"][launch[both]],
+            "kind": np.where(is_scope, EventKind.USER_ANNOTATION, EventKind.CPU_OP),
+        }
+        on_host = np.flatnonzero(self.kind == EventKind.CPU_OP)
+        asked = np.concatenate((on_host, event))
+        rows = np.concatenate((on_host, np.flatnonzero(~is_scope) + len(self.kind)))
+        keys = (self.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op"))
+        distinct, number = distinct_rows(*keys)
+        found = [
+            arguments_of(program, texts[module], texts[op]) for program, module, op in distinct
+        ]
+        is_known = np.array([each is not None for each in found], dtype=bool)[number]
+        told = [each for at in number.tolist() if (each := found[at]) is not None]
+        return columns, rows[is_known], told
+
+    def _calls(self) -> tuple[Int64Array, ...]:
+        """Calls of instructions: a GPU event of each, its first launch, start and end in ns.
+
+        Launches that follow one another on a thread belong to one call, as long as they are for the
+        same instruction and device and the first kernel does not come again.
+        """
+        start, lane, stats = self.columns["ts"], self.columns["lane"], self.stats
+        gpu = self.gpu[stats["hlo_op"].at(self.gpu) != NONE]
+        calls = self.calls[np.argsort(start[self.calls], kind="stable")]
+        of_id = pd.Series(calls, index=self.correlation[calls])
+        of_id = of_id[(of_id.index > 0) & ~of_id.index.duplicated(keep="last")]
+        launch = of_id.reindex(self.correlation[gpu], fill_value=NONE).to_numpy(dtype=np.int64)
+        # A launch of kernels of several instructions is that of a graph.
+        alone = pd.Series(stats["hlo_op"].at(gpu)).groupby(launch).transform("nunique") == 1
+        alone &= launch != NONE
+        gpu, launch = gpu[alone], launch[alone]
+        order = np.lexsort((start[gpu], start[launch], lane[launch]))
+        gpu, launch = gpu[order], launch[order]
+        key = (stats[stat].at(gpu) for stat in ("program_id", "hlo_module", "hlo_op"))
+        call = distinct_rows(*key, self.device[gpu], lane[launch])[1]
+        first = np.diff(call, prepend=NONE) != 0
+        name = self.columns["name"][gpu]
+        again = name == name[np.maximum.accumulate(np.where(first, np.arange(len(gpu)), 0))]
+        again &= np.diff(launch, prepend=NONE) != 0
+        begins = np.flatnonzero(first | again)
+        ends = start[launch] + self.columns["dur"][launch]
+        end = np.maximum.reduceat(ends, begins) if len(begins) else ends
+        return gpu[begins], launch[begins], start[launch[begins]], end
 
 
 def _turns(ids: Int64Array) -> Int64Array:
     """Which of those with its id each is, from 0; ids ascend."""
-    turns: Int64Array = np.arange(len(ids)) - np.searchsorted(ids, ids)
-    return turns
+    return np.arange(len(ids)) - np.searchsorted(ids, ids)
 
 
 def _stream(line: str, thread: int | str) -> int:
@@ -248,80 +301,6 @@ def _stream(line: str, thread: int | str) -> int:
     if found := _STREAM.search(line):
         return int(found[1])
     return thread if isinstance(thread, int) and 0 <= thread < 1 << 31 else NONE
-
-
-# Operations: instructions of the HLO that launched GPU work, as events of the host. A profile says
-# of each kernel which instruction it is of, and has no event of the host for it. So one is made
-# around the launches of each call of an instruction, in an annotation with its scope
-# (`jit(f)/jit(main)/conv_general_dilated`).
-
-#: Arguments of operations, as PyTorch's traces call them → as `Arguments` does.
-_ARGUMENTS: Final = {"Input Dims": "dims", "Input type": "types", "Concrete Inputs": "concrete"}
-
-
-def find_operations(
-    events: Events, arguments_of: Callable[[int, str, str], Arguments | None]
-) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
-    """The columns of events that are made of the operations of a recording.
-
-    Also the rows of those with arguments, the recording's own too, ascending; and their arguments.
-    """
-    texts = [*events.texts, ""]
-    event, launch, start, end = _calls(events)
-    hlo_op, scope = (events.stats[stat].at(event) for stat in ("hlo_op", "name"))
-    scoped = np.flatnonzero(scope != NONE)
-    # Scopes come first: of equal intervals the first is the parent.
-    both = np.concatenate((scoped, np.arange(len(event))))
-    is_scope = np.arange(len(both)) < len(scoped)
-    columns = {
-        "ts": start[both],
-        "dur": (end - start)[both],
-        "name": looked_up(
-            np.concatenate((scope[scoped], hlo_op)),
-            lambda used: [events.names[texts[code]] for code in used.tolist()],
-        ),
-        "lane": events.columns["lane"][launch[both]],
-        "kind": np.where(is_scope, EventKind.USER_ANNOTATION, EventKind.CPU_OP),
-    }
-    on_host = np.flatnonzero(events.kind == EventKind.CPU_OP)
-    asked = np.concatenate((on_host, event))
-    rows = np.concatenate((on_host, np.flatnonzero(~is_scope) + len(events.kind)))
-    keys = (events.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op"))
-    distinct, number = distinct_rows(*keys)
-    found = [arguments_of(program, texts[module], texts[op]) for program, module, op in distinct]
-    of_each = [(row, found[at]) for row, at in zip(rows.tolist(), number.tolist(), strict=True)]
-    known = [(row, each) for row, each in of_each if each is not None]
-    return columns, np.array([row for row, _ in known], dtype=np.int64), [e for _, e in known]
-
-
-def _calls(events: Events) -> tuple[Int64Array, ...]:
-    """Calls of instructions: a GPU event of each, its first launch, start and end in ns.
-
-    Launches that follow one another on a thread belong to one call, as long as they are for the
-    same instruction and device and the first kernel does not come again.
-    """
-    start, lane, stats = events.columns["ts"], events.columns["lane"], events.stats
-    gpu = events.gpu[stats["hlo_op"].at(events.gpu) != NONE]
-    calls = events.calls[np.argsort(start[events.calls], kind="stable")]
-    of_id = pd.Series(calls, index=events.correlation[calls])
-    of_id = of_id[(of_id.index > 0) & ~of_id.index.duplicated(keep="last")]
-    launch = of_id.reindex(events.correlation[gpu], fill_value=NONE).to_numpy(dtype=np.int64)
-    # A launch of kernels of several instructions is that of a graph.
-    alone = pd.Series(stats["hlo_op"].at(gpu)).groupby(launch).transform("nunique") == 1
-    alone &= launch != NONE
-    gpu, launch = gpu[alone], launch[alone]
-    order = np.lexsort((start[gpu], start[launch], lane[launch]))
-    gpu, launch = gpu[order], launch[order]
-    key = (stats[stat].at(gpu) for stat in ("program_id", "hlo_module", "hlo_op"))
-    call = distinct_rows(*key, events.device[gpu], lane[launch])[1]
-    first = np.diff(call, prepend=NONE) != 0
-    name = events.columns["name"][gpu]
-    again = name == name[np.maximum.accumulate(np.where(first, np.arange(len(gpu)), 0))]
-    again &= np.diff(launch, prepend=NONE) != 0
-    begins = np.flatnonzero(first | again)
-    ends = start[launch] + events.columns["dur"][launch]
-    end = np.maximum.reduceat(ends, begins) if len(begins) else ends
-    return gpu[begins], launch[begins], start[launch[begins]], end
 
 
 def numbered(a: Int64Array, b: Int64Array) -> Int64Array:
