@@ -20,9 +20,8 @@ from trace_properties import assert_same
 
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
-from tracelens_ext.readers import ahead, read_trace
+from tracelens_ext.readers import ahead, json_events, read_trace
 from tracelens_ext.readers.kineto import PURE_PYTHON, compiled_reader
-from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.kineto.columns import Slice
 from tracelens_ext.readers.kineto.reader import KinetoColumns
 from tracelens_ext.settings import ReadingOptions
@@ -205,7 +204,7 @@ def test_recorded_traces_are_taken() -> None:
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many slices, and threads for any file."""
     monkeypatch.setattr(ahead, "WORTHWHILE_BYTES", 0)
-    monkeypatch.setattr(kineto, "SLICE_BYTES", 1 << 14)
+    monkeypatch.setattr(json_events, "SLICE_BYTES", 1 << 14)
 
 
 @pytest.fixture

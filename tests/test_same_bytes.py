@@ -14,7 +14,7 @@ from make_trace import LAYOUTS, short_demo
 
 from tracelens_ext.cache import store as cache
 from tracelens_ext.cli import run
-from tracelens_ext.readers import ahead
+from tracelens_ext.readers import ahead, json_events
 from tracelens_ext.readers.kineto import PURE_PYTHON
 from tracelens_ext.readers.kineto import reader as kineto
 
@@ -69,7 +69,9 @@ def test_serial_parallel_and_cached(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = _reports(tmp_path / "serial", text, monkeypatch, "--jobs", "1", "--no-cache")
-    monkeypatch.setattr(kineto, "SLICE_BYTES", 1 << 16)  # many slices, so that threads share them
+    monkeypatch.setattr(
+        json_events, "SLICE_BYTES", 1 << 16
+    )  # many slices, so that threads share them
     parallel = _reports(tmp_path / "parallel", text, monkeypatch, "--jobs", "2", "--no-cache")
     _assert_same(parallel, expected)
     assert not (tmp_path / "cache").exists()
@@ -108,7 +110,7 @@ def test_real_traces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     packed = (SHARED / f"{name}.json.gz").read_bytes()
     text = gzip.decompress(packed)
     expected = _reports(tmp_path / "serial", packed, monkeypatch, "--jobs", "1", "--no-cache")
-    monkeypatch.setattr(kineto, "SLICE_BYTES", 1 << 13)
+    monkeypatch.setattr(json_events, "SLICE_BYTES", 1 << 13)
     _assert_same(_reports(tmp_path / "two", text, monkeypatch, "--jobs", "2"), expected)
     other = msgspec.json.format(text, indent=1)  # the same numbers, digit by digit
     _assert_same(_reports(tmp_path / "other", other, monkeypatch, "--jobs", "1"), expected)

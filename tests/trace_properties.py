@@ -19,10 +19,8 @@ import numpy as np
 from make_trace import rows_read
 
 from tracelens_ext.errors import TraceError, TracelensError
-from tracelens_ext.readers import read_trace
+from tracelens_ext.readers import json_events, read_trace
 from tracelens_ext.readers.kineto import PURE_PYTHON
-from tracelens_ext.readers.kineto import reader as kineto
-from tracelens_ext.readers.rocprof import json_records
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -246,8 +244,7 @@ def result_of(
     """
     with ExitStack() as stack:
         if slice_bytes is not None:
-            for reader in (kineto, json_records):
-                stack.enter_context(mock.patch.object(reader, "SLICE_BYTES", slice_bytes))
+            stack.enter_context(mock.patch.object(json_events, "SLICE_BYTES", slice_bytes))
         try:
             trace = read_trace(io.BytesIO(data), reading=ReadingOptions(salvage=salvage))
         except TraceError as error:
@@ -266,7 +263,7 @@ def readers_agree(data: bytes, slice_bytes: int, *, salvage: bool) -> None:
     for pure in ("", "1"):
         with (
             mock.patch.dict(os.environ, {PURE_PYTHON: pure}),
-            mock.patch.object(kineto, "SLICE_BYTES", slice_bytes),
+            mock.patch.object(json_events, "SLICE_BYTES", slice_bytes),
         ):
             found.append(_trace_or_error(data, salvage=salvage))
     assert_same(*found)

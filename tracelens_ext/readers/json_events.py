@@ -76,11 +76,11 @@ class EventStream(Generic[B]):
         self,
         source: ByteSource,
         decoder: EventDecoder[B],
-        slice_bytes: int = SLICE_BYTES,
+        slice_bytes: int | None = None,
         threads: ThreadPoolExecutor | None = None,
     ) -> None:
         self._source, self._decoder = source, decoder
-        self._slice_bytes = self._size = slice_bytes
+        self._slice_bytes = self._size = slice_bytes or SLICE_BYTES
         self._threads, self._refusals = threads, 0
         self._broken: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None

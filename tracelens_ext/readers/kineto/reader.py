@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import Raw
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
-from tracelens_ext.readers.json_events import REFUSED, SLICE_BYTES, EventStream
+from tracelens_ext.readers.json_events import REFUSED, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto.columns import (
     Slice,
@@ -162,7 +162,7 @@ def read(source: ByteSource) -> Trace:
     columns = KinetoColumns(library)
     count = source.threads() if library else 0
     with ThreadPoolExecutor(count) if count else nullcontext() as pool:
-        stream = EventStream(source, columns, SLICE_BYTES, pool)
+        stream = EventStream(source, columns, threads=pool)
         for found in stream:
             columns.take(found)
     if not stream.found_events:
