@@ -26,15 +26,16 @@ import numpy as np
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import MemoryEvents
+from tracelens_ext.memory.usage import BEFORE, blocks_of, by_owner
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable, one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array
-from tracelens_ext.work.grouping import maxima, number_groups, percent, sums
+from tracelens_ext.work.grouping import percent, sums
 
 _STEP: Final = "ProfilerStep#"
-BEFORE, NO_FRAME = "(before the recording)", "(no frame)"
+NO_FRAME = "(no frame)"
 _SUFFIXES: Final = (".pickle", ".pkl")
 _REMEDY: Final = "record it with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
 _MOST: Final = 2**48
@@ -293,22 +294,13 @@ def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
 
 def _held(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
     """What is held after an event of each device, by frame, the most first."""
-    events = snapshot.events
-    birth = events.blocks.birth[events.alive_at(moments)]
-    device, size, frame = events.place[birth], events.size[birth], snapshot.frame[birth]
-    first, number = number_groups([device, frame])
-    place, bytes_ = device[first], sums(number, size, len(first))
-    table = pd.DataFrame(
-        {
-            "device": events.devices[place],
-            "python_frame": [snapshot.frames[code] for code in frame[first].tolist()],
-            "blocks": np.bincount(number, minlength=len(first)),
-            "bytes": bytes_,
-            "largest_bytes": maxima(number, size, len(first)),
-            "% of all": percent(bytes_, events.level[moments][place]),
-        }
-    )
-    return table.iloc[np.lexsort((-bytes_, place))].reset_index(drop=True)
+    events, owners = snapshot.events, {"python_frame": (snapshot.frame, snapshot.frames)}
+    table = by_owner(owners, blocks_of(events, owners, events.alive_at(moments)))
+    table = table.sort_values(["place", "bytes"], ascending=[True, False], ignore_index=True)
+    place = table.pop("place").to_numpy()
+    table.insert(0, "device", events.devices[place])
+    table["% of all"] = percent(table["bytes"].to_numpy(), events.level[moments][place])
+    return table
 
 
 def _growth(snapshot: Snapshot, place: int) -> tuple[str, int, int] | None:

@@ -19,6 +19,9 @@ from tracelens_ext.work.patterns import Expression
 BEFORE = "(before the recording)"
 LOST = "(events lost)"
 _MOST_POINTS, _MOST_MARKS = 1000, 100  # of a line over time, a device; iterations on it
+_HELD = {"blocks": ("bytes", "size"), "bytes": ("bytes", "sum"), "largest_bytes": ("bytes", "max")}
+#: Who was at work at each event, by column: codes, (k,), and labels.
+Owners = Mapping[str, tuple[Int64Array, list[str]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +29,7 @@ class Memory:
     """What the memory events of a trace tell."""
 
     events: MemoryEvents
-    #: who was at work at each event, by column: codes, (k,), and labels; see `find_owners`
-    owners: Mapping[str, tuple[Int64Array, list[str]]]
+    owners: Owners  #: see `find_owners`
     outer_end: Int64Array  #: when the outermost operation around each event ended, (k,)
     iterations: Iterations
     labels: list[str]  #: what each iteration is called
@@ -114,7 +116,7 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
     """
     events, count = memory.events, len(memory.events.devices)
     peak, older = events.level[events.peak], events.older_bytes_at(events.peak)
-    blocks = _blocks(memory, events.alive_at(events.peak))
+    blocks = blocks_of(events, memory.owners, events.alive_at(events.peak))
     lost = peak - older - sums(blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), count)
     unseen = pd.DataFrame(
         {
@@ -123,12 +125,7 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
             "bytes": np.concatenate((older, lost)),
         }
     )[np.tile(events.has_totals, 2)]
-    told = {
-        "blocks": ("bytes", "size"),
-        "bytes": ("bytes", "sum"),
-        "largest_bytes": ("bytes", "max"),
-    }
-    frame = pd.concat([_by_owner(memory, blocks, told), unseen[unseen["bytes"] != 0]])
+    frame = pd.concat([by_owner(memory.owners, blocks), unseen[unseen["bytes"] != 0]])
     frame = frame.sort_values(["place", "bytes"], ascending=[True, False], ignore_index=True)
     place = frame.pop("place").to_numpy()
     frame.insert(0, "device", events.devices[place])
@@ -144,7 +141,8 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
     freed, kept = _freed(memory), _kept(memory)
     at_peak = np.zeros(len(birth), dtype=bool)
     at_peak[events.alive_at(events.peak)] = True
-    blocks = _blocks(memory)
+    owners = dict(list(memory.owners.items())[:3])
+    blocks = blocks_of(events, owners)
     size = blocks["bytes"].to_numpy()
     blocks["freed"] = freed.astype(np.int64)
     blocks["within"] = freed & (events.time[death] <= memory.outer_end[birth])
@@ -164,7 +162,7 @@ def memory_by_operation(memory: Memory) -> pd.DataFrame:
         "kept_bytes": ("kept_bytes", "sum"),
         "kept_from_iterations": ("iteration", "nunique"),
     }
-    frame = _by_owner(memory, blocks, told, 3)  # in order of their first block
+    frame = by_owner(owners, blocks, told, sort=False)  # in order of their first block
     frame["mean_lifetime_us"] /= NS_PER_US
     frame["mean_lifetime_us"] /= frame["frees"].where(frame["frees"] > 0)
     frame = frame.sort_values(
@@ -223,23 +221,24 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
     )
 
 
-def _blocks(memory: Memory, chosen: Int64Array | slice = slice(None)) -> pd.DataFrame:
+def blocks_of(
+    events: MemoryEvents, owners: Owners, chosen: Int64Array | slice = slice(None)
+) -> pd.DataFrame:
     """Some blocks: their device, who allocated them as codes, and their bytes."""
-    events = memory.events
     birth = events.blocks.birth[chosen]
-    codes = {name: own[birth] for name, (own, _) in memory.owners.items()}
+    codes = {name: own[birth] for name, (own, _) in owners.items()}
     return pd.DataFrame({"place": events.place[birth], **codes, "bytes": events.size[birth]})
 
 
-def _by_owner(
-    memory: Memory,
+def by_owner(
+    owners: Owners,
     blocks: pd.DataFrame,
-    told: Mapping[str, tuple[str, str]],
-    most: int | None = None,
+    told: Mapping[str, tuple[str, str]] = _HELD,
+    *,
+    sort: bool = True,
 ) -> pd.DataFrame:
-    """What is told of `_blocks` by device and its owners, or the first of them, as texts."""
-    owners = dict(list(memory.owners.items())[:most])
-    frame = blocks.groupby(["place", *owners], sort=most is None).agg(**told).reset_index()
+    """What is told of `blocks_of` by device and owners, as texts."""
+    frame = blocks.groupby(["place", *owners], sort=sort).agg(**told).reset_index()
     named = {
         name: _text_column(texts(frame[name].to_numpy(), labels))
         for name, (_, labels) in owners.items()
