@@ -27,6 +27,7 @@ _OWN_PORT = "127.0.0.1:0"  # for Dask's web servers, which cannot be left out
 _WORKERS_WITHIN_S = 180.0
 _LOOK_EVERY_S = 5.0
 _GONE = "the Dask scheduler is gone; what is done is kept: run the same command again"
+_NO_WORKERS = "the Dask scheduler has no workers; start some: dask worker ADDRESS"
 _MORE_THAN_THREADS = 2  # jobs a thread of a cluster far away: it has to ask for the next one
 
 
@@ -113,10 +114,15 @@ def run_jobs(
     waiting = deque((job, 1) for job in jobs)
     running: dict[Any, tuple[TraceJob, int]] = {}
     over: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threads = _Threads(client, _MORE_THAN_THREADS if not in_order else 1)
+    a_thread, seen = 1 if in_order else _MORE_THAN_THREADS, time.monotonic()
     try:
         while waiting or running:
-            while waiting and len(running) < threads.room():
+            if threads := _threads(client):
+                seen = time.monotonic()
+            elif time.monotonic() - seen > _WORKERS_WITHIN_S:
+                raise ClusterError(_NO_WORKERS)
+            # One at least: some clusters grow when asked.
+            while waiting and len(running) < max(1, threads * a_thread):
                 job, attempt = waiting.popleft()
                 key = f"tracelens-ext-{job.source.stem}-{attempt}-{os.getpid()}"
                 future = client.submit(run_job, job, attempt, key=key, pure=False, retries=0)
@@ -125,13 +131,10 @@ def run_jobs(
             try:
                 future = over.get(timeout=_LOOK_EVERY_S)
             except queue.Empty:
-                threads.count()
                 continue
             job, attempt = running.pop(future)
             outcome = _outcome(future, job)
             future.release()
-            if outcome.stage == "worker":  # two jobs on the one that is left: which kills it?
-                threads.count()
             if outcome.about is None and not outcome.final and attempt < attempts:
                 waiting.append((job, attempt + 1))
             else:
@@ -156,31 +159,12 @@ def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
     return Outcome(stage="worker", message=f"{job.source.name}: the worker {what}")
 
 
-class _Threads:
-    """The threads of the workers, and how many jobs they can take."""
-
-    def __init__(self, client: Any, a_thread: int) -> None:  # noqa: ANN401
-        self._client, self._a_thread = client, a_thread
-        self._threads, self._looked = 0, -_LOOK_EVERY_S
-        self._seen = time.monotonic()
-
-    def room(self) -> int:
-        """Jobs that may be handed out at a time; one at least: some clusters grow when asked."""
-        if time.monotonic() - self._looked > _LOOK_EVERY_S:
-            self.count()
-        return max(1, self._threads * self._a_thread)
-
-    def count(self) -> None:
-        """Count them."""
-        try:
-            self._threads = sum(self._client.nthreads().values())
-        except (OSError, TimeoutError):
-            raise ClusterError(_GONE) from None
-        self._looked = time.monotonic()
-        if self._threads:
-            self._seen = self._looked
-        elif self._looked - self._seen > _WORKERS_WITHIN_S:
-            raise ClusterError("the Dask scheduler has no workers; start some: dask worker ADDRESS")
+def _threads(client: Any) -> int:  # noqa: ANN401
+    """The threads of the workers."""
+    try:
+        return sum(client.nthreads().values())
+    except (OSError, TimeoutError):
+        raise ClusterError(_GONE) from None
 
 
 def _check_versions(client: Any, scheduler: str) -> None:  # noqa: ANN401

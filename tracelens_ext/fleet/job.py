@@ -135,37 +135,33 @@ class Outcome:
     problems: tuple[str, ...] = ()  #: what plugins did wrong
 
 
-class _StageError(Exception):
-    """Something went wrong at a stage; holds the `Outcome`."""
-
-
 def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
     """Do a job."""
-    source, options = job.source, job.options
+    source, options, stage = job.source, job.options, "open"
     if attempt > 1 and source.is_remote:
         time.sleep(options.pause_s * 2 ** (attempt - 2))
     started = time.perf_counter()
     try:
         with _on_this_machine(source) as path:
-            with _stage("read", source):
-                analyzer = TreePerfAnalyzer(
-                    path,
-                    use_kernel_name_categories=True,
-                    include_unlinked_kernels=options.unlinked_kernels,
-                    cache=options.cache and not source.is_remote,
-                    reading=options.reading,
-                    **options.rules,
-                )
-            with _stage("analyse", source):
-                about, tables = _results(job, analyzer)
-        with _stage("write", source):
-            job.store.remove(f"{DONE}/{source.stem}.json")  # its parts no longer count
-            for name, frame in tables.items():
-                job.store.put_table(f"{name}/{source.stem}", frame)
-            about["seconds"] = round(time.perf_counter() - started, 3)
-            job.store.mark(source.stem, about)
-    except _StageError as error:
-        return error.args[0]  # type: ignore[no-any-return]
+            stage = "read"
+            analyzer = TreePerfAnalyzer(
+                path,
+                use_kernel_name_categories=True,
+                include_unlinked_kernels=options.unlinked_kernels,
+                cache=options.cache and not source.is_remote,
+                reading=options.reading,
+                **options.rules,
+            )
+            stage = "analyse"
+            about, tables = _results(job, analyzer)
+        stage = "write"
+        job.store.remove(f"{DONE}/{source.stem}.json")  # its parts no longer count
+        for name, frame in tables.items():
+            job.store.put_table(f"{name}/{source.stem}", frame)
+        about["seconds"] = round(time.perf_counter() - started, 3)
+        job.store.mark(source.stem, about)
+    except Exception as error:  # noqa: BLE001  # one trace's trouble must not stop the others
+        return _failure(stage, source, error)
     return Outcome(about, problems=tuple(analyzer.problems))
 
 
@@ -196,24 +192,20 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any],
     return about, tables
 
 
-@contextmanager
-def _stage(name: str, source: FleetInput) -> Iterator[None]:
-    """Say of whatever goes wrong at which stage it did, and whether it would go wrong again."""
-    try:
-        yield
-    except Exception as error:  # one trace's trouble, whatever it is, must not stop the others
-        final = isinstance(error, TracelensError) and not isinstance(error, OutputError)
-        said = _one_line(error)
-        if name == "open":
-            # fsspec says of any web server that does not answer that it has no such file.
-            web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
-            final |= isinstance(error, FileNotFoundError | PermissionError) and not web
-            said = _one_line(error.__cause__) if isinstance(error.__cause__, OSError) else said
-            said = f"{source.name}: cannot be opened ({said}); check the URL"
-        elif name == "read" and isinstance(error, TraceError):
-            final = not (isinstance(error, TraceCutOffError) and source.is_remote)  # on its way
-            said = _one_line(TraceError(source.name, error.problem, error.remedy))
-        raise _StageError(Outcome(stage=name, message=said, final=final)) from error
+def _failure(stage: str, source: FleetInput, error: Exception) -> Outcome:
+    """What went wrong at a stage, and whether it would go wrong again."""
+    final = isinstance(error, TracelensError) and not isinstance(error, OutputError)
+    said = _one_line(error)
+    if stage == "open":
+        # fsspec says of any web server that does not answer that it has no such file.
+        web = source.url.startswith("http") and isinstance(error, FileNotFoundError)
+        final |= isinstance(error, FileNotFoundError | PermissionError) and not web
+        said = _one_line(error.__cause__) if isinstance(error.__cause__, OSError) else said
+        said = f"{source.name}: cannot be opened ({said}); check the URL"
+    elif stage == "read" and isinstance(error, TraceError):
+        final = not (isinstance(error, TraceCutOffError) and source.is_remote)  # on its way
+        said = _one_line(TraceError(source.name, error.problem, error.remedy))
+    return Outcome(stage=stage, message=said, final=final)
 
 
 @contextmanager
@@ -231,10 +223,9 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
         prefix="tracelens-ext-", dir=place, ignore_cleanup_errors=True
     ) as folder:
         copy = Path(folder) / (base_name(source.url) or "trace.json")
-        with _stage("open", source):
-            files, path = file_system(source.url)
-            with files.open(path, "rb") as far, copy.open("wb") as near:
-                shutil.copyfileobj(far, near, _COPY_BYTES)
+        files, path = file_system(source.url)
+        with files.open(path, "rb") as far, copy.open("wb") as near:
+            shutil.copyfileobj(far, near, _COPY_BYTES)
         yield copy
 
 
