@@ -37,6 +37,7 @@ from tracelens_ext.report.html_text import (
     plotly_text,
 )
 from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note, write_folder
+from tracelens_ext.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
 
 DEFAULT_TITLE: Final = "Where the elapsed time went"
@@ -140,9 +141,9 @@ def _figure(
 
 def _with_digits(table: Table, decimals: int) -> Table:
     """A table whose seconds, of categories all numbers, have so many digits after the point."""
-    show = f"{{:,.{decimals}f}}".format
+    shown = Shown(Unit(Quantity.TIME, "s", decimals))
     columns = [
-        replace(column, decimals=decimals, show=show, style="plain", signed=False)
+        replace(column, shown=shown)
         if column.header.endswith("(sec)") or (table.name, column.kind) == (_BY_CATEGORY, "number")
         else column
         for column in table.columns

@@ -38,7 +38,7 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
-from tracelens_ext.tables.charts import MOST_SERIES
+from tracelens_ext.tables.charts import MOST_SERIES, ranked
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -95,18 +95,11 @@ def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
 
 def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
     """The summed durations by category, the longest first; those beyond a dozen are one piece."""
-    found = {
-        column.removesuffix(_CATEGORY_ENDING): _numbers(frame, column)
-        for column in map(str, frame.columns)
-        if _is_category_time(column)
-    }
-    some = [name for name in found if found[name].any()]
-    order = sorted(some, key=lambda name: -float(found[name].sum()))
-    if len(order) > MOST_SERIES + 1:
-        rest = order[MOST_SERIES:]
-        order[MOST_SERIES:] = [f"({len(rest):,} others)"]
-        found[order[-1]] = np.sum([found[each] for each in rest], axis=0)
-    return [_Piece(name, colour_of(name), found[name]) for name in order]
+    columns = [column for column in map(str, frame.columns) if _is_category_time(column)]
+    times = np.array([_numbers(frame, column) for column in columns]).reshape(-1, len(frame))
+    names = [column.removesuffix(_CATEGORY_ENDING) for column in columns]
+    shown = zip(*ranked(names, times, (), MOST_SERIES), strict=True)
+    return [_Piece(name, colour_of(name), ms) for name, ms in shown]
 
 
 def _is_category_time(column: str) -> bool:

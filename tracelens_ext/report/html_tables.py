@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,6 +36,8 @@ LONG_TEXT = 40  # characters; a longer text is elided on the screen
 
 _EXACT_IN_SCRIPT = 2**53  # whole numbers up to here are exact in JavaScript
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_]+")
+#: How the page's script shows numbers; others are `plain`.
+_STYLES = {Quantity.PERCENT: "percent", Quantity.IDENTIFIER: "identifier"}
 
 
 @dataclass(frozen=True)
@@ -43,28 +45,38 @@ class Column:
     """A column, ready to be embedded."""
 
     header: str  #: its name
-    #: `text`: the values are numbers of texts in the pool, -1 for an empty cell; `number`: they are
-    #: numbers, None for an empty cell, and texts for what JavaScript cannot hold (infinities, whole
-    #: numbers beyond 2**53)
-    kind: Literal["text", "number"]
-    values: list[int] | list[int | float | str | None]  #: a value a row
-    show: Callable[[float], str] = str  #: what a number says, as the page's script shows it
-    #: how the script shows a number: `plain`, `percent` or `identifier`
-    style: Literal["plain", "percent", "identifier"] = "plain"
-    decimals: int = 0  #: digits after the point of a plain number
-    signed: bool = False  #: numbers are shown with their sign
+    #: a value a row: of a column of texts their numbers in the pool, -1 for an empty cell; of one
+    #: of numbers None for an empty cell, and texts for what JavaScript cannot hold (infinities,
+    #: whole numbers beyond 2**53)
+    values: list[int] | list[int | float | str | None]
+    shown: Shown | None = None  #: how its numbers are shown; None of a column of texts
     long: bool = False  #: holds texts that are elided on the screen
+
+    @property
+    def kind(self) -> str:
+        """`text` or `number`."""
+        return "number" if self.shown else "text"
 
     def number(self, row: int) -> str:
         """A cell of a column of numbers."""
         value = self.values[row]
-        return (value or "") if isinstance(value, str | None) else self.show(value)
+        if self.shown is None or isinstance(value, str | None):
+            return str(value or "")
+        return self.shown.text(value)
 
     def bar(self, row: int) -> float | None:
         """The length of the bar behind a percentage, 0 to 100; None for none."""
-        value = self.values[row]
-        barred = self.style == "percent" and not self.signed and not isinstance(value, str | None)
-        return min(max(float(value), 0.0), 100.0) if barred else None  # type: ignore[arg-type]
+        value, unit = self.values[row], self.shown and self.shown.unit
+        barred = unit and unit.quantity is Quantity.PERCENT and not unit.signed
+        return min(max(value, 0.0), 100.0) if barred and isinstance(value, int | float) else None
+
+    def for_script(self) -> dict[str, object]:
+        """Give what the page's script needs of it."""
+        told: dict[str, object] = {"header": self.header, "kind": self.kind, "values": self.values}
+        if shown := self.shown:
+            style = _STYLES.get(shown.unit.quantity, "plain")
+            told |= {"style": style, "decimals": shown.decimals, "signed": shown.unit.signed}
+        return told
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,7 @@ class Table:
 
     def for_script(self) -> dict[str, object]:
         """Give what the page's script needs of it."""
-        names = ("header", "kind", "values", "style", "decimals", "signed")
-        columns = [{name: getattr(column, name) for name in names} for column in self.columns]
+        columns = [column.for_script() for column in self.columns]
         return {"key": self.key, "rows": self.embedded, "total": self.total, "columns": columns}
 
 
@@ -150,7 +161,7 @@ def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[C
         coded[text] = pool.setdefault(shown, len(pool)) if shown else -1
         cut += count * was_cut
     long = any(len(text) > LONG_TEXT for text in counts)
-    return Column(header, "text", [coded[text] for text in texts], long=long), cut
+    return Column(header, [coded[text] for text in texts], long=long), cut
 
 
 def _texts(series: pd.Series) -> list[str]:
@@ -170,10 +181,7 @@ def _number_column(series: pd.Series, header: str) -> Column:
     plain = series.astype(object).where(series.notna(), None).tolist()
     values = [value if value is None else _as_json(value) for value in plain]
     shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
-    styles = {Quantity.PERCENT: "percent", Quantity.IDENTIFIER: "identifier"}
-    style: Any = styles.get(shown.unit.quantity, "plain")
-    signed, decimals = shown.unit.signed, shown.decimals
-    return Column(header, "number", values, shown.text, style, decimals, signed)
+    return Column(header, values, shown)
 
 
 def _as_json(value: float) -> int | float | str:

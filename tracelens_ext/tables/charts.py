@@ -84,8 +84,8 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     cells = np.bincount(label_codes * shape[1] + series_codes, numbers, shape[0] * shape[1])
     sums: npt.NDArray[np.float64] = cells.astype(np.float64).reshape(shape)
     of_series = chart.series_column is not None or chart.kind == "stacked"
-    series, sums = _ranked(series, sums.T, chart.only if of_series else (), MOST_SERIES)
-    labels, sums = _ranked(labels, sums.T, () if of_series else chart.only, chart.top)
+    series, sums = ranked(series, sums.T, chart.only if of_series else (), MOST_SERIES)
+    labels, sums = ranked(labels, sums.T, () if of_series else chart.only, chart.top)
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     rows, columns = (pd.Index(texts, dtype=object) for texts in (labels, series))
     return pd.DataFrame(sums, index=rows, columns=columns)
@@ -109,7 +109,7 @@ def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
     raise ValueError(f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}")
 
 
-def _ranked(
+def ranked(
     names: list[str], sums: npt.NDArray[np.float64], only: Sequence[str], most: int
 ) -> tuple[list[str], npt.NDArray[np.float64]]:
     """Choose and sort the rows of a matrix: as asked, else the largest sums first.
