@@ -96,7 +96,9 @@ def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
 def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
     """The summed durations by category, the longest first; those beyond a dozen are one piece."""
     columns = [column for column in map(str, frame.columns) if _is_category_time(column)]
-    times = np.array([_numbers(frame, column) for column in columns]).reshape(-1, len(frame))
+    times = np.array([_numbers(frame, column) for column in columns]).reshape(
+        len(columns), len(frame)
+    )
     names = [column.removesuffix(_CATEGORY_ENDING) for column in columns]
     shown = zip(*ranked(names, times, (), MOST_SERIES), strict=True)
     return [_Piece(name, colour_of(name), ms) for name, ms in shown]
