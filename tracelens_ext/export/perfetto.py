@@ -20,7 +20,6 @@ import numpy as np
 
 from tracelens_ext.export.chosen import Choice, choose, window_of
 from tracelens_ext.export.tracks import (
-    Placed,
     Span,
     Tracks,
     counter_events,
@@ -140,7 +139,8 @@ class _Piece:
         self.source, self.told = source, told
         told.written += len(rows)
         told.left_out += left_out
-        self.placed: Placed = place(tracks, work, self.rows, source.label, source.error)
+        placed = place(tracks, work, self.rows, source.label, source.error)
+        self.pid, self.tid, self.lane, self.gpu = placed
         process = trace.process_of_thread[trace.thread[self.rows]].astype(np.int64)
         group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
         self.numbers = {
@@ -186,7 +186,7 @@ class _Piece:
         columns = (trace.kind, trace.category, trace.name)
         kinds, recorded, name = (column[self.rows].tolist() for column in columns)
         starts, durations = (trace.ts[self.rows] + shift).tolist(), trace.dur[self.rows].tolist()
-        pids, tids = self.placed.pid.tolist(), self.placed.tid.tolist()
+        pids, tids = self.pid.tolist(), self.tid.tolist()
         for at, kind in enumerate(kinds):
             word = WORDS.get(kind)
             category = f'"{word}"' if word else categories[recorded[at]]
@@ -205,8 +205,7 @@ class _Piece:
             text = json.dumps(event, default=str)
             times = f'"ts": {us_text(span.start + shift)}, "dur": {us_text(span.end - span.start)}'
             yield f"{text[:-1]}, {times}}}"
-        gpu = self.placed.gpu
-        yield from counter_events(self.source.work, gpu, self.ours, shift, self.window)
+        yield from counter_events(self.source.work, self.gpu, self.ours, shift, self.window)
 
     def _args(self) -> list[str]:
         """What stands between the braces of each event's `args`."""
@@ -232,7 +231,7 @@ class _Piece:
         known = known[work.tree.linked[self.event[known]]]
         launch = work.tree.launch_position_of_gpu[self.event[known]]
         add("call path", known, map(cache(partial(_call_path, work)), launch.tolist()))
-        known = np.flatnonzero(self.placed.lane)
+        known = np.flatnonzero(self.lane)
         threads = (trace.threads[thread][1] for thread in trace.thread[self.rows[known]].tolist())
         add("recorded thread", known, map(json.dumps, threads))
         return [", ".join(each) for each in parts]

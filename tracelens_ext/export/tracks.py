@@ -57,18 +57,17 @@ class Tracks:
             self.events.append(json.dumps(event | {"args": value}))
 
 
-@dataclass(frozen=True, eq=False)
-class Placed:
-    """Where the exported events of a trace are drawn, m of them."""
-
-    pid: Int64Array  #: of each, (m,)
-    tid: Int64Array
-    lane: Int64Array  #: 0 for the first of its track, (m,)
-    gpu: dict[int, tuple[int, dict[int, int]]]  #: device → (pid, stream → tid of its first lane)
+#: device → the process of its GPU work, and stream → the first thread of that
+OfGpus = dict[int, tuple[int, dict[int, int]]]
 
 
-def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:
-    """Number the processes and threads of a trace, after those that `tracks` has."""
+def place(
+    tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str
+) -> tuple[Int64Array, Int64Array, Int64Array, OfGpus]:
+    """Where m events of a trace are drawn, in processes and threads after those of `tracks`.
+
+    Process, thread and lane of each, (m,), the first lane of a track is 0; and those of GPUs.
+    """
     trace = work.trace
     device = np.full(len(trace), NONE, dtype=np.int64)
     stream = device.copy()
@@ -81,7 +80,7 @@ def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: st
     lanes = np.zeros(distinct.shape[1], dtype=np.int64)
     np.maximum.at(lanes, track, lane + 1)
     pids: dict[object, int] = {}
-    gpu: dict[int, tuple[int, dict[int, int]]] = {}
+    gpu: OfGpus = {}
     pid_of, tid_of = np.zeros_like(lanes), np.zeros_like(lanes)
     for at, (on_gpu, thread, gpu_number, number) in enumerate(distinct.T.tolist()):
         process, name = trace.threads[thread]
@@ -103,7 +102,7 @@ def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: st
         tracks.recorded += [[pids[key], tid, process, name] for tid in tids]
         if on_gpu:
             gpu.setdefault(gpu_number, (pids[key], {}))[1].setdefault(number, tids[0])
-    return Placed(pid_of[track], tid_of[track] + lane, lane, gpu)
+    return pid_of[track], tid_of[track] + lane, lane, gpu
 
 
 def us_text(ns: int) -> str:
@@ -162,7 +161,7 @@ _GIB = 2**30
 
 def counter_events(
     work: GpuWork,
-    gpu: Mapping[int, tuple[int, Mapping[int, int]]],
+    gpu: OfGpus,
     ours: int,
     shift: int,
     window: tuple[int, int],
@@ -196,9 +195,7 @@ def counter_events(
         yield from points("allocated GiB", name, pid, memory.time[which], levels)
 
 
-def _series(
-    frame: pd.DataFrame, key: str, gpu: Mapping[int, tuple[int, object]]
-) -> Iterator[tuple[int, str, pd.DataFrame]]:
+def _series(frame: pd.DataFrame, key: str, gpu: OfGpus) -> Iterator[tuple[int, str, pd.DataFrame]]:
     for pair, rows in frame.groupby(["device", key], sort=False):
         device, name = cast("tuple[int, str]", pair)
         if device in gpu:
