@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from xlsxwriter import Workbook
 from xlsxwriter.format import Format
 from xlsxwriter.utility import xl_rowcol_to_cell_fast
@@ -22,13 +21,12 @@ from tracelens_ext.errors import OutputError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.excel_text import (
     CELL_CHARACTERS,
-    EXCEL_LARGEST,
     CellValue,
     cell_text,
     cell_value,
 )
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
-from tracelens_ext.tables.units import Quantity, Shown, fits_a_spreadsheet, header_text
+from tracelens_ext.tables.units import Quantity, Shown, header_text
 
 #: The same report has the same bytes, so no workbook says when it was written.
 _CREATED = datetime(1980, 1, 1, tzinfo=UTC)
@@ -171,16 +169,10 @@ class Column:
 def column_of(series: pd.Series) -> Column:
     """Look at a column once."""
     header = cell_text(header_text(series.name))[0]
-    plain, content, cut = _plain_numbers(series), 0.0, 0
-    if plain is not None:
-        values: list[CellValue] = list(plain.tolist())
-        numbers = plain.astype(np.float64)
-        numbers = numbers[~np.isnan(numbers)]
-    else:
-        values, cut = _values(series)
-        content = float(max((len(text) for text in values if isinstance(text, str)), default=0))
-        found = [number for number in values if isinstance(number, int | float)]
-        numbers = np.asarray(found, dtype=np.float64)
+    values, cut = _values(series)
+    content = float(max((len(text) for text in values if isinstance(text, str)), default=0))
+    found = [number for number in values if isinstance(number, int | float)]
+    numbers = np.array(found, dtype=np.float64)
     shown = Shown.of(header, numbers)
     unit = shown.unit
     if len(numbers):
@@ -191,28 +183,16 @@ def column_of(series: pd.Series) -> Column:
     percent = unit.quantity is Quantity.PERCENT and len(numbers) > 0
     width, header_lines = _width(header, max(content + 1.5, _BAR_WIDTH if percent else 0.0))
     bars = (_COLOURS if (numbers < 0).any() else _BARS) if percent else None
-    is_text = plain is None and not len(numbers)
+    numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
+    is_text = not len(numbers) and (content > 0 or not numeric)
     return Column(header, width, header_lines, shown.excel_format, bars, is_text, cut, values)
-
-
-def _plain_numbers(series: pd.Series) -> npt.NDArray[np.generic] | None:
-    """Give the values of a column of numbers that need no look at each of them."""
-    dtype = series.dtype
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
-        return None
-    values = series.to_numpy()
-    if dtype.kind in "iu" and len(values):
-        low, high = int(values.min()), int(values.max())
-        return values if fits_a_spreadsheet(low) and fits_a_spreadsheet(high) else None
-    if dtype.kind == "f":
-        # A single-precision number keeps its own digits, not those it gains as a double.
-        values = (values if dtype.itemsize == 8 else values.astype(np.str_)).astype(np.float64)
-        return None if (np.abs(values) >= EXCEL_LARGEST).any() else values
-    return values
 
 
 def _values(series: pd.Series) -> tuple[list[CellValue], int]:
     """Bring the values of a column to what cells can hold; also say how many texts are cut."""
+    # A number of less precision keeps its own digits, not those it gains as a double.
+    if series.dtype in (np.float16, np.float32):
+        series = series.astype(str).astype(np.float64)
     if isinstance(series.dtype, pd.CategoricalDtype):
         of_code = [*map(cell_value, series.cat.categories), None]  # the last is that of code -1
         plain = [of_code[code] for code in series.cat.codes.tolist()]
