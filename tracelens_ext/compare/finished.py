@@ -18,17 +18,15 @@ from tracelens_ext.compare.finished_tables import (
 )
 from tracelens_ext.compare.measurement import (
     KEYS,
-    REFERENCE_KEYS,
+    STAND_INS,
     TRACELENS,
     Figures,
     Measurement,
     Saving,
-    TableName,
 )
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
-from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
@@ -46,7 +44,6 @@ class _Sheet:
     count: str = ""  #: the column of counts; empty for none
     #: the column of percentages, which add up to 100 if the sheet is whole; empty for none.
     share: str = ""
-    reference: bool = False  #: whether it holds what `REFERENCE_KEYS` describes
 
 
 _TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
@@ -56,7 +53,7 @@ _OF_KERNELS = {
     "kernel name": "kernel_name",
     "kind": "kind",
 }
-_OF_OPS = ("total direct kernel time ms", NS_PER_MS, "count", "percentage", True)
+_OF_OPS = ("total direct kernel time ms", NS_PER_MS, "count", "percentage")
 _OF_ALL = (_OF_KERNELS, "total time ms", NS_PER_MS, "count", "of gpu time")
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
@@ -69,7 +66,6 @@ _SHEETS = (
         NS_PER_US,
         plain_name("Kernel duration (µs)_count"),
         "percent of kernels time",
-        reference=True,
     ),
     _Sheet("ops_summary", {"name": "launcher"}, *_OF_OPS),
     _Sheet("ops_summary_by_category", {"op category": "op category"}, *_OF_OPS),
@@ -150,24 +146,17 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
     if _TIMELINE.name not in read.tables:
         remedy = "name a report of GPU work, or its trace"
         raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
-    tables, reference, notes = _found(path, read.tables)
-    told = (tables[name] for name in ("kernels", "operations", "categories") if name in tables)
-    counted = next(told, None)
+    tables, notes = _found(path, read.tables)
+    timeline = _timeline(path, read.tables[_TIMELINE.name])
     return Measurement(
         path=str(path),
         devices="not in the report",
-        events=None if counted is None else int(counted["count"].sum()),
-        total=Figures(
-            tables={"timeline": _timeline(path, read.tables[_TIMELINE.name]), **tables},
-            gpu_ns=0 if counted is None else int(counted["ns"].sum()),
-            reference=reference,
-        ),
+        total=Figures(tables={"timeline": timeline, **tables}),
         categories=frozenset(
             tables["categories"]["kernel_category"] if "categories" in tables else ()
         ),
         report=GENERATOR if read.ours else TRACELENS,
         notes=tuple(notes),
-        spelled=_spelled,
         findings=_findings(path, read.tables.get(_FINDINGS)),
     )
 
@@ -192,16 +181,16 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
             "ops_summary_by_category": analyzer.get_df_kernel_launchers_summary_by_category(),
         }
     plain = {name: table.rename(columns=plain_name) for name, table in tables.items()}
-    _, reference, _ = _found(Path(measured.path), plain)
-    return replace(measured, total=replace(measured.total, reference=reference))
+    found, _ = _found(Path(measured.path), plain)
+    total = replace(measured.total, tables={**measured.total.tables, **found})
+    return replace(measured, total=total)
 
 
 def _found(
     path: Path, tables: Mapping[str, pd.DataFrame]
-) -> tuple[dict[TableName, pd.DataFrame], dict[TableName, pd.DataFrame], list[str]]:
-    """What is in a report but for the timeline: `tables` and `reference` of `Figures`, notes."""
-    own: dict[TableName, pd.DataFrame] = {}
-    reference: dict[TableName, pd.DataFrame] = {}
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """What is in a report but for the timeline: `tables` of `Figures`, and notes."""
+    found: dict[str, pd.DataFrame] = {}
     notes: list[str] = []
     for sheet in _SHEETS:
         table = tables.get(sheet.name)
@@ -212,26 +201,24 @@ def _found(
         if shares is not None and rows["ns"].any() and abs(shares.sum() - 100) > _ABOUT:
             holds = f"holds {shares.sum():.1f} % of the time and is left out"
             notes.append(f"the sheet {sheet.name} {holds}")
-        elif sheet.reference:
-            _add(reference, rows, REFERENCE_KEYS)
         else:
-            _add(own, rows, KEYS)
-            if "kind" in rows:
-                kernels = rows[rows["kind"] == "kernel"]
-                _add(reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
-    return own, reference, notes
+            found = _tables(sheet, rows) | found  # earlier sheets come first
+    return found, notes
 
 
-def _add(
-    tables: dict[TableName, pd.DataFrame],
-    rows: pd.DataFrame,
-    keys: Mapping[TableName, tuple[str, ...]],
-) -> None:
-    """Add the tables whose columns are there, unless an earlier sheet gave them."""
-    for name, columns in keys.items():
-        if name not in tables and set(columns) <= set(rows):
-            grouped = rows.groupby(list(columns), sort=False)[["ns", "count"]].sum()
+def _tables(sheet: _Sheet, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The tables whose columns are there."""
+    wanted: dict[str, tuple[tuple[str, ...], pd.DataFrame]]
+    wanted = {name: (KEYS[name], rows) for name in STAND_INS}
+    if sheet.keys is not _OF_KERNELS or "kind" in rows:  # copies do not count there
+        kernels = rows[rows["kind"] == "kernel"] if "kind" in rows else rows
+        wanted |= {key: ((key,), kernels) for key in STAND_INS.values()}
+    tables = {}
+    for name, (keys, part) in wanted.items():
+        if {*keys} <= {*part}:
+            grouped = part.groupby(list(keys), sort=False)[["ns", "count"]].sum()
             tables[name] = grouped.reset_index().assign(calls=grouped["count"].to_numpy())
+    return tables
 
 
 def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
@@ -278,12 +265,3 @@ def _whole(path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: f
     if values.sum() >= _MOST_NS:
         raise TraceFormatError(path, f"the sheet {sheet} has absurd numbers in {column!r}", _AGAIN)
     return values.astype(np.int64)
-
-
-def _spelled(name: str) -> str:
-    """A name as it comes back out of a workbook, which spells names least well.
-
-    What a cell cannot hold is replaced or cut, and openpyxl takes `x005F_` for an escape.
-    """
-    text = cell_text(name)[0].replace("\r\n", "\n").replace("\r", "\n")
-    return text.replace("x005F_", "")
