@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compare.finished_tables import (
-    is_json_report,
-    is_workbook,
+    WORKBOOK_PART,
+    ZIP,
     plain_name,
     read_tables,
     table_files,
@@ -27,7 +28,7 @@ from tracelens_ext.compare.measurement import (
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, made_here
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace_files import traces_in
@@ -77,6 +78,7 @@ _SAVINGS = ("finding", "claimed ms", "of judged time")
 _BEFORE = {"of wall time": _SAVINGS[2], "saving ms": _SAVINGS[1]}
 #: How far from 100 the percentages of a whole sheet may be.
 _ABOUT = 0.5
+_BEGINNING = 1 << 18  # of a file in which a report's sheets are named
 _LEAST = 3  # traces of a history
 #: A start before 2001 is none of the calendar: the clock counts since the machine's start.
 _FIRST_START = 10**18
@@ -84,28 +86,32 @@ _MOST_NS = 2.0**62
 _AGAIN = "write the report again"
 
 
-def is_report(path: Path) -> bool:
-    """Whether an argument of a command is a finished report; else it is a trace."""
+def is_report(path: Path, *, of_trace: bool = False) -> bool:
+    """Whether an argument is a finished report, even a damaged one; `of_trace`: and no comparison.
+
+    What is none is a trace.
+    """
+    name = _TIMELINE.name
     try:
         if path.is_dir():
-            return bool(table_files(path, [_TIMELINE.name]))
-        return is_workbook(path) or is_json_report(path)
-    except (OSError, ValueError):
-        return False  # whoever reads it says what is wrong
-
-
-def reports_among(paths: Sequence[Path]) -> list[Path]:
-    """Those of some files and folders that are reports of a trace, and no comparison."""
-    sheets = [_TIMELINE.name]
-    files = {p for p in paths if not p.is_dir()}
-    found = {p for p in files if is_workbook(p, sheets) or is_json_report(p, sheets)}
-    return [p for p in paths if (p in found if p in files else is_report(p))]
+            return bool(table_files(path, [name]))
+        if path.suffix.lower() == ".xlsx" and not of_trace:
+            return True
+        with path.open("rb") as file:
+            head = file.read(_BEGINNING)
+            if not head.startswith(ZIP):
+                there = not of_trace or f'"{name}": ['.encode() in head
+                return there and head.startswith(b"{") and made_here(path)
+            with zipfile.ZipFile(file) as archive, archive.open(WORKBOOK_PART) as part:
+                return not of_trace or f'"{name}"'.encode() in part.read(_BEGINNING)
+    except Exception:  # noqa: BLE001  # of a damaged archive, any; whoever reads it says what is wrong
+        return False
 
 
 def history_in(folder: Path, last: int, without: Path) -> list[Path]:
     """The last traces of a folder, else the last reports, by recorded start, else by file time."""
     traces = [path for path in traces_in(folder) if not is_report(path)]
-    found = traces or reports_among(sorted(folder.iterdir()))
+    found = traces or [p for p in sorted(folder.iterdir()) if is_report(p, of_trace=True)]
     found = [path for path in found if path.resolve() != without.resolve()]
     if len(found) < _LEAST:
         holds = f"holds {len(found)} traces or reports besides; a history needs {_LEAST}"

@@ -28,8 +28,8 @@ from tracelens_ext.report.report import Format, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
 
-_ZIP = b"PK\x03\x04"
-_WORKBOOK_PART = "xl/workbook.xml"
+ZIP = b"PK\x03\x04"
+WORKBOOK_PART = "xl/workbook.xml"
 #: Most that a report may hold: unpacked bytes, and rows of a table.
 _MOST_BYTES, _MOST_ROWS = 300 * 10**6, 1_048_576
 #: Columns in which one is looked for, and parts of a workbook.
@@ -59,32 +59,6 @@ def plain_name(column: object) -> str:
     return re.sub(r"[\W_]+", " ", str(column)).strip().casefold()
 
 
-def is_workbook(path: Path, sheets: Collection[str] = ()) -> bool:
-    """Whether a file is a workbook, even a damaged one; with `sheets`: which has one of them."""
-    if not sheets and path.suffix.lower() == ".xlsx":
-        return True
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_ZIP)) != _ZIP:
-                return False
-            with zipfile.ZipFile(file) as archive, archive.open(_WORKBOOK_PART) as part:
-                head = part.read(_PIECE)
-    except Exception:  # noqa: BLE001  # whatever a damaged archive makes of it
-        return False
-    return not sheets or any(f'"{sheet}"'.encode() in head for sheet in sheets)
-
-
-def is_json_report(path: Path, sheets: Collection[str] = ()) -> bool:
-    """Whether a file is JSON of ours; with `sheets`: which has them near its beginning."""
-    if not made_here(path):
-        return False
-    with path.open("rb") as file:
-        head = file.read(_PIECE)
-    return head[:1] == b"{" and all(
-        f'"{sheet}": [' in head.decode(errors="replace") for sheet in sheets
-    )
-
-
 def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     """The files of a folder that hold one of these sheets, as CSV or Parquet."""
     names = {f"{sheet}{kind.suffix}" for sheet in sheets for kind in (Format.csv, Format.parquet)}
@@ -99,9 +73,9 @@ def read_tables(
     try:
         if path.is_dir():
             return _read_folder(path, wanted, most)
-        if is_json_report(path):
-            return _read_json(path, wanted, most)
         with path.open("rb") as file:
+            if file.read(1) == b"{" and made_here(path):
+                return _read_json(path, wanted, most)
             return _read_workbook(path, file, wanted, most)
     except OSError as error:
         reason = error.strerror or error
@@ -135,7 +109,8 @@ def _too_large(
 def _read_workbook(
     path: Path, file: BinaryIO, wanted: Mapping[str, Collection[str]], most_bytes: int
 ) -> Tables:
-    if file.read(len(_ZIP)) != _ZIP:
+    file.seek(0)
+    if file.read(len(ZIP)) != ZIP:
         raise TraceFormatError(path, "is no workbook", "name an .xlsx report or a trace")
     file.seek(0)
     _look_through(path, file, most_bytes)
@@ -188,7 +163,7 @@ def _look_through(path: Path, file: BinaryIO, most_bytes: int) -> None:
     with _damage_told(path, "the workbook"), zipfile.ZipFile(file) as archive:
         if len(archive.infolist()) > _MOST_PARTS:
             raise _too_large(path, f"{_MOST_PARTS:,} parts")
-        if _WORKBOOK_PART not in archive.namelist():
+        if WORKBOOK_PART not in archive.namelist():
             raise TraceFormatError(path, "is a zip archive, no workbook", "name a workbook")
         for info in archive.infolist():
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
