@@ -251,14 +251,10 @@ class _Timelines:
         self._keys, self._at = keys[self.order], np.argsort(self.order)
         self._sums = np.concatenate((np.zeros((1, 2)), np.cumsum(self.parts[self.order], axis=0)))
         self._ids = pd.Index(self.call * (2**32) + self.rank)
-        # The calls of each set, on each rank, that all of its ranks have.
-        whole = np.flatnonzero(~np.isnan(self.wait))
-        self._sets = pd.factorize(kernels["set"])[0].astype(np.int64)
-        pair = self._sets[whole] * (2**32) + self.rank[whole]
-        self.pairs, code = np.unique(pair, return_inverse=True)
-        keys = code * self.reach + end[whole]
-        order = np.argsort(keys, kind="stable")
-        self._shared, self._shared_keys, self._end = whole[order], keys[order], end
+        columns = {"set": kernels["set"], "rank": self.rank, "end": end, "row": kernels.index}
+        whole = pd.DataFrame(columns)[~np.isnan(self.wait)]
+        #: kernels of calls that all ranks of the set have
+        self._whole = whole.sort_values("end", kind="stable")
 
     def row_of(self, call: Int64Array, rank: Int64Array) -> Int64Array:
         """The kernel of a call on a rank, -1 for none."""
@@ -267,19 +263,17 @@ class _Timelines:
 
     def last_shared(self, waiting: Int64Array, late: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The last call before that the waiting and the last rank share: its kernel on each."""
-        of_rank = pd.DataFrame({"rank": self.pairs % 2**32, "pair": np.arange(len(self.pairs))})
-        need = pd.DataFrame({"rank": self.rank[late], "need": np.arange(len(late))})
-        need = need.merge(of_rank, on="rank")
-        pair = need["pair"].to_numpy(np.int64)
-        other = self.pairs[pair] // 2**32 * 2**32 + self.rank[waiting[need["need"]]]
-        keys = pair * self.reach + self.start[late[need["need"]]]
-        at = np.searchsorted(self._shared_keys, keys, side="right") - 1
-        good = np.isin(other, self.pairs) & (at >= 0)
-        good &= self._shared_keys[at] >= pair * self.reach
-        need, rows = need["need"].to_numpy()[good], self._shared[at[good]]
-        order = np.argsort(self._end[rows], kind="stable")
+        sets = self._whole[["set", "rank"]].drop_duplicates()
+        columns = {"rank": self.rank[late], "other": self.rank[waiting], "start": self.start[late]}
+        need = pd.DataFrame(columns).rename_axis("need").reset_index()
+        need = need.merge(sets, on="rank")
+        need = need.merge(sets.rename(columns={"rank": "other"}), on=["set", "other"])
+        need = need.sort_values("start", kind="stable")
+        by = ["set", "rank"]
+        found = pd.merge_asof(need, self._whole, left_on="start", right_on="end", by=by).dropna()
+        found = found.sort_values("end", kind="stable").drop_duplicates("need", keep="last")
         theirs = np.full(len(waiting), NONE, dtype=np.int64)
-        theirs[need[order]] = rows[order]  # the last wins
+        theirs[found["need"]] = found["row"]
         mine = self.row_of(self.call[theirs], self.rank[waiting])
         known = (theirs != NONE) & (mine != NONE)
         return np.where(known, theirs, NONE), np.where(known, mine, NONE)
