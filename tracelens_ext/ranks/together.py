@@ -234,22 +234,26 @@ class _Timelines:
         self.call, self.rank, start, dur = (
             kernels[name].to_numpy(np.int64) for name in ("call", "rank", "start", "dur")
         )
-        self.place = pd.factorize(kernels["rank"], sort=True)[0].astype(np.int64)
         self.wait = kernels["wait"].to_numpy(np.float64)
         self.start = start - start.min(initial=0)
         end = self.start + dur
-        self.reach = int(end.max(initial=0)) + 1
-        self._own = {
-            at: kernels[[f"{name}_{at}" for name in OWN]].to_numpy(np.float64)
+        begun, ended = (
+            kernels[[f"{name}_{at}" for name in OWN]].to_numpy(np.float64)
             for at in ("start", "end")
-        }
-        exposed = np.maximum(dur - (self._own["end"] - self._own["start"])[:, 0], 0.0)
+        )
+        exposed = np.maximum(dur - (ended - begun)[:, 0], 0.0)
         waited = exposed * np.nan_to_num(self.wait) / np.maximum(dur, 1)
         self.parts = np.stack((exposed - waited, waited), axis=1)  # transfers, and waits
-        keys = self.place * self.reach + end
+        reach, place = int(end.max(initial=0)) + 1, pd.factorize(self.rank, sort=True)[0]
+        keys = place * reach + end
         self.order = np.argsort(keys, kind="stable")
-        self._keys, self._at = keys[self.order], np.argsort(self.order)
-        self._sums = np.concatenate((np.zeros((1, 2)), np.cumsum(self.parts[self.order], axis=0)))
+        sums = np.concatenate((np.zeros((1, 2)), np.cumsum(self.parts[self.order], axis=0)))
+        #: places in `order`: the first after each, and the first that ends after each begins
+        self.after = np.argsort(self.order) + 1
+        self.until = np.searchsorted(keys[self.order], place * reach + self.start, side="right")
+        #: what the rank had done when each began and ended: `OWN`, transfers, waits, ns
+        self._begun = np.column_stack((begun, sums[self.until]))
+        self._ended = np.column_stack((ended, sums[self.after]))
         self._ids = pd.Index(self.call * (2**32) + self.rank)
         columns = {"set": kernels["set"], "rank": self.rank, "end": end, "row": kernels.index}
         whole = pd.DataFrame(columns)[~np.isnan(self.wait)]
@@ -278,17 +282,11 @@ class _Timelines:
         known = (theirs != NONE) & (mine != NONE)
         return np.where(known, theirs, NONE), np.where(known, mine, NONE)
 
-    def between(self, before: Int64Array, row: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The calls, as places in `order`, that a rank ended after one and before another began."""
-        keys = self.place[row] * self.reach + self.start[row]
-        first = self._at[before] + 1
-        return first, np.maximum(np.searchsorted(self._keys, keys, side="right"), first)
-
     def spent(self, before: Int64Array, row: Int64Array) -> Float64Array:
         """What a rank did from the end of one call to the start of another, ns."""
-        first, until = self.between(before, row)
-        own = self._own["start"][row] - self._own["end"][before]
-        return np.column_stack((own, self._sums[until] - self._sums[first]))
+        spent: Float64Array = self._begun[row] - self._ended[before]
+        spent[:, len(OWN) :] = np.maximum(spent[:, len(OWN) :], 0.0)  # 0 where they overlap
+        return spent
 
 
 def _edges(k: _Timelines, last: Int64Array) -> pd.DataFrame:
@@ -303,10 +301,10 @@ def _edges(k: _Timelines, last: Int64Array) -> pd.DataFrame:
     parts = np.maximum(k.spent(theirs, late) - k.spent(mine, waiting), 0.0)
     parts[parts.sum(axis=1) <= 0, len(OWN) - 1] = 1.0  # idle: nothing else is known of it
     parts /= parts.sum(axis=1, keepdims=True)
-    first, until = k.between(theirs, late)
-    need = np.repeat(np.arange(len(waiting)), until - first)
-    skipped = np.cumsum(until - first) - (until - first)
-    other = k.order[np.arange(len(need)) - skipped[need] + first[need]]
+    first = k.after[theirs]
+    count = np.maximum(k.until[late] - first, 0)
+    need = np.repeat(np.arange(len(waiting)), count)
+    other = k.order[np.arange(len(need)) + (first - np.cumsum(count) + count)[need]]
     frames = []
 
     def add(row: Int64Array, cause: int, share: object, target: Int64Array, **of: object) -> None:
