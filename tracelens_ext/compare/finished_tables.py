@@ -9,6 +9,7 @@ import errno
 import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -159,7 +160,7 @@ def _places(header: Collection[object], columns: Collection[str]) -> dict[str, i
 
 def _look_through(path: Path, file: BinaryIO, most_bytes: int) -> None:
     """Refuse a workbook that would take too much memory or time, or that declares entities."""
-    limits = _Limits(path, most_bytes)
+    used = Counter[str]()
     with _damage_told(path, "the workbook"), zipfile.ZipFile(file) as archive:
         if len(archive.infolist()) > _MOST_PARTS:
             raise _too_large(path, f"{_MOST_PARTS:,} parts")
@@ -169,61 +170,52 @@ def _look_through(path: Path, file: BinaryIO, most_bytes: int) -> None:
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"{info.filename}: packed as no workbook is")
             with archive.open(info) as part:
-                limits.look(iter(partial(part.read, _PIECE), b""))
+                _count(path, iter(partial(part.read, _PIECE), b""), used, most_bytes)
     file.seek(0)
 
 
-class _Limits:
-    """How much of what a workbook may hold is used up."""
+def _count(path: Path, pieces: Iterator[bytes], used: Counter[str], most_bytes: int) -> None:
+    """Count one part; what is no XML by its bytes alone, as openpyxl will not read it."""
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
-        self._path, self._most_bytes = path, most_bytes
-        self._bytes = self._cells = self._others = self._attributes = self._depth = 0
-
-    def look(self, pieces: Iterator[bytes]) -> None:
-        """Count one part; what is no XML by its bytes alone, as openpyxl will not read it."""
-        parser = expat.ParserCreate()
-        parser.StartDoctypeDeclHandler = self._doctype
-        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
-        self._depth = held = 0
-        is_xml = True
-        for piece in pieces:
-            self._bytes += len(piece)
-            if self._bytes > self._most_bytes:
-                raise _too_large(self._path, f"{size_text(self._most_bytes)}, unpacked")
-            before = self._cells + self._others
-            try:
-                if is_xml:
-                    parser.Parse(piece, False)
-            except (expat.ExpatError, ValueError):
-                is_xml = False
-            held = held + len(piece) if self._cells + self._others == before else 0
-            if is_xml and held > _MOST_HELD:
-                raise _too_large(self._path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
-
-    def _doctype(self, *_: object) -> None:
+    def declares(*_: object) -> None:
         problem = "declares XML entities, as no workbook does"
-        raise TraceFormatError(self._path, problem, "do not trust it")
+        raise TraceFormatError(path, problem, "do not trust it")
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self._depth += 1
-        if name.rpartition(":")[2] in _OF_CELLS:
-            self._cells += 1
-        else:
-            self._others += 1
-            self._attributes += sum(map(len, attributes.values()))
-        if self._attributes > _MOST_ATTRIBUTES:
-            what = f"{size_text(_MOST_ATTRIBUTES)} of attributes"
-            raise _too_large(self._path, what, _OTHER_FORM)
-        if self._depth > _DEEPEST:
+    def begins(name: str, attributes: dict[str, str]) -> None:
+        of_cells = name.rpartition(":")[2] in _OF_CELLS
+        used["deep"] += 1
+        used["cells" if of_cells else "others"] += 1
+        used["attributes"] += 0 if of_cells else sum(map(len, attributes.values()))
+        if used["deep"] > _DEEPEST:
             problem = f"nests XML over {_DEEPEST} deep, as no workbook does"
-            raise TraceFormatError(self._path, problem, "name another")
-        if self._cells > _MOST_CELLS or self._others > _MOST_OTHERS:
+            raise TraceFormatError(path, problem, "name another")
+        if used["attributes"] > _MOST_ATTRIBUTES:
+            what = f"{size_text(_MOST_ATTRIBUTES)} of attributes"
+            raise _too_large(path, what, _OTHER_FORM)
+        if used["cells"] > _MOST_CELLS or used["others"] > _MOST_OTHERS:
             what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
-            raise _too_large(self._path, what, _OTHER_FORM)
+            raise _too_large(path, what, _OTHER_FORM)
 
-    def _end(self, _: str) -> None:
-        self._depth -= 1
+    def ends(_: str) -> None:
+        used["deep"] -= 1
+
+    parser, is_xml, held = expat.ParserCreate(), True, 0
+    parser.StartDoctypeDeclHandler = declares
+    parser.StartElementHandler, parser.EndElementHandler = begins, ends
+    used["deep"] = 0
+    for piece in pieces:
+        used["bytes"] += len(piece)
+        if used["bytes"] > most_bytes:
+            raise _too_large(path, f"{size_text(most_bytes)}, unpacked")
+        before = used["cells"], used["others"]
+        try:
+            if is_xml:
+                parser.Parse(piece, False)
+        except (expat.ExpatError, ValueError):
+            is_xml = False
+        held = held + len(piece) if (used["cells"], used["others"]) == before else 0
+        if is_xml and held > _MOST_HELD:
+            raise _too_large(path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
 
 
 # JSON.
