@@ -18,7 +18,6 @@ from statistics import median
 
 from tracelens_ext.categorize import CATEGORIES
 from tracelens_ext.compare.comparison import Aligned, Comparison
-from tracelens_ext.compare.measurement import TableName
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -146,9 +145,7 @@ def check_budgets(
     return outcomes
 
 
-def _times(
-    comparison: Comparison, table: TableName, rows: Sequence[int]
-) -> dict[str, list[Fraction]]:
+def _times(comparison: Comparison, table: str, rows: Sequence[int]) -> dict[str, list[Fraction]]:
     """The times of some rows of a table, ms, by the device where there are several; 0 of none."""
     aligned = comparison.aligned[table]
     devices = aligned.keys.get("device", pd.Series(NONE, range(len(aligned.ns)))).tolist()

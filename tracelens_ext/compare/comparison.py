@@ -18,7 +18,6 @@ from tracelens_ext.compare.measurement import (
     STAND_INS,
     Figures,
     Measurement,
-    TableName,
     measure,
 )
 from tracelens_ext.compare.places import Aligned, align
@@ -45,7 +44,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
 _LEAST_PLACES = 3  # that tell the amount of work
 _PERIODS_AGREE = 0.1  # how far the counts of periods may lie from what calls say
 _WITHOUT_CALLS = ("timeline", "phases")
-_MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
+_MOST_TELLING: tuple[str, ...] = ("operations", "kernels", "categories")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,13 +149,13 @@ class Comparison:
         return unit | {name: each[0] if alone else each for name, each in told.items()}
 
     @cached_property
-    def aligned(self) -> dict[TableName, Aligned]:
+    def aligned(self) -> dict[str, Aligned]:
         """Each table with the times of all traces, before any division.
 
         What some report does not hold is compared as TraceLens's sheets have it (`STAND_INS`), and
         left out if one does not hold that either.
         """
-        aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
+        aligned: dict[str, Aligned] = {"timeline": self._timeline()}
         totals = [m.total.tables for m in self.measurements]
         if all("phases" in tables for tables in totals):
             aligned["phases"] = _aligned([tables["phases"] for tables in totals], ("phase",))
@@ -227,13 +226,13 @@ class Comparison:
         found[..., 0] /= self.divisors
         return ids, found
 
-    def times_ms(self, name: TableName) -> Float64Array:
+    def times_ms(self, name: str) -> Float64Array:
         """The times of a table as shown, ms, (k, t)."""
         # One division: two equal averages are then equal to the last bit.
         times: Float64Array = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
         return times
 
-    def _divisors(self, name: TableName) -> list[float]:
+    def _divisors(self, name: str) -> list[float]:
         """What the times of a table are divided by; phases are compared step by step."""
         return [1.0] * len(self.measurements) if name == "phases" else self.divisors
 

@@ -23,10 +23,8 @@ from tracelens_ext.work.grouping import group_labelled, maxima, minima, number_g
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]
 
-TableName = Literal["timeline", "phases", "categories", "operations", "kernels"]
-
 #: Table → the columns that name its rows; of `phases` it is `phase`.
-KEYS: Mapping[TableName, tuple[str, ...]] = {
+KEYS: Mapping[str, tuple[str, ...]] = {
     "timeline": ("device", "type"),
     "categories": ("kernel_category",),
     "operations": ("cpu_op",),
@@ -35,7 +33,7 @@ KEYS: Mapping[TableName, tuple[str, ...]] = {
 #: Table → the one that holds what TraceLens's sheet does, which is less, called as its only key:
 #: categories of operations and not of kernels; operations as launchers, by busy time; kernels
 #: without copies and fills.
-STAND_INS: Mapping[TableName, str] = {
+STAND_INS: Mapping[str, str] = {
     "categories": "op category",
     "operations": "launcher",
     "kernels": "kernel_name",

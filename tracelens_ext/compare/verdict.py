@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import TRACELENS, TableName
+from tracelens_ext.compare.measurement import TRACELENS
 from tracelens_ext.compare.places import Aligned
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Float64Array
@@ -190,7 +190,7 @@ def _do(letters: Sequence[str], one: str, several: str) -> str:
 
 
 #: What a table shows where some report holds no more than TraceLens's sheets do.
-_AS_REFERENCE: Mapping[TableName, str] = {
+_AS_REFERENCE: Mapping[str, str] = {
     "categories": "Categories are those of operations, by their names, without communication",
     "operations": "Operations are those that launched GPU work, with its busy time, without"
     " communication",

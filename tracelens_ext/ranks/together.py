@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import PAIR, GroupCalls
-from tracelens_ext.ranks.part import OWN
+from tracelens_ext.ranks.part import OWN, numbers_in
 from tracelens_ext.ranks.verdicts import Job, find_verdicts
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 
@@ -104,7 +103,7 @@ def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None
         count = 0
     spans = {}
     for text in calls["ranks"].unique():
-        nodes = {int(rank) // max(count, 1) for rank in re.findall(r"\d+", text)}
+        nodes = {rank // max(count, 1) for rank in numbers_in(text)}
         spans[text] = ("across" if len(nodes) > 1 else "node") if count and nodes else ""
     return calls["ranks"].map(spans)
 
