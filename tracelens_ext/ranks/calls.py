@@ -65,7 +65,7 @@ def _described(
     matched.loc[alone, "no"] = most + np.arange(alone.sum())
     matched = matched.sort_values(["no", "dur", "rank"], kind="stable", ignore_index=True)
     first = {"process_group": "Process Group Name", "description": "Process Group Description"}
-    first |= {"shortest": "dur", "last_rank": "rank"}
+    first |= {"key": "key", "shortest": "dur", "last_rank": "rank"}
     first |= {n: n for n in ("iteration", "matched_by", "dtype", "kernel_name", "src", "dst")}
     calls = matched.groupby("no", sort=True).agg(
         **{name: (column, "first") for name, column in first.items()},

@@ -78,15 +78,11 @@ def _in_us(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _numbered(groups: Sequence[GroupCalls]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The calls, kernels and stuck launches of all groups, with numbers of calls and of sets."""
-    calls, kernels, stuck, first = [], [], [], 0
-    for number, group in enumerate(groups):
-        of = {"group": number, "key": group.kernels["key"].iloc[0] if len(group.kernels) else ""}
-        calls.append(group.calls.assign(call=first + np.arange(len(group.calls)), **of))
-        place = np.searchsorted(group.calls["no"], group.kernels["no"])
-        kernels.append(group.kernels[_NEEDED].assign(call=first + place, **of))
-        stuck.append(group.stuck.assign(**of))
-        first += len(group.calls)
-    frames = [pd.concat(each, ignore_index=True) for each in (calls, kernels, stuck)]
+    parts = zip(*((of.calls, of.kernels[_NEEDED], of.stuck) for of in groups), strict=True)
+    joined = (pd.concat(each, keys=range(len(groups)), names=["group"]) for each in parts)
+    frames = [each.reset_index("group").reset_index(drop=True) for each in joined]
+    frames[0]["call"] = frames[0].index
+    frames[1] = frames[1].merge(frames[0][["group", "no", "call"]], "left", ["group", "no"])
     for frame in frames:
         pair = (frame["src"].astype("int64") + 1) * 2**21 + frame["dst"].astype("int64") + 1
         frame["set"] = frame["group"].astype("int64") * 2**42 + pair
