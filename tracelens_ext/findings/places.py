@@ -12,7 +12,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Claim, Place
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.gaps.hosts import HOST_KINDS, Moments, Stretches, innermost_moments, labels_of
-from tracelens_ext.intervals import inside
+from tracelens_ext.intervals import distinct, inside
 from tracelens_ext.iterations.iterations import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
@@ -91,16 +91,17 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
         ns = [part.time_of(*its) for (part, _), its in zip(parts, stretches, strict=True)]
         code, labels = labels_of(trace, np.concatenate([part.row for part, _ in parts]))
         code = np.where(np.concatenate(ns) > 0, code, NONE)
-        bounds = np.cumsum([len(each) for each in ns])[:-1]
+        during = [part.during(*its) for (part, _), its in zip(parts, stretches, strict=True)]
+        before = np.cumsum([0, *map(len, ns)])[:-1]
+        first, past = (
+            np.concatenate([at + earlier for at, earlier in zip(each, before, strict=True)])
+            for each in zip(*during, strict=True)
+        )
+        gaps = np.concatenate([gap[asked] for _, asked in parts])
 
         def gaps_with(label: str) -> int:
-            gaps = [
-                gap[asked][part.chosen(codes == labels.index(label)).time_in(*its) > 0]
-                for (part, asked), its, codes in zip(
-                    parts, stretches, np.split(code, bounds), strict=True
-                )
-            ]
-            return len(np.unique(np.concatenate(gaps)))  # a place counts once in a gap
+            its = np.append(0, np.cumsum(code == labels.index(label)))
+            return len(distinct(gaps[its[past] > its[first]]))  # a place counts once in a gap
 
         found = ranked(code, labels, np.concatenate(ns) / devices)
         return [replace(place, count=gaps_with(place.name)) for place in found]

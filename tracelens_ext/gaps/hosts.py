@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tracelens_ext.gaps.causes import ClassifiedGaps
-from tracelens_ext.intervals import covered, union
+from tracelens_ext.intervals import covered, distinct, union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
@@ -106,10 +106,6 @@ class Moments(NamedTuple):
     end: Int64Array
     row: Int64Array  #: the event
 
-    def chosen(self, which: BoolArray) -> Moments:
-        """Some of them."""
-        return Moments(self.thread[which], self.start[which], self.end[which], self.row[which])
-
     def rows_at(self, thread: IntArray, time: Int64Array) -> Int64Array:
         """The event of a thread at a time, `NONE` without."""
         at = last_before(self.thread, self.start, thread, time + 1)
@@ -119,10 +115,15 @@ class Moments(NamedTuple):
         row[here] = self.row[at[here]]
         return row
 
+    def during(self, thread: IntArray, start: Int64Array, end: Int64Array) -> tuple[Int64Array, ...]:
+        """The first that runs in each stretch of time, and one past the last of them."""
+        first = items_before(self.thread, self.end, thread, start + 1)
+        return first, items_before(self.thread, self.start, thread, end)
+
     def time_in(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
         """How long a thread was in any of them during each stretch of time, ns."""
         result = np.zeros(len(start), dtype=np.int64)
-        for number in np.unique(thread).tolist():
+        for number in distinct(thread).tolist():
             own, mine = self.thread == number, thread == number
             result[mine] = covered(self.start[own], self.end[own], start[mine], end[mine])
         return result
@@ -144,13 +145,11 @@ def innermost_moments(
 ) -> Moments:
     """The innermost events of host threads, moment by moment, around some stretches of time."""
     rows, parent = _nested_around(trace, kinds, stretches, ignored, shortest=1)
-    position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
-    moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
-    lane = np.tile(trace.thread[rows], 2)
-    here = np.concatenate((parent, position))
-    sequence = np.concatenate((-position, position + len(rows)))
-    at = np.lexsort((sequence, moment, lane))
+    lane = np.concatenate((trace.thread[rows[::-1]], trace.thread[rows]))
+    moment = np.concatenate((trace.end_of(rows[::-1]), trace.ts[rows]))
+    here = np.concatenate((parent[::-1], np.arange(len(rows), dtype=np.int32)))
+    at = by_group_and_time(lane, moment)
     moment, lane, here = moment[at], lane[at], here[at]
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
     events = rows[here[:-1][real]]
