@@ -93,4 +93,6 @@ def stable_order(numbers: IntArray) -> Int64Array:
 def distinct(numbers: IntArray) -> Int64Array:
     """Each number once, ascending; `np.unique` hashes them, which takes ten times as long."""
     ordered = np.sort(numbers)
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    first = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    once: Int64Array = ordered[first]
+    return once
