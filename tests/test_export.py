@@ -234,7 +234,7 @@ def test_holes_have_a_lane_and_a_replay_that_fails_has_none(
             maker.launched("k", at + 20, 60, correlation=number, at=at)
     trace = tmp_path / "t.json"
     trace.write_text(json.dumps(maker.document()))
-    monkeypatch.setattr(Simulation, "_judge", lambda _: ("withheld", "of the test"))
+    monkeypatch.setattr(Simulation, "_judged", ("withheld", "of the test"))
     document = exported(trace, tmp_path / "e.json", "--findings")
     (hole,) = of_lane(document, "recording")
     (part,) = recording_of(TreePerfAnalyzer(trace).work).parts.to_dict("records")

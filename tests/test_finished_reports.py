@@ -416,7 +416,7 @@ def test_a_huge_field_is_a_name_like_others(tmp_path: Path) -> None:
     (tmp_path / "kernel_summary.csv").write_text(
         f"Kernel name,Kernel duration (µs)_sum,Kernel duration (µs)_count\n{name},5,1\n"
     )
-    table = measure_report(tmp_path).total.reference["kernels"]
+    table = measure_report(tmp_path).total.tables["kernel_name"]
     assert table["ns"].tolist() == [5000]
 
 

@@ -94,15 +94,16 @@ def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, 
     for number, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         for moment in range(begin, end, 1000):
             around = [row for row in mine if trace.ts[row] <= moment < trace.end[row]]
-            at = moments.rows_at(thread[:1], np.array([moment])).tolist()
+            now = moments.during(thread[:1], np.array([moment]), np.array([moment + 1]))
+            assert now.of_stretch.tolist() == [bool(around)]
             if around:
                 innermost = min(around, key=lambda row: (int(trace.dur[row]), -row))
-                assert at == [innermost]
+                assert moments.row[now.first].tolist() == [innermost]
                 covered[number] += 1000
                 of_row[innermost] += 1000
-            else:
-                assert at == [NONE]
-    assert moments.time_in(thread, begins, ends).tolist() == covered
-    time = np.bincount(moments.row, moments.time_of(thread, begins, ends), len(trace))
+    its = moments.during(thread, begins, ends)
+    assert its.of_stretch.tolist() == covered
+    assert [bool(count) for count in its.past - its.first] == [bool(ns) for ns in covered]
+    time = np.bincount(moments.row, its.of_moment, len(trace))
     assert {row: time[row] for row in mine} == of_row
-    assert not moments.time_in(thread * 0 + NONE, begins, ends).any()
+    assert not moments.during(thread * 0 + NONE, begins, ends).of_stretch.any()

@@ -91,10 +91,10 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
     if traces := traces_in(folder):
         return traces
     if or_reports:
-        from tracelens_ext.compare.finished import reports_among
+        from tracelens_ext.compare.finished import is_report
 
         for of_kind in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
-            if reports := reports_among(sorted(of_kind)):
+            if reports := [path for path in sorted(of_kind) if is_report(path, of_trace=True)]:
                 return reports
     raise TraceNotFoundError(
         folder,
@@ -106,10 +106,11 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
 def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
     found = traces_matching(pattern)
     if or_reports:
-        from tracelens_ext.compare.finished import is_report, reports_among
+        from tracelens_ext.compare.finished import is_report
 
         traces = [path for path in found if not is_report(path)]
-        found = traces or reports_among(paths_matching(pattern)) or found
+        reports = (path for path in paths_matching(pattern) if is_report(path, of_trace=True))
+        found = traces or [*reports] or found
     if not found:
         raise TraceNotFoundError(pattern, "no file matches", "check the pattern")
     return found

@@ -15,21 +15,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from statistics import median
-from typing import Literal
 
 from tracelens_ext.categorize import CATEGORIES
 from tracelens_ext.compare.comparison import Aligned, Comparison
-from tracelens_ext.compare.measurement import TableName
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE
+from tracelens_ext.trace import NONE, NS_PER_MS
 
 _BUDGET = re.compile(
     r"\s*(?P<name>\S.*?)\s*(?P<sign>[<>])\s*(?P<limit>[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
     r"\s*(?P<unit>%|ms|mad)\s*",
     re.DOTALL | re.IGNORECASE,
 )
-_NS_PER_MS = 1_000_000
 _NEAREST = 5
 #: Stands for all findings together.
 FINDINGS = "findings"
@@ -44,7 +41,7 @@ class Budget:
     #: the change, signed; percent of the baseline's time (of findings, of the wall time), ms, or
     #: median absolute deviations of a history
     limit: Fraction
-    unit: Literal["%", "ms", "mad"]
+    unit: str  #: `%`, `ms` or `mad`
 
     def __str__(self) -> str:
         limit = Decimal(self.limit.numerator) / self.limit.denominator  # it has few decimals
@@ -97,12 +94,11 @@ def parse_budget(text: str) -> Budget:
             f"{shown!r} is no budget; write a name, > or <, and a change in %, ms or mad,"
             " such as 'GEMM > +5%' or 'total_time > 1.5ms'"
         )
-    units: dict[str, Literal["%", "ms", "mad"]] = {"%": "%", "ms": "ms", "mad": "mad"}
     return Budget(
         name=" ".join(found["name"].split()),
         above=found["sign"] == ">",
         limit=Fraction("".join(found["limit"].split())),
-        unit=units[found["unit"].lower()],
+        unit=found["unit"].lower(),
     )
 
 
@@ -149,14 +145,12 @@ def check_budgets(
     return outcomes
 
 
-def _times(
-    comparison: Comparison, table: TableName, rows: Sequence[int]
-) -> dict[str, list[Fraction]]:
+def _times(comparison: Comparison, table: str, rows: Sequence[int]) -> dict[str, list[Fraction]]:
     """The times of some rows of a table, ms, by the device where there are several; 0 of none."""
     aligned = comparison.aligned[table]
     devices = aligned.keys.get("device", pd.Series(NONE, range(len(aligned.ns)))).tolist()
     wheres = ["" if devices[row] == NONE else f" of device {devices[row]}" for row in rows]
-    per_ms = [Fraction(_NS_PER_MS * divisor) for divisor in comparison.divisors]
+    per_ms = [Fraction(NS_PER_MS * divisor) for divisor in comparison.divisors]
     found = aligned.ns[list(rows)].tolist() or [[0] * len(per_ms)]
     values = ([Fraction(ns) / per for ns, per in zip(each, per_ms, strict=True)] for each in found)
     return dict(zip(wheres or [""], values, strict=True))

@@ -5,7 +5,8 @@ Measurements are compared, of traces or of reports. The first is the baseline, c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,10 +15,9 @@ import numpy as np
 
 from tracelens_ext.compare.measurement import (
     KEYS,
-    REFERENCE_KEYS,
+    STAND_INS,
     Figures,
     Measurement,
-    TableName,
     measure,
 )
 from tracelens_ext.compare.places import Aligned, align
@@ -34,6 +34,7 @@ from tracelens_ext.compare.verdict import (
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
+from tracelens_ext.report.excel_text import cell_text
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
 
 __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
@@ -43,7 +44,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
 _LEAST_PLACES = 3  # that tell the amount of work
 _PERIODS_AGREE = 0.1  # how far the counts of periods may lie from what calls say
 _WITHOUT_CALLS = ("timeline", "phases")
-_MOST_TELLING: tuple[TableName, ...] = ("operations", "kernels", "categories")
+_MOST_TELLING: tuple[str, ...] = ("operations", "kernels", "categories")
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ class Comparison:
             counts = self.unit.counts
             if self.unit.kind != "trace" and work is not None:  # not of two that share nothing
                 figures = self._figures_of(self.unit.kind)
-                ns = [figures[i].gpu_ns / counts[i] for i in (0, at)]
+                ns = [(figures[i].whole("ns") or 0) / counts[i] for i in (0, at)]
                 work, speed = counts[at] / counts[0], ns[1] / ns[0] if ns[0] else None
             held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
             rows = self.tables[next(held)]
@@ -148,26 +149,24 @@ class Comparison:
         return unit | {name: each[0] if alone else each for name, each in told.items()}
 
     @cached_property
-    def aligned(self) -> dict[TableName, Aligned]:
+    def aligned(self) -> dict[str, Aligned]:
         """Each table with the times of all traces, before any division.
 
-        What some report does not hold is compared as TraceLens's sheets have it
-        (`REFERENCE_KEYS`), and left out if one does not hold that either.
+        What some report does not hold is compared as TraceLens's sheets have it (`STAND_INS`), and
+        left out if one does not hold that either.
         """
-        spelled = next((m.spelled for m in self.measurements if m.spelled), None)
-        aligned: dict[TableName, Aligned] = {"timeline": self._timeline()}
-        phases = [m.phases for m in self.measurements if m.phases is not None]
-        if len(phases) == len(self.measurements):
-            aligned["phases"] = _aligned(phases, ("phase",))
-        for name, keys in REFERENCE_KEYS.items():
-            parts = [figures.tables.get(name) for figures in self.figures]
-            if any(part is None for part in parts):
-                parts = [figures.reference.get(name) for figures in self.figures]
-            else:
-                keys = KEYS[name]
-            held = [_spelled(part, keys, spelled) for part in parts if part is not None]
-            if len(held) == len(parts):
-                aligned[name] = _aligned(held, keys)
+        aligned: dict[str, Aligned] = {"timeline": self._timeline()}
+        totals = [m.total.tables for m in self.measurements]
+        if all("phases" in tables for tables in totals):
+            aligned["phases"] = _aligned([tables["phases"] for tables in totals], ("phase",))
+        compared = [figures.tables for figures in self.figures]
+        for name, stand_in in STAND_INS.items():
+            for held, keys in ((name, KEYS[name]), (stand_in, (stand_in,))):
+                if name not in aligned and all(held in tables for tables in compared):
+                    parts = [tables[held] for tables in compared]
+                    if any(m.report for m in self.measurements):
+                        parts = [_as_in_reports(part, keys) for part in parts]
+                    aligned[name] = _aligned(parts, keys)
         return aligned
 
     def _timeline(self) -> Aligned:
@@ -227,13 +226,13 @@ class Comparison:
         found[..., 0] /= self.divisors
         return ids, found
 
-    def times_ms(self, name: TableName) -> Float64Array:
+    def times_ms(self, name: str) -> Float64Array:
         """The times of a table as shown, ms, (k, t)."""
         # One division: two equal averages are then equal to the last bit.
         times: Float64Array = self.aligned[name].ns / (NS_PER_MS * np.array(self._divisors(name)))
         return times
 
-    def _divisors(self, name: TableName) -> list[float]:
+    def _divisors(self, name: str) -> list[float]:
         """What the times of a table are divided by; phases are compared step by step."""
         return [1.0] * len(self.measurements) if name == "phases" else self.divisors
 
@@ -322,13 +321,16 @@ def _aligned(parts: Sequence[pd.DataFrame], keys: tuple[str, ...]) -> Aligned:
     return Aligned(distinct, *found)
 
 
-def _spelled(
-    part: pd.DataFrame, keys: tuple[str, ...], spelled: Callable[[str], str] | None
-) -> pd.DataFrame:
-    """A table as reports have it, if one is compared: spelling, and GPU events for calls."""
-    if spelled is None:
-        return part
-    names = {key: [spelled(name) for name in part[key]] for key in keys}
+def _as_in_reports(part: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
+    """A table as reports have it: GPU events for calls, names as out of a workbook.
+
+    That spells names least well: what a cell cannot hold is replaced or cut, and openpyxl takes
+    `x005F_` for an escape.
+    """
+    names = {}
+    for key in keys:
+        cells = (re.sub("\r\n?", "\n", cell_text(name)[0]) for name in part[key])
+        names[key] = [cell.replace("x005F_", "") for cell in cells]
     return part.assign(calls=part["count"], **names)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,26 +11,24 @@ import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compare.finished_tables import (
-    is_json_report,
-    is_workbook,
+    WORKBOOK_PART,
+    ZIP,
     plain_name,
     read_tables,
     table_files,
 )
 from tracelens_ext.compare.measurement import (
     KEYS,
-    REFERENCE_KEYS,
+    STAND_INS,
     TRACELENS,
     Figures,
     Measurement,
     Saving,
-    TableName,
 )
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
-from tracelens_ext.report.excel_text import cell_text
-from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, made_here
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace_files import traces_in
@@ -46,7 +45,6 @@ class _Sheet:
     count: str = ""  #: the column of counts; empty for none
     #: the column of percentages, which add up to 100 if the sheet is whole; empty for none.
     share: str = ""
-    reference: bool = False  #: whether it holds what `REFERENCE_KEYS` describes
 
 
 _TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
@@ -56,7 +54,7 @@ _OF_KERNELS = {
     "kernel name": "kernel_name",
     "kind": "kind",
 }
-_OF_OPS = ("total direct kernel time ms", NS_PER_MS, "count", "percentage", True)
+_OF_OPS = ("total direct kernel time ms", NS_PER_MS, "count", "percentage")
 _OF_ALL = (_OF_KERNELS, "total time ms", NS_PER_MS, "count", "of gpu time")
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
@@ -69,7 +67,6 @@ _SHEETS = (
         NS_PER_US,
         plain_name("Kernel duration (µs)_count"),
         "percent of kernels time",
-        reference=True,
     ),
     _Sheet("ops_summary", {"name": "launcher"}, *_OF_OPS),
     _Sheet("ops_summary_by_category", {"op category": "op category"}, *_OF_OPS),
@@ -81,6 +78,7 @@ _SAVINGS = ("finding", "claimed ms", "of judged time")
 _BEFORE = {"of wall time": _SAVINGS[2], "saving ms": _SAVINGS[1]}
 #: How far from 100 the percentages of a whole sheet may be.
 _ABOUT = 0.5
+_BEGINNING = 1 << 18  # of a file in which a report's sheets are named
 _LEAST = 3  # traces of a history
 #: A start before 2001 is none of the calendar: the clock counts since the machine's start.
 _FIRST_START = 10**18
@@ -88,28 +86,32 @@ _MOST_NS = 2.0**62
 _AGAIN = "write the report again"
 
 
-def is_report(path: Path) -> bool:
-    """Whether an argument of a command is a finished report; else it is a trace."""
+def is_report(path: Path, *, of_trace: bool = False) -> bool:
+    """Whether an argument is a finished report, even a damaged one; `of_trace`: and no comparison.
+
+    What is none is a trace.
+    """
+    name = _TIMELINE.name
     try:
         if path.is_dir():
-            return bool(table_files(path, [_TIMELINE.name]))
-        return is_workbook(path) or is_json_report(path)
-    except (OSError, ValueError):
-        return False  # whoever reads it says what is wrong
-
-
-def reports_among(paths: Sequence[Path]) -> list[Path]:
-    """Those of some files and folders that are reports of a trace, and no comparison."""
-    sheets = [_TIMELINE.name]
-    files = {p for p in paths if not p.is_dir()}
-    found = {p for p in files if is_workbook(p, sheets) or is_json_report(p, sheets)}
-    return [p for p in paths if (p in found if p in files else is_report(p))]
+            return bool(table_files(path, [name]))
+        if path.suffix.lower() == ".xlsx" and not of_trace:
+            return True
+        with path.open("rb") as file:
+            head = file.read(_BEGINNING)
+            if not head.startswith(ZIP):
+                there = not of_trace or f'"{name}": ['.encode() in head
+                return there and head.startswith(b"{") and made_here(path)
+            with zipfile.ZipFile(file) as archive, archive.open(WORKBOOK_PART) as part:
+                return not of_trace or f'"{name}"'.encode() in part.read(_BEGINNING)
+    except Exception:  # noqa: BLE001  # of a damaged archive, any; whoever reads it says what is wrong
+        return False
 
 
 def history_in(folder: Path, last: int, without: Path) -> list[Path]:
     """The last traces of a folder, else the last reports, by recorded start, else by file time."""
     traces = [path for path in traces_in(folder) if not is_report(path)]
-    found = traces or reports_among(sorted(folder.iterdir()))
+    found = traces or [p for p in sorted(folder.iterdir()) if is_report(p, of_trace=True)]
     found = [path for path in found if path.resolve() != without.resolve()]
     if len(found) < _LEAST:
         holds = f"holds {len(found)} traces or reports besides; a history needs {_LEAST}"
@@ -150,24 +152,17 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
     if _TIMELINE.name not in read.tables:
         remedy = "name a report of GPU work, or its trace"
         raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
-    tables, reference, notes = _found(path, read.tables)
-    told = (tables[name] for name in ("kernels", "operations", "categories") if name in tables)
-    counted = next(told, None)
+    tables, notes = _found(path, read.tables)
+    timeline = _timeline(path, read.tables[_TIMELINE.name])
     return Measurement(
         path=str(path),
         devices="not in the report",
-        events=None if counted is None else int(counted["count"].sum()),
-        total=Figures(
-            tables={"timeline": _timeline(path, read.tables[_TIMELINE.name]), **tables},
-            gpu_ns=0 if counted is None else int(counted["ns"].sum()),
-            reference=reference,
-        ),
+        total=Figures(tables={"timeline": timeline, **tables}),
         categories=frozenset(
             tables["categories"]["kernel_category"] if "categories" in tables else ()
         ),
         report=GENERATOR if read.ours else TRACELENS,
         notes=tuple(notes),
-        spelled=_spelled,
         findings=_findings(path, read.tables.get(_FINDINGS)),
     )
 
@@ -192,16 +187,16 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
             "ops_summary_by_category": analyzer.get_df_kernel_launchers_summary_by_category(),
         }
     plain = {name: table.rename(columns=plain_name) for name, table in tables.items()}
-    _, reference, _ = _found(Path(measured.path), plain)
-    return replace(measured, total=replace(measured.total, reference=reference))
+    found, _ = _found(Path(measured.path), plain)
+    total = replace(measured.total, tables={**measured.total.tables, **found})
+    return replace(measured, total=total)
 
 
 def _found(
     path: Path, tables: Mapping[str, pd.DataFrame]
-) -> tuple[dict[TableName, pd.DataFrame], dict[TableName, pd.DataFrame], list[str]]:
-    """What is in a report but for the timeline: `tables` and `reference` of `Figures`, notes."""
-    own: dict[TableName, pd.DataFrame] = {}
-    reference: dict[TableName, pd.DataFrame] = {}
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """What is in a report but for the timeline: `tables` of `Figures`, and notes."""
+    found: dict[str, pd.DataFrame] = {}
     notes: list[str] = []
     for sheet in _SHEETS:
         table = tables.get(sheet.name)
@@ -212,26 +207,24 @@ def _found(
         if shares is not None and rows["ns"].any() and abs(shares.sum() - 100) > _ABOUT:
             holds = f"holds {shares.sum():.1f} % of the time and is left out"
             notes.append(f"the sheet {sheet.name} {holds}")
-        elif sheet.reference:
-            _add(reference, rows, REFERENCE_KEYS)
         else:
-            _add(own, rows, KEYS)
-            if "kind" in rows:
-                kernels = rows[rows["kind"] == "kernel"]
-                _add(reference, kernels, {"kernels": REFERENCE_KEYS["kernels"]})
-    return own, reference, notes
+            found = _tables(sheet, rows) | found  # earlier sheets come first
+    return found, notes
 
 
-def _add(
-    tables: dict[TableName, pd.DataFrame],
-    rows: pd.DataFrame,
-    keys: Mapping[TableName, tuple[str, ...]],
-) -> None:
-    """Add the tables whose columns are there, unless an earlier sheet gave them."""
-    for name, columns in keys.items():
-        if name not in tables and set(columns) <= set(rows):
-            grouped = rows.groupby(list(columns), sort=False)[["ns", "count"]].sum()
+def _tables(sheet: _Sheet, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The tables whose columns are there."""
+    wanted: dict[str, tuple[tuple[str, ...], pd.DataFrame]]
+    wanted = {name: (KEYS[name], rows) for name in STAND_INS}
+    if sheet.keys is not _OF_KERNELS or "kind" in rows:  # copies do not count there
+        kernels = rows[rows["kind"] == "kernel"] if "kind" in rows else rows
+        wanted |= {key: ((key,), kernels) for key in STAND_INS.values()}
+    tables = {}
+    for name, (keys, part) in wanted.items():
+        if {*keys} <= {*part}:
+            grouped = part.groupby(list(keys), sort=False)[["ns", "count"]].sum()
             tables[name] = grouped.reset_index().assign(calls=grouped["count"].to_numpy())
+    return tables
 
 
 def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
@@ -278,12 +271,3 @@ def _whole(path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: f
     if values.sum() >= _MOST_NS:
         raise TraceFormatError(path, f"the sheet {sheet} has absurd numbers in {column!r}", _AGAIN)
     return values.astype(np.int64)
-
-
-def _spelled(name: str) -> str:
-    """A name as it comes back out of a workbook, which spells names least well.
-
-    What a cell cannot hold is replaced or cut, and openpyxl takes `x005F_` for an escape.
-    """
-    text = cell_text(name)[0].replace("\r\n", "\n").replace("\r", "\n")
-    return text.replace("x005F_", "")

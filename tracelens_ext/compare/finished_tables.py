@@ -9,6 +9,7 @@ import errno
 import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -28,8 +29,8 @@ from tracelens_ext.report.report import Format, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
 
-_ZIP = b"PK\x03\x04"
-_WORKBOOK_PART = "xl/workbook.xml"
+ZIP = b"PK\x03\x04"
+WORKBOOK_PART = "xl/workbook.xml"
 #: Most that a report may hold: unpacked bytes, and rows of a table.
 _MOST_BYTES, _MOST_ROWS = 300 * 10**6, 1_048_576
 #: Columns in which one is looked for, and parts of a workbook.
@@ -59,32 +60,6 @@ def plain_name(column: object) -> str:
     return re.sub(r"[\W_]+", " ", str(column)).strip().casefold()
 
 
-def is_workbook(path: Path, sheets: Collection[str] = ()) -> bool:
-    """Whether a file is a workbook, even a damaged one; with `sheets`: which has one of them."""
-    if not sheets and path.suffix.lower() == ".xlsx":
-        return True
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_ZIP)) != _ZIP:
-                return False
-            with zipfile.ZipFile(file) as archive, archive.open(_WORKBOOK_PART) as part:
-                head = part.read(_PIECE)
-    except Exception:  # noqa: BLE001  # whatever a damaged archive makes of it
-        return False
-    return not sheets or any(f'"{sheet}"'.encode() in head for sheet in sheets)
-
-
-def is_json_report(path: Path, sheets: Collection[str] = ()) -> bool:
-    """Whether a file is JSON of ours; with `sheets`: which has them near its beginning."""
-    if not made_here(path):
-        return False
-    with path.open("rb") as file:
-        head = file.read(_PIECE)
-    return head[:1] == b"{" and all(
-        f'"{sheet}": [' in head.decode(errors="replace") for sheet in sheets
-    )
-
-
 def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     """The files of a folder that hold one of these sheets, as CSV or Parquet."""
     names = {f"{sheet}{kind.suffix}" for sheet in sheets for kind in (Format.csv, Format.parquet)}
@@ -99,9 +74,9 @@ def read_tables(
     try:
         if path.is_dir():
             return _read_folder(path, wanted, most)
-        if is_json_report(path):
-            return _read_json(path, wanted, most)
         with path.open("rb") as file:
+            if file.read(1) == b"{" and made_here(path):
+                return _read_json(path, wanted, most)
             return _read_workbook(path, file, wanted, most)
     except OSError as error:
         reason = error.strerror or error
@@ -135,7 +110,8 @@ def _too_large(
 def _read_workbook(
     path: Path, file: BinaryIO, wanted: Mapping[str, Collection[str]], most_bytes: int
 ) -> Tables:
-    if file.read(len(_ZIP)) != _ZIP:
+    file.seek(0)
+    if file.read(len(ZIP)) != ZIP:
         raise TraceFormatError(path, "is no workbook", "name an .xlsx report or a trace")
     file.seek(0)
     _look_through(path, file, most_bytes)
@@ -184,71 +160,62 @@ def _places(header: Collection[object], columns: Collection[str]) -> dict[str, i
 
 def _look_through(path: Path, file: BinaryIO, most_bytes: int) -> None:
     """Refuse a workbook that would take too much memory or time, or that declares entities."""
-    limits = _Limits(path, most_bytes)
+    used = Counter[str]()
     with _damage_told(path, "the workbook"), zipfile.ZipFile(file) as archive:
         if len(archive.infolist()) > _MOST_PARTS:
             raise _too_large(path, f"{_MOST_PARTS:,} parts")
-        if _WORKBOOK_PART not in archive.namelist():
+        if WORKBOOK_PART not in archive.namelist():
             raise TraceFormatError(path, "is a zip archive, no workbook", "name a workbook")
         for info in archive.infolist():
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"{info.filename}: packed as no workbook is")
             with archive.open(info) as part:
-                limits.look(iter(partial(part.read, _PIECE), b""))
+                _count(path, iter(partial(part.read, _PIECE), b""), used, most_bytes)
     file.seek(0)
 
 
-class _Limits:
-    """How much of what a workbook may hold is used up."""
+def _count(path: Path, pieces: Iterator[bytes], used: Counter[str], most_bytes: int) -> None:
+    """Count one part; what is no XML by its bytes alone, as openpyxl will not read it."""
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
-        self._path, self._most_bytes = path, most_bytes
-        self._bytes = self._cells = self._others = self._attributes = self._depth = 0
-
-    def look(self, pieces: Iterator[bytes]) -> None:
-        """Count one part; what is no XML by its bytes alone, as openpyxl will not read it."""
-        parser = expat.ParserCreate()
-        parser.StartDoctypeDeclHandler = self._doctype
-        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
-        self._depth = held = 0
-        is_xml = True
-        for piece in pieces:
-            self._bytes += len(piece)
-            if self._bytes > self._most_bytes:
-                raise _too_large(self._path, f"{size_text(self._most_bytes)}, unpacked")
-            before = self._cells + self._others
-            try:
-                if is_xml:
-                    parser.Parse(piece, False)
-            except (expat.ExpatError, ValueError):
-                is_xml = False
-            held = held + len(piece) if self._cells + self._others == before else 0
-            if is_xml and held > _MOST_HELD:
-                raise _too_large(self._path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
-
-    def _doctype(self, *_: object) -> None:
+    def declares(*_: object) -> None:
         problem = "declares XML entities, as no workbook does"
-        raise TraceFormatError(self._path, problem, "do not trust it")
+        raise TraceFormatError(path, problem, "do not trust it")
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        self._depth += 1
-        if name.rpartition(":")[2] in _OF_CELLS:
-            self._cells += 1
-        else:
-            self._others += 1
-            self._attributes += sum(map(len, attributes.values()))
-        if self._attributes > _MOST_ATTRIBUTES:
-            what = f"{size_text(_MOST_ATTRIBUTES)} of attributes"
-            raise _too_large(self._path, what, _OTHER_FORM)
-        if self._depth > _DEEPEST:
+    def begins(name: str, attributes: dict[str, str]) -> None:
+        of_cells = name.rpartition(":")[2] in _OF_CELLS
+        used["deep"] += 1
+        used["cells" if of_cells else "others"] += 1
+        used["attributes"] += 0 if of_cells else sum(map(len, attributes.values()))
+        if used["deep"] > _DEEPEST:
             problem = f"nests XML over {_DEEPEST} deep, as no workbook does"
-            raise TraceFormatError(self._path, problem, "name another")
-        if self._cells > _MOST_CELLS or self._others > _MOST_OTHERS:
+            raise TraceFormatError(path, problem, "name another")
+        if used["attributes"] > _MOST_ATTRIBUTES:
+            what = f"{size_text(_MOST_ATTRIBUTES)} of attributes"
+            raise _too_large(path, what, _OTHER_FORM)
+        if used["cells"] > _MOST_CELLS or used["others"] > _MOST_OTHERS:
             what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
-            raise _too_large(self._path, what, _OTHER_FORM)
+            raise _too_large(path, what, _OTHER_FORM)
 
-    def _end(self, _: str) -> None:
-        self._depth -= 1
+    def ends(_: str) -> None:
+        used["deep"] -= 1
+
+    parser, is_xml, held = expat.ParserCreate(), True, 0
+    parser.StartDoctypeDeclHandler = declares
+    parser.StartElementHandler, parser.EndElementHandler = begins, ends
+    used["deep"] = 0
+    for piece in pieces:
+        used["bytes"] += len(piece)
+        if used["bytes"] > most_bytes:
+            raise _too_large(path, f"{size_text(most_bytes)}, unpacked")
+        before = used["cells"], used["others"]
+        try:
+            if is_xml:
+                parser.Parse(piece, False)
+        except (expat.ExpatError, ValueError):
+            is_xml = False
+        held = held + len(piece) if (used["cells"], used["others"]) == before else 0
+        if is_xml and held > _MOST_HELD:
+            raise _too_large(path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
 
 
 # JSON.

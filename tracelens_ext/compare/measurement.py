@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,21 +23,20 @@ from tracelens_ext.work.grouping import group_labelled, maxima, minima, number_g
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]
 
-TableName = Literal["timeline", "phases", "categories", "operations", "kernels"]
-
-#: Table → the columns that name its rows.
-KEYS: Mapping[TableName, tuple[str, ...]] = {
+#: Table → the columns that name its rows; of `phases` it is `phase`.
+KEYS: Mapping[str, tuple[str, ...]] = {
     "timeline": ("device", "type"),
     "categories": ("kernel_category",),
     "operations": ("cpu_op",),
     "kernels": ("kernel_category", "kernel_name"),
 }
-#: The same for tables that hold what TraceLens's sheets do, which is less: categories of operations
-#: and not of kernels; operations as launchers, by busy time; kernels without copies and fills.
-REFERENCE_KEYS: Mapping[TableName, tuple[str, ...]] = {
-    "categories": ("op category",),
-    "operations": ("launcher",),
-    "kernels": ("kernel_name",),
+#: Table → the one that holds what TraceLens's sheet does, which is less, called as its only key:
+#: categories of operations and not of kernels; operations as launchers, by busy time; kernels
+#: without copies and fills.
+STAND_INS: Mapping[str, str] = {
+    "categories": "op category",
+    "operations": "launcher",
+    "kernels": "kernel_name",
 }
 #: Timeline rows that hold the idle time between iterations.
 _OF_THE_SPAN = ("idle_time", "total_time")
@@ -49,13 +48,16 @@ TRACELENS = "TraceLens"
 class Figures:
     """Where the GPU time of a trace, or of its whole iterations, went."""
 
-    #: each with its key columns, `ns`, `count` (GPU events) and `calls` (of operations), both 0 in
-    #: the timeline. Those of a report may lack some.
-    tables: Mapping[TableName, pd.DataFrame]
-    gpu_ns: int  #: sum of the durations of all GPU events; 0 if a report does not tell
-    #: the tables that `REFERENCE_KEYS` describes, where they are known.
-    reference: Mapping[TableName, pd.DataFrame] = field(default_factory=dict)
+    #: each with its key columns, `ns`, `count` (GPU events; steps in `phases`) and `calls` (of
+    #: operations), both 0 in the timeline. Those of a report may lack some; `STAND_INS` are there
+    #: where they are known, `phases` of a whole trace in which a serving engine names its steps.
+    tables: Mapping[str, pd.DataFrame]
     places: Mapping[Place, Work] | None = None  #: where it was launched; None of a report
+
+    def whole(self, column: Literal["ns", "count"]) -> int | None:
+        """The sum of all GPU events; None if a report does not tell."""
+        held = (self.tables[name] for name in STAND_INS if name in self.tables)
+        return next((int(each[column].sum()) for each in held), None)
 
 
 @dataclass(frozen=True)
@@ -64,26 +66,25 @@ class Measurement:
 
     path: str  #: the file as the user named it
     devices: str  #: its GPUs
-    events: int | None  #: how many GPU events it holds; None if a report does not tell
     total: Figures  #: figures of the whole trace
     #: every category that the rules could have given; of a report, those it names.
     categories: frozenset[str]
     #: figures of its whole iterations together; None when there are none.
     whole_iterations: Figures | None = None
     iterations: int = 0  #: how many those are
-    iteration_label: str = ""  #: which ones, such as `ProfilerStep#5 to #7`
-    left_out: str = ""  #: the iterations that are not whole, as text
+    iterations_told: str = "not in the report"  #: how many, which ones, and which are not whole
     report: str = ""  #: the program whose report was measured; empty for a trace
     notes: tuple[str, ...] = ()  #: what the reader of a comparison should know of it, clauses
-    #: `phase`, `ns` of GPU time and `count` of steps, where a serving engine names its steps.
-    phases: pd.DataFrame | None = None
-    #: gives a name as a report spells it, which may be other than the trace did; None for a trace.
-    spelled: Callable[[str], str] | None = None
     period: Period | None = None  #: in which kernel names come back
     #: time lost against the best case by operation and shapes, ms; None where no shapes are known
     lost: pd.DataFrame | None = None
     #: what each finding of the whole trace saves, by its id; None where that is not known.
     findings: Mapping[str, Saving] | None = None
+
+    @property
+    def events(self) -> int | None:
+        """How many GPU events it holds; None if a report does not tell."""
+        return self.total.whole("count")
 
 
 def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:
@@ -97,6 +98,7 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
         UsageError: the analyzer was made without categories.
     """
     iterations, whole = find_iterations(work.tree), None
+    total = _figures(work, micro_idle_thresh_us)
     if iterations.whole_count:
         whole = _iteration_figures(work, iterations, micro_idle_thresh_us)
     packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
@@ -104,26 +106,32 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
     return Measurement(
         path=work.trace.provenance.path,
         devices=devices(work.trace),
-        events=len(work),
-        total=_figures(work, micro_idle_thresh_us),
+        total=replace(total, tables={**total.tables, **_phases(work)}),
         whole_iterations=whole,
         iterations=iterations.whole_count,
-        iteration_label=iterations.label(iterations.whole),
-        left_out=iterations.label(~iterations.whole),
+        iterations_told=_told(iterations),
         categories=frozenset(rule.category for rule in rules),
-        phases=_phases(work),
         period=find_period(work),
     )
 
 
-def _phases(work: GpuWork) -> pd.DataFrame | None:
+def _told(iterations: Iterations) -> str:
+    left_out = iterations.label(~iterations.whole)
+    if not iterations.whole_count:
+        return "none whole" if left_out else "none"
+    those = f"{iterations.whole_count} ({iterations.label(iterations.whole)})"
+    return f"{those}, not {left_out}" if left_out else those
+
+
+def _phases(work: GpuWork) -> dict[str, pd.DataFrame]:
     steps = find_steps(work.tree)
     if not len(steps):
-        return None
+        return {}
     count = len(steps.phases)
     ns = sums(steps.phase, busy_by_step(work, steps)[:-1], count)
     number = np.bincount(steps.phase, minlength=count)
-    return pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number, "calls": 0})
+    frame = pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number, "calls": 0})
+    return {"phases": frame}
 
 
 def _figures(
@@ -150,7 +158,6 @@ def _figures(
                 kernel_category=by_category, kernel_name=(work.name, work.trace.names)
             ),
         },
-        gpu_ns=int(work.duration[every].sum()),
         places=places(work, every),
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -29,7 +29,8 @@ from tracelens_ext.work.memoize import once_for_each
 Leaf = tuple["Place", "Work"]  # of a place with GPU work of its own
 Both = tuple[list[Leaf], list[Leaf]]
 _Key = Callable[[int, Leaf], Hashable]  #: of a leaf of A (0) or B (1)
-Rows = dict[tuple[str, bool, str, str], tuple[Both, list[int]]]
+Found = tuple[int, Both]  #: how long the chain of the common ancestor is (0: of none), and what
+Rows = dict[tuple[str, bool, str, str], list[Found]]
 
 #: How JAX annotates the run of an HLO module.
 _HLO_MODULE = re.compile(r"(.*):XLA GPU module")
@@ -226,8 +227,7 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     known = a, b
     leaves = ([leaf for leaf in each.items() if leaf[1].kernels] for each in known)
     left: Both = next(leaves), next(leaves)
-    rows: Rows = {}
-    found: list[tuple[int, Both]] = []  # how long the chain of the common ancestor is, and what
+    found: list[Found] = []
     deepest = max((len(place.chain) for side in left for place, _ in side), default=0)
     for scope in _SCOPES:
         for depth in range(deepest, 0, -1):
@@ -235,27 +235,23 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
             left = _paired(left, _chains(scope, depth, deeper=True), depth, found)
     left = _paired(left, lambda _, each: (each[0].path, each[0].backward, each[0].name), 0, found)
     left = _paired(left, _after(found), 0, found)
+    rows: Rows = defaultdict(list)
     for depth, both in found:
         place = both[0][0][0]
         names = [place.chain[depth - 1]] * 2 if depth else [_operation(each) for each in both]
-        key = place.path, place.backward, names[0], names[1]
-        held, calls = rows.setdefault(key, (([], []), [0, 0]))
-        for side in (0, 1):
-            held[side].extend(both[side])
-            calls[side] += _calls(known[side], both[side], depth)
+        rows[place.path, place.backward, names[0], names[1]].append((depth, both))
     own = {(*key[:2], key[2 + side], side): key for key in reversed(rows) for side in (0, 1)}
     for side in (0, 1):  # what is in one trace alone, beside other work of the same operation
-        for place, work in left[side]:
-            where, name = (place.path, place.backward), place.name
+        for leaf in left[side]:
+            where, name = (leaf[0].path, leaf[0].backward), leaf[0].name
             alone = (*where, "" if side else name, name if side else "")
-            key = own.get((*where, name, side), alone)
-            held, calls = rows.setdefault(key, (([], []), [0, 0]))
-            held[side].append((place, work))
-            calls[side] += work.calls
-    return _table(rows)
+            rows[own.get((*where, name, side), alone)].append(
+                (0, ([], [leaf]) if side else ([leaf], []))
+            )
+    return _table(rows, known)
 
 
-def _paired(left: Both, key: _Key, depth: int, found: list[tuple[int, Both]]) -> Both:
+def _paired(left: Both, key: _Key, depth: int, found: list[Found]) -> Both:
     """Pair what has one key, other than None, in both traces; the rest is left."""
     groups: dict[Hashable, Both] = defaultdict(lambda: ([], []))
     for side in (0, 1) if all(left) else ():
@@ -284,7 +280,7 @@ def _chains(scope: Callable[[Place], Hashable], depth: int, *, deeper: bool) -> 
     return key
 
 
-def _after(found: list[tuple[int, Both]]) -> _Key:
+def _after(found: list[Found]) -> _Key:
     """The last pair that ran before a place without a path; all of one path are one."""
     firsts = [[min(w.first for _, w in side) for side in both] for _, both in found]
     starts = [sorted((first[side], at) for at, first in enumerate(firsts)) for side in (0, 1)]
@@ -312,15 +308,15 @@ def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> i
     return sum(known[place].calls for place in above)
 
 
-def _table(rows: Rows) -> Aligned:
+def _table(rows: Rows, known: Sequence[Mapping[Place, Work]]) -> Aligned:
     """The rows, with the kernels of each side summed by name, the longest first."""
     ns, count, calls = np.zeros((3, len(rows), 2), dtype=np.int64)
     kernels: list[list[str]] = [[], []]
-    for row, (held, called) in enumerate(rows.values()):
-        calls[row] = called
+    for row, found in enumerate(rows.values()):
         for side in (0, 1):
+            calls[row, side] = sum(_calls(known[side], both[side], depth) for depth, both in found)
             times, numbers = Counter[str](), Counter[str]()
-            for _, work in held[side]:
+            for work in (work for _, both in found for _, work in both[side]):
                 for name, (own_ns, own_count) in work.kernels.items():
                     times[name] += own_ns
                     numbers[name] += own_count

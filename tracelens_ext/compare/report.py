@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compare.comparison import Comparison
-from tracelens_ext.compare.measurement import Measurement, TableName, measure
+from tracelens_ext.compare.measurement import KEYS, Measurement, measure
 from tracelens_ext.compare.verdict import prefixes, time_basis
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
@@ -236,7 +236,6 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
     )
 
 
-_HISTORY: tuple[TableName, ...] = ("timeline", "categories", "operations", "kernels")
 _ROUNDING = 1e-6  # ms, of a division
 _FAR = 3  # median absolute deviations that deserve a word
 
@@ -248,7 +247,7 @@ def history_table(comparison: Comparison) -> pd.DataFrame:
     and `difference_mads` (empty where the history does not vary). The farthest come first.
     """
     parts: list[tuple[str, list[str], Float64Array]] = []
-    for name in _HISTORY:
+    for name in KEYS:
         if (aligned := comparison.aligned.get(name)) is not None:
             keys = aligned.keys.drop(columns="device", errors="ignore").astype(str)
             parts.append((name, keys.iloc[:, -1].tolist(), comparison.times_ms(name)))

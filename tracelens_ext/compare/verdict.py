@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import TRACELENS, Measurement, TableName
+from tracelens_ext.compare.measurement import TRACELENS
 from tracelens_ext.compare.places import Aligned
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Float64Array
@@ -129,7 +129,7 @@ def facts_of(comparison: Comparison) -> list[tuple[str, object]]:
         facts += [
             (f"{letter}{role}", measured.path),
             (f"{letter} devices", measured.devices),
-            (f"{letter} iterations", _iterations(measured)),
+            (f"{letter} iterations", measured.iterations_told),
         ]
     facts.append(("Times", time_basis(comparison)))
     if comparison.unit.kind == "period":
@@ -190,7 +190,7 @@ def _do(letters: Sequence[str], one: str, several: str) -> str:
 
 
 #: What a table shows where some report holds no more than TraceLens's sheets do.
-_AS_REFERENCE: Mapping[TableName, str] = {
+_AS_REFERENCE: Mapping[str, str] = {
     "categories": "Categories are those of operations, by their names, without communication",
     "operations": "Operations are those that launched GPU work, with its busy time, without"
     " communication",
@@ -225,15 +225,6 @@ def time_basis(comparison: Comparison) -> str:
     return "of the whole trace" if basis == "trace" else f"per {basis}"
 
 
-def _iterations(measured: Measurement) -> str:
-    if measured.report:
-        return "not in the report"
-    if not measured.iterations:
-        return "none whole" if measured.left_out else "none"
-    left_out = f", not {measured.left_out}" if measured.left_out else ""
-    return f"{measured.iterations} ({measured.iteration_label}){left_out}"
-
-
 def _total_times(comparison: Comparison) -> list[float]:
     """The total time of each trace, ms; of its longest device where it has several."""
     kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
@@ -244,9 +235,9 @@ def _total_times(comparison: Comparison) -> list[float]:
 def _outside_notes(comparison: Comparison) -> list[str]:
     """How much GPU time of each trace is in none of its whole iterations."""
     counted = (
-        (letter, 100 * (1 - measured.whole_iterations.gpu_ns / measured.total.gpu_ns))
+        (letter, 100 * (1 - (measured.whole_iterations.whole("ns") or 0) / whole))
         for letter, measured in comparison.named
-        if measured.whole_iterations and measured.total.gpu_ns
+        if measured.whole_iterations and (whole := measured.total.whole("ns"))
     )
     return [
         f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"

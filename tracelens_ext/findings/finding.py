@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tracelens_ext.intervals import union
+from tracelens_ext.intervals import distinct, union
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
@@ -66,7 +66,7 @@ class Claim:
     @cached_property
     def events(self) -> Int64Array:
         """The GPU events of which it has something, (j,)."""
-        return np.unique(self.intervals.event[self.intervals.event != NONE])
+        return distinct(self.intervals.event[self.intervals.event != NONE])
 
     @cached_property
     def event_ns(self) -> Float64Array:

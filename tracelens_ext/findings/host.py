@@ -228,11 +228,12 @@ def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
     trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
     kinds = EventKind.CPU_OP, *LAUNCH_KINDS
     moments = innermost_moments(trace, kinds, (thread, start, end))
-    row, ns = moments.row, moments.time_of(thread, start, end)
+    row, its = moments.row, moments.during(thread, start, end)
+    ns = its.of_moment
     if not ns.any():
         return {}
     launches = (trace.kind[row] != EventKind.CPU_OP) | inspection.starts_work(row)
-    left = end - start - moments.time_in(thread, start, end)
+    left = end - start - its.of_stretch
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
     nothing = left[:0]

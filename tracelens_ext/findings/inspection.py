@@ -14,7 +14,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Claim, Confidence, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.intervals import covered
+from tracelens_ext.intervals import covered, distinct
 from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
@@ -201,7 +201,7 @@ class Inspection:
 
     def starts_work(self, rows: Int64Array) -> BoolArray:
         """Whether GPU work is launched in each of some host events, by its thread."""
-        launches = np.unique(self.work.tree.launch_of_gpu[self.work.tree.linked])
+        launches = distinct(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
 
     def claim(self, claims: Callable[[WallTime], Claim]) -> Claim | None:

@@ -11,8 +11,15 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Claim, Place
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.gaps.hosts import HOST_KINDS, Moments, Stretches, innermost_moments, labels_of
-from tracelens_ext.intervals import inside
+from tracelens_ext.gaps.hosts import (
+    HOST_KINDS,
+    Moments,
+    Overlap,
+    Stretches,
+    innermost_moments,
+    labels_of,
+)
+from tracelens_ext.intervals import distinct, inside
 from tracelens_ext.iterations.iterations import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
@@ -87,22 +94,21 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
         parts = _innermost(trace, kinds, (thread, start, end))
-        stretches = [(thread[asked], start[asked], end[asked]) for _, asked in parts]
-        ns = [part.time_of(*its) for (part, _), its in zip(parts, stretches, strict=True)]
-        code, labels = labels_of(trace, np.concatenate([part.row for part, _ in parts]))
-        code = np.where(np.concatenate(ns) > 0, code, NONE)
-        bounds = np.cumsum([len(each) for each in ns])[:-1]
+        ns = np.concatenate([its.of_moment for _, _, its in parts])
+        code, labels = labels_of(trace, np.concatenate([part.row for part, _, _ in parts]))
+        code = np.where(ns > 0, code, NONE)
+        gaps = np.concatenate([gap[asked] for _, asked, _ in parts])
+        before = np.cumsum([0, *(len(part.row) for part, _, _ in parts)]).tolist()
+        first, past = (
+            np.concatenate([its[side] + at for (_, _, its), at in zip(parts, before, strict=False)])
+            for side in (0, 1)
+        )
 
         def gaps_with(label: str) -> int:
-            gaps = [
-                gap[asked][part.chosen(codes == labels.index(label)).time_in(*its) > 0]
-                for (part, asked), its, codes in zip(
-                    parts, stretches, np.split(code, bounds), strict=True
-                )
-            ]
-            return len(np.unique(np.concatenate(gaps)))  # a place counts once in a gap
+            its = np.append(0, np.cumsum(code == labels.index(label)))
+            return len(distinct(gaps[its[past] > its[first]]))  # a place counts once in a gap
 
-        found = ranked(code, labels, np.concatenate(ns) / devices)
+        found = ranked(code, labels, ns / devices)
         return [replace(place, count=gaps_with(place.name)) for place in found]
 
     return {
@@ -115,7 +121,7 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 
 def _innermost(
     trace: Trace, kinds: tuple[EventKind, ...], stretches: Stretches
-) -> list[tuple[Moments, Int64Array]]:
+) -> list[tuple[Moments, Int64Array, Overlap]]:
     """The innermost events around stretches of time, and which of those were asked about.
 
     Of Python frames those that somebody can change, then the others, where there are none of these.
@@ -126,8 +132,9 @@ def _innermost(
     for ignored in (_NO_LINES, ()):
         stretches = thread[asked], start[asked], end[asked]
         moments = innermost_moments(trace, kinds, stretches, ("ProfilerStep#", *ignored))
-        found.append((moments, asked))
-        asked = asked[moments.time_in(*stretches) == 0]
+        its = moments.during(*stretches)
+        found.append((moments, asked, its))
+        asked = asked[its.of_stretch == 0]
         if EventKind.PYTHON_FUNCTION not in kinds or not len(asked):
             break
     return found
@@ -190,6 +197,7 @@ def around(
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
-    for moments, asked in _innermost(trace, kinds, (thread, begun, begun + 1)):
-        row[asked] = moments.rows_at(thread[asked], begun[asked])
+    for moments, asked, its in _innermost(trace, kinds, (thread, begun, begun + 1)):
+        there = its.of_stretch > 0
+        row[asked[there]] = moments.row[its.first[there]]
     return ranked(*labels_of(trace, row), ns)

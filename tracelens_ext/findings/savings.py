@@ -86,9 +86,11 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
     """The findings with what each saves alone, and after those before it, the most first."""
     claims = simulation.changes.claims
     asked = [each for each in findings if each.id in claims]
-    if simulation.state != "good" or not asked:
+    if not asked:
         return list(findings)
     alone = _saved(simulation, [[each.id] for each in asked])
+    if simulation.state != "good":
+        return list(findings)
     order = np.argsort(-alone, kind="stable")
     asked = [asked[i] for i in order.tolist()]
     ids = [each.id for each in asked]
@@ -122,8 +124,7 @@ def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> Int64Ar
     """What is saved without the claims of some findings, ns."""
     named = [Named("", tuple((f"finding:{each}", 0.0) for each in ids)) for ids in together]
     # One change at a time: each has as many numbers as the program.
-    walls, _ = simulation.replay.run(simulation.changes.change(each) for each in named)
-    return simulation.replayed.wall - walls
+    return simulation.saved(simulation.changes.change(each) for each in named)
 
 
 def _confidence(simulation: Simulation) -> tuple[Confidence, str]:

@@ -20,7 +20,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.intervals import inside, outside, union
+from tracelens_ext.intervals import distinct, inside, outside, union
 from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.trace import (
@@ -290,7 +290,7 @@ def _calls(work: GpuWork) -> tuple[Int64Array, ...]:
     copies = np.flatnonzero(work.is_copy & work.tree.linked)
     copies = copies[trace.end_of(launch[copies]) >= work.end[copies]]
     waits, blocking = (trace.rows_named(p, *LAUNCH_KINDS) for p in (_STREAM_WAIT, _SYNCHRONISING))
-    found = waits, np.unique(launch[work.tree.linked]), np.union1d(blocking, launch[copies])
+    found = waits, distinct(launch[work.tree.linked]), np.union1d(blocking, launch[copies])
     return tuple(rows[by_group_and_time(trace.thread[rows], trace.ts[rows])] for rows in found)
 
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tracelens_ext.gaps.causes import ClassifiedGaps
-from tracelens_ext.intervals import covered, union
+from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
@@ -98,6 +98,15 @@ def innermost_during(
     return result
 
 
+class Overlap(NamedTuple):
+    """What n stretches of time have of m moments."""
+
+    first: Int64Array  #: the first moment that runs in each stretch, (n,)
+    past: Int64Array  #: one past the last of them, (n,)
+    of_stretch: Int64Array  #: how long moments run in each stretch, ns, (n,)
+    of_moment: Int64Array  #: what of each moment lies in stretches, which may overlap; ns, (m,)
+
+
 class Moments(NamedTuple):
     """Stretches of time of host threads in one event each, apart, by thread and time; m of them."""
 
@@ -106,37 +115,23 @@ class Moments(NamedTuple):
     end: Int64Array
     row: Int64Array  #: the event
 
-    def chosen(self, which: BoolArray) -> Moments:
-        """Some of them."""
-        return Moments(self.thread[which], self.start[which], self.end[which], self.row[which])
-
-    def rows_at(self, thread: IntArray, time: Int64Array) -> Int64Array:
-        """The event of a thread at a time, `NONE` without."""
-        at = last_before(self.thread, self.start, thread, time + 1)
-        here = at != NONE
-        here[here] = self.end[at[here]] > time[here]
-        row = np.full(len(time), NONE, dtype=np.int64)
-        row[here] = self.row[at[here]]
-        return row
-
-    def time_in(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
-        """How long a thread was in any of them during each stretch of time, ns."""
-        result = np.zeros(len(start), dtype=np.int64)
-        for number in np.unique(thread).tolist():
-            own, mine = self.thread == number, thread == number
-            result[mine] = covered(self.start[own], self.end[own], start[mine], end[mine])
-        return result
-
-    def time_of(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
-        """What of each lies in stretches of time of its thread, which may overlap; summed, ns."""
-        result = np.zeros(len(self.row), dtype=np.int64)
-        for times, sign in ((start, 1), (end, -1)):
-            order = by_group_and_time(thread, times)
-            passed = np.append(0, np.cumsum(times[order]))
-            for moment, side in ((self.end, sign), (self.start, -sign)):
-                begun = items_before(thread[order], times[order], self.thread, moment)
-                result += side * (begun * moment - passed[begun])
-        return result
+    def during(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Overlap:
+        """What stretches of time of threads have of them."""
+        first = items_before(self.thread, self.end, thread, start + 1)
+        past = items_before(self.thread, self.start, thread, end)
+        length = self.end - self.start
+        passed = np.append(0, np.cumsum(length))
+        of_stretch = passed[past] - passed[first]
+        begun = np.bincount(first, minlength=len(length) + 1)
+        of_moment = np.cumsum(begun - np.bincount(past, minlength=len(length) + 1))[:-1] * length
+        some = np.flatnonzero(past > first)
+        one, last = first[some], past[some] - 1
+        # Of the first and the last a part may be outside.
+        for at, cut in ((one, start[some] - self.start[one]), (last, self.end[last] - end[some])):
+            outside = np.maximum(cut, 0)
+            of_stretch[some] -= outside
+            np.subtract.at(of_moment, at, outside)
+        return Overlap(first, past, of_stretch, of_moment)
 
 
 def innermost_moments(
@@ -144,13 +139,11 @@ def innermost_moments(
 ) -> Moments:
     """The innermost events of host threads, moment by moment, around some stretches of time."""
     rows, parent = _nested_around(trace, kinds, stretches, ignored, shortest=1)
-    position = np.arange(len(rows))
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
-    moment = np.concatenate((trace.end_of(rows), trace.ts[rows]))
-    lane = np.tile(trace.thread[rows], 2)
-    here = np.concatenate((parent, position))
-    sequence = np.concatenate((-position, position + len(rows)))
-    at = np.lexsort((sequence, moment, lane))
+    lane = np.concatenate((trace.thread[rows[::-1]], trace.thread[rows]))
+    moment = np.concatenate((trace.end_of(rows[::-1]), trace.ts[rows]))
+    here = np.concatenate((parent[::-1], np.arange(len(rows), dtype=np.int32)))
+    at = by_group_and_time(lane, moment)
     moment, lane, here = moment[at], lane[at], here[at]
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
     events = rows[here[:-1][real]]

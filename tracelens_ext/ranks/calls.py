@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tracelens_ext.collectives.collectives import bus_factor, element_bytes
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
+from tracelens_ext.ranks.part import numbers_in
 from tracelens_ext.trace import Int64Array
 
 #: Collectives that a rank may leave before the others come, unless they are these.
@@ -31,7 +32,7 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
     present = sorted(rows["rank"].unique().tolist())
     members = present if size == len(present) else None  # not known
     if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
-        members = sorted({int(r) for r in re.findall(r"\d{1,9}", text)})
+        members = sorted({*numbers_in(text)})
     rows = prepared(rows, members)
     matched = rows[rows["recorded"]].reset_index(drop=True)
     match_group(matched)
@@ -64,7 +65,7 @@ def _described(
     matched.loc[alone, "no"] = most + np.arange(alone.sum())
     matched = matched.sort_values(["no", "dur", "rank"], kind="stable", ignore_index=True)
     first = {"process_group": "Process Group Name", "description": "Process Group Description"}
-    first |= {"shortest": "dur", "last_rank": "rank"}
+    first |= {"key": "key", "shortest": "dur", "last_rank": "rank"}
     first |= {n: n for n in ("iteration", "matched_by", "dtype", "kernel_name", "src", "dst")}
     calls = matched.groupby("no", sort=True).agg(
         **{name: (column, "first") for name, column in first.items()},
@@ -108,7 +109,7 @@ def _state(calls: pd.DataFrame, kernels: pd.DataFrame, alone: pd.Series) -> None
     known = calls[(calls["state"] == "incomplete") & (calls["ranks"] != "")]
     there = kernels[kernels["no"].isin(known["no"])].groupby("no")["rank"].agg(set)
     for at, number, text in zip(known.index, known["no"], known["ranks"], strict=True):
-        missing = sorted({int(r) for r in re.findall(r"\d+", text)} - there[number])
+        missing = sorted({*numbers_in(text)} - there[number])
         calls.loc[at, "missing_ranks"] = str(missing)
         calls.loc[at, "reason"] = f"no kernel of rank {str(missing)[1:-1]} belongs to it"
 

@@ -72,7 +72,7 @@ def communication_about(
     texts = calls.loc[calls["key"] != "", [*GROUP, "key"]].drop_duplicates()
     keys = {(name, text): key for name, text, _, key in texts.itertuples(index=False, name=None)}
     for name, text in keys:
-        listed.setdefault((name, text), [int(r) for r in re.findall(r"\d{1,9}", text)])
+        listed.setdefault((name, text), numbers_in(text))
     positions = {
         keys.get(group) or _digest("|".join((*group, str(float(len(of)))))): (
             of.index(ranks[0]),
@@ -84,6 +84,11 @@ def communication_about(
     }
     sets = sorted({_digest(str(sorted(of))) for of in listed.values()})
     return {"ranks": ranks, "groups": sorted({*calls["key"]}), "sets": sets, "positions": positions}
+
+
+def numbers_in(text: str) -> list[int]:
+    """The ranks in a text such as `[0, 8]`."""
+    return [int(rank) for rank in re.findall(r"\d{1,9}", text)]
 
 
 def _digest(text: str) -> str:

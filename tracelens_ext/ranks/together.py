@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import PAIR, GroupCalls
-from tracelens_ext.ranks.part import OWN
+from tracelens_ext.ranks.part import OWN, numbers_in
 from tracelens_ext.ranks.verdicts import Job, find_verdicts
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 
@@ -79,15 +78,11 @@ def _in_us(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _numbered(groups: Sequence[GroupCalls]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The calls, kernels and stuck launches of all groups, with numbers of calls and of sets."""
-    calls, kernels, stuck, first = [], [], [], 0
-    for number, group in enumerate(groups):
-        of = {"group": number, "key": group.kernels["key"].iloc[0] if len(group.kernels) else ""}
-        calls.append(group.calls.assign(call=first + np.arange(len(group.calls)), **of))
-        place = np.searchsorted(group.calls["no"], group.kernels["no"])
-        kernels.append(group.kernels[_NEEDED].assign(call=first + place, **of))
-        stuck.append(group.stuck.assign(**of))
-        first += len(group.calls)
-    frames = [pd.concat(each, ignore_index=True) for each in (calls, kernels, stuck)]
+    parts = zip(*((of.calls, of.kernels[_NEEDED], of.stuck) for of in groups), strict=True)
+    joined = (pd.concat(each, keys=range(len(groups)), names=["group"]) for each in parts)
+    frames = [each.reset_index("group").reset_index(drop=True) for each in joined]
+    frames[0]["call"] = frames[0].index
+    frames[1] = frames[1].merge(frames[0][["group", "no", "call"]], "left", ["group", "no"])
     for frame in frames:
         pair = (frame["src"].astype("int64") + 1) * 2**21 + frame["dst"].astype("int64") + 1
         frame["set"] = frame["group"].astype("int64") * 2**42 + pair
@@ -104,7 +99,7 @@ def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None
         count = 0
     spans = {}
     for text in calls["ranks"].unique():
-        nodes = {int(rank) // max(count, 1) for rank in re.findall(r"\d+", text)}
+        nodes = {rank // max(count, 1) for rank in numbers_in(text)}
         spans[text] = ("across" if len(nodes) > 1 else "node") if count and nodes else ""
     return calls["ranks"].map(spans)
 
@@ -234,31 +229,31 @@ class _Timelines:
         self.call, self.rank, start, dur = (
             kernels[name].to_numpy(np.int64) for name in ("call", "rank", "start", "dur")
         )
-        self.place = pd.factorize(kernels["rank"], sort=True)[0].astype(np.int64)
         self.wait = kernels["wait"].to_numpy(np.float64)
         self.start = start - start.min(initial=0)
         end = self.start + dur
-        self.reach = int(end.max(initial=0)) + 1
-        self._own = {
-            at: kernels[[f"{name}_{at}" for name in OWN]].to_numpy(np.float64)
+        begun, ended = (
+            kernels[[f"{name}_{at}" for name in OWN]].to_numpy(np.float64)
             for at in ("start", "end")
-        }
-        exposed = np.maximum(dur - (self._own["end"] - self._own["start"])[:, 0], 0.0)
+        )
+        exposed = np.maximum(dur - (ended - begun)[:, 0], 0.0)
         waited = exposed * np.nan_to_num(self.wait) / np.maximum(dur, 1)
         self.parts = np.stack((exposed - waited, waited), axis=1)  # transfers, and waits
-        keys = self.place * self.reach + end
+        reach, place = int(end.max(initial=0)) + 1, pd.factorize(self.rank, sort=True)[0]
+        keys = place * reach + end
         self.order = np.argsort(keys, kind="stable")
-        self._keys, self._at = keys[self.order], np.argsort(self.order)
-        self._sums = np.concatenate((np.zeros((1, 2)), np.cumsum(self.parts[self.order], axis=0)))
+        sums = np.concatenate((np.zeros((1, 2)), np.cumsum(self.parts[self.order], axis=0)))
+        #: places in `order`: the first after each, and the first that ends after each begins
+        self.after = np.argsort(self.order) + 1
+        self.until = np.searchsorted(keys[self.order], place * reach + self.start, side="right")
+        #: what the rank had done when each began and ended: `OWN`, transfers, waits, ns
+        self._begun = np.column_stack((begun, sums[self.until]))
+        self._ended = np.column_stack((ended, sums[self.after]))
         self._ids = pd.Index(self.call * (2**32) + self.rank)
-        # The calls of each set, on each rank, that all of its ranks have.
-        whole = np.flatnonzero(~np.isnan(self.wait))
-        self._sets = pd.factorize(kernels["set"])[0].astype(np.int64)
-        pair = self._sets[whole] * (2**32) + self.rank[whole]
-        self.pairs, code = np.unique(pair, return_inverse=True)
-        keys = code * self.reach + end[whole]
-        order = np.argsort(keys, kind="stable")
-        self._shared, self._shared_keys, self._end = whole[order], keys[order], end
+        columns = {"set": kernels["set"], "rank": self.rank, "end": end, "row": kernels.index}
+        whole = pd.DataFrame(columns)[~np.isnan(self.wait)]
+        #: kernels of calls that all ranks of the set have
+        self._whole = whole.sort_values("end", kind="stable")
 
     def row_of(self, call: Int64Array, rank: Int64Array) -> Int64Array:
         """The kernel of a call on a rank, -1 for none."""
@@ -267,34 +262,26 @@ class _Timelines:
 
     def last_shared(self, waiting: Int64Array, late: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The last call before that the waiting and the last rank share: its kernel on each."""
-        of_rank = pd.DataFrame({"rank": self.pairs % 2**32, "pair": np.arange(len(self.pairs))})
-        need = pd.DataFrame({"rank": self.rank[late], "need": np.arange(len(late))})
-        need = need.merge(of_rank, on="rank")
-        pair = need["pair"].to_numpy(np.int64)
-        other = self.pairs[pair] // 2**32 * 2**32 + self.rank[waiting[need["need"]]]
-        keys = pair * self.reach + self.start[late[need["need"]]]
-        at = np.searchsorted(self._shared_keys, keys, side="right") - 1
-        good = np.isin(other, self.pairs) & (at >= 0)
-        good &= self._shared_keys[at] >= pair * self.reach
-        need, rows = need["need"].to_numpy()[good], self._shared[at[good]]
-        order = np.argsort(self._end[rows], kind="stable")
+        sets = self._whole[["set", "rank"]].drop_duplicates()
+        columns = {"rank": self.rank[late], "other": self.rank[waiting], "start": self.start[late]}
+        need = pd.DataFrame(columns).rename_axis("need").reset_index()
+        need = need.merge(sets, on="rank")
+        need = need.merge(sets.rename(columns={"rank": "other"}), on=["set", "other"])
+        need = need.sort_values("start", kind="stable")
+        by = ["set", "rank"]
+        found = pd.merge_asof(need, self._whole, left_on="start", right_on="end", by=by).dropna()
+        found = found.sort_values("end", kind="stable").drop_duplicates("need", keep="last")
         theirs = np.full(len(waiting), NONE, dtype=np.int64)
-        theirs[need[order]] = rows[order]  # the last wins
+        theirs[found["need"]] = found["row"]
         mine = self.row_of(self.call[theirs], self.rank[waiting])
         known = (theirs != NONE) & (mine != NONE)
         return np.where(known, theirs, NONE), np.where(known, mine, NONE)
 
-    def between(self, before: Int64Array, row: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """The calls, as places in `order`, that a rank ended after one and before another began."""
-        keys = self.place[row] * self.reach + self.start[row]
-        first = self._at[before] + 1
-        return first, np.maximum(np.searchsorted(self._keys, keys, side="right"), first)
-
     def spent(self, before: Int64Array, row: Int64Array) -> Float64Array:
         """What a rank did from the end of one call to the start of another, ns."""
-        first, until = self.between(before, row)
-        own = self._own["start"][row] - self._own["end"][before]
-        return np.column_stack((own, self._sums[until] - self._sums[first]))
+        spent: Float64Array = self._begun[row] - self._ended[before]
+        spent[:, len(OWN) :] = np.maximum(spent[:, len(OWN) :], 0.0)  # 0 where they overlap
+        return spent
 
 
 def _edges(k: _Timelines, last: Int64Array) -> pd.DataFrame:
@@ -309,10 +296,10 @@ def _edges(k: _Timelines, last: Int64Array) -> pd.DataFrame:
     parts = np.maximum(k.spent(theirs, late) - k.spent(mine, waiting), 0.0)
     parts[parts.sum(axis=1) <= 0, len(OWN) - 1] = 1.0  # idle: nothing else is known of it
     parts /= parts.sum(axis=1, keepdims=True)
-    first, until = k.between(theirs, late)
-    need = np.repeat(np.arange(len(waiting)), until - first)
-    skipped = np.cumsum(until - first) - (until - first)
-    other = k.order[np.arange(len(need)) - skipped[need] + first[need]]
+    first = k.after[theirs]
+    count = np.maximum(k.until[late] - first, 0)
+    need = np.repeat(np.arange(len(waiting)), count)
+    other = k.order[np.arange(len(need)) + (first - np.cumsum(count) + count)[need]]
     frames = []
 
     def add(row: Int64Array, cause: int, share: object, target: Int64Array, **of: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.ranks.part import OWN
+from tracelens_ext.ranks.part import OWN, numbers_in
 from tracelens_ext.trace import NS_PER_MS
 
 _TEXTS = ("verdict", "process_group", "iteration", "cause", "evidence")
@@ -178,7 +177,7 @@ def _hangs(job: Job) -> set[int]:
     for row in _each(calls[final & (calls["state"] == "incomplete")]):
         mine = kernels[kernels["call"] == row.call]
         least, usual = mine["dur"].min(), longest.get(row.set, np.nan)
-        absent = [r for r in _numbers(row.missing_ranks) if not job.goes_on(r, row.end)]
+        absent = [r for r in numbers_in(row.missing_ranks) if not job.goes_on(r, row.end)]
         if least >= _HANGS * usual and {*absent} & {*job.place}:
             halted |= {*mine["rank"]}
             calls.loc[calls["call"] == row.call, ["state", "reason"]] = ["hang", "it never ended"]
@@ -188,7 +187,7 @@ def _hangs(job: Job) -> set[int]:
     step = pd.to_numeric(kernels["iteration"], errors="coerce").groupby(kernels["rank"]).max()
     for _, part in job.stuck.groupby("set", sort=False):
         last, one = pd.to_numeric(part["iteration"], errors="coerce").max(), part.iloc[0]
-        absent = [r for r in _numbers(one["members"]) if not step.get(r, -np.inf) > last]
+        absent = [r for r in numbers_in(one["members"]) if not step.get(r, -np.inf) > last]
         words = f"{len(part)} ranks launched it, and no kernel of it was recorded"
         group, iteration = one["Process Group Name"], one["iteration"]
         found.append((part["launch"].min(), group, iteration, absent, words))
@@ -209,14 +208,10 @@ def _place(call: Any) -> dict[str, object]:  # noqa: ANN401
     return {"process_group": call.process_group, "iteration": call.iteration}
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text)]
-
-
 def _lost_calls(job: Job, hung: set[int]) -> None:
     for row in _each(job.calls[job.calls["state"] == "incomplete"]):
         step = pd.to_numeric(row.iteration, errors="coerce")
-        missing = [r for r in _numbers(row.missing_ranks) if r in job.last.index]
+        missing = [r for r in numbers_in(row.missing_ranks) if r in job.last.index]
         lost = [r for r in missing if not job.first.get(r, -np.inf) > step]
         if len(lost) == 1 and lost[0] not in hung and job.goes_on(lost[0], row.end):
             evidence = (

@@ -6,7 +6,6 @@ Threads that take turns share a clock of the host, and waiting is no part of its
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens_ext.intervals import union
+from tracelens_ext.intervals import distinct, union
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, Trace
 from tracelens_ext.work.grouping import last_before
 
@@ -128,17 +127,16 @@ class _Pass:
 
     def __init__(self, replay: Replay, changes: Iterable[Change]) -> None:
         self.replay, self.program = replay, replay.program
-        program, lanes = replay.program, np.unique(replay.program.lane)
+        program, lanes = replay.program, distinct(replay.program.lane)
         *times, gaps, least = zip(*map(replay.columns, changes), strict=True)
-        self.offset, self.block_offset, self.last_offset, self.duration, self.tail = map(
+        # `end` is how long each node takes, and then when it ended.
+        self.offset, self.block_offset, self.last_offset, self.end, self.tail = map(
             np.column_stack, times
         )
         self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
         self.wall, self.earliest = np.array(least), program.earliest[:, None]
         self.start = np.zeros(len(program.lane), dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
-        self.kept = np.unique(np.append(program.awaited[:, 1], program.waits[:, 1])).tolist()
-        self.ends: dict[int, Int64Array] = {}  # of what something waits for
         first = np.searchsorted(program.lane, lanes).tolist()
         self.next = dict(zip(lanes.tolist(), first, strict=True))
         never = np.full(len(least), -(2**62))
@@ -158,13 +156,13 @@ class _Pass:
                 node, source = pairs[at]
                 self._advance(lane[source], source)
                 self._advance(lane[node], node - 1)
-                time = np.maximum(self.reached[lane[node]], self.ends[source])[None]
-                self._reach(lane[node], node, time, time)
+                time = np.maximum(self.reached[lane[node]], self.end[source])
+                self._reach(lane[node], slice(node, node + 1), time[None])
                 continue
             time = self.returned[base[at]] + self.block_offset[at]
             for node in awaited[at]:
                 self._advance(lane[node], node)
-                time = np.maximum(time, self.ends[node])
+                time = np.maximum(time, self.end[node])
             self.returned[replay.clocks + at] = time + self.tail[at]
         if replay.clocks:
             ends = self.returned[replay.base_of_clock] + self.last_offset
@@ -185,14 +183,13 @@ class _Pass:
             rows = slice(first, min(until + 1, first + _ROWS_AT_ONCE))
             if first == until:  # as most often, in half the time
                 start = np.maximum(self._ready(first), self.reached[lane] + self.gap[first])
-                self._reach(lane, first, start[None], (start + self.duration[first])[None])
+                self._reach(lane, rows, start[None])
                 continue
-            ready, duration, gaps = self._ready(rows), self.duration[rows], self.gap[rows]
+            ready, gaps = self._ready(rows), self.gap[rows]
             np.maximum(ready[0], self.reached[lane] + gaps[0], out=ready[0])
             taken = np.zeros_like(ready)
-            np.cumsum(duration[:-1] + gaps[1:], axis=0, out=taken[1:])
-            ready = np.maximum.accumulate(ready - taken, axis=0) + taken
-            self._reach(lane, first, ready, ready + duration)
+            np.cumsum(self.end[rows][:-1] + gaps[1:], axis=0, out=taken[1:])
+            self._reach(lane, rows, np.maximum.accumulate(ready - taken, axis=0) + taken)
 
     def _ready(self, rows: int | slice) -> Int64Array:
         """When nodes may start, but for their stream."""
@@ -200,12 +197,11 @@ class _Pass:
         ready: Int64Array = np.maximum(called, self.earliest[rows])
         return ready
 
-    def _reach(self, lane: int, first: int, start: Int64Array, end: Int64Array) -> None:
+    def _reach(self, lane: int, rows: slice, start: Int64Array) -> None:
         """Take down when nodes of a stream started and ended."""
-        stop = self.next[lane] = first + len(end)
-        self.start[first:stop], self.reached[lane] = start[:, 0], end[-1]
-        for node in self.kept[bisect_left(self.kept, first) : bisect_left(self.kept, stop)]:
-            self.ends[node] = end[node - first]
+        self.start[rows] = start[:, 0]
+        self.end[rows] += start
+        self.next[lane], self.reached[lane] = rows.stop, self.end[rows.stop - 1]
 
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.
@@ -284,8 +280,7 @@ def host_curve(scaled: Sequence[Scaled], frozen: tuple[Int64Array, Int64Array]) 
         return None
     terms = [*scaled, (*frozen, NONE)]
     far = 2**62
-    edges = np.sort(np.concatenate([t for term in terms for t in term[:2]] + [[0, far]]))
-    edges = edges[np.diff(edges, append=far + 1) > 0]  # each once; `unique` hashes, which is slow
+    edges = distinct(np.concatenate([t for term in terms for t in term[:2]] + [[0, far]]))
     factor = np.ones(len(edges))
     for start, end, times in terms:
         first, last = union(start, end)

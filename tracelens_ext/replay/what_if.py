@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -23,7 +23,7 @@ from tracelens_ext.replay.path import (
     path_table,
 )
 from tracelens_ext.replay.program import MOST_LANES, Program
-from tracelens_ext.replay.replay import Replay, telling_calls
+from tracelens_ext.replay.replay import Change, Replay, Replayed, telling_calls
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, distributed_info
@@ -68,13 +68,30 @@ class Simulation:
             self.program.waiting = waiting_of(self.program, waits)
         self.changes = Changes(self.program)
         self.replay = Replay(self.program)
-        _, self.replayed = self.replay.run([])
-        length = max(window[1] - window[0], 1)
-        #: by how much the unchanged replay misses the recorded wall time
-        self.error_percent = 100.0 * (self.replayed.wall / length - 1.0)
-        self.state, self.reason = self._judge()  #: whether it can be relied on, and why
 
-    def _judge(self) -> tuple[Literal["good", "warned", "withheld"], str]:
+    @cached_property
+    def replayed(self) -> Replayed:
+        """The unchanged replay."""
+        return self.replay.run([])[1]
+
+    def saved(self, changes: Iterable[Change]) -> Int64Array:
+        """What each change saves, ns; the unchanged program is run beside them."""
+        walls, self.replayed = self.replay.run(changes)
+        return self.replayed.wall - walls
+
+    @property
+    def error_percent(self) -> float:
+        """By how much the unchanged replay misses the recorded wall time."""
+        start, end = self.program.window
+        return 100.0 * (self.replayed.wall / max(end - start, 1) - 1.0)
+
+    @property
+    def state(self) -> Literal["good", "warned", "withheld"]:
+        """Whether it can be relied on."""
+        return self._judged[0]
+
+    @cached_property
+    def _judged(self) -> tuple[Literal["good", "warned", "withheld"], str]:
         error = self.error_percent
         if not (self.program.call != NONE).any():
             why = "no call in the window launched GPU work: what that waits for is unknown"
@@ -101,7 +118,7 @@ class Simulation:
         return {
             "error_percent": self.error_percent,
             "state": self.state,
-            "reason": self.reason,
+            "reason": self._judged[1],
             **{f"{name}_us": ns / NS_PER_US for name, ns in constants.items()},
             "edges": program.edges,
         }
@@ -125,7 +142,8 @@ class Simulation:
             + ", ".join(f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items())
             for device, its in self.program.constants.items()
         ]
-        why = [f"{self.reason[:1].upper()}{self.reason[1:]}."] if self.reason else []
+        reason = self._judged[1]
+        why = [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
         replayed = (
             f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded:"
             f" error {self.error_percent:+.2f} %, {self.state}"
@@ -138,17 +156,16 @@ class Simulation:
         None where the replay is withheld.
         """
         asked = self.changes.default() if changes is None else changes
-        made = [self.changes.change(each) for each in asked]
-        asked, made = (asked, made) if self.state != "withheld" else ([], [])
-        walls, replayed = self.replay.run(made)
-        saved = replayed.wall - walls
+        saved = self.saved([self.changes.change(each) for each in asked])
+        if self.state == "withheld":
+            asked, saved = [], saved[:0]
         factors = [each.terms[0][1] if len(each.terms) == 1 else None for each in asked]
         columns = {
             "change": pd.Series([each.text for each in asked], dtype="str"),
             "factor": np.array(factors, dtype=np.float64),
-            "wall_ms": walls / NS_PER_MS,
+            "wall_ms": (self.replayed.wall - saved) / NS_PER_MS,
             "saved_ms": saved / NS_PER_MS,
-            "saved (%)": percent(saved, replayed.wall),
+            "saved (%)": percent(saved, self.replayed.wall),
         }
         order = np.arange(len(asked)) if changes else np.argsort(-saved, kind="stable")
         return pd.DataFrame(columns).take(order).reset_index(drop=True)

@@ -61,8 +61,10 @@ def find_launches(work: GpuWork) -> Launches:
     captured[captured] = ts[captured] < trace.end_of(ends[at[captured]])
     calls = calls[~captured]
     above = tree.parent_position[tree.position[calls]]
+    is_call = np.zeros(len(trace), dtype=bool)
+    is_call[calls] = True
     inside = above != ROOT
-    inside[inside] = np.isin(tree.rows[above[inside]], calls)
+    inside[inside] = is_call[tree.rows[above[inside]]]
     rows = calls[~inside]
     rows = rows[np.argsort(trace.ts[rows], kind="stable")]
     ran = np.isin(rows, tree.launch_of_gpu)
