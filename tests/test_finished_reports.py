@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 import zipfile
@@ -178,6 +179,7 @@ def test_a_table_that_some_report_does_not_hold_is_left_out_and_said(
     out = capsys.readouterr().out
     assert "There is no table of kernels, which A does not hold." in out
     assert "GPU time by kernel" not in out
+    assert re.search(r"the largest changes:\s+\w+_time [+-]", out)
     assert compared("t", "b.json", "--fail-if", "total_time > 1%", "-o", "x.xlsx") == 3
     assert compared("t", "b.json", "--fail-if", "GEMM > 1%") == 1
     assert "cannot be checked: a report holds no categories" in capsys.readouterr().err
@@ -251,6 +253,12 @@ def test_real_traces_and_their_own_reports(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_tables")
+@pytest.mark.usefixtures("workbook")
+def test_the_verdict_on_reports_names_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compared("a.xlsx", "b.json") == 0
+    assert re.search(r"the largest changes:\s+aten::\w+ [+-]", capsys.readouterr().out)
+
+
 def test_the_command_takes_reports_where_it_takes_traces(
     workbook: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -106,8 +106,12 @@ def verdict(
     return Verdict(f"{told}.", work, speed, largest)
 
 
+#: How the columns end that say what a row is about; the first with a text counts.
+_NAMES: Final = ("operation", "_name", "category", "cpu_op", "launcher", "type")
+
+
 def _name(row: Mapping[Any, Any]) -> str:
-    texts = [str(v) for k, v in row.items() if str(k).endswith(("operation", "_name", "category"))]
+    texts = [str(value) for column, value in row.items() if str(column).endswith(_NAMES)]
     name = next((text for text in texts if text), "")
     path = str(row.get("path") or "").rpartition("/")[2]
     return f"{name} in {path}" if path else name
