@@ -39,6 +39,7 @@ REDUCTIONS = (
     *("finding_spread", "ranks", "timeline_spread", "category_spread", "op_spread"),
     "kernel_spread",
 )
+_ROWS_TOGETHER = 100_000
 #: Rows of the timeline that are columns of `ranks`.
 _TIMES = (
     *("total_time", "busy_time", "computation_time", "exposed_comm_time", "exposed_memcpy_time"),
@@ -67,9 +68,19 @@ def reductions(
 def _parts(
     store: ResultStore, done: Mapping[str, Mapping[str, Any]], folder: str, columns: Sequence[str]
 ) -> Iterator[pd.DataFrame]:
-    """The parts of one table, each with a number of its own in `part`."""
+    """The parts of one table, some together, each with a number of its own in `part`."""
+    import pyarrow as pa
+
+    together: list[Any] = []
     for number, stem in enumerate(done):
-        yield store.get_table(f"{folder}/{stem}", columns).to_pandas().assign(part=number)
+        table = store.get_table(f"{folder}/{stem}", columns)
+        numbers = pa.array([number] * len(table), type=pa.int64())
+        together.append(table.append_column("part", numbers))
+        if sum(map(len, together)) > _ROWS_TOGETHER:
+            yield pa.concat_tables(together).to_pandas()
+            together = []
+    if together:
+        yield pa.concat_tables(together).to_pandas()
 
 
 def _ranks(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
@@ -98,14 +109,10 @@ def spread(
     Parts have `part` (a number for each trace), `rank`, `keys` and `value`, and `device` where each
     GPU of a rank counts by itself. Ranks that lack a key do not count.
     """
-    by = [*keys, "part", "rank", *(["device"] if per_device else [])]
-    rows = pd.concat(parts).groupby(by, sort=False, dropna=False)[value]
-    times = rows.sum().rename("ms").reset_index()
+    names, times = _coded(parts, list(keys), value, per_device=per_device)
     shortest = times.sort_values(["ms", "rank"], kind="stable")
     longest = times.sort_values(["ms", "rank"], ascending=[False, True], kind="stable")
-    grouped, by_longest = (
-        each.groupby([*keys], sort=False, dropna=False) for each in (shortest, longest)
-    )
+    grouped, by_longest = (each.groupby("key", sort=False) for each in (shortest, longest))
     found = grouped.agg(
         ranks=("ms", "size"),
         mean_ms=("ms", "mean"),
@@ -117,9 +124,7 @@ def spread(
     found["max_rank"] = by_longest["rank"].first()
     top = by_longest.head(TOP)
     shown = [f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)]
-    found["top_ranks"] = (
-        top.assign(shown=shown).groupby([*keys], dropna=False)["shown"].agg(", ".join)
-    )
+    found["top_ranks"] = top.assign(shown=shown).groupby("key")["shown"].agg(", ".join)
     found = found.sort_values("mean_ms", ascending=False, kind="stable")
     mean, more = found["mean_ms"], found["max_ms"] - found["mean_ms"]
     # Of equal times the mean is not always the same to the last digit.
@@ -127,7 +132,26 @@ def spread(
     others = found["ranks"] - 1
     found["std_ms"] = np.sqrt(found["squares"] / others.where(others > 0))
     columns = ["ranks", "mean_ms", "std_ms", "min_ms", "max_ms", "min_rank", "max_rank"]
-    return found[[*columns, "max over mean (%)", "top_ranks"]].reset_index()
+    columns += ["max over mean (%)", "top_ranks"]
+    return names.loc[found.index].join(found[columns]).reset_index(drop=True)
+
+
+def _coded(
+    parts: Iterable[pd.DataFrame], keys: list[str], value: str, *, per_device: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The distinct keys, and `ms` by `key` (the number of its row in the former) and `rank`."""
+    numbers: dict[tuple[object, ...], int] = {}
+    times = []
+    for part in parts:
+        by = [*keys, "part", "rank", *(["device"] if per_device else [])]
+        sums = part.groupby(by, sort=False, dropna=False)[value].sum().rename("ms").reset_index()
+        here = sums.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+        distinct = sums[keys].drop_duplicates().itertuples(index=False, name=None)
+        codes = [numbers.setdefault(key, len(numbers)) for key in distinct]
+        code = np.array(codes, dtype=np.int64)[here]
+        times.append(pd.DataFrame({"key": code, "rank": sums["rank"], "ms": sums["ms"]}))
+    names = pd.DataFrame(list(numbers), columns=keys)
+    return names, pd.concat(times, ignore_index=True)
 
 
 #: The tables, in the order in which they are shown.
