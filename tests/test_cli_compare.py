@@ -38,7 +38,9 @@ def test_it_prints_the_largest_changes_and_writes_nothing(
     assert compare("a.json", "b.json") == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert lines[0].startswith("B did 1.33 of A's work, and took 14.3 % more GPU time for the same")
+    assert lines[0].startswith(
+        "B did 1.33 times A's work, and took 14.3 % more GPU time for the same"
+    )
     assert "A (baseline): a.json; devices: GPU 0; iterations: 3 (ProfilerStep#5 to #7)" in lines
     (gemm,) = [line.split() for line in lines if line.startswith("GEMM")]
     assert gemm == ["GEMM", "40.000", "50.000", "+10.000", "+25.0%", "10.000"]

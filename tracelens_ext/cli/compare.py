@@ -187,12 +187,13 @@ def _measure_all(
 
 def _warn_of_amounts(comparison: Comparison) -> None:
     """Say on standard error that whole traces did not do the same work."""
+    from tracelens_ext.compare.verdict import work_text
+
     verdicts = comparison.verdicts if comparison.basis == "trace" else []
     for letter, verdict in zip(comparison.letters[1:], verdicts, strict=False):
         if verdict.work_ratio is not None and abs(verdict.work_ratio - 1) > _SAME_AMOUNT:
-            line = f"{letter} did {verdict.work_ratio:.2f} of {comparison.letters[0]}'s work:"
-            line += " budgets on time compare different amounts"
-            tell(line)
+            told = work_text(letter, verdict.work_ratio, comparison.letters[0])
+            tell(f"{told}: budgets on time compare different amounts")
 
 
 def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:

@@ -92,7 +92,7 @@ def verdict(
     said = []
     if work is not None:
         same = abs(work - 1) < _SAME_WORK
-        said.append(f"{b} did the work of {a}" if same else f"{b} did {work:.2f} of {a}'s work")
+        said.append(f"{b} did the work of {a}" if same else work_text(b, work, a))
     if speed is not None:
         change = 100 * (speed - 1)
         more = f"{abs(change):.1f} % {'more' if change > 0 else 'less'}"
@@ -104,6 +104,11 @@ def verdict(
     told = "".join(said) or f"{a} and {b} share nothing that could be compared"
     told += f"; the largest changes: {', '.join(named)}" if named else "; nothing differs"
     return Verdict(f"{told}.", work, speed, largest)
+
+
+def work_text(letter: str, ratio: float, baseline: str) -> str:
+    """How much work a trace did, beside the baseline."""
+    return f"{letter} did {ratio:.2f} {'times' if ratio >= 1 else 'of'} {baseline}'s work"
 
 
 #: How the columns end that say what a row is about; the first with a text counts.
