@@ -88,13 +88,18 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
     asked = [each for each in findings if each.id in claims]
     if not asked:
         return list(findings)
-    alone = _saved(simulation, [[each.id] for each in asked])
+    ids = [each.id for each in asked]
+    # A pass costs much the same for any number of changes. What claims more mostly saves more, so
+    # that few sums, if any, are left for a second pass.
+    saved = _saved(simulation, [[each] for each in ids] + _first(ids))
     if simulation.state != "good":
         return list(findings)
+    alone = np.array([saved[frozenset([each])] for each in ids])
     order = np.argsort(-alone, kind="stable")
     asked = [asked[i] for i in order.tolist()]
-    ids = [each.id for each in asked]
-    more = np.diff(_saved(simulation, [ids[: i + 1] for i in range(len(ids))]), prepend=0)
+    sums = _first([each.id for each in asked])
+    saved |= _saved(simulation, [some for some in sums if frozenset(some) not in saved])
+    more = np.diff([saved[frozenset(some)] for some in sums], prepend=0)
     both = zip((alone[order] / NS_PER_MS).tolist(), (more / NS_PER_MS).tolist(), strict=True)
     sure, why = _confidence(simulation)
     levels, result = get_args(Confidence), []  # the surest first
@@ -120,11 +125,20 @@ def with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Fi
     return result + [each for each in findings if each.id not in claims]
 
 
-def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> Int64Array:
-    """What is saved without the claims of some findings, ns."""
-    named = [Named("", tuple((f"finding:{each}", 0.0) for each in ids)) for ids in together]
+def _first(ids: Sequence[str]) -> list[Sequence[str]]:
+    """The first of some findings, the first two, and so on."""
+    return [ids[: i + 1] for i in range(len(ids))]
+
+
+def _saved(simulation: Simulation, together: Sequence[Sequence[str]]) -> dict[frozenset[str], int]:
+    """What is saved without the claims of some findings, whatever their order, ns."""
+    asked = {frozenset(ids): ids for ids in together}
+    named = [Named("", tuple((f"finding:{i}", 0.0) for i in ids)) for ids in asked.values()]
+    if not named:
+        return {}
     # One change at a time: each has as many numbers as the program.
-    return simulation.saved(simulation.changes.change(each) for each in named)
+    saved = simulation.saved(simulation.changes.change(each) for each in named)
+    return dict(zip(asked, saved.tolist(), strict=True))
 
 
 def _confidence(simulation: Simulation) -> tuple[Confidence, str]:

@@ -8,14 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tracelens_ext.intervals import distinct, union
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, Trace
-from tracelens_ext.work.grouping import last_before
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    IntArray,
+    Trace,
+)
+from tracelens_ext.work.grouping import last_before, running_maximum
 
 if TYPE_CHECKING:
     from tracelens_ext.replay.program import Program
@@ -24,7 +33,8 @@ Scaled = tuple[Int64Array, Int64Array, float]
 Curve = tuple[Int64Array, Int64Array] | None
 
 _ROWS_AT_ONCE: Final = 4096
-_NUMBERS_AT_ONCE: Final = 1 << 23
+_NUMBERS_AT_ONCE: Final = 1 << 22
+_NEVER: Final = -(2**62)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +76,12 @@ class Replay:
         self.clock = np.append(clock_numbers, program.block_clock)
         self.recorded = np.concatenate((clock_numbers * 0, program.block_end, [0]))
         order = np.argsort(program.block_clock, kind="stable")
-        clock, end = program.block_clock[order], program.block_end[order]
+        clock = program.block_clock[order]
+        begin, end = program.block_start[order], program.block_end[order]
 
         def base(of: Int64Array, moment: Int64Array) -> Int64Array:
             at = last_before(clock, end, of, moment + 1)
+            at = np.minimum(at, last_before(clock, begin, of, moment))  # which may take no time
             return np.where(at == NONE, of, self.clocks + np.append(order, 0)[at])
 
         called, real = program.call != NONE, program.event != NONE
@@ -82,6 +94,7 @@ class Replay:
         self.tail = np.zeros(len(program.block_start), dtype=np.int64)
         self.tail[program.awaited[:, 0]] = program.constant("tail")[program.awaited[:, 1]]
         self.offsets = self.host_time(())
+        self.order = _Order(program)
 
     def host_time(self, curves: Sequence[Curve]) -> tuple[Int64Array, Int64Array, Int64Array]:
         """From the base of each node to its earliest start, of each block, and of each end."""
@@ -122,12 +135,69 @@ class Replay:
         return node - change.sooner, block, last, duration, tail, gap, change.at_least
 
 
+class _Order:
+    """In which order a pass runs the n nodes and b blocks of a program.
+
+    Blocks, and every so many calls, cut it into chunks. In a chunk streams run each by itself, but
+    for its marks: nodes that wait, and nodes of the chunk that they wait for.
+
+    Attributes:
+        steps: by chunk the runs of nodes, (chunk, 0, first, stop), then blocks, (chunk, 1, b, 0).
+        mark, by_node, marks_by_node: the nodes of the m marks in the order of calls; sorted; and
+            which mark each of those is.
+        before, source: the mark before each on its stream, and the one it waits for, as numbers
+            from the first mark of the chunk on; `NONE` without, and for one of an earlier chunk.
+        awaited: the node that each mark waits for, `NONE` for one that does not wait.
+        bounds: where the marks of each chunk begin, and end.
+    """
+
+    def __init__(self, program: Program) -> None:
+        key, lane = program.key, program.lane
+        cuts = np.sort(np.append(program.block_start, np.sort(key)[::_ROWS_AT_ONCE]))
+        chunk, of_block = np.searchsorted(cuts, key), np.searchsorted(cuts, program.block_start)
+        first = np.flatnonzero(_new(lane) | _new(chunk))
+        stop = np.append(first, len(key))[1:]
+        runs = zip(*map(np.ndarray.tolist, (chunk[first], first, stop)), strict=True)
+        self.steps = [(number, 0, begin, end) for number, begin, end in runs]
+        self.steps += [(number, 1, block, 0) for block, number in enumerate(of_block.tolist())]
+        self.steps.sort()
+        by_call = np.lexsort((program.waits[:, 0], key[program.waits[:, 0]]))
+        node, source = program.waits[by_call].T
+        # Who has waited for a node of a stream has waited for all before it.
+        pair = lane[node] * (int(lane.max(initial=0)) + 1) + lane[source]
+        by_pair = np.argsort(pair, kind="stable")
+        latest = running_maximum(pair[by_pair], source[by_pair])[0]
+        waits = by_pair[_new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair])]
+        node, source = node[waits], source[waits]
+        own = source[chunk[source] == chunk[node]]
+        by_node = distinct(np.append(node, own))
+        order = np.lexsort((by_node, key[by_node]))
+        self.mark, self.marks_by_node = by_node[order], np.argsort(order)
+        self.bounds = np.searchsorted(chunk[self.mark], np.arange(len(cuts) + 2))
+        begin = self.bounds[chunk[self.mark]]
+        follows = np.append(NONE, self.marks_by_node)[: len(order)]
+        follows = np.where(_new(lane[by_node]) | _new(chunk[by_node]), NONE, follows)[order]
+        self.before = np.where(follows == NONE, NONE, follows - begin)
+        self.awaited = np.full(len(order), NONE)
+        self.awaited[self.marks_by_node[np.searchsorted(by_node, node)]] = source
+        here = (self.awaited != NONE) & (chunk[self.awaited] == chunk[self.mark])
+        self.source = np.full(len(order), NONE)
+        at = np.searchsorted(by_node, self.awaited[here])
+        self.source[here] = self.marks_by_node[at] - begin[here]
+        self.by_node = by_node
+
+    def marks_of(self, rows: slice) -> Int64Array:
+        """The marks among some nodes, in their order."""
+        begin, end = np.searchsorted(self.by_node, (rows.start, rows.stop))
+        return self.marks_by_node[begin:end]
+
+
 class _Pass:
     """One pass in the order of calls; a row a node or a block, a column a change."""
 
     def __init__(self, replay: Replay, changes: Iterable[Change]) -> None:
         self.replay, self.program = replay, replay.program
-        program, lanes = replay.program, distinct(replay.program.lane)
+        program = replay.program
         *times, gaps, least = zip(*map(replay.columns, changes), strict=True)
         # `end` is how long each node takes, and then when it ended.
         self.offset, self.block_offset, self.last_offset, self.end, self.tail = map(
@@ -137,71 +207,83 @@ class _Pass:
         self.wall, self.earliest = np.array(least), program.earliest[:, None]
         self.start = np.zeros(len(program.lane), dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
-        first = np.searchsorted(program.lane, lanes).tolist()
-        self.next = dict(zip(lanes.tolist(), first, strict=True))
-        never = np.full(len(least), -(2**62))
-        self.reached = dict.fromkeys(self.next, never)  # the end of each stream so far
+        self.reached = np.full((len(program.lanes), len(least)), _NEVER)  # the end of each stream
 
     def run(self) -> Int64Array:
         """The wall times, (c,)."""
-        replay, program, lane = self.replay, self.program, self.program.lane.tolist()
-        base, pairs = replay.base_of_block.tolist(), program.waits.tolist()
+        replay = self.replay
+        base = replay.base_of_block.tolist()
         awaited: list[list[int]] = [[] for _ in base]
-        for block, node in program.awaited.tolist():
+        for block, node in self.program.awaited.tolist():
             awaited[block].append(node)
-        points = [(key, 0, w) for w, key in enumerate(program.key[program.waits[:, 0]].tolist())]
-        points += [(begin, 1, b) for b, begin in enumerate(program.block_start.tolist())]
-        for _, is_block, at in sorted(points):
+        for (chunk, is_block), steps in groupby(replay.order.steps, itemgetter(0, 1)):
             if not is_block:
-                node, source = pairs[at]
-                self._advance(lane[source], source)
-                self._advance(lane[node], node - 1)
-                time = np.maximum(self.reached[lane[node]], self.end[source])
-                self._reach(lane[node], slice(node, node + 1), time[None])
+                self._run_streams(chunk, [slice(*step[2:]) for step in steps])
                 continue
-            time = self.returned[base[at]] + self.block_offset[at]
-            for node in awaited[at]:
-                self._advance(lane[node], node)
-                time = np.maximum(time, self.end[node])
-            self.returned[replay.clocks + at] = time + self.tail[at]
-        if replay.clocks:
-            ends = self.returned[replay.base_of_clock] + self.last_offset
-            self.wall = np.maximum(self.wall, ends.max(axis=0))
-        stops = np.searchsorted(program.lane, list(self.next), "right").tolist()
-        for number, stop in zip(list(self.next), stops, strict=True):
-            self._advance(number, stop - 1)
-            self.wall = np.maximum(self.wall, self.reached[number])
+            for _, _, block, _ in steps:
+                time = self.returned[base[block]] + self.block_offset[block]
+                time = np.maximum(time, self.end[awaited[block]].max(axis=0, initial=_NEVER))
+                self.returned[replay.clocks + block] = time + self.tail[block]
+        ends = self.returned[replay.base_of_clock] + self.last_offset
+        every = np.concatenate((self.wall[None], self.reached, ends))
+        self.wall = every.max(axis=0)
         return self.wall
 
-    def _advance(self, lane: int, until: int) -> None:
-        """Run the nodes of a stream up to one.
+    def _run_streams(self, chunk: int, runs: Sequence[slice]) -> None:
+        """Run the nodes of a chunk.
 
         Each starts when it may and its predecessor has ended: with c the time that the ones before
         it take, at c + the greatest (ready - c) so far, which needs no loop.
         """
-        while (first := self.next[lane]) <= until:
-            rows = slice(first, min(until + 1, first + _ROWS_AT_ONCE))
-            if first == until:  # as most often, in half the time
-                start = np.maximum(self._ready(first), self.reached[lane] + self.gap[first])
-                self._reach(lane, rows, start[None])
-                continue
-            ready, gaps = self._ready(rows), self.gap[rows]
-            np.maximum(ready[0], self.reached[lane] + gaps[0], out=ready[0])
+        order, parts = self.replay.order, []
+        marks = slice(*order.bounds[chunk : chunk + 2].tolist())
+        awaited = order.awaited[marks]
+        # At each mark: the greatest (ready - c) since the one before it; c; and c at its end.
+        least, begun, ended = np.empty((3, len(awaited), len(self.wall)), dtype=np.int64)
+        for rows in runs:
+            lane, gaps, own = self.program.lane[rows.start], self.gap[rows], order.marks_of(rows)
+            at, own = order.mark[own] - rows.start, own - marks.start
+            ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
+            np.maximum(ready, self.earliest[rows], out=ready)
+            ready[at[awaited[own] != NONE]] = _NEVER
             taken = np.zeros_like(ready)
             np.cumsum(self.end[rows][:-1] + gaps[1:], axis=0, out=taken[1:])
-            self._reach(lane, rows, np.maximum.accumulate(ready - taken, axis=0) + taken)
+            ready -= taken
+            np.maximum(ready[0], self.reached[lane] + gaps[0], out=ready[0])
+            if len(own):
+                begins = np.append(0, at[:-1] + 1)
+                least[own] = np.maximum.reduceat(ready[: at[-1] + 1], begins)
+                begun[own], ended[own] = taken[at], taken[at] + self.end[rows][at]
+            parts.append((rows, lane, ready, taken, at, own))
+        if len(awaited):
+            self._mark(marks, least, begun, ended)
+        for rows, lane, ready, taken, at, own in parts:
+            ready[at] = least[own]
+            start = np.maximum.accumulate(ready, axis=0) + taken
+            self.start[rows] = start[:, 0]
+            self.end[rows] += start
+            self.reached[lane] = self.end[rows.stop - 1]
 
-    def _ready(self, rows: int | slice) -> Int64Array:
-        """When nodes may start, but for their stream."""
-        called = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
-        ready: Int64Array = np.maximum(called, self.earliest[rows])
-        return ready
+    def _mark(self, marks: slice, least: Int64Array, begun: Int64Array, ended: Int64Array) -> None:
+        """Make `least` the greatest (ready - c) so far at each mark of a chunk, waits included."""
+        order, awaited = self.replay.order, self.replay.order.awaited[marks]
+        before, source = order.before[marks], order.source[marks]
+        earlier = (awaited != NONE) & (source == NONE)
+        late = self.end[awaited[earlier]] - begun[earlier]
+        least[earlier] = np.maximum(least[earlier], late)
+        found, later = list(least), ended[source] - begun
+        for own, late, last, its in zip(
+            found, later, before.tolist(), source.tolist(), strict=True
+        ):
+            if last != NONE:
+                np.maximum(own, found[last], out=own)
+            if its != NONE:
+                np.maximum(own, found[its] + late, out=own)
 
-    def _reach(self, lane: int, rows: slice, start: Int64Array) -> None:
-        """Take down when nodes of a stream started and ended."""
-        self.start[rows] = start[:, 0]
-        self.end[rows] += start
-        self.next[lane], self.reached[lane] = rows.stop, self.end[rows.stop - 1]
+
+def _new(number: IntArray) -> BoolArray:
+    """Where each run of equal numbers begins."""
+    return np.append(True, np.diff(number) != 0)[: len(number)]
 
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.
