@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -15,7 +15,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.replay.program import Program
-from tracelens_ext.replay.replay import Change, Scaled, host_curve
+from tracelens_ext.replay.replay import Change, Curve, Scaled, host_curve
 from tracelens_ext.trace import HOST_KINDS, NONE, BoolArray, EventKind, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.patterns import UserPattern
@@ -65,6 +65,8 @@ class Changes:
     program: Program  #: its nodes and clocks
     #: what goes with each finding, by its id
     claims: Mapping[str, Removed] = field(default_factory=dict)
+    #: what `_curves` has found, with the intervals, so that no other has their identity
+    known: dict[Hashable, tuple[object, Sequence[Curve]]] = field(default_factory=dict)
 
     @property
     def _work(self) -> GpuWork:
@@ -123,10 +125,17 @@ class Changes:
             else:
                 works = np.rint((duration - waiting) * factor).astype(np.int64)
                 duration = np.where(self._nodes(name), waiting + works, duration)
-        some = [[each for each in of_clock if len(each[0])] for of_clock in scaled]
-        host = [host_curve(each, program.frozen) for each in some] if any(some) else []
+        host = self._curves([[each for each in of_clock if len(each[0])] for of_clock in scaled])
         same = duration is program.duration
         return Change(None if same else duration, host, gap, int(on_link.max()), sooner, tail)
+
+    def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve]:
+        """The time of each clock of which intervals are scaled, found once for the same ones."""
+        key = tuple(tuple((id(of[0]), id(of[1]), of[2]) for of in each) for each in scaled)
+        if key not in self.known:
+            curves = [host_curve(each, self.program.frozen) for each in scaled]
+            self.known[key] = scaled, curves if any(scaled) else []
+        return self.known[key][1]
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Scaled = tuple[Int64Array, Int64Array, float]
 Curve = tuple[Int64Array, Int64Array] | None
+Offsets = tuple[Int64Array, Int64Array, Int64Array]
 
 _ROWS_AT_ONCE: Final = 4096
 _NUMBERS_AT_ONCE: Final = 1 << 22
@@ -94,9 +95,11 @@ class Replay:
         self.tail = np.zeros(len(program.block_start), dtype=np.int64)
         self.tail[program.awaited[:, 0]] = program.constant("tail")[program.awaited[:, 1]]
         self.offsets = self.host_time(())
+        # Others by the identity of the curves, which are kept with them.
+        self._changed: dict[int, tuple[Offsets, Sequence[Curve]]] = {}
         self.order = _Order(program)
 
-    def host_time(self, curves: Sequence[Curve]) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def host_time(self, curves: Sequence[Curve]) -> Offsets:
         """From the base of each node to its earliest start, of each block, and of each end."""
         program, found = self.program, []
         for base, until in (
@@ -128,7 +131,9 @@ class Replay:
     def columns(self, change: Change) -> tuple[Any, ...]:
         """Offsets of nodes, blocks, ends of clocks; durations, tails, gaps; the least time."""
         program, host = self.program, change.host
-        node, block, last = self.host_time(host) if host else self.offsets
+        if host and id(host) not in self._changed:
+            self._changed[id(host)] = self.host_time(host), host
+        node, block, last = self._changed[id(host)][0] if host else self.offsets
         duration = program.duration if change.duration is None else change.duration
         gap = np.rint(self.gap * change.gap).astype(np.int64) if change.gap != 1.0 else self.gap
         tail = self.tail - change.tail
