@@ -63,10 +63,7 @@ class TooLargeError(ValueError):
 
 
 def write_columns(
-    path: Path,
-    about: Mapping[str, object],
-    columns: Mapping[str, Column],
-    most: int | None = None,
+    path: Path, about: Mapping[str, object], columns: Mapping[str, Column], most: int | None = None
 ) -> int:
     """Write a file of columns: to a temporary name, then renamed; its size in bytes.
 

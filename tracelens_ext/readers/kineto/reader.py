@@ -26,12 +26,7 @@ from msgspec import Raw
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
-from tracelens_ext.readers.kineto.columns import (
-    Slice,
-    native_schema,
-    native_slice,
-    slice_of,
-)
+from tracelens_ext.readers.kineto.columns import Slice, native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.source import ByteSource, refuse_members, salvage_notes

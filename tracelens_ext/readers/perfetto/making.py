@@ -99,11 +99,7 @@ class TraceMaker:
             texts,
         )
         trace = self._builder.finish(
-            path=path,
-            format_name=format_name,
-            bytes_read=size,
-            labels=self._labels,
-            notes=notes,
+            path=path, format_name=format_name, bytes_read=size, labels=self._labels, notes=notes
         )
         if self._events.is_foreign and not trace.count_of(*_OURS):
             remedy = "open it in ui.perfetto.dev; this reads traces of programs on GPUs"
