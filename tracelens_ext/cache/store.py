@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from tracelens_ext.cache.file import (
     Array,
     Column,
     TooLargeError,
-    check_links,
+    check,
     read_about,
     read_columns,
     trace_columns,
@@ -145,8 +147,8 @@ class TraceCache:
             elif self.verify and about["whole"] != hash_of_whole(Path(source)):
                 why = "has another content than when it was cached; reading it"
             else:
-                trace = trace_of(about["trace"], columns, source)
-                check_links(trace, links := _links_of(columns))
+                trace, links = trace_of(about["trace"], columns, source), _links_of(columns)
+                check(trace, links)
                 self._links[trace] = links
                 with contextlib.suppress(OSError):
                     os.utime(file)
@@ -156,7 +158,7 @@ class TraceCache:
         except OSError as error:
             self.tell(f"the cache cannot be read ({error.strerror or error})")
             return None
-        except (KeyError, TypeError, ValueError):
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
             why = "what the cache holds of it is damaged; reading the file"
         with contextlib.suppress(OSError):  # what stays is not used either
             file.unlink()
