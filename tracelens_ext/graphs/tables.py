@@ -29,18 +29,10 @@ from tracelens_ext.trace import (
     IntArray,
 )
 from tracelens_ext.tree import CallTree
+from tracelens_ext.work import grouping
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import (
-    find_paths,
-    group_durations,
-    maxima,
-    minima,
-    number_groups,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.work.grouping import maxima, minima, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -106,7 +98,7 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     ops = ops[np.less(*bounds)]  # those around a position
     index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
     index[ops] = np.arange(len(ops))
-    paths = find_paths(index[above[ops]], tree.trace.name[tree.rows[ops]])
+    paths = grouping.find_paths(index[above[ops]], tree.trace.name[tree.rows[ops]])
     of_op = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
     return of_op[index[above[positions]]], [*paths.texts(tree.trace.names, " > "), ""]
 
@@ -134,7 +126,7 @@ def _graph_operations(work: GpuWork) -> pd.DataFrame:
     trace = work.trace
     events = np.flatnonzero(work.tree.has_captured_op)
     op = work.tree.cpu_op_of_gpu[events]
-    groups = group_durations([trace.name[op]], work.duration[events])
+    groups = grouping.group_durations([trace.name[op]], work.duration[events])
     each, _ = number_groups([op])
     return pd.DataFrame(
         {

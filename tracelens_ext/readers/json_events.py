@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.lenient_json import (
-    IncompleteError,
-    WrongError,
-    after_gap,
-    bytes_before,
-    mend_bytes,
-    mend_text,
-    value_at,
-)
+from tracelens_ext.readers import lenient_json as lenient
 from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
 
 if TYPE_CHECKING:
@@ -185,8 +177,8 @@ class EventStream(Generic[B]):
             last = self._at_end and len(part) == len(self._rest)
             text = part.decode("utf-8", "surrogateescape")
             try:
-                value, end = self._next_value(text, mend_text(text), 0, self.place, last)
-            except IncompleteError:
+                value, end = self._next_value(text, lenient.mend_text(text), 0, self.place, last)
+            except lenient.IncompleteError:
                 if last:
                     self._cut_off()
                 if window >= _MOST_EVENT_BYTES:
@@ -196,7 +188,7 @@ class EventStream(Generic[B]):
                     self._rest += self._read(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
                 window *= 2
                 continue
-            self._rest = self._rest[bytes_before(text, end) :]
+            self._rest = self._rest[lenient.bytes_before(text, end) :]
             return value
 
     def _read(self, size: int) -> bytes:
@@ -306,7 +298,7 @@ class EventStream(Generic[B]):
 
         Returns how many bytes in the brackets they took, and whether the array ended after them.
         """
-        for mend in (bytes, mend_bytes):
+        for mend in (bytes, lenient.mend_bytes):
             with suppress(*REFUSED):
                 yield self._decoder.decode(mend(text))
                 return len(text) - 2, False
@@ -326,18 +318,18 @@ class EventStream(Generic[B]):
     def _walk(self, body: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
         """As `_slice`, one event at a time, with a lenient decoder; up to what is no JSON."""
         given = body.decode("utf-8", "surrogateescape")
-        text, at = mend_text(given), 0
+        text, at = lenient.mend_text(given), 0
         ended = stopped = False
         while not (ended or stopped):
             values: list[object] = []
-            start = end = after_gap(text, at)
+            start = end = lenient.after_gap(text, at)
             while len(values) < _EVENTS_AT_ONCE:
-                if ended := text.startswith("]", begin := after_gap(text, at)):
+                if ended := text.startswith("]", begin := lenient.after_gap(text, at)):
                     at = begin + 1
                     break
                 try:
                     value, at = self._next_value(given, text, at, base)
-                except IncompleteError:
+                except lenient.IncompleteError:
                     stopped = True
                     break
                 except TraceFormatError as error:
@@ -350,7 +342,7 @@ class EventStream(Generic[B]):
             except REFUSED:
                 batch = self._decoder.repair(values)
             yield batch
-        return bytes_before(given, at), ended
+        return lenient.bytes_before(given, at), ended
 
     def _next_value(
         self, given: str, text: str, at: int, base: int, last: bool | None = None
@@ -358,9 +350,9 @@ class EventStream(Generic[B]):
         """The next value of `text`, which was mended, and its end; refused where it is no JSON."""
         exact, last = last is None, self._at_end if last is None else last
         try:
-            return value_at(text, at, exact=exact, last=last)
-        except WrongError as error:
-            place = base + bytes_before(given, error.position)
+            return lenient.value_at(text, at, exact=exact, last=last)
+        except lenient.WrongError as error:
+            place = base + lenient.bytes_before(given, error.position)
             self._refuse(error.problem.format(place=f" at byte {place:,}"), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:

@@ -24,16 +24,8 @@ import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.iterations import engine_frames
-from tracelens_ext.serving.annotations import (
-    DECODE,
-    DIFFUSION,
-    MIXED,
-    OTHER,
-    PREFILL,
-    Batch,
-    Group,
-    parse_annotation,
-)
+from tracelens_ext.serving import annotations as said
+from tracelens_ext.serving.annotations import Batch, Group
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.tree import CallTree
@@ -42,7 +34,7 @@ from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import UserPattern
 
 #: The order in which tables show phases; those of the user follow.
-ORDER: Final = (PREFILL, DECODE, MIXED, DIFFUSION)
+ORDER: Final = (said.PREFILL, said.DECODE, said.MIXED, said.DIFFUSION)
 _ON_GPU: Final = (
     "Steps are annotated on the GPU alone: work belongs to that during which it started."
 )
@@ -84,7 +76,7 @@ class Steps:
     @property
     def labels(self) -> list[str]:
         """What `phase_of_gpu` stands for."""
-        return [*self.phases, OTHER]
+        return [*self.phases, said.OTHER]
 
 
 def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
@@ -94,8 +86,8 @@ def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
         name, equals, pattern = text.partition("=")
         if not (name.strip() and equals and pattern):
             raise UsageError(f"--phase {text!r}: expected NAME=REGEX, such as 'draft=propose_'")
-        if name.strip() == OTHER:
-            raise UsageError(f"--phase {text!r}: {OTHER!r} is what lies outside of all steps")
+        if name.strip() == said.OTHER:
+            raise UsageError(f"--phase {text!r}: {said.OTHER!r} is what lies outside of all steps")
         UserPattern(pattern, "--phase")
         found.append((name.strip(), pattern))
     return tuple(found)
@@ -191,7 +183,7 @@ def _batches(
     found: dict[int, tuple[int, Batch]] = {}
     for code in codes.tolist():
         name = trace.names[code]
-        batch = parse_annotation(name)
+        batch = said.parse_annotation(name)
         phase = next((phase for phase, pattern in patterns if pattern.search(name)), None)
         if phase is not None:
             batch = replace(batch or Batch(phase), phase=phase)
@@ -324,7 +316,9 @@ def _phase(sequences: int, tokens: int) -> Batch | None:
     if not 0 < sequences <= tokens < 10**12:
         return None
     group = Group(sequences, tokens)
-    return Batch(DECODE, generation=group) if tokens == sequences else Batch(PREFILL, group)
+    return (
+        Batch(said.DECODE, generation=group) if tokens == sequences else Batch(said.PREFILL, group)
+    )
 
 
 def _sizes(trace: Trace, row: int) -> list[list[int]]:

@@ -14,17 +14,8 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, of_rows
-from tracelens_ext.readers.xplane.many_messages import (
-    VARINT,
-    Bytes,
-    DamagedError,
-    Fields,
-    MessageError,
-    fields,
-    fields_of,
-    varint,
-    varints,
-)
+from tracelens_ext.readers.xplane import many_messages as wire
+from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
 #: Times, sizes and ids beyond this are no such numbers.
@@ -49,8 +40,8 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
     while at < size:
         start, end = _chain(data, at, min(at + _WINDOW, size), size)
         if not len(start):
-            list(zip(fields(memoryview(data.data)[at:size]), range(1), strict=False))
-            raise DamagedError(at, is_cut=False)
+            list(zip(wire.fields(memoryview(data.data)[at:size]), range(1), strict=False))
+            raise wire.DamagedError(at, is_cut=False)
         yield start, end
         at = int(end[-1])
 
@@ -58,7 +49,7 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
 def _chain(data: Bytes, at: int, stop: int, size: int) -> tuple[Int64Array, Int64Array]:
     """The packets that begin in a window: what looks like one, and another one leads to it."""
     place = at + np.flatnonzero(data[at:stop] == _PACKET)
-    length, start = varints(data, place + 1)
+    length, start = wire.varints(data, place + 1)
     fits = (start > 0) & (length >= 0) & (length <= size - start)
     place, start, end = place[fits], start[fits], (start + length)[fits]
     fits = (end == size) | (data[end] == _PACKET)
@@ -152,7 +143,7 @@ class Sequences:
             if not places.get(number):
                 continue
             states, begin, stop = np.array(places[number], dtype=np.int64).T
-            entries = fields_of(self._data, begin, stop)
+            entries = wire.fields_of(self._data, begin, stop)
             code, iid = self.text(entries, text, len(begin)), entries.numbers(1, len(begin))
             pairs = zip(states.tolist(), iid.tolist(), strict=True)
             self.interned[number].update(zip(pairs, code.tolist(), strict=True))
@@ -222,12 +213,13 @@ def message_at(data: memoryview, start: int, end: int) -> Message:
     """The fields of one message; for messages of which there are few."""
     result: Message = {}
     try:
-        for _, first, a, b in fields(data[start:end]):
-            key, _ = varint(data, start + first)
-            value = varint(data, start + a)[0] if key & 7 == VARINT else (start + a, start + b)
+        for _, first, a, b in wire.fields(data[start:end]):
+            key, _ = wire.varint(data, start + first)
+            number = key & 7 == wire.VARINT
+            value = wire.varint(data, start + a)[0] if number else (start + a, start + b)
             result.setdefault(key >> 3, []).append(value)
-    except (DamagedError, IndexError, ValueError):
-        raise MessageError from None
+    except (wire.DamagedError, IndexError, ValueError):
+        raise wire.MessageError from None
     return result
 
 
