@@ -11,15 +11,13 @@ import contextlib
 import gzip
 import importlib
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.processes import cores
 
 if TYPE_CHECKING:
     import io
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
 
 #: Bytes of text from which on threads are worth their start.
@@ -43,21 +41,6 @@ def threads_for(size: int | None, jobs: int | None, *, compressed: bool) -> int:
     return 0 if small or count < 2 else count
 
 
-@contextmanager
-def threads(count: int) -> Iterator[ThreadPoolExecutor | None]:
-    """So many threads, None if there are none; they end with the block, also after an error."""
-    if not count:
-        yield None
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(count, "tracelens-ext")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 class ReadAhead:
     """A stream of which a thread, and nobody else, reads the next piece, until `close`."""
 
@@ -74,8 +57,8 @@ class ReadAhead:
         if not self._piece and (piece := self._next.result()):
             self._piece = piece
             self._next = self._thread.submit(self._read, _PIECE_BYTES)
-        piece, self._piece = self._piece[:size], self._piece[size:]
-        return piece
+        given, self._piece = self._piece[:size], self._piece[size:]
+        return given
 
     def close(self) -> None:
         """Have the thread end."""

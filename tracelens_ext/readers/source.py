@@ -12,13 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tracelens_ext.errors import (
-    TraceCutOffError,
-    TraceError,
-    TraceFormatError,
-    TraceNotFoundError,
-    TraceTooLargeError,
-)
+from tracelens_ext import errors
+from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads_for
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
@@ -76,7 +71,10 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            file = _binary(source)
+            # A text file's buffer: the reader decodes by itself.
+            own = (source, getattr(source, "buffer", None))
+            buffers = (each for each in own if isinstance(each, io.BufferedReader))
+            file = next(buffers, None) or io.BufferedReader(_Encoded(source))
         self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None
@@ -110,7 +108,7 @@ class ByteSource:
         piece = self._filled(piece, size)
         try:
             self._check_size(self.bytes_read + len(piece))
-        except TraceTooLargeError:
+        except errors.TraceTooLargeError:
             self._ahead = piece + self._ahead
             raise
         self.bytes_read += len(piece)
@@ -133,32 +131,22 @@ class ByteSource:
 
     def _filled(self, piece: bytes, size: int) -> bytes:
         """A piece made as long as `size`, if there is so much; an error waits until it is empty."""
-        while len(piece) < size:
+        while len(piece) < size and self._error is None:
             try:
-                more = self._more(size - len(piece))
-            except TraceError:
-                if not piece:
-                    raise
-                break
-            if not more:
-                break
-            piece += more
-        return piece
-
-    def _more(self, size: int) -> bytes:
-        """Up to `size` further bytes of the file; after an error, always that error."""
-        if self._error is not None:
-            raise self._error
-        try:
-            with self._explained():
-                piece = self._bytes.read(size)
-        except TraceError as error:
-            if not (self.reading.salvage and isinstance(error, TraceCutOffError)):
+                with self._explained():
+                    more = self._bytes.read(size - len(piece))
+            except TraceError as error:
+                if self.reading.salvage and isinstance(error, TraceCutOffError):
+                    self.damage = error
+                    break
                 self._error = error
-                raise
-            self.damage = error
-            return b""
-        self._unpacked += len(piece)
+            else:
+                if not more:
+                    break
+                self._unpacked += len(more)
+                piece += more
+        if self._error is not None and not piece:
+            raise self._error
         return piece
 
     def _check_size(self, size: int) -> None:
@@ -172,7 +160,7 @@ class ByteSource:
             verb = "unpacks to" if self.compressed else "holds"
             problem = f"{verb} more than {size_text(limit)} of text{why}"
             remedy = "if you trust it, allow more with --max-bytes"
-            raise TraceTooLargeError(self.path, problem, remedy)
+            raise errors.TraceTooLargeError(self.path, problem, remedy)
 
     def file_or_bytes(self) -> Path | bytes:
         """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
@@ -203,13 +191,11 @@ class ByteSource:
                         remedy = f"{AGAIN}, or {SALVAGE}"
             raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
-            raise TraceFormatError(
-                self.path, "is no UTF-8 text", "open the file in binary mode"
-            ) from None
+            remedy = "open the file in binary mode"
+            raise TraceFormatError(self.path, "is no UTF-8 text", remedy) from None
         except OSError as error:
-            raise TraceNotFoundError(
-                self.path, f"cannot be read ({error.strerror or error})", "check the file"
-            ) from None
+            problem = f"cannot be read ({error.strerror or error})"
+            raise TraceNotFoundError(self.path, problem, "check the file") from None
 
     def threads(self) -> int:
         """How many threads may read ahead; 0 if the file is small or there is one core for it."""
@@ -259,14 +245,6 @@ class _AsOpened(io.FileIO):
         count = super().readinto(memoryview(buffer)[: self._left])
         self._left -= count or 0
         return count
-
-
-def _binary(file: Readable) -> io.BufferedReader:
-    if isinstance(file, io.BufferedReader):
-        return file
-    if isinstance(buffer := getattr(file, "buffer", None), io.BufferedReader):
-        return buffer  # of a text file: the reader decodes by itself
-    return io.BufferedReader(_Encoded(file))
 
 
 class _Encoded(io.RawIOBase):

@@ -316,9 +316,8 @@ def _phase(sequences: int, tokens: int) -> Batch | None:
     if not 0 < sequences <= tokens < 10**12:
         return None
     group = Group(sequences, tokens)
-    return (
-        Batch(said.DECODE, generation=group) if tokens == sequences else Batch(said.PREFILL, group)
-    )
+    decode = Batch(said.DECODE, generation=group)
+    return decode if tokens == sequences else Batch(said.PREFILL, group)
 
 
 def _sizes(trace: Trace, row: int) -> list[list[int]]:
