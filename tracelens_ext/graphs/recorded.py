@@ -92,16 +92,6 @@ class Capture:
     likely_size: int | None = None  #: the batch size by the shapes of operations, likewise
 
 
-@dataclass(frozen=True, eq=False)
-class _Segments:
-    """The times of threads in which a graph was captured, by thread and start, s of them."""
-
-    thread: Int64Array
-    start: Int64Array
-    end: Int64Array
-    annotation: Int64Array  #: row of the `capture_…` around each, `NONE` without one
-
-
 def holds_captures(trace: Trace) -> bool:
     """Whether a trace may hold the capture of a graph; takes no time."""
     return any(begins_capture(name) or _ANNOTATION.fullmatch(name) for name in trace.names)
@@ -110,6 +100,7 @@ def holds_captures(trace: Trace) -> bool:
 def find_captures(tree: CallTree, file: str) -> list[Capture]:
     """The captures in a trace, in order of their first graph."""
     segments = _find_segments(tree)
+    _, start, _, around = segments
     rows, segment = _find_launches(tree, segments)
     if not len(rows):
         return []
@@ -118,14 +109,14 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
     launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
     ran = _kernels_elsewhere(tree, rows) if NAMELESS in _node_names(tree.trace, rows) else {}
     captures: dict[int, Capture] = {}
-    for number in found[np.argsort(segments.start[found], kind="stable")].tolist():
-        annotation = int(segments.annotation[number])
+    for number in found[np.argsort(start[found], kind="stable")].tolist():
+        annotation = int(around[number])
         if annotation not in captures:
             name = tree.trace.name_of(annotation) if annotation != NONE else ""
             named = _ANNOTATION.fullmatch(name)
             batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
             captures[annotation] = Capture(file, batch_size, mode, [])
-        graph = _captured_graph(tree, launches[number], int(segments.start[number]), ran)
+        graph = _captured_graph(tree, launches[number], int(start[number]), ran)
         captures[annotation].graphs.append(graph)
     return [part for each in captures.values() for part in _by_size(each)]
 
@@ -142,8 +133,12 @@ def _by_size(capture: Capture) -> list[Capture]:
     return [replace(capture, graphs=part, likely_size=size) for size, part in graphs.items()]
 
 
-def _find_segments(tree: CallTree) -> _Segments:
-    """From each call that begins a capture to the next on its thread that ends one; annotations."""
+def _find_segments(tree: CallTree) -> list[Int64Array]:
+    """The times in which graphs were captured: threads, starts, ends, rows of annotations, (s,).
+
+    From each call that begins a capture to the next on its thread that ends one, and annotations
+    without such calls; by thread and start. `NONE` for one that no `capture_…` is around.
+    """
     trace = tree.trace
     first, last = captures(trace)
     is_annotation = np.zeros(len(tree.rows), dtype=bool)
@@ -153,15 +148,14 @@ def _find_segments(tree: CallTree) -> _Segments:
     above = nearest_above(tree.parent_position, tree.position[first], is_annotation)
     around = np.where(above == ROOT, NONE, tree.rows[above]) if len(tree.rows) else above
     alone = np.setdiff1d(annotations, around)
-    thread = trace.thread[np.concatenate((first, alone))].astype(np.int64)
-    start = np.concatenate((trace.end_of(first), trace.ts[alone]))
-    end = np.concatenate((trace.ts[last], trace.end_of(alone)))
-    annotation = np.concatenate((around, alone))
+    thread = trace.thread[np.append(first, alone)].astype(np.int64)
+    start = np.append(trace.end_of(first), trace.ts[alone])
+    end = np.append(trace.ts[last], trace.end_of(alone))
     order = np.lexsort((start, thread))
-    return _Segments(thread[order], start[order], end[order], annotation[order])
+    return [column[order] for column in (thread, start, end, np.append(around, alone))]
 
 
-def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int64Array]:
+def _find_launches(tree: CallTree, segments: list[Int64Array]) -> tuple[Int64Array, Int64Array]:
     """The launches that made nodes (of any thread, as PyTorch's backward has its own), by start."""
     trace = tree.trace
     makes_node = trace.names_matching(lambda name: any(p.search(name) for p in _NODES.values()))
@@ -169,8 +163,7 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
     calls = calls[makes_node[trace.name[calls]]]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
     above = tree.parent_position[tree.position[calls]]
-    inside_another = (above != ROOT) & np.isin(tree.rows[above], calls)
-    calls = calls[~inside_another]
+    calls = calls[(above == ROOT) | ~np.isin(tree.rows[above], calls)]
     calls = calls[np.argsort(trace.ts[calls], kind="stable")]
     segment = _covering(trace, calls, segments, np.arange(len(trace.threads)))
     others = segment == NONE
@@ -178,16 +171,17 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
     return calls[segment != NONE], segment[segment != NONE]
 
 
-def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArray) -> Int64Array:
+def _covering(
+    trace: Trace, rows: Int64Array, segments: list[Int64Array], place: IntArray
+) -> Int64Array:
     """The latest segment at the place (thread or process) of each event that covers it."""
-    if not len(segments.start):
+    thread, start, end, _ = segments
+    if not len(start):
         return np.full(len(rows), NONE, dtype=np.int64)
-    of_segment = place[segments.thread]
-    order = np.lexsort((segments.start, of_segment))
-    begun = last_before(
-        of_segment[order], segments.start[order], place[trace.thread[rows]], trace.ts[rows] + 1
-    )
-    covers = (begun != NONE) & (trace.end_of(rows) <= segments.end[order[begun]])
+    order = np.lexsort((start, place[thread]))
+    asked = place[trace.thread[rows]], trace.ts[rows] + 1
+    begun = last_before(place[thread][order], start[order], *asked)
+    covers = (begun != NONE) & (trace.end_of(rows) <= end[order[begun]])
     return np.where(covers, order[begun], NONE)
 
 
@@ -239,6 +233,7 @@ def _captured_graph(
     parent = tree.parent_position[places]
     inside = np.isin(parent, places)
     nodes = _node_names(trace, rows)
+    ran_or = (ran.get(row, NAMELESS) for row in rows.tolist())
     args: dict[str, tuple[Int64Array, list[str]]] = {}
     if len(own := np.flatnonzero(trace.named(trace.name[host], is_of_experts))):
         args[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in host[own].tolist()]
@@ -254,10 +249,7 @@ def _captured_graph(
         args=args,
         launches=np.searchsorted(places, position),
         nodes=nodes,
-        likely=[
-            ran.get(row, node) if node == NAMELESS else node
-            for row, node in zip(rows.tolist(), nodes, strict=True)
-        ],
+        likely=[ran if node == NAMELESS else node for node, ran in zip(nodes, ran_or, strict=True)],
     )
 
 

@@ -71,10 +71,10 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            # A text file's buffer: the reader decodes by itself.
-            own = (source, getattr(source, "buffer", None))
-            buffers = (each for each in own if isinstance(each, io.BufferedReader))
-            file = next(buffers, None) or io.BufferedReader(_Encoded(source))
+            own = getattr(source, "buffer", source)  # of a text file: the reader decodes by itself
+            file = (
+                own if isinstance(own, io.BufferedReader) else io.BufferedReader(_Encoded(source))
+            )
         self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None
