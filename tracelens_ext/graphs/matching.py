@@ -139,9 +139,10 @@ class _Content(NamedTuple):
     likely: bytes  #: with the kernels that nameless ones launched outside of graphs
 
 
-def padded_sizes(
-    tokens: int, captured: Iterable[tuple[int | None, str]]
-) -> set[tuple[int | None, str]]:
+_Size = tuple[int | None, str]  # a batch size and a mode
+
+
+def padded_sizes(tokens: int, captured: Iterable[_Size]) -> set[_Size]:
     """The batch sizes and modes, one a mode at most, that so many tokens may be padded to."""
     found: dict[str, int] = {}
     for size, mode in captured:
@@ -158,10 +159,7 @@ class GraphMatcher:
         self._numbers = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
         self._sequences = self._sequences_of(trace)
         self._graphs = [
-            [
-                _Content(*(self._numbered(n).tobytes() for n in (graph.nodes, graph.likely)))
-                for graph in capture.graphs
-            ]
+            [_Content(*map(self._bytes, (g.nodes, g.likely))) for g in capture.graphs]
             for capture in captures
         ]
         self._budget = AlignmentBudget()
@@ -178,6 +176,9 @@ class GraphMatcher:
     def _numbered(self, nodes: Iterable[str]) -> Int32Array:
         numbers = self._numbers
         return np.array([numbers.setdefault(node, len(numbers)) for node in nodes], dtype=np.int32)
+
+    def _bytes(self, nodes: Iterable[str]) -> bytes:
+        return self._numbered(nodes).tobytes()
 
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
         events = np.concatenate([np.empty(0, dtype=np.int64), *self._launches.events])
@@ -197,20 +198,18 @@ class GraphMatcher:
     def _of_step(self, step: list[int]) -> list[Match | None]:
         """The matches of the launches of one step, or of all outside of steps."""
         tokens = int(self._launches.tokens[step[0]])
-        candidates = self._candidates(tokens)
-        likely = candidates if tokens == NONE else self._of_likely_mode(step, candidates)
+        among = self._candidates(tokens)
+        likely, count = among if tokens == NONE else self._of_likely_mode(step, among), len(step)
         return [
-            self._of_launch(launch, place, len(step), likely)
-            or self._of_launch(launch, place, len(step), candidates)
-            for place, launch in enumerate(step)
+            self._of_launch(launch, i, count, likely) or self._of_launch(launch, i, count, among)
+            for i, launch in enumerate(step)
         ]
 
     def _find_candidates(self, tokens: int) -> tuple[int, ...]:
         """The captures that a step of so many tokens may replay; all for `NONE`."""
         captured = [(capture.batch_size, capture.mode) for capture in self._captures]
-        fitting = padded_sizes(tokens, captured)
-        every = enumerate(captured)
-        return tuple(i for i, of in every if tokens == NONE or of[0] is None or of in fitting)
+        fits = padded_sizes(tokens, captured) | {of for of in captured if of[0] is None}
+        return tuple(i for i, of in enumerate(captured) if tokens == NONE or of in fits)
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
         """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
@@ -229,12 +228,10 @@ class GraphMatcher:
 
         return tuple(i for i in best if likely(i) == max(map(likely, best)))
 
-    def _of_launch(
-        self, launch: int, place: int, count: int, candidates: tuple[int, ...]
-    ) -> Match | None:
+    def _of_launch(self, launch: int, place: int, count: int, among: Sequence[int]) -> Match | None:
         """The match of a launch that is at some place among the `count` launches of its step."""
         sequence = self._sequences[launch]
-        fits = {i: self._fit(sequence, i) for i in candidates}
+        fits = {i: self._fit(sequence, i) for i in among}
         most = max((score for score, _ in fits.values()), default=(0, 0))
         graphs = {i: of_i for i, (score, of_i) in fits.items() if score == most}
         if not graphs or 2 * most[0] < max(len(sequence.node) // _ITEM, -most[1]):
@@ -268,7 +265,7 @@ class GraphMatcher:
         same = _Content(sequence.node, sequence.node)
         likely = [(len(sequence.node) // _ITEM, same)]
         if same not in of_content:  # else none can be better
-            likely = self._most_common(sequence, of_content)
+            likely = self._most_common(sequence.node, of_content)
         for bound, content in likely:
             if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
                 break
@@ -280,11 +277,9 @@ class GraphMatcher:
                 graphs += of_content[content]
         return best, sorted(graphs)
 
-    def _most_common(
-        self, sequence: _Sequence, contents: Iterable[_Content]
-    ) -> list[tuple[int, _Content]]:
+    def _most_common(self, node: bytes, contents: Iterable[_Content]) -> list[tuple[int, _Content]]:
         """Captured graphs by how many of their nodes can match at most, the most first."""
-        a = np.bincount(_array(sequence.node), minlength=len(self._numbers))
+        a = np.bincount(_array(node), minlength=len(self._numbers))
         bounds = []
         for content in contents:
             if not self._budget.take(_PAIR + len(a)):

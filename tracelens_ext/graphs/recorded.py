@@ -19,15 +19,7 @@ import numpy.typing as npt
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.text import json_value
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    EventKind,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int32Array, Int64Array, Trace
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups, texts
 from tracelens_ext.work.launches import begins_capture, captures
@@ -165,14 +157,15 @@ def _find_launches(tree: CallTree, segments: list[Int64Array]) -> tuple[Int64Arr
     above = tree.parent_position[tree.position[calls]]
     calls = calls[(above == ROOT) | ~np.isin(tree.rows[above], calls)]
     calls = calls[np.argsort(trace.ts[calls], kind="stable")]
-    segment = _covering(trace, calls, segments, np.arange(len(trace.threads)))
+    threads = np.arange(len(trace.threads), dtype=np.int32)
+    segment = _covering(trace, calls, segments, threads)
     others = segment == NONE
     segment[others] = _covering(trace, calls[others], segments, trace.process_of_thread)
     return calls[segment != NONE], segment[segment != NONE]
 
 
 def _covering(
-    trace: Trace, rows: Int64Array, segments: list[Int64Array], place: IntArray
+    trace: Trace, rows: Int64Array, segments: list[Int64Array], place: Int32Array
 ) -> Int64Array:
     """The latest segment at the place (thread or process) of each event that covers it."""
     thread, start, end, _ = segments
@@ -192,9 +185,8 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     """
     trace = tree.trace
     events = np.flatnonzero(tree.linked & ~tree.by_graph)
-    launches, first, count = np.unique(
-        tree.launch_of_gpu[events], return_index=True, return_counts=True
-    )
+    started = tree.launch_of_gpu[events]
+    launches, first, count = np.unique(started, return_index=True, return_counts=True)
     kernel = np.where(count == 1, trace.name[trace.gpu_rows[events[first]]], NONE)
     calls = np.concatenate((launches, rows))
     kernel = np.append(kernel, np.full(len(rows), NONE))

@@ -71,10 +71,9 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            own = getattr(source, "buffer", source)  # of a text file: the reader decodes by itself
-            file = (
-                own if isinstance(own, io.BufferedReader) else io.BufferedReader(_Encoded(source))
-            )
+            file = io.BufferedReader(_Encoded(source))
+            if isinstance(own := getattr(source, "buffer", source), io.BufferedReader):
+                file = own  # of a text file: the reader decodes by itself
         self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None
