@@ -141,12 +141,8 @@ def identity_of(path: Path) -> dict[str, object] | None:
         ends.update(file.read(_END_BYTES))
         file.seek(max(status.st_size - _END_BYTES, 0))
         ends.update(file.read(_END_BYTES))
-    return {
-        "size": status.st_size,
-        "modified_ns": status.st_mtime_ns,
-        "inode": status.st_ino,
-        "ends": ends.hexdigest(),
-    }
+    about = {"size": status.st_size, "modified_ns": status.st_mtime_ns, "inode": status.st_ino}
+    return {**about, "ends": ends.hexdigest()}
 
 
 def hash_of_whole(path: Path) -> str:

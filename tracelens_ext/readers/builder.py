@@ -11,20 +11,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens_ext import trace as model
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import (
-    GPU_KINDS,
-    ArgColumn,
-    BoolArray,
-    Device,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Provenance,
-    Trace,
-    no_arg,
-)
+from tracelens_ext.trace import ArgColumn, BoolArray, Int32Array, Int64Array, IntArray, Trace
 
 K = TypeVar("K", bound=Hashable)
 
@@ -76,10 +66,12 @@ def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int
 
 
 #: Columns of one number an event, and their types.
+
 _COLUMNS: Final = {
-    **dict.fromkeys(("ts", "dur"), np.int64),
-    **dict.fromkeys(("name", "thread", "category"), np.int32),
+    "ts": np.int64,
+    "dur": np.int64,
     "kind": np.uint8,
+    **dict.fromkeys(("name", "thread", "category"), np.int32),
 }
 
 
@@ -154,16 +146,10 @@ class TraceBuilder:
         texts: Mapping[str, IntArray] | None = None,
     ) -> None:
         """Add rows of `start` and `end`, ns, with arguments, each (m,); negative: without one."""
-        every = np.zeros(len(rows["start"]), dtype=np.int64)
+        every, start = np.zeros(len(rows["start"]), dtype=np.int64), rows["start"]
+        columns = {"ts": start, "dur": rows["end"] - start, "name": name, "kind": every + kind}
         self.add(
-            {
-                "ts": rows["start"],
-                "dur": rows["end"] - rows["start"],
-                "name": name,
-                "kind": every + kind,
-                "thread": thread,
-                "category": every + category,
-            },
+            {**columns, "thread": thread, "category": every + category},
             {of: _present(values) for of, values in numbers.items()},
             {of: _present(codes) for of, codes in (texts or {}).items() if codes.max() >= 0},
         )
@@ -174,7 +160,7 @@ class TraceBuilder:
         path: str,
         format_name: str,
         bytes_read: int = 0,
-        devices: tuple[Device, ...] = (),
+        devices: tuple[model.Device, ...] = (),
         metadata: Mapping[str, object] | None = None,
         labels: Labels | None = None,
         notes: tuple[str, ...] = (),
@@ -208,8 +194,8 @@ class TraceBuilder:
         dropped = {reason: count for reason, count in self.dropped.items() if count}
 
         return Trace(
-            correlation=args.pop("correlation", no_arg()).dense(len(ts)),
-            external_id=args.pop("External id", no_arg()).dense(len(ts)),
+            correlation=args.pop("correlation", model.no_arg()).dense(len(ts)),
+            external_id=args.pop("External id", model.no_arg()).dense(len(ts)),
             names=list(self.names),
             threads=list(self.threads),
             categories=list(self.categories),
@@ -220,14 +206,10 @@ class TraceBuilder:
             process_names=labels.processes,
             process_labels=labels.process_labels,
             thread_names=labels.threads,
-            provenance=Provenance(
-                path=path,
-                format=format_name,
-                bytes_read=bytes_read,
-                present=len(ts) + self.metadata_events + sum(dropped.values()),
-                metadata_events=self.metadata_events,
-                dropped=dropped,
-                notes=notes,
+            provenance=model.Provenance(
+                *(path, format_name, bytes_read),
+                len(ts) + self.metadata_events + sum(dropped.values()),
+                *(self.metadata_events, dropped, notes),
             ),
             **columns,  # type: ignore[arg-type]
         )
@@ -240,7 +222,7 @@ def _unset(columns: Mapping[str, IntArray]) -> BoolArray:
     if not zero.any() or zero.all():
         return np.zeros_like(zero)
     nearest = int(np.abs(ts).min(where=~zero, initial=_MOST_START))
-    timeless = (nearest > _SOON) | np.isin(columns["kind"], GPU_KINDS)
+    timeless = (nearest > _SOON) | np.isin(columns["kind"], model.GPU_KINDS)
     unset: BoolArray = zero & np.where(dur == 0, timeless, np.minimum(dur, nearest) > _HOURS)
     return unset
 
@@ -258,12 +240,10 @@ def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
 
 #: Why events are dropped → which.
 _IMPOSSIBLE: Final[Mapping[str, Callable[[Mapping[str, IntArray]], BoolArray]]] = {
-    "no usable start time (ts)": lambda columns: (
-        (columns["ts"] <= -_MOST_BEFORE_ZERO) | (columns["ts"] >= _MOST_START)
+    "no usable start time (ts)": lambda of: (
+        (of["ts"] <= -_MOST_BEFORE_ZERO) | (of["ts"] >= _MOST_START)
     ),
-    "no usable duration (dur)": lambda columns: (
-        (columns["dur"] < 0) | (columns["dur"] >= _MOST_DURATION)
-    ),
+    "no usable duration (dur)": lambda of: (of["dur"] < 0) | (of["dur"] >= _MOST_DURATION),
 }
 #: And those that only the others show to be wrong.
 _IMPLAUSIBLE: Final = {

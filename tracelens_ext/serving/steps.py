@@ -35,9 +35,7 @@ from tracelens_ext.work.patterns import UserPattern
 
 #: The order in which tables show phases; those of the user follow.
 ORDER: Final = (said.PREFILL, said.DECODE, said.MIXED, said.DIFFUSION)
-_ON_GPU: Final = (
-    "Steps are annotated on the GPU alone: work belongs to that during which it started."
-)
+_ON_GPU = "Steps are annotated on the GPU alone: work belongs to that during which it started."
 #: A phase and a regular expression for its annotations.
 OwnPhase = tuple[str, str]
 
@@ -101,10 +99,11 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     the GPU has annotations, to the one during which it started on its device. Phases of the user's
     `own` win over those of engines.
     """
-    trace = tree.trace
+    trace, patterns = tree.trace, [(phase, UserPattern(text, "--phase")) for phase, text in own]
     for kind in (EventKind.USER_ANNOTATION, EventKind.GPU_ANNOTATION):
         rows = trace.rows_of(kind)
-        batch_of = _batches(trace, np.unique(trace.name[rows]), own)
+        every = ((c, _told(trace.names[c], patterns)) for c in np.unique(trace.name[rows]).tolist())
+        batch_of = {code: told for code, told in every if told is not None}
         rows = rows[np.isin(trace.name[rows], list(batch_of))]
         if len(rows):
             break
@@ -175,27 +174,17 @@ def steps_at(
     return Steps(names, batches, thread, start, end, of_gpu, note)
 
 
-def _batches(
-    trace: Trace, codes: Int64Array, own: tuple[OwnPhase, ...]
-) -> dict[int, tuple[int, Batch]]:
-    """How much each name of a step tells, and what; those of the user tell most."""
-    patterns = [(phase, UserPattern(pattern, "--phase")) for phase, pattern in own]
-    found: dict[int, tuple[int, Batch]] = {}
-    for code in codes.tolist():
-        name = trace.names[code]
-        batch = said.parse_annotation(name)
-        phase = next((phase for phase, pattern in patterns if pattern.search(name)), None)
-        if phase is not None:
-            batch = replace(batch or Batch(phase), phase=phase)
-        if batch is not None:
-            found[code] = 8 * (phase is not None) + batch.detail, batch
-    return found
+def _told(name: str, own: Sequence[tuple[str, UserPattern]]) -> tuple[int, Batch] | None:
+    """How much a name tells of a step, and what; None of another. Those of the user tell most."""
+    batch = said.parse_annotation(name)
+    phase = next((phase for phase, pattern in own if pattern.search(name)), None)
+    if phase is not None:
+        batch = replace(batch or Batch(phase), phase=phase)
+    return None if batch is None else (8 * (phase is not None) + batch.detail, batch)
 
 
 _EMBEDDING: Final = "aten::embedding"
-_ATTENTION: Final = re.compile(
-    r"scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_", re.IGNORECASE
-)
+_ATTENTION: Final = re.compile(r"(?i)scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_")
 _BACKWARD: Final = re.compile(r"autograd::engine|.*Backward\d*$|.*_backward$")
 _CONVOLUTION: Final = re.compile(r"aten::(?:_?convolution|conv[23]d|(?:cudnn|miopen)_convolution)")
 _OF_IMAGES: Final = 4  # sizes of what a convolution of images gets, at least
@@ -322,11 +311,8 @@ def _phase(sequences: int, tokens: int) -> Batch | None:
 
 def _sizes(trace: Trace, row: int) -> list[list[int]]:
     """The sizes of each argument; empty for what is no tensor."""
-    dims = _parsed(trace, "Input Dims", row)
-    return [
-        each if isinstance(each, list) and all(type(n) is int for n in each) else []
-        for each in dims
-    ]
+    dims = (each if isinstance(each, list) else [] for each in _parsed(trace, "Input Dims", row))
+    return [each if all(type(n) is int for n in each) else [] for each in dims]
 
 
 def _parsed(trace: Trace, argument: str, row: int) -> list[object]:

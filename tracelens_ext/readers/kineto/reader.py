@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import index
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -111,6 +112,15 @@ class KinetoColumns:
         texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
         builder.add(columns, found.numbers, texts)
 
+    def finish(
+        self, members: Mapping[str, object], path: str, size: int = 0, notes: Iterable[str] = ()
+    ) -> Trace:
+        """The trace of all that was taken over."""
+        devices, told = _devices(members.get("deviceProperties")), tuple(notes)
+        about: dict[str, Any] = {"path": path, "bytes_read": size, "notes": told}
+        about |= {"devices": devices, "metadata": members, "labels": self.labels}
+        return restored(self.builder.finish(format_name=FORMAT, **about))
+
 
 def text_of(value: object) -> str:
     """Any JSON value as clean text; bytes that were no UTF-8 become U+FFFD."""
@@ -163,7 +173,7 @@ def read(source: ByteSource) -> Trace:
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
     notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
-    return _finish(columns, stream.members, source.path, source.bytes_read, tuple(notes))
+    return columns.finish(stream.members, source.path, source.bytes_read, notes)
 
 
 def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:
@@ -177,26 +187,7 @@ def from_events(events: Iterable[object], members: Mapping[str, object], path: s
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
             found = columns.repair(some)
         columns.take(found)
-    return _finish(columns, members, path, 0)
-
-
-def _finish(
-    columns: KinetoColumns,
-    members: Mapping[str, object],
-    path: str,
-    bytes_read: int,
-    notes: tuple[str, ...] = (),
-) -> Trace:
-    trace = columns.builder.finish(
-        devices=_devices(members.get("deviceProperties")),
-        metadata=members,
-        labels=columns.labels,
-        path=path,
-        format_name=FORMAT,
-        bytes_read=bytes_read,
-        notes=notes,
-    )
-    return restored(trace)
+    return columns.finish(members, path)
 
 
 def _number(value: object) -> int:
@@ -233,11 +224,8 @@ def restored(trace: Trace) -> Trace:
         head = msgspec.convert(trace.metadata["tracelens_ext"], _Head)
     except (KeyError, msgspec.ValidationError):
         return trace
-    said = {
-        each.name: head.conventions[each.name]
-        for each in fields(Conventions)
-        if type(head.conventions.get(each.name)) is type(each.default)
-    }
+    usual = asdict(Conventions())
+    said = {n: v for n, v in head.conventions.items() if n in usual and type(v) is type(usual[n])}
     recorded = {entry[:2]: entry[2:] for entry in head.threads}
     threads = [recorded.get(thread, thread) for thread in trace.threads]
     codes: Interner[tuple[int | str, int | str]] = Interner()

@@ -119,15 +119,12 @@ class Sequences:
 
     def _state(self, sequence: Int64Array, cleared: BoolArray) -> Int64Array:
         """A number for each packet's sequence, since that was last cleared."""
-        state = np.empty(len(sequence), dtype=np.int64)
+        times = np.empty(len(sequence), dtype=np.int64)
         for number in np.unique(sequence).tolist():
             rows = np.flatnonzero(sequence == number)
-            times = np.cumsum(cleared[rows]) + self._cleared.get(number, 0)
-            self._cleared[number] = int(times[-1])
-            first, place = int(times[0]), times - times[0]
-            codes = [self._states[number, first + k] for k in range(int(place[-1]) + 1)]
-            state[rows] = np.array(codes)[place]
-        return state
+            times[rows] = np.cumsum(cleared[rows]) + self._cleared.get(number, 0)
+            self._cleared[number] = int(times[rows[-1]])
+        return of_rows(lambda *which: self._states[which], sequence, times)
 
     def _intern(
         self, packet: Int64Array, start: Int64Array, end: Int64Array, state: Int64Array
@@ -189,9 +186,8 @@ class Sequences:
 
 def messages(data: memoryview, fields: Fields, number: int) -> Iterator[tuple[int, Message]]:
     """The messages of a number, and which message has each; where there are few."""
-    for message, start, end in zip(
-        *(part.tolist() for part in fields.contents(number)), strict=True
-    ):
+    parts = (part.tolist() for part in fields.contents(number))
+    for message, start, end in zip(*parts, strict=True):
         yield message, message_at(data, start, end)
 
 
