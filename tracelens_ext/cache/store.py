@@ -15,7 +15,6 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,6 +35,7 @@ WORTH_KEEPING = 20 * 10**6
 
 _TRACE, _CONVERSION = "trace", "conversion"
 _LINK = "link "  # how the names of the columns of a call tree begin
+_LinksOf = WeakKeyDictionary[Trace, Mapping[str, Array]]
 _NOT_KEPT = (OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
@@ -60,9 +60,7 @@ class TraceCache:
     verify: bool = False  #: whether a file's whole content is compared, not only its head and tail
     #: called with a note, a clause, when an entry is removed or cannot be kept
     tell: Callable[[str], None] = lambda _: None
-    _links: WeakKeyDictionary[Trace, Mapping[str, Array]] = field(
-        default_factory=WeakKeyDictionary, repr=False
-    )
+    _links: _LinksOf = field(default_factory=WeakKeyDictionary, repr=False)
 
     @classmethod
     def from_environment(
@@ -179,8 +177,8 @@ class TraceCache:
         """Write a file of the cache if there is room beside what else is kept of the trace."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem, replaced = file.name.split(".")[0], (file, _database_of(file))
-        files = place.cache_files(self.folder)
-        beside = (each.size for each in files if each.stem == stem and each.path not in replaced)
+        files = place.cache_files(self.folder).get(stem, [])
+        beside = (each.size for each in files if each.path not in replaced)
         room = self.limit - database_size
         kept.write_columns(file, about, columns, room - sum(beside))
         place.make_room(self.folder, room, spared=stem)
@@ -188,12 +186,10 @@ class TraceCache:
     def entries(self) -> list[CacheEntry]:
         """What is kept, last used first."""
         entries = []
-        for stem, of_trace in groupby(place.cache_files(self.folder), key=lambda file: file.stem):
-            files = list(of_trace)
+        for stem, files in place.cache_files(self.folder).items():
             path, usable = self._described(stem)
-            size, used = sum(file.size for file in files), max(file.used for file in files)
-            paths = tuple(file.path for file in files)
-            entries.append(CacheEntry(path, paths, size, used, usable))
+            paths, sizes, used = zip(*files, strict=True)
+            entries.append(CacheEntry(path, paths, sum(sizes), max(used), usable))
         return sorted(entries, key=lambda entry: (-entry.used, entry.path))
 
     def _described(self, stem: str) -> tuple[str, bool]:
@@ -211,8 +207,8 @@ class TraceCache:
 
     def clear(self) -> tuple[int, int]:
         """Remove everything; how many traces, and how many bytes, that were."""
-        stems = {file.stem for file in place.cache_files(self.folder)}
-        return len(stems), sum(place.remove(self.folder, stem) for stem in stems)
+        traces = place.cache_files(self.folder).values()
+        return len(traces), sum(map(place.remove, traces))
 
 
 def open_cache(

@@ -155,12 +155,12 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
     times = [np.frombuffer(each, np.int64) for each in (ts, dur)]
     for column in {column for column, *_ in odd}:
         places, tokens = zip(*(each[1:] for each in odd if each[0] == column), strict=True)
+        parse = schema.parse_nanoseconds if column < 0 else schema.parse_integers
         values = (times[column] if column < 0 else pieces[column][1]).copy()
+        values[list(places)] = parse(tokens)
         if column < 0:
             times[column] = values
-            values[list(places)] = schema.parse_nanoseconds(tokens)
         else:
-            values[list(places)] = schema.parse_integers(tokens)
             pieces[column] = _without_missing(pieces[column][0], values)
     wanted = (plan for plan in schema.PLAN if plan.wanted[np.flatnonzero(np.bincount(kinds))].any())
     of_number = {n: [pieces[_PLACE[n]]] for plan in wanted for n in plan.numbers}
@@ -170,8 +170,7 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
         if rows:
             of_text[argument].append(_piece(rows, codes, np.int32))
     others: list[Special] = [
-        (at, event, *lanes[place][2:], *map(_decoded, about))
-        for at, place, event, *about in special
+        (at, event, *lanes[i][2:], *map(_decoded, about)) for at, i, event, *about in special
     ]
     codes = [np.frombuffer(each, np.int32) for each in (lane, name)]
     columns = (*codes, kinds, *times, _joined(of_number), _joined(of_text))
