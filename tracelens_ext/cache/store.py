@@ -163,8 +163,7 @@ class TraceCache:
 
     def _file(self, source: str | os.PathLike[str], part: str) -> Path:
         """Where a part of what is kept of a trace is; all are named after the trace's path."""
-        path = os.fsencode(Path(source).resolve())
-        stem = hashlib.blake2b(path, digest_size=16).hexdigest()
+        stem = hashlib.blake2b(os.fsencode(Path(source).resolve()), digest_size=16).hexdigest()
         return self.folder / f"{stem}.{part}.columns"
 
     def _write(

@@ -181,8 +181,7 @@ class GraphMatcher:
         return self._numbered(nodes).tobytes()
 
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
-        events = np.concatenate([np.empty(0, dtype=np.int64), *self._launches.events])
-        rows = trace.gpu_rows[events]
+        rows = trace.gpu_rows[np.concatenate([np.empty(0, np.int64), *self._launches.events])]
         used, name = np.unique(trace.name[rows], return_inverse=True)
         names = (trace.names[code] for code in used.tolist())
         node = self._numbered(

@@ -68,8 +68,7 @@ class CapturedGraph:
     def rows(self) -> int | None:
         """The first dimension that the first inputs of most operations have: tokens or requests."""
         _, texts = self.args.get("Input Dims", (None, []))
-        found = filter(None, map(_FIRST_DIMENSION.match, texts))
-        count = Counter(int(each[1]) for each in found)
+        count = Counter(int(each[1]) for each in map(_FIRST_DIMENSION.match, texts) if each)
         return count.most_common(1)[0][0] if count else None
 
 
@@ -157,8 +156,7 @@ def _find_launches(tree: CallTree, segments: list[Int64Array]) -> tuple[Int64Arr
     above = tree.parent_position[tree.position[calls]]
     calls = calls[(above == ROOT) | ~np.isin(tree.rows[above], calls)]
     calls = calls[np.argsort(trace.ts[calls], kind="stable")]
-    threads = np.arange(len(trace.threads), dtype=np.int32)
-    segment = _covering(trace, calls, segments, threads)
+    segment = _covering(trace, calls, segments, np.arange(len(trace.threads), dtype=np.int32))
     others = segment == NONE
     segment[others] = _covering(trace, calls[others], segments, trace.process_of_thread)
     return calls[segment != NONE], segment[segment != NONE]
@@ -249,8 +247,7 @@ def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
     """What each launch starts: the kernel that the trace names, else of what kind it is."""
     column, names = trace.arg("kernel"), []
     for code, row in zip(column.at(rows).tolist(), rows.tolist(), strict=True):
-        call = trace.name_of(row)
-        kind = next(kind for kind, pattern in _NODES.items() if pattern.search(call))
+        kind = next(kind for kind, p in _NODES.items() if p.search(trace.name_of(row)))
         if kind == NAMELESS and code != NONE and column.texts:
             said = json_value(column.texts[code], strict=False)
             kind = said if isinstance(said, str) and said else kind

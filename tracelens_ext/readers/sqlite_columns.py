@@ -214,8 +214,7 @@ _WHOLE = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
 
 
 def _quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _text(value: bytes) -> str:

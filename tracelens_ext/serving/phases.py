@@ -121,8 +121,7 @@ def _idle(work: GpuWork, steps: Steps) -> Int64Array:
     classified, count = classify_gaps(work, "device"), len(steps.labels)
     pieces = classified.within
     cell = pieces.cause * count + steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
-    ns = sums(cell, pieces.end - pieces.start, len(CAUSES) * count)
-    return ns.reshape(len(CAUSES), count)
+    return sums(cell, pieces.end - pieces.start, len(CAUSES) * count).reshape(-1, count)
 
 
 def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
@@ -151,8 +150,8 @@ def _categories(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
         return {}
     labels, count = work.categories.labels, len(steps.labels)
     cell = work.categories.code.astype(np.int64) * count + steps.phase_of_gpu
-    ns = sums(cell[work.counted], work.duration[work.counted], len(labels) * count)
-    table = ns.reshape(len(labels), count)
+    mine = work.counted
+    table = sums(cell[mine], work.duration[mine], len(labels) * count).reshape(-1, count)
     order = np.argsort(-table.sum(axis=1), kind="stable")
     columns = {}
     for share, pattern in _SHARES.items():

@@ -118,8 +118,7 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     # annotation of its own.
     begins &= ~_goes_on(begins, thread, start, end, end - int(NS_PER_US))
     if on_gpu:
-        name = trace.name[rows].astype(np.int64)
-        key = thread * (len(trace.names) + 1) + name
+        key = thread * (len(trace.names) + 1) + trace.name[rows]
         begins &= ~_goes_on(begins, key, start, end, np.zeros_like(end))
     step = np.cumsum(begins) - 1
     first = np.flatnonzero(np.diff(step, prepend=-1))
@@ -248,8 +247,7 @@ def _starts(trace: Trace) -> dict[int, Batch]:
     """The operations that steps begin with, and what each computes."""
     rows = trace.rows_of(EventKind.CPU_OP)
     attention = rows[trace.named(trace.name[rows], _ATTENTION.search)]
-    training = trace.named(trace.name[rows], _BACKWARD.match).any()
-    if training or not len(attention):
+    if not len(attention) or trace.named(trace.name[rows], _BACKWARD.match).any():  # training
         return {}
     attention = attention[np.argsort(trace.ts[attention], kind="stable")]
     embeddings = rows[trace.named(trace.name[rows], _EMBEDDING.__eq__)].tolist()
@@ -277,8 +275,8 @@ def _batch(trace: Trace, row: int, indices: list[int], attention: Int64Array) ->
     if len(indices) != 1 or later == len(attention):
         return None
     first = int(attention[later])
-    kinds = _parsed(trace, "Input type", first)
-    for sizes, kind in zip(_sizes(trace, first), kinds, strict=False):
+    arguments = zip(_sizes(trace, first), _parsed(trace, "Input type", first), strict=False)
+    for sizes, kind in arguments:
         if kind in _WHOLE and len(sizes) == 1 and sizes[0] > 1:  # where sequences begin
             return _phase(sizes[0] - 1, indices[0])
     return None

@@ -195,19 +195,14 @@ def _number(value: object) -> int:
 
 
 def _devices(properties: object) -> tuple[Device, ...]:
-    entries = properties if isinstance(properties, list) else []
-    return tuple(
-        Device(
-            entry["id"],
-            text_of(entry.get("name")),
-            units=_number(entry.get("numSms")),
-            warp=_number(entry.get("warpSize")),
-            memory_bytes=_number(entry.get("totalGlobalMem")),
-            capability=10 * _number(entry.get("computeMajor")) + _number(entry.get("computeMinor")),
-        )
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("id"), int)
-    )
+    devices = []
+    for entry in properties if isinstance(properties, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("id"), int):
+            words = ("numSms", "warpSize", "totalGlobalMem", "computeMajor", "computeMinor")
+            units, warp, memory, major, minor = (_number(entry.get(word)) for word in words)
+            about = {"memory_bytes": memory, "capability": 10 * major + minor}
+            devices.append(Device(entry["id"], text_of(entry.get("name")), units, warp, **about))
+    return tuple(devices)
 
 
 class _Head(msgspec.Struct):

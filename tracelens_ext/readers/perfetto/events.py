@@ -214,8 +214,7 @@ class Events:
         keep = np.flatnonzero((wanted != NONE) & (value != NONE))
         form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
         self._arguments.append((work[message[keep]], wanted[keep], form, value[keep]))
-        kind = np.full(count, STAGE)
-        self._add(time, found.numbers(2, count), kind, lane, name, stage)
+        self._add(time, found.numbers(2, count), np.full(count, STAGE), lane, name, stage)
 
     def _counter_values(self, time: int, state: int, event: Message) -> None:
         names = self._sequences.counters.get((state, number_in(event, 4)), (0, {}))
@@ -249,8 +248,7 @@ def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Arra
     """
     result = np.full(len(begins), NONE, dtype=np.int64)
     order = np.argsort(track, kind="stable")
-    same = np.diff(track[order]) == 0
-    if not (np.diff(time[order])[same] < 0).any():
+    if not (np.diff(time[order])[np.diff(track[order]) == 0] < 0).any():
         _match(order, begins, track, result)
         return result
     _match_runs(begins, track, time, result)

@@ -172,8 +172,7 @@ class TraceMaker:
         return np.where(nameless | stages, guess, kind), category
 
     def _having(self, name: str, row: Int64Array, count: int) -> BoolArray:
-        having = self._arguments["name"] == packed.WANTED.index(name)
-        rows = row[self._arguments["event"][having]]
+        rows = row[self._arguments["event"][self._arguments["name"] == packed.WANTED.index(name)]]
         result = np.zeros(count, dtype=bool)
         result[rows[rows != NONE]] = True
         return result
@@ -243,11 +242,10 @@ def _kind_of(category: str) -> int:
 
 
 def _whole(value: object) -> int:
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         number = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError):
-        return NONE
-    return number if abs(number) < MOST else NONE
+        return number if abs(number) < MOST else NONE
+    return NONE
 
 
 def _annotation(data: memoryview, deep: int = 0) -> object:
