@@ -168,21 +168,16 @@ def _annotated_graph(words: Sequence[_Word], base: CapturedGraph | None) -> Capt
         leaves.append(first + len(added))
         added.append((name or path, EventKind.USER_ANNOTATION, at))
     names, kinds, parents = zip(*added, strict=True)
-    return replace(
-        base,
-        names=[*base.names, *names],
-        kind=np.append(base.kind, kinds).astype(np.uint8),
-        parent=np.append(base.parent, parents).astype(np.int32),
-        launches=np.append(base.launches, leaves).astype(np.int64),
-    )
+    kind = np.append(base.kind, kinds).astype(np.uint8)
+    parent = np.append(base.parent, parents).astype(np.int32)
+    launches = np.append(base.launches, leaves).astype(np.int64)
+    return replace(base, names=[*base.names, *names], kind=kind, parent=parent, launches=launches)
 
 
 def module_names(path: str) -> list[str]:
     """The modules of `layers.0.attention`: `layers/0`, `attention`."""
     names: list[str] = []
     for part in filter(None, path.split(".")):
-        if part.isdecimal() and names:
-            names[-1] += SEPARATOR + part
-        else:
-            names.append(part)
+        joins = part.isdecimal() and names
+        names.append(names.pop() + SEPARATOR + part if joins else part)
     return names

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -162,20 +162,15 @@ class _Added:
                 np.append(column.values, values.astype(np.int64)),
                 list(self._texts[argument]),
             )
-        return replace(
-            trace,
-            ts=np.append(trace.ts, trace.ts[launch]),
-            dur=np.append(trace.dur, np.zeros(self._rows, dtype=np.int64)),
-            name=np.append(trace.name, name.astype(trace.name.dtype)),
-            kind=np.append(trace.kind, kind.astype(trace.kind.dtype)),
-            thread=np.append(trace.thread, trace.thread[launch]),
-            category=np.append(trace.category, trace.category[launch]),
-            correlation=np.append(trace.correlation, none),
-            external_id=np.append(trace.external_id, none),
-            names=list(self._names),
-            args=args,
-            replays=Replays(parent.astype(np.int32), launch, self._launch_of_gpu),
-        )
+        added = {"dur": np.zeros(self._rows, np.int64), "name": name, "kind": kind}
+        added |= {each: getattr(trace, each)[launch] for each in ("ts", "thread", "category")}
+        added |= {"correlation": none, "external_id": none}
+        before = {each: getattr(trace, each) for each in added}
+        columns: dict[str, Any] = {
+            n: np.append(of, added[n].astype(of.dtype)) for n, of in before.items()
+        }
+        replays = Replays(parent.astype(np.int32), launch, self._launch_of_gpu)
+        return replace(trace, **columns, names=list(self._names), args=args, replays=replays)
 
 
 #: Says of each file of its folder what it was captured for.
@@ -239,12 +234,8 @@ def _files_in(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise TraceNotFoundError.of(Path(error.filename or folder), error) from error
 
-    files = [
-        Path(place, name)
-        for place, _, names in os.walk(folder, onerror=refuse)
-        for name in names
-        if name.endswith(_SUFFIXES) and name != DETAILS
-    ]
+    every = (Path(at, name) for at, _, names in os.walk(folder, onerror=refuse) for name in names)
+    files = [file for file in every if file.name.endswith(_SUFFIXES) and file.name != DETAILS]
     if not files:
         remedy = "name the folder of the capture traces"
         raise TraceNotFoundError(folder, "holds no .json or .json.gz file", remedy)

@@ -146,35 +146,29 @@ def _is_json(_: Path, head: bytes) -> bool:
 READERS: list[Reader] = [
     Format(
         *("nsys.sqlite", _is_nsys_report, "Nsight Systems report"),
-        f"{_NSYS} (the program `nsys` is needed to read it)",
-        NSYS_REPORTS,
+        *(f"{_NSYS} (the program `nsys` is needed to read it)", NSYS_REPORTS),
     ),
     Format(
         *("rocprof.rocpd:read_results", _is_rocprof_results, "rocprof results"),
-        "rocprof --hip-trace python train.py",
-        ("results.db",),
+        *("rocprof --hip-trace python train.py", ("results.db",)),
     ),
     Format(
         *("rocprof.rocpd", _is_rocpd, "rocprofv3 database (rocpd)"),
-        f"{_ROCPROF} -- python train.py",
-        ROCPD,
+        *(f"{_ROCPROF} -- python train.py", ROCPD),
     ),
     Format(
         *("rocprof.json_records", lambda _, head: _ROCPROF_JSON.match(head), "rocprofv3 JSON"),
-        f"{_ROCPROF} --output-format json -- python train.py",
-        _JSON,
+        *(f"{_ROCPROF} --output-format json -- python train.py", _JSON),
     ),
     Format(
         *("rocprof.csv_tables", lambda _, h: _ROCPROF_TABLES.match(h), "rocprofv3 tables (CSV)"),
-        f"{_ROCPROF} --output-format csv -- python train.py",
-        ROCPROF_TABLES,
+        *(f"{_ROCPROF} --output-format csv -- python train.py", ROCPROF_TABLES),
     ),
     Format(
         "nsys.sqlite",
         lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
         "Nsight Systems SQLite export",
-        f"{_NSYS}, then nsys export --type sqlite run.nsys-rep",
-        NSYS_EXPORTS,
+        *(f"{_NSYS}, then nsys export --type sqlite run.nsys-rep", NSYS_EXPORTS),
     ),
     Format(
         *("nsys.csv_tables", _is_nsys_table, "nsys stats cuda_gpu_trace (CSV)"),
@@ -182,8 +176,7 @@ READERS: list[Reader] = [
     ),
     Format(
         *("xplane.reader", _is_xplane, "JAX/XLA profile"),
-        f"{_JAX} (folder/plugins/profile/…)",
-        XPLANE,
+        *(f"{_JAX} (folder/plugins/profile/…)", XPLANE),
         extra="jax",
     ),
     Format(
@@ -195,13 +188,11 @@ READERS: list[Reader] = [
         "xplane.reader:read_json",
         lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
         "JAX/XLA trace for viewers (JSON)",
-        f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
-        XPLANE_JSON,
+        *(f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can", XPLANE_JSON),
     ),
     Format(
         *("kineto.reader", _is_json, "PyTorch profiler (Kineto) JSON"),
-        "torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')",
-        _JSON,
+        *("torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')", _JSON),
     ),
 ]
 

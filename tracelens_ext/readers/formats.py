@@ -20,15 +20,8 @@ import numpy as np
 from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
+from tracelens_ext.readers import source as given
 from tracelens_ext.readers.builder import distinct_rows
-from tracelens_ext.readers.source import (
-    RECORD,
-    SQLITE_MAGIC,
-    ByteSource,
-    Readable,
-    in_a_line,
-    refuse_members,
-)
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
@@ -61,7 +54,7 @@ def read_document(
         return json_records.from_document(members, path, reading)
     events = members.get("traceEvents")
     if not isinstance(events, list):
-        raise refuse_members(path, map(str, members))
+        raise given.refuse_members(path, map(str, members))
     others = {key: value for key, value in members.items() if key != "traceEvents"}
     trace = with_directions(reader.from_events(events, others, path))
     refuse_trace(trace)
@@ -69,7 +62,7 @@ def read_document(
 
 
 def read_file(
-    source: str | os.PathLike[str] | Readable,
+    source: str | os.PathLike[str] | given.Readable,
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | None = None,
     registry: PluginRegistry | None = None,
@@ -85,7 +78,7 @@ def read_file(
     """
     registry = registry or default_registry()
     readers = offered_readers(registry)
-    with ByteSource(source, progress, cache, reading) as opened:
+    with given.ByteSource(source, progress, cache, reading) as opened:
         head = opened.peek(HEAD_BYTES)
         for each in readers:
             if each.plugin.own is not own:
@@ -112,7 +105,7 @@ def read_file(
                 return None
         if own and not readers:
             raise TraceFormatError(opened.path, "has no reader", "install tracelens-ext again")
-        if own and head.startswith(SQLITE_MAGIC):
+        if own and head.startswith(given.SQLITE_MAGIC):
             from tracelens_ext.readers.nsys import sqlite
 
             sqlite.read(opened)  # says which tables the database has
@@ -226,10 +219,10 @@ def refuse_trace(trace: Trace) -> None:
         raise TraceFormatError(path, problem, remedy)
     if _LEGACY & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
-        raise TraceFormatError(path, f"{problem}, which is not supported", RECORD)
-    listed = ", ".join(map(in_a_line, sorted({c for c in trace.categories if c})[:5]))
+        raise TraceFormatError(path, f"{problem}, which is not supported", given.RECORD)
+    listed = ", ".join(map(given.in_a_line, sorted({c for c in trace.categories if c})[:5]))
     shown = f"its events are of kinds {listed}" if listed else "its events have no cat"
     what = "holds no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
         what = "is a Chrome trace of another tool"
-    raise TraceFormatError(path, f"{what} ({shown})", RECORD)
+    raise TraceFormatError(path, f"{what} ({shown})", given.RECORD)

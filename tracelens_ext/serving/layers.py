@@ -65,7 +65,7 @@ def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
         bounds = repeating_block(work.name[events[0]], attention[events[0]])
         if not bounds:
             continue
-        begin, end = (np.array(each, dtype=np.int64) for each in zip(*bounds, strict=True))
+        begin, end = np.array(bounds, dtype=np.int64).T
         kinds: Interner[bytes] = Interner()
         kind = np.array([kinds[work.name[events[0, a:b]].tobytes()] for a, b in bounds])
         # Busy time and span of each layer of each step.
@@ -173,24 +173,22 @@ def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     """A row a phase and layer, in order; columns as the sheet `layers`."""
     parts = []
     for found in find_layers(work, steps):
-        busy = found.busy_ns / NS_PER_US
-        parts.append(
-            pd.DataFrame(
-                {
-                    "phase": found.phase,
-                    "layer": np.arange(len(found.begin)),
-                    "kind": found.kind,
-                    "kernels": found.end - found.begin,
-                    "steps": len(busy),
-                    "busy_time_us": busy.mean(axis=0),
-                    "std_busy_time_us": busy.std(axis=0, ddof=1) if len(busy) > 1 else 0.0,
-                    "min_busy_time_us": busy.min(axis=0),
-                    "max_busy_time_us": busy.max(axis=0),
-                    "span_us": found.span_ns.mean(axis=0) / NS_PER_US,
-                    "odd": _odd(found.kind, busy.mean(axis=0)),
-                }
-            )
-        )
+        busy, layer = found.busy_ns / NS_PER_US, np.arange(len(found.begin))
+        mean = busy.mean(axis=0)
+        columns = {
+            "phase": found.phase,
+            "layer": layer,
+            "kind": found.kind,
+            "kernels": found.end - found.begin,
+            "steps": len(busy),
+            "busy_time_us": mean,
+            "std_busy_time_us": busy.std(axis=0, ddof=1) if len(busy) > 1 else 0.0,
+            "min_busy_time_us": busy.min(axis=0),
+            "max_busy_time_us": busy.max(axis=0),
+            "span_us": found.span_ns.mean(axis=0) / NS_PER_US,
+            "odd": _odd(found.kind, mean),
+        }
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 

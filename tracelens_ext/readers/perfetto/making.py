@@ -129,9 +129,9 @@ class TraceMaker:
                 process = track.process if process == "?" else process
                 self._labels.processes.setdefault(track.process, encodable(track.process_name))
         label = encodable(label)
+        agent = _AGENT.search(label)
         place: _Place = thread or (process, label or uuid)
-        if agent := _AGENT.search(label):
-            place = int(agent[1]), int(agent[2] or 0)
+        place = (int(agent[1]), int(agent[2] or 0)) if agent else place
         if label:
             self._labels.threads.setdefault(place, label)
         if _GPU_TRACK.match(label):
