@@ -101,7 +101,7 @@ class TraceCache:
         file, path = self._file(source, _CONVERSION), Path(source)
         try:
             about = {"path": str(path.resolve()), "identity": place.identity_of(path)}
-            self._write(file, about, {}, database_size=made.stat().st_size)
+            self._write(file, about, {}, made.stat().st_size)
             made.replace(_database_of(file))
         except _NOT_KEPT as error:
             self.tell(_why_not_kept(os.fspath(source), "its conversion is not", error))
@@ -148,13 +148,8 @@ class TraceCache:
             except MergedRanksError:  # whoever makes the tree says so
                 links = {}
             columns |= {_LINK + name: array for name, array in links.items()}
-            about = {
-                "path": str(path.resolve()),
-                "identity": identity,
-                "reader": reader_version(),
-                "whole": place.hash_of_whole(path),
-                "trace": members,
-            }
+            about = {"path": str(path.resolve()), "identity": identity, "reader": reader_version()}
+            about |= {"whole": place.hash_of_whole(path), "trace": members}
             if place.identity_of(path) == identity:  # else it was written to while it was read
                 self._write(self._file(path, _TRACE), about, columns)
                 self._links[trace] = _links_of(columns)
@@ -167,18 +162,14 @@ class TraceCache:
         return self.folder / f"{stem}.{part}.columns"
 
     def _write(
-        self,
-        file: Path,
-        about: Mapping[str, object],
-        columns: Mapping[str, Column],
-        database_size: int = 0,
+        self, file: Path, about: dict[str, Any], columns: dict[str, Column], database: int = 0
     ) -> None:
         """Write a file of the cache if there is room beside what else is kept of the trace."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem, replaced = file.name.split(".")[0], (file, _database_of(file))
         files = place.cache_files(self.folder).get(stem, [])
         beside = (each.size for each in files if each.path not in replaced)
-        room = self.limit - database_size
+        room = self.limit - database
         kept.write_columns(file, about, columns, room - sum(beside))
         place.make_room(self.folder, room, spared=stem)
 

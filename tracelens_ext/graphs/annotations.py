@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.graphs.matching import Match
+from tracelens_ext.graphs.matching import Match, Matches
 from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.nesting import ROOT
@@ -121,13 +121,10 @@ def _code(entries: Iterable[object], words: Interner[_Word]) -> int:
 
 
 def with_annotations(
-    annotations: Annotations,
-    launches: GraphLaunches,
-    matches: Sequence[Match | None],
-    captures: Sequence[Capture],
+    said: Annotations, launches: GraphLaunches, matches: Matches, captures: Sequence[Capture]
 ) -> tuple[list[Match | None], list[Capture]]:
     """Matches and captures with what is annotated, which wins over captures."""
-    of_gpu, words = annotations
+    of_gpu, words = said
     graphs: list[CapturedGraph] = []
     known: dict[tuple[object, ...], Match] = {}
     result = list(matches)

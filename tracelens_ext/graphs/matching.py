@@ -125,6 +125,9 @@ class Match:
     node: Int64Array
 
 
+Matches = Sequence[Match | None]
+
+
 class _Sequence(NamedTuple):
     """What the GPU events of a launch are, by stream and start, as bytes of int32."""
 

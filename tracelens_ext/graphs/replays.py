@@ -16,7 +16,7 @@ from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.graphs import recorded
 from tracelens_ext.graphs.annotations import find_annotations, with_annotations
-from tracelens_ext.graphs.matching import GraphMatcher, Match, padded_sizes
+from tracelens_ext.graphs.matching import GraphMatcher, Match, Matches, padded_sizes
 from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
 from tracelens_ext.modules.modules import MODULE_PREFIX
 from tracelens_ext.nesting import ROOT, at_or_above, nearest_marked
@@ -82,10 +82,7 @@ _MOST_ROWS: Final = 2**25
 
 
 def with_replays(
-    tree: CallTree,
-    launches: GraphLaunches,
-    matches: Sequence[Match | None],
-    captures: Sequence[Capture],
+    tree: CallTree, launches: GraphLaunches, matches: Matches, captures: Sequence[Capture]
 ) -> CallTree:
     """Add what was around the captured launches, once for each graph launch that replays them."""
     added = _Added(tree.trace, python_frames=tree.add_python_func)

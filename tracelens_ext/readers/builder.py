@@ -17,6 +17,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import ArgColumn, BoolArray, Int32Array, Int64Array, IntArray, Trace
 
 K = TypeVar("K", bound=Hashable)
+Columns = Mapping[str, IntArray]
+Arguments = Mapping[str, tuple[IntArray, IntArray]]  # rows, and values or codes
 
 
 #: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
@@ -114,12 +116,7 @@ class TraceBuilder:
         """Events so far: those added, metadata, and those left out."""
         return self._rows + self.metadata_events + sum(self.dropped.values())
 
-    def add(
-        self,
-        columns: Mapping[str, IntArray],
-        numbers: Mapping[str, tuple[IntArray, IntArray]],
-        texts: Mapping[str, tuple[IntArray, IntArray]],
-    ) -> None:
+    def add(self, columns: Columns, numbers: Arguments, texts: Arguments) -> None:
         """Add events: `ts`, `dur` in ns, `name`, `kind`, `thread`, `category`, each shape (m,).
 
         An argument is (rows among these m, integers or codes of `texts`).
@@ -137,13 +134,13 @@ class TraceBuilder:
 
     def add_rows(
         self,
-        rows: Mapping[str, IntArray],
+        rows: Columns,
         name: IntArray,
         kind: IntArray | int,
         thread: IntArray,
         category: IntArray | int,
-        numbers: Mapping[str, IntArray],
-        texts: Mapping[str, IntArray] | None = None,
+        numbers: Columns,
+        texts: Columns | None = None,
     ) -> None:
         """Add rows of `start` and `end`, ns, with arguments, each (m,); negative: without one."""
         every, start = np.zeros(len(rows["start"]), dtype=np.int64), rows["start"]
@@ -215,7 +212,7 @@ class TraceBuilder:
         )
 
 
-def _unset(columns: Mapping[str, IntArray]) -> BoolArray:
+def _unset(columns: Columns) -> BoolArray:
     """Events whose time was never set: it is 0, and no other begins near, or a GPU never did it."""
     ts, dur = columns["ts"], columns["dur"]
     zero = ts == 0
@@ -227,7 +224,7 @@ def _unset(columns: Mapping[str, IntArray]) -> BoolArray:
     return unset
 
 
-def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
+def _years_away(columns: Columns) -> BoolArray:
     """Events that begin years from the one in the middle."""
     ts = columns["ts"]
     if not len(ts) or int(ts.max()) - int(ts.min()) <= _MOST_AWAY:
@@ -239,7 +236,7 @@ def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
 
 
 #: Why events are dropped → which.
-_IMPOSSIBLE: Final[Mapping[str, Callable[[Mapping[str, IntArray]], BoolArray]]] = {
+_IMPOSSIBLE: Final[Mapping[str, Callable[[Columns], BoolArray]]] = {
     "no usable start time (ts)": lambda of: (
         (of["ts"] <= -_MOST_BEFORE_ZERO) | (of["ts"] >= _MOST_START)
     ),

@@ -125,14 +125,10 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     codes = trace.name[rows].tolist()
     told = np.array([batch_of[code][0] for code in codes], dtype=np.int64)
     most = np.lexsort((-told, step))[first].tolist()  # the first of those that tell most
-    return steps_at(
-        tree,
-        [trace.names[codes[at]] for at in most],
-        [batch_of[codes[at]][1] for at in most],
-        (thread[first], start[first], np.maximum.reduceat(end, first) if len(first) else end),
-        _ON_GPU if on_gpu else "",
-        on_gpu=on_gpu,
-    )
+    names = [trace.names[codes[at]] for at in most]
+    batches = [batch_of[codes[at]][1] for at in most]
+    where = thread[first], start[first], np.maximum.reduceat(end, first) if len(first) else end
+    return _steps_at(tree, names, batches, where, _ON_GPU if on_gpu else "")
 
 
 def _goes_on(
@@ -147,21 +143,15 @@ def _goes_on(
     return result
 
 
-def steps_at(
-    tree: CallTree,
-    names: list[str],
-    batches: list[Batch],
-    where: tuple[Int64Array, Int64Array, Int64Array],
-    note: str = "",
-    *,
-    on_gpu: bool = False,
+def _steps_at(
+    tree: CallTree, names: list[str], batches: list[Batch], where: Sequence[Int64Array], note: str
 ) -> Steps:
     """Steps at these places, with the GPU work that each launched; k names and batches.
 
     `where` is thread, start and end of each, by thread and start, none within another, each (k,).
-    With `on_gpu` they are times of devices, whose numbers among processes stand for threads.
+    Of steps on the GPU they are times of devices, whose numbers among processes stand for threads.
     """
-    trace, (thread, start, end) = tree.trace, where
+    trace, (thread, start, end), on_gpu = tree.trace, where, note == _ON_GPU
     of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)
     if len(names):
         asked = np.ones(len(of_gpu), dtype=bool) if on_gpu else tree.linked
@@ -225,7 +215,7 @@ def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
         for i, one, last in zip(at.tolist(), thread.tolist(), end.tolist(), strict=True)
     ]
     names = [trace.name_of(row) for row in rows.tolist()]
-    return steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
+    return _steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
 
 
 @once_for_each
@@ -240,7 +230,7 @@ def infer_steps(tree: CallTree) -> Steps:
     end = np.append(np.where(same, start[1:], trace.span_ns + 1), trace.span_ns + 1)[: len(start)]
     batches = [starts[row] for row in rows.tolist()]
     names = [f"{batch.phase} (inferred)" for batch in batches]
-    return steps_at(tree, names, batches, (thread, start, end), HOW)
+    return _steps_at(tree, names, batches, (thread, start, end), HOW)
 
 
 def _starts(trace: Trace) -> dict[int, Batch]:
