@@ -57,10 +57,8 @@ def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
     b, in_b = b[head : len(b) - tail], in_b[head : len(in_b) - tail]
     rows, columns = sorted((len(a), len(b)))
     if rows and budget.take(rows * (columns + _ROW)):
-        if len(a) <= len(b):
-            of_a, of_b = _longest_common(a, b)
-        else:
-            of_b, of_a = _longest_common(b, a)
+        shorter, longer = sorted((a, b), key=len)
+        of_a, of_b = _longest_common(shorter, longer)[:: 1 if shorter is a else -1]
         result[in_a[of_a]] = in_b[of_b]
     return result
 
@@ -264,12 +262,11 @@ class GraphMatcher:
         of_content: defaultdict[_Content, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._graphs[capture]):
             of_content[content].append(graph)
-        same = _Content(sequence.node, sequence.node)
-        likely = [(len(sequence.node) // _ITEM, same)]
-        if same not in of_content:  # else none can be better
-            likely = self._most_common(sequence.node, of_content)
+        same, events = _Content(sequence.node, sequence.node), len(sequence.node) // _ITEM
+        alike = same in of_content  # then none can be better
+        likely = [(events, same)] if alike else self._most_common(sequence.node, of_content)
         for bound, content in likely:
-            if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
+            if bound < best[0] or 2 * bound < events:
                 break
             matched = int((self._aligned(sequence, content) != NONE).sum())
             score = matched, -len(content.node) // _ITEM

@@ -13,8 +13,6 @@ import importlib
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.processes import cores
-
 if TYPE_CHECKING:
     import io
     from concurrent.futures import Future
@@ -24,21 +22,13 @@ if TYPE_CHECKING:
 WORTHWHILE_BYTES = 16 * 10**6
 #: How many times larger than the file the text of a gzipped trace is taken to be.
 _TIMES_UNPACKED = 10
-#: More threads would wait for the one that cuts slices and takes over what became of them.
-_MOST_THREADS = 8
+
 _PIECE_BYTES = 1 << 20
 
 
 def text_bytes(size: int, *, compressed: bool) -> int:
     """About how many bytes of text a file of `size` bytes holds."""
     return size * _TIMES_UNPACKED if compressed else size
-
-
-def threads_for(size: int | None, jobs: int | None, *, compressed: bool) -> int:
-    """How many threads may read a file ahead; 0 if it is small or there is one core for it."""
-    count = min(jobs or cores(), _MOST_THREADS)
-    small = text_bytes(size or 0, compressed=compressed) < WORTHWHILE_BYTES
-    return 0 if small or count < 2 else count
 
 
 class ReadAhead:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from tracelens_ext import errors
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
-from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads_for
+from tracelens_ext.processes import cores
+from tracelens_ext.readers import ahead
+from tracelens_ext.readers.ahead import Gunzip, ReadAhead
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
 _LOOKED_AT = 1 << 16
+#: More threads would wait for the one that cuts slices and takes over what became of them.
+_MOST_THREADS = 8
 _AN_EVENT = re.compile(rb'"ph"\s*:\s*"[^{}]*(?:\{[^{}]*\}[^{}]*)?\}')
 
 
@@ -81,10 +85,10 @@ class ByteSource:
         self.cut_off = False
         self.bytes_read = self._unpacked = 0
         self._bytes: io.BufferedReader | Gunzip | ReadAhead = file
-        self._gunzip_errors = DAMAGE  # of a file too that its owner unpacks
+        self._gunzip_errors = ahead.DAMAGE  # of a file too that its owner unpacks
         try:
             with self._explained():
-                self.compressed = file.peek(2).startswith(GZIP)
+                self.compressed = file.peek(2).startswith(ahead.GZIP)
             if self.compressed:
                 unpacked = Gunzip(file, thorough=reading.salvage)
                 self._bytes, self._gunzip_errors = unpacked, unpacked.errors
@@ -112,10 +116,9 @@ class ByteSource:
             raise
         self.bytes_read += len(piece)
         if self.progress is not None:
-            try:
+            position = self.bytes_read
+            with suppress(OSError, ValueError):
                 position = self._opened.tell()
-            except (OSError, ValueError):
-                position = self.bytes_read
             self.progress(position, self.size)
         return piece
 
@@ -198,7 +201,9 @@ class ByteSource:
 
     def threads(self) -> int:
         """How many threads may read ahead; 0 if the file is small or there is one core for it."""
-        return threads_for(self.size, self.reading.jobs, compressed=self.compressed)
+        count = min(self.reading.jobs or cores(), _MOST_THREADS)
+        size = ahead.text_bytes(self.size or 0, compressed=self.compressed)
+        return 0 if size < ahead.WORTHWHILE_BYTES or count < 2 else count
 
     def close(self) -> None:
         """Close the file if this object opened it."""

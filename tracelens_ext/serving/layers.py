@@ -194,18 +194,14 @@ def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
 
 def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
     """In what each layer is odd: its time among those of its kind, or its kernels."""
-    odd = [""] * len(kind)
-    counts = np.bincount(kind)
-    for number, count in enumerate(counts.tolist()):
-        those = np.flatnonzero(kind == number)
-        if count == 1 and counts.max() > 1:
-            odd[int(those[0])] = "kernels"
-        if count >= _ODD_AMONG:
-            away = np.abs(busy[those] - np.median(busy[those]))
-            least = _ODD_AT_LEAST * float(np.median(busy[those]))
-            for at in those[away > max(_ODD_BEYOND * float(np.median(away)), least)].tolist():
-                odd[at] = "time"
-    return odd
+    of_kind = pd.Series(busy).groupby(kind)
+    count, middle = of_kind.transform("size"), of_kind.transform("median")
+    away = (busy - middle).abs()
+    least = _ODD_BEYOND * away.groupby(kind).transform("median")
+    far = away > np.maximum(least, _ODD_AT_LEAST * middle)
+    alone = (count == 1) & (count.max() > 1)
+    odd = np.select([alone, far & (count >= _ODD_AMONG)], ["kernels", "time"], "")
+    return [str(word) for word in odd]
 
 
 def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
