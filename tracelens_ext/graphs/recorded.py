@@ -83,6 +83,10 @@ class Capture:
     likely_size: int | None = None  #: the batch size by the shapes of operations, likewise
 
 
+#: Times in which graphs were captured: threads, starts, ends, rows of annotations, (s,) each.
+_Segments = list[Int64Array]
+
+
 def holds_captures(trace: Trace) -> bool:
     """Whether a trace may hold the capture of a graph; takes no time."""
     return any(begins_capture(name) or _ANNOTATION.fullmatch(name) for name in trace.names)
@@ -107,7 +111,7 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
             named = _ANNOTATION.fullmatch(name)
             batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
             captures[annotation] = Capture(file, batch_size, mode, [])
-        graph = _captured_graph(tree, launches[number], int(start[number]), ran)
+        graph = _graph_of(tree, launches[number], int(start[number]), ran)
         captures[annotation].graphs.append(graph)
     return [part for each in captures.values() for part in _by_size(each)]
 
@@ -124,8 +128,8 @@ def _by_size(capture: Capture) -> list[Capture]:
     return [replace(capture, graphs=part, likely_size=size) for size, part in graphs.items()]
 
 
-def _find_segments(tree: CallTree) -> list[Int64Array]:
-    """The times in which graphs were captured: threads, starts, ends, rows of annotations, (s,).
+def _find_segments(tree: CallTree) -> _Segments:
+    """The times in which graphs were captured.
 
     From each call that begins a capture to the next on its thread that ends one, and annotations
     without such calls; by thread and start. `NONE` for one that no `capture_…` is around.
@@ -146,7 +150,7 @@ def _find_segments(tree: CallTree) -> list[Int64Array]:
     return [column[order] for column in (thread, start, end, np.append(around, alone))]
 
 
-def _find_launches(tree: CallTree, segments: list[Int64Array]) -> tuple[Int64Array, Int64Array]:
+def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int64Array]:
     """The launches that made nodes (of any thread, as PyTorch's backward has its own), by start."""
     trace = tree.trace
     makes_node = trace.names_matching(lambda name: any(p.search(name) for p in _NODES.values()))
@@ -162,9 +166,7 @@ def _find_launches(tree: CallTree, segments: list[Int64Array]) -> tuple[Int64Arr
     return calls[segment != NONE], segment[segment != NONE]
 
 
-def _covering(
-    trace: Trace, rows: Int64Array, segments: list[Int64Array], place: Int32Array
-) -> Int64Array:
+def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: Int32Array) -> Int64Array:
     """The latest segment at the place (thread or process) of each event that covers it."""
     thread, start, end, _ = segments
     if not len(start):
@@ -172,8 +174,8 @@ def _covering(
     order = np.lexsort((start, place[thread]))
     asked = place[trace.thread[rows]], trace.ts[rows] + 1
     begun = last_before(place[thread][order], start[order], *asked)
-    covers = (begun != NONE) & (trace.end_of(rows) <= end[order[begun]])
-    return np.where(covers, order[begun], NONE)
+    latest = order[begun]
+    return np.where((begun != NONE) & (trace.end_of(rows) <= end[latest]), latest, NONE)
 
 
 def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
@@ -207,9 +209,7 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     return dict(zip(calls[wanted].tolist(), found, strict=True))
 
 
-def _captured_graph(
-    tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str]
-) -> CapturedGraph:
+def _graph_of(tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str]) -> CapturedGraph:
     """The graph of some launches, with the host events around them that began in the capture."""
     trace = tree.trace
     position = tree.position[rows]

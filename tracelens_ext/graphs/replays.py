@@ -162,10 +162,10 @@ class _Added:
         added = {"dur": np.zeros(self._rows, np.int64), "name": name, "kind": kind}
         added |= {each: getattr(trace, each)[launch] for each in ("ts", "thread", "category")}
         added |= {"correlation": none, "external_id": none}
-        before = {each: getattr(trace, each) for each in added}
-        columns: dict[str, Any] = {
-            n: np.append(of, added[n].astype(of.dtype)) for n, of in before.items()
-        }
+        columns: dict[str, Any] = {}
+        for each, more in added.items():
+            of = getattr(trace, each)
+            columns[each] = np.append(of, more.astype(of.dtype))
         replays = Replays(parent.astype(np.int32), launch, self._launch_of_gpu)
         return replace(trace, **columns, names=list(self._names), args=args, replays=replays)
 

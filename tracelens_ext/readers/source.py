@@ -271,9 +271,7 @@ class _Encoded(io.RawIOBase):
         return count
 
 
-def salvage_notes(
-    source: ByteSource, damage: TraceError | None, place: int, events: int
-) -> list[str]:
+def salvage_notes(source: ByteSource, damage: TraceError | None, at: int, events: int) -> list[str]:
     """The note on damage at a byte of the text, if there is any; raised if nothing is salvaged."""
     from tracelens_ext.trace import SALVAGED
 
@@ -288,8 +286,8 @@ def salvage_notes(
     if source.compressed or total is None:
         source.drain()
         total = source.bytes_read
-    lost = max(total - place, 0)
-    about = round(lost * events / max(place, 1))
+    lost = max(total - at, 0)
+    about = round(lost * events / max(at, 1))
     said = [f"the last {lost:,} bytes (room for about {about:,} events) are lost"] if lost else []
     if source.damage is not None or isinstance(damage, TraceCutOffError):  # there may be more
         if lost and source.damage is not None:
@@ -297,7 +295,7 @@ def salvage_notes(
         said.append("whatever the file held beyond is lost")
         if source.damage is not None and not source.cut_off:
             said[-1] += ", and values before it may be wrong where the gzip stream is damaged"
-    before = f"all {events:,} events before byte {place:,} of the text are here"
+    before = f"all {events:,} events before byte {at:,} of the text are here"
     said = said or ["nothing but the end of the document is lost"]
     return [f"{SALVAGED}({damage.problem}): {'; '.join([before, *said])}."]
 

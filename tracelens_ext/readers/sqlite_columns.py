@@ -143,9 +143,7 @@ class Database:
         """How many rows a table has; 0 for one that is not there."""
         return sum(int(count) for [(count,)] in self._rows(table, ["count(*)"]))
 
-    def _rows(
-        self, table: str, wanted: list[str], rest: str = ""
-    ) -> Iterator[list[tuple[Any, ...]]]:
+    def _rows(self, table: str, wanted: list[str], rest: str = "") -> Iterator[list[Any]]:
         """What a query answers, a batch at a time in the table's order, whatever its indices."""
         if table not in self.tables:
             return

@@ -132,20 +132,18 @@ def _shared_before(codes: Int64Array, marks: Int64Array) -> int:
     return before
 
 
-def _alike(
-    codes: Int64Array, attention: BoolArray, begin: Int64Array
-) -> tuple[BoolArray, Int64Array]:
+def _alike(codes: Int64Array, attention: BoolArray, at: Int64Array) -> tuple[BoolArray, Int64Array]:
     """Which stretches are like the main one, and how long each is.
 
     The last one is taken to be as long as the main one.
     """
-    cuts = list(pairwise(begin.tolist()))
+    cuts = list(pairwise(at.tolist()))
     counts = Counter(codes[a:b].tobytes() for a, b in cuts)
     size = ((counts[codes[a:b].tobytes()] * (b - a), -number) for number, (a, b) in enumerate(cuts))
     first, last = cuts[-max(size)[1]] if cuts else (0, 0)
     if last - first < 2:  # a kernel that follows itself is no layer
-        return np.zeros(len(begin), dtype=bool), begin
-    cuts.append((int(begin[-1]), min(int(begin[-1]) + last - first, len(codes))))
+        return np.zeros(len(at), dtype=bool), at
+    cuts.append((int(at[-1]), min(int(at[-1]) + last - first, len(codes))))
     wanted, with_attention = Counter(codes[first:last].tolist()), attention[first:last].any()
     same: dict[bytes, bool] = {}
     for a, b in cuts:

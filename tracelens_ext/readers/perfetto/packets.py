@@ -109,7 +109,7 @@ class Sequences:
         """Learn what the packets of a window say; their states, and times in ns, (count,) each."""
         sequence = packets.numbers(SEQUENCE, count)
         state = self._state(sequence, packets.numbers(FLAGS, count) & _CLEARED != 0)
-        self._intern(*packets.contents(INTERNED), state)
+        self._intern(packets.contents(INTERNED), state)
         for packet, said in messages(self._raw, packets, DEFAULTS):
             here = int(state[packet])
             self._clock[here] = number_in(said, CLOCK)
@@ -126,9 +126,8 @@ class Sequences:
             self._cleared[number] = int(times[rows[-1]])
         return of_rows(lambda *which: self._states[which], sequence, times)
 
-    def _intern(
-        self, packet: Int64Array, start: Int64Array, end: Int64Array, state: Int64Array
-    ) -> None:
+    def _intern(self, contents: tuple[Int64Array, ...], state: Int64Array) -> None:
+        packet, start, end = contents
         places: dict[int, list[tuple[int, int, int]]] = {}
         for each, a, b in zip(state[packet].tolist(), start.tolist(), end.tolist(), strict=True):
             # One may hold thousands of texts, too many for `fields_of`.
