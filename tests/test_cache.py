@@ -642,8 +642,8 @@ def test_a_file_of_columns_gives_back_what_it_was_given(
         (-1, 127, 1),
         (0, 2**16 - 1, 2),
         (-1, 2**15, 4),
-        (0, 2**31 - 1, 4),
-        (0, 2**31, 8),
+        (0, 2**32 - 1, 4),
+        (0, 2**32, 8),
     ],
 )
 def test_numbers_are_stored_in_as_few_bytes_as_hold_them(

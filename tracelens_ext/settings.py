@@ -42,8 +42,7 @@ AS_USUAL = ReadingOptions()
 
 def is_below(path: Path, folders: Sequence[Path]) -> bool:
     """Whether a path, its links resolved, is one of the folders or within one."""
-    whole = path.resolve()
-    return any(whole.is_relative_to(folder) for folder in folders)
+    return any(map(path.resolve().is_relative_to, folders))
 
 
 def size_text(size: int) -> str:

@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,44 +27,40 @@ _NAME = re.compile(r"(?P<stem>[0-9a-f]{32})\.[a-z0-9_-]+\.(?:columns|sqlite)")
 class CacheFile(NamedTuple):
     """A file of the cache."""
 
-    stem: str  #: how the names of all files of one trace begin
     path: Path  #: the file
     size: int  #: bytes
     used: float  #: when it was last used, seconds since 1970
 
 
-def cache_files(folder: Path) -> list[CacheFile]:
-    """The files of the cache, by name; what else lies in the folder does not count."""
-    found: list[CacheFile] = []
+def cache_files(folder: Path) -> dict[str, list[CacheFile]]:
+    """How the names of all files of a trace begin → its files; others do not count. By name."""
+    found: dict[str, list[CacheFile]] = {}
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if name := _NAME.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 status = path.lstat()
                 if not stat.S_ISDIR(status.st_mode):
-                    found.append(CacheFile(name["stem"], path, status.st_size, status.st_mtime))
+                    file = CacheFile(path, status.st_size, status.st_mtime)
+                    found.setdefault(name["stem"], []).append(file)
     return found
 
 
 def others_may_write(folder: Path) -> bool:
     """Whether others may put files into a folder; one that does not exist will be the user's."""
-    if os.name != "posix":
-        return False
-    try:
+    with contextlib.suppress(OSError):
         status = folder.stat()
-    except OSError:
-        return False
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return bool(shared) or status.st_uid not in (os.geteuid(), 0)
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return os.name == "posix" and (shared != 0 or status.st_uid not in (os.geteuid(), 0))
+    return False
 
 
-def remove(folder: Path, stem: str) -> int:
-    """Remove the files of one trace; how many bytes that were."""
+def remove(files: Iterable[CacheFile]) -> int:
+    """Remove files; how many bytes that were."""
     freed = 0
-    for file in cache_files(folder):
-        if file.stem == stem:
-            with contextlib.suppress(FileNotFoundError):
-                file.path.unlink()
-                freed += file.size
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            file.path.unlink()
+            freed += file.size
     return freed
 
 
@@ -73,15 +70,13 @@ def make_room(folder: Path, limit: int, spared: str) -> None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    files = cache_files(folder)
-    total = sum(file.size for file in files)
-    used: dict[str, float] = {}
-    for file in files:
-        used[file.stem] = max(used.get(file.stem, 0.0), file.used)
-    for stem in sorted(used.keys() - {spared}, key=used.__getitem__):
+    traces = cache_files(folder)
+    total = sum(file.size for files in traces.values() for file in files)
+    traces.pop(spared, None)
+    for files in sorted(traces.values(), key=lambda files: max(file.used for file in files)):
         if total <= limit:
             return
-        total -= remove(folder, stem)
+        total -= remove(files)
 
 
 FOLDER_VARIABLE = "TRACELENS_EXT_CACHE_DIR"
@@ -141,12 +136,8 @@ def identity_of(path: Path) -> dict[str, object] | None:
         ends.update(file.read(_END_BYTES))
         file.seek(max(status.st_size - _END_BYTES, 0))
         ends.update(file.read(_END_BYTES))
-    return {
-        "size": status.st_size,
-        "modified_ns": status.st_mtime_ns,
-        "inode": status.st_ino,
-        "ends": ends.hexdigest(),
-    }
+    about = {"size": status.st_size, "modified_ns": status.st_mtime_ns, "inode": status.st_ino}
+    return {**about, "ends": ends.hexdigest()}
 
 
 def hash_of_whole(path: Path) -> str:

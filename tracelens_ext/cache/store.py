@@ -15,39 +15,16 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tracelens_ext.cache.file import (
-    Array,
-    Column,
-    TooLargeError,
-    check_links,
-    read_about,
-    read_columns,
-    trace_columns,
-    trace_of,
-    write_columns,
-)
-from tracelens_ext.cache.folder import (
-    DEFAULT_SIZE,
-    FOLDER_VARIABLE,
-    OFF_VARIABLE,
-    SIZE_VARIABLE,
-    cache_files,
-    cache_folder,
-    cache_is_off,
-    cache_limit,
-    hash_of_whole,
-    identity_of,
-    journal_beside,
-    make_room,
-    others_may_write,
-    reader_version,
-    remove,
-)
+import msgspec
+
+from tracelens_ext.cache import file as kept
+from tracelens_ext.cache import folder as place
+from tracelens_ext.cache.file import Array, Column
+from tracelens_ext.cache.folder import FOLDER_VARIABLE, OFF_VARIABLE, SIZE_VARIABLE, reader_version
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import Trace
@@ -58,6 +35,7 @@ WORTH_KEEPING = 20 * 10**6
 
 _TRACE, _CONVERSION = "trace", "conversion"
 _LINK = "link "  # how the names of the columns of a call tree begin
+_LinksOf = WeakKeyDictionary[Trace, Mapping[str, Array]]
 _NOT_KEPT = (OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
 
 
@@ -77,27 +55,25 @@ class TraceCache:
     """A folder of parsed traces."""
 
     folder: Path  #: the folder; made when something is kept
-    limit: int = DEFAULT_SIZE  #: bytes that it may hold
+    limit: int = place.DEFAULT_SIZE  #: bytes that it may hold
     worth_keeping: int = WORTH_KEEPING  #: bytes of text from which on a trace is kept
     verify: bool = False  #: whether a file's whole content is compared, not only its head and tail
     #: called with a note, a clause, when an entry is removed or cannot be kept
     tell: Callable[[str], None] = lambda _: None
-    _links: WeakKeyDictionary[Trace, Mapping[str, Array]] = field(
-        default_factory=WeakKeyDictionary, repr=False
-    )
+    _links: _LinksOf = field(default_factory=WeakKeyDictionary, repr=False)
 
     @classmethod
     def from_environment(
         cls, *, verify: bool = False, tell: Callable[[str], None] = lambda _: None
     ) -> TraceCache:
         """The user's cache; its folder and limit can be set by environment variables."""
-        return cls(cache_folder(), cache_limit(), WORTH_KEEPING, verify, tell)
+        return cls(place.cache_folder(), place.cache_limit(), WORTH_KEEPING, verify, tell)
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
         """A trace from the cache, else parsed and kept."""
         path, identity = Path(source), None
         with contextlib.suppress(OSError, ValueError):  # `parse` says what is wrong with the file
-            identity = None if journal_beside(path) else identity_of(path)
+            identity = None if place.journal_beside(path) else place.identity_of(path)
         if identity is None:
             return parse()
         trace = self._load(os.fspath(source), identity)
@@ -115,17 +91,17 @@ class TraceCache:
         """The database that another program made of a file, if it is kept and the file the same."""
         file = self._file(source, _CONVERSION)
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
-            if read_about(file)["identity"] == identity_of(Path(source)):
+            if kept.read_about(file)["identity"] == place.identity_of(Path(source)):
                 os.utime(_database_of(file))  # raises if it is not there
                 return _database_of(file)
         return None
 
     def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
         """Move the database made of a file into the cache: where it is; None if it is not kept."""
-        file = self._file(source, _CONVERSION)
+        file, path = self._file(source, _CONVERSION), Path(source)
         try:
-            about = {"path": str(Path(source).resolve()), "identity": identity_of(Path(source))}
-            self._write(file, about, {}, database_size=made.stat().st_size)
+            about = {"path": str(path.resolve()), "identity": place.identity_of(path)}
+            self._write(file, about, {}, made.stat().st_size)
             made.replace(_database_of(file))
         except _NOT_KEPT as error:
             self.tell(_why_not_kept(os.fspath(source), "its conversion is not", error))
@@ -137,16 +113,16 @@ class TraceCache:
         file, version = self._file(source, _TRACE), reader_version()
         wanted = {"identity": identity, "reader": version}
         try:
-            about, columns = read_columns(file, lambda about: wanted.items() <= about.items())
+            about, columns = kept.read_columns(file, lambda about: wanted.items() <= about.items())
             if columns is None:
                 changed = about.get("reader") == version
                 why = "has changed since" if changed else "was read by another version when"
                 why += " it was cached; reading it again"
-            elif self.verify and about["whole"] != hash_of_whole(Path(source)):
+            elif self.verify and about["whole"] != place.hash_of_whole(Path(source)):
                 why = "has another content than when it was cached; reading it"
             else:
-                trace = trace_of(about["trace"], columns, source)
-                check_links(trace, links := _links_of(columns))
+                trace, links = kept.trace_of(about["trace"], columns, source), _links_of(columns)
+                kept.check(trace, links)
                 self._links[trace] = links
                 with contextlib.suppress(OSError):
                     os.utime(file)
@@ -156,7 +132,7 @@ class TraceCache:
         except OSError as error:
             self.tell(f"the cache cannot be read ({error.strerror or error})")
             return None
-        except (KeyError, TypeError, ValueError):
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
             why = "what the cache holds of it is damaged; reading the file"
         with contextlib.suppress(OSError):  # what stays is not used either
             file.unlink()
@@ -166,20 +142,15 @@ class TraceCache:
     def _keep(self, path: Path, identity: Mapping[str, object], trace: Trace) -> None:
         """Keep a trace that was just read, and the links of its tree."""
         try:
-            members, columns = trace_columns(trace)
+            members, columns = kept.trace_columns(trace)
             try:
                 links = CallTree(trace).links
             except MergedRanksError:  # whoever makes the tree says so
                 links = {}
             columns |= {_LINK + name: array for name, array in links.items()}
-            about = {
-                "path": str(path.resolve()),
-                "identity": identity,
-                "reader": reader_version(),
-                "whole": hash_of_whole(path),
-                "trace": members,
-            }
-            if identity_of(path) == identity:  # else it was written to while it was read
+            about = {"path": str(path.resolve()), "identity": identity, "reader": reader_version()}
+            about |= {"whole": place.hash_of_whole(path), "trace": members}
+            if place.identity_of(path) == identity:  # else it was written to while it was read
                 self._write(self._file(path, _TRACE), about, columns)
                 self._links[trace] = _links_of(columns)
         except _NOT_KEPT as error:
@@ -187,34 +158,28 @@ class TraceCache:
 
     def _file(self, source: str | os.PathLike[str], part: str) -> Path:
         """Where a part of what is kept of a trace is; all are named after the trace's path."""
-        path = os.fsencode(Path(source).resolve())
-        stem = hashlib.blake2b(path, digest_size=16).hexdigest()
+        stem = hashlib.blake2b(os.fsencode(Path(source).resolve()), digest_size=16).hexdigest()
         return self.folder / f"{stem}.{part}.columns"
 
     def _write(
-        self,
-        file: Path,
-        about: Mapping[str, object],
-        columns: Mapping[str, Column],
-        database_size: int = 0,
+        self, file: Path, about: dict[str, Any], columns: dict[str, Column], database: int = 0
     ) -> None:
         """Write a file of the cache if there is room beside what else is kept of the trace."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         stem, replaced = file.name.split(".")[0], (file, _database_of(file))
-        others = [each for each in cache_files(self.folder) if each.path not in replaced]
-        room = self.limit - database_size
-        write_columns(file, about, columns, room - sum(o.size for o in others if o.stem == stem))
-        make_room(self.folder, room, spared=stem)
+        files = place.cache_files(self.folder).get(stem, [])
+        beside = (each.size for each in files if each.path not in replaced)
+        room = self.limit - database
+        kept.write_columns(file, about, columns, room - sum(beside))
+        place.make_room(self.folder, room, spared=stem)
 
     def entries(self) -> list[CacheEntry]:
         """What is kept, last used first."""
         entries = []
-        for stem, of_trace in groupby(cache_files(self.folder), key=lambda file: file.stem):
-            files = list(of_trace)
+        for stem, files in place.cache_files(self.folder).items():
             path, usable = self._described(stem)
-            size, used = sum(file.size for file in files), max(file.used for file in files)
-            paths = tuple(file.path for file in files)
-            entries.append(CacheEntry(path, paths, size, used, usable))
+            paths, sizes, used = zip(*files, strict=True)
+            entries.append(CacheEntry(path, paths, sum(sizes), max(used), usable))
         return sorted(entries, key=lambda entry: (-entry.used, entry.path))
 
     def _described(self, stem: str) -> tuple[str, bool]:
@@ -223,17 +188,17 @@ class TraceCache:
         try:
             # A trace that is too small to keep may have been converted.
             parts = [self.folder / f"{stem}.{part}.columns" for part in (_TRACE, _CONVERSION)]
-            about = read_about(next(filter(Path.exists, parts), parts[0]))
+            about = kept.read_about(next(filter(Path.exists, parts), parts[0]))
             path = str(about["path"])
             same_reader = about.get("reader", reader_version()) == reader_version()
-            return path, same_reader and identity_of(Path(path)) == about["identity"]
+            return path, same_reader and place.identity_of(Path(path)) == about["identity"]
         except (OSError, KeyError, TypeError, ValueError):
             return path, False
 
     def clear(self) -> tuple[int, int]:
         """Remove everything; how many traces, and how many bytes, that were."""
-        stems = {file.stem for file in cache_files(self.folder)}
-        return len(stems), sum(remove(self.folder, stem) for stem in stems)
+        traces = place.cache_files(self.folder).values()
+        return len(traces), sum(map(place.remove, traces))
 
 
 def open_cache(
@@ -248,10 +213,10 @@ def open_cache(
     if reading.no_cache or reading.salvage or reading.max_bytes is not None:
         return None
     if not isinstance(wanted, TraceCache):
-        if not wanted or cache_is_off():
+        if not wanted or place.cache_is_off():
             return None
         wanted = TraceCache.from_environment(verify=reading.verify_cache)
-    if others_may_write(wanted.folder):
+    if place.others_may_write(wanted.folder):
         wanted.tell(
             f"the cache {wanted.folder} is not used, because others may write to it;"
             f" take that right away, or choose another folder with {FOLDER_VARIABLE}"
@@ -270,7 +235,7 @@ def _links_of(columns: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _why_not_kept(path: str, what: str, error: BaseException) -> str:
-    if isinstance(error, TooLargeError):
+    if isinstance(error, kept.TooLargeError):
         return f"{path}: {what} kept in the cache (over its limit); {SIZE_VARIABLE} raises that"
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return (

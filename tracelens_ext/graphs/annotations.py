@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.graphs.matching import Match
+from tracelens_ext.graphs.matching import Match, Matches
 from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
 from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.nesting import ROOT
@@ -33,12 +33,8 @@ _ARGUMENTS: Final = ("annotation", "module_fqn", "name")
 _MOST_BYTES: Final = 10**9
 
 
-@dataclass(frozen=True, eq=False)
-class Annotations:
-    """What is said of the GPU events of a trace."""
-
-    of_gpu: Int64Array  #: index into `words`, `NONE` without, (g,)
-    words: list[_Word]
+#: What is said of the GPU events of a trace: of each an index into the words, `NONE` without, (g,).
+Annotations = tuple[Int64Array, list[_Word]]
 
 
 def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annotations | None:
@@ -49,15 +45,14 @@ def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annota
         return None
     words: Interner[_Word] = Interner()
     gpu = trace.gpu_rows
-    columns = {name: trace.arg(name) for name in _ARGUMENTS}
-    codes = {name: column.at(gpu) for name, column in columns.items()}
-    first, group = number_groups([*codes.values()])
+    codes = [trace.arg(name).at(gpu) for name in _ARGUMENTS]
+    first, group = number_groups(codes)
     said = []
-    for place in first.tolist():
+    for distinct in zip(*(column[first].tolist() for column in codes), strict=True):
         entries: list[object] = []
-        for name, column in columns.items():
-            if (code := codes[name][place]) != NONE and column.texts:
-                value = json_value(column.texts[code], column.texts[code])
+        for name, code in zip(_ARGUMENTS, distinct, strict=True):
+            if code != NONE and (texts := trace.arg(name).texts):
+                value = json_value(texts[code], texts[code])
                 entries += _listed(value) if name == "annotation" else [{name: value}]
         said.append(_code(entries, words))
     of_gpu = np.array(said or [NONE], dtype=np.int64)[group]
@@ -70,7 +65,7 @@ def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annota
         beside = {number: _code(entries, words) for number, entries in _read(path)}
         ids, values = (np.array(list(part), np.int64) for part in (beside, beside.values()))
         _fill(of_gpu, node, ids, values)
-    return Annotations(of_gpu, list(words)) if words else None
+    return (of_gpu, list(words)) if words else None
 
 
 def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:
@@ -92,11 +87,9 @@ def _read(path: Path) -> Iterable[tuple[int, list[object]]]:
             content = json.loads(file.read(_MOST_BYTES))
         items = [(int(key), _listed(value)) for key, value in content.items()]
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise TraceFormatError(
-            path,
-            f"holds no annotations of kernels as JSON ({type(error).__name__})",
-            "name a kernel_annotations_rank….json, or take it away",
-        ) from None
+        problem = f"holds no annotations of kernels as JSON ({type(error).__name__})"
+        remedy = "name a kernel_annotations_rank….json, or take it away"
+        raise TraceFormatError(path, problem, remedy) from None
     return [(number, entries) for number, entries in items if 0 < number < 1 << 63]
 
 
@@ -128,17 +121,15 @@ def _code(entries: Iterable[object], words: Interner[_Word]) -> int:
 
 
 def with_annotations(
-    annotations: Annotations,
-    launches: GraphLaunches,
-    matches: Sequence[Match | None],
-    captures: Sequence[Capture],
+    said: Annotations, launches: GraphLaunches, matches: Matches, captures: Sequence[Capture]
 ) -> tuple[list[Match | None], list[Capture]]:
     """Matches and captures with what is annotated, which wins over captures."""
+    of_gpu, words = said
     graphs: list[CapturedGraph] = []
     known: dict[tuple[object, ...], Match] = {}
     result = list(matches)
     for number, (events, match) in enumerate(zip(launches.events, matches, strict=True)):
-        codes = annotations.of_gpu[events]
+        codes = of_gpu[events]
         if (codes == NONE).all():
             continue
         base, node = None, np.full(len(codes), NONE, dtype=np.int64)
@@ -148,7 +139,7 @@ def with_annotations(
             key = codes.tobytes(), match.capture, match.graph, node.tobytes()
         if key not in known:
             distinct, place = np.unique(codes, return_inverse=True)
-            graph = _annotated_graph([annotations.words[c] for c in distinct if c != NONE], base)
+            graph = _annotated_graph([words[c] for c in distinct if c != NONE], base)
             leaf = place.reshape(-1) + (0 if base is None else len(base.launches))
             leaf -= int(distinct[0] == NONE)
             known[key] = Match(len(captures), len(graphs), np.where(codes == NONE, node, leaf))
@@ -174,21 +165,16 @@ def _annotated_graph(words: Sequence[_Word], base: CapturedGraph | None) -> Capt
         leaves.append(first + len(added))
         added.append((name or path, EventKind.USER_ANNOTATION, at))
     names, kinds, parents = zip(*added, strict=True)
-    return replace(
-        base,
-        names=[*base.names, *names],
-        kind=np.append(base.kind, kinds).astype(np.uint8),
-        parent=np.append(base.parent, parents).astype(np.int32),
-        launches=np.append(base.launches, leaves).astype(np.int64),
-    )
+    kind = np.append(base.kind, kinds).astype(np.uint8)
+    parent = np.append(base.parent, parents).astype(np.int32)
+    launches = np.append(base.launches, leaves).astype(np.int64)
+    return replace(base, names=[*base.names, *names], kind=kind, parent=parent, launches=launches)
 
 
 def module_names(path: str) -> list[str]:
     """The modules of `layers.0.attention`: `layers/0`, `attention`."""
     names: list[str] = []
     for part in filter(None, path.split(".")):
-        if part.isdecimal() and names:
-            names[-1] += SEPARATOR + part
-        else:
-            names.append(part)
+        joins = part.isdecimal() and names
+        names.append(names.pop() + SEPARATOR + part if joins else part)
     return names

@@ -57,10 +57,8 @@ def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
     b, in_b = b[head : len(b) - tail], in_b[head : len(in_b) - tail]
     rows, columns = sorted((len(a), len(b)))
     if rows and budget.take(rows * (columns + _ROW)):
-        if len(a) <= len(b):
-            of_a, of_b = _longest_common(a, b)
-        else:
-            of_b, of_a = _longest_common(b, a)
+        shorter, longer = sorted((a, b), key=len)
+        of_a, of_b = _longest_common(shorter, longer)[:: 1 if shorter is a else -1]
         result[in_a[of_a]] = in_b[of_b]
     return result
 
@@ -125,6 +123,9 @@ class Match:
     node: Int64Array
 
 
+Matches = Sequence[Match | None]
+
+
 class _Sequence(NamedTuple):
     """What the GPU events of a launch are, by stream and start, as bytes of int32."""
 
@@ -139,9 +140,10 @@ class _Content(NamedTuple):
     likely: bytes  #: with the kernels that nameless ones launched outside of graphs
 
 
-def padded_sizes(
-    tokens: int, captured: Iterable[tuple[int | None, str]]
-) -> set[tuple[int | None, str]]:
+_Size = tuple[int | None, str]  # a batch size and a mode
+
+
+def padded_sizes(tokens: int, captured: Iterable[_Size]) -> set[_Size]:
     """The batch sizes and modes, one a mode at most, that so many tokens may be padded to."""
     found: dict[str, int] = {}
     for size, mode in captured:
@@ -158,10 +160,7 @@ class GraphMatcher:
         self._numbers = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
         self._sequences = self._sequences_of(trace)
         self._graphs = [
-            [
-                _Content(*(self._numbered(n).tobytes() for n in (graph.nodes, graph.likely)))
-                for graph in capture.graphs
-            ]
+            [_Content(*map(self._bytes, (g.nodes, g.likely))) for g in capture.graphs]
             for capture in captures
         ]
         self._budget = AlignmentBudget()
@@ -179,9 +178,11 @@ class GraphMatcher:
         numbers = self._numbers
         return np.array([numbers.setdefault(node, len(numbers)) for node in nodes], dtype=np.int32)
 
+    def _bytes(self, nodes: Iterable[str]) -> bytes:
+        return self._numbered(nodes).tobytes()
+
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
-        events = np.concatenate([np.empty(0, dtype=np.int64), *self._launches.events])
-        rows = trace.gpu_rows[events]
+        rows = trace.gpu_rows[np.concatenate([np.empty(0, np.int64), *self._launches.events])]
         used, name = np.unique(trace.name[rows], return_inverse=True)
         names = (trace.names[code] for code in used.tolist())
         node = self._numbered(
@@ -197,20 +198,18 @@ class GraphMatcher:
     def _of_step(self, step: list[int]) -> list[Match | None]:
         """The matches of the launches of one step, or of all outside of steps."""
         tokens = int(self._launches.tokens[step[0]])
-        candidates = self._candidates(tokens)
-        likely = candidates if tokens == NONE else self._of_likely_mode(step, candidates)
+        among = self._candidates(tokens)
+        likely, count = among if tokens == NONE else self._of_likely_mode(step, among), len(step)
         return [
-            self._of_launch(launch, place, len(step), likely)
-            or self._of_launch(launch, place, len(step), candidates)
-            for place, launch in enumerate(step)
+            self._of_launch(launch, i, count, likely) or self._of_launch(launch, i, count, among)
+            for i, launch in enumerate(step)
         ]
 
     def _find_candidates(self, tokens: int) -> tuple[int, ...]:
         """The captures that a step of so many tokens may replay; all for `NONE`."""
         captured = [(capture.batch_size, capture.mode) for capture in self._captures]
-        fitting = padded_sizes(tokens, captured)
-        every = enumerate(captured)
-        return tuple(i for i, of in every if tokens == NONE or of[0] is None or of in fitting)
+        fits = padded_sizes(tokens, captured) | {of for of in captured if of[0] is None}
+        return tuple(i for i, of in enumerate(captured) if tokens == NONE or of in fits)
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
         """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
@@ -229,12 +228,10 @@ class GraphMatcher:
 
         return tuple(i for i in best if likely(i) == max(map(likely, best)))
 
-    def _of_launch(
-        self, launch: int, place: int, count: int, candidates: tuple[int, ...]
-    ) -> Match | None:
+    def _of_launch(self, launch: int, place: int, count: int, among: Sequence[int]) -> Match | None:
         """The match of a launch that is at some place among the `count` launches of its step."""
         sequence = self._sequences[launch]
-        fits = {i: self._fit(sequence, i) for i in candidates}
+        fits = {i: self._fit(sequence, i) for i in among}
         most = max((score for score, _ in fits.values()), default=(0, 0))
         graphs = {i: of_i for i, (score, of_i) in fits.items() if score == most}
         if not graphs or 2 * most[0] < max(len(sequence.node) // _ITEM, -most[1]):
@@ -265,12 +262,11 @@ class GraphMatcher:
         of_content: defaultdict[_Content, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._graphs[capture]):
             of_content[content].append(graph)
-        same = _Content(sequence.node, sequence.node)
-        likely = [(len(sequence.node) // _ITEM, same)]
-        if same not in of_content:  # else none can be better
-            likely = self._most_common(sequence, of_content)
+        same, events = _Content(sequence.node, sequence.node), len(sequence.node) // _ITEM
+        alike = same in of_content  # then none can be better
+        likely = [(events, same)] if alike else self._most_common(sequence.node, of_content)
         for bound, content in likely:
-            if bound < best[0] or 2 * bound < len(sequence.node) // _ITEM:
+            if bound < best[0] or 2 * bound < events:
                 break
             matched = int((self._aligned(sequence, content) != NONE).sum())
             score = matched, -len(content.node) // _ITEM
@@ -280,11 +276,9 @@ class GraphMatcher:
                 graphs += of_content[content]
         return best, sorted(graphs)
 
-    def _most_common(
-        self, sequence: _Sequence, contents: Iterable[_Content]
-    ) -> list[tuple[int, _Content]]:
+    def _most_common(self, node: bytes, contents: Iterable[_Content]) -> list[tuple[int, _Content]]:
         """Captured graphs by how many of their nodes can match at most, the most first."""
-        a = np.bincount(_array(sequence.node), minlength=len(self._numbers))
+        a = np.bincount(_array(node), minlength=len(self._numbers))
         bounds = []
         for content in contents:
             if not self._budget.take(_PAIR + len(a)):

@@ -19,15 +19,7 @@ import numpy.typing as npt
 from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.text import json_value
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    EventKind,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int32Array, Int64Array, Trace
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import last_before, maxima, minima, number_groups, texts
 from tracelens_ext.work.launches import begins_capture, captures
@@ -76,8 +68,7 @@ class CapturedGraph:
     def rows(self) -> int | None:
         """The first dimension that the first inputs of most operations have: tokens or requests."""
         _, texts = self.args.get("Input Dims", (None, []))
-        found = filter(None, map(_FIRST_DIMENSION.match, texts))
-        count = Counter(int(each[1]) for each in found)
+        count = Counter(int(each[1]) for each in map(_FIRST_DIMENSION.match, texts) if each)
         return count.most_common(1)[0][0] if count else None
 
 
@@ -92,14 +83,8 @@ class Capture:
     likely_size: int | None = None  #: the batch size by the shapes of operations, likewise
 
 
-@dataclass(frozen=True, eq=False)
-class _Segments:
-    """The times of threads in which a graph was captured, by thread and start, s of them."""
-
-    thread: Int64Array
-    start: Int64Array
-    end: Int64Array
-    annotation: Int64Array  #: row of the `capture_…` around each, `NONE` without one
+#: Times in which graphs were captured: threads, starts, ends, rows of annotations, (s,) each.
+_Segments = list[Int64Array]
 
 
 def holds_captures(trace: Trace) -> bool:
@@ -110,6 +95,7 @@ def holds_captures(trace: Trace) -> bool:
 def find_captures(tree: CallTree, file: str) -> list[Capture]:
     """The captures in a trace, in order of their first graph."""
     segments = _find_segments(tree)
+    _, start, _, around = segments
     rows, segment = _find_launches(tree, segments)
     if not len(rows):
         return []
@@ -118,14 +104,14 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
     launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
     ran = _kernels_elsewhere(tree, rows) if NAMELESS in _node_names(tree.trace, rows) else {}
     captures: dict[int, Capture] = {}
-    for number in found[np.argsort(segments.start[found], kind="stable")].tolist():
-        annotation = int(segments.annotation[number])
+    for number in found[np.argsort(start[found], kind="stable")].tolist():
+        annotation = int(around[number])
         if annotation not in captures:
             name = tree.trace.name_of(annotation) if annotation != NONE else ""
             named = _ANNOTATION.fullmatch(name)
             batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
             captures[annotation] = Capture(file, batch_size, mode, [])
-        graph = _captured_graph(tree, launches[number], int(segments.start[number]), ran)
+        graph = _graph_of(tree, launches[number], int(start[number]), ran)
         captures[annotation].graphs.append(graph)
     return [part for each in captures.values() for part in _by_size(each)]
 
@@ -143,7 +129,11 @@ def _by_size(capture: Capture) -> list[Capture]:
 
 
 def _find_segments(tree: CallTree) -> _Segments:
-    """From each call that begins a capture to the next on its thread that ends one; annotations."""
+    """The times in which graphs were captured.
+
+    From each call that begins a capture to the next on its thread that ends one, and annotations
+    without such calls; by thread and start. `NONE` for one that no `capture_…` is around.
+    """
     trace = tree.trace
     first, last = captures(trace)
     is_annotation = np.zeros(len(tree.rows), dtype=bool)
@@ -153,12 +143,11 @@ def _find_segments(tree: CallTree) -> _Segments:
     above = nearest_above(tree.parent_position, tree.position[first], is_annotation)
     around = np.where(above == ROOT, NONE, tree.rows[above]) if len(tree.rows) else above
     alone = np.setdiff1d(annotations, around)
-    thread = trace.thread[np.concatenate((first, alone))].astype(np.int64)
-    start = np.concatenate((trace.end_of(first), trace.ts[alone]))
-    end = np.concatenate((trace.ts[last], trace.end_of(alone)))
-    annotation = np.concatenate((around, alone))
+    thread = trace.thread[np.append(first, alone)].astype(np.int64)
+    start = np.append(trace.end_of(first), trace.ts[alone])
+    end = np.append(trace.ts[last], trace.end_of(alone))
     order = np.lexsort((start, thread))
-    return _Segments(thread[order], start[order], end[order], annotation[order])
+    return [column[order] for column in (thread, start, end, np.append(around, alone))]
 
 
 def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int64Array]:
@@ -169,26 +158,24 @@ def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int
     calls = calls[makes_node[trace.name[calls]]]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
     above = tree.parent_position[tree.position[calls]]
-    inside_another = (above != ROOT) & np.isin(tree.rows[above], calls)
-    calls = calls[~inside_another]
+    calls = calls[(above == ROOT) | ~np.isin(tree.rows[above], calls)]
     calls = calls[np.argsort(trace.ts[calls], kind="stable")]
-    segment = _covering(trace, calls, segments, np.arange(len(trace.threads)))
+    segment = _covering(trace, calls, segments, np.arange(len(trace.threads), dtype=np.int32))
     others = segment == NONE
     segment[others] = _covering(trace, calls[others], segments, trace.process_of_thread)
     return calls[segment != NONE], segment[segment != NONE]
 
 
-def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: IntArray) -> Int64Array:
+def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: Int32Array) -> Int64Array:
     """The latest segment at the place (thread or process) of each event that covers it."""
-    if not len(segments.start):
+    thread, start, end, _ = segments
+    if not len(start):
         return np.full(len(rows), NONE, dtype=np.int64)
-    of_segment = place[segments.thread]
-    order = np.lexsort((segments.start, of_segment))
-    begun = last_before(
-        of_segment[order], segments.start[order], place[trace.thread[rows]], trace.ts[rows] + 1
-    )
-    covers = (begun != NONE) & (trace.end_of(rows) <= segments.end[order[begun]])
-    return np.where(covers, order[begun], NONE)
+    order = np.lexsort((start, place[thread]))
+    asked = place[trace.thread[rows]], trace.ts[rows] + 1
+    begun = last_before(place[thread][order], start[order], *asked)
+    latest = order[begun]
+    return np.where((begun != NONE) & (trace.end_of(rows) <= end[latest]), latest, NONE)
 
 
 def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
@@ -198,9 +185,8 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     """
     trace = tree.trace
     events = np.flatnonzero(tree.linked & ~tree.by_graph)
-    launches, first, count = np.unique(
-        tree.launch_of_gpu[events], return_index=True, return_counts=True
-    )
+    started = tree.launch_of_gpu[events]
+    launches, first, count = np.unique(started, return_index=True, return_counts=True)
     kernel = np.where(count == 1, trace.name[trace.gpu_rows[events[first]]], NONE)
     calls = np.concatenate((launches, rows))
     kernel = np.append(kernel, np.full(len(rows), NONE))
@@ -223,9 +209,7 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     return dict(zip(calls[wanted].tolist(), found, strict=True))
 
 
-def _captured_graph(
-    tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str]
-) -> CapturedGraph:
+def _graph_of(tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str]) -> CapturedGraph:
     """The graph of some launches, with the host events around them that began in the capture."""
     trace = tree.trace
     position = tree.position[rows]
@@ -239,6 +223,7 @@ def _captured_graph(
     parent = tree.parent_position[places]
     inside = np.isin(parent, places)
     nodes = _node_names(trace, rows)
+    ran_or = (ran.get(row, NAMELESS) for row in rows.tolist())
     args: dict[str, tuple[Int64Array, list[str]]] = {}
     if len(own := np.flatnonzero(trace.named(trace.name[host], is_of_experts))):
         args[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in host[own].tolist()]
@@ -254,10 +239,7 @@ def _captured_graph(
         args=args,
         launches=np.searchsorted(places, position),
         nodes=nodes,
-        likely=[
-            ran.get(row, node) if node == NAMELESS else node
-            for row, node in zip(rows.tolist(), nodes, strict=True)
-        ],
+        likely=[ran if node == NAMELESS else node for node, ran in zip(nodes, ran_or, strict=True)],
     )
 
 
@@ -265,8 +247,7 @@ def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
     """What each launch starts: the kernel that the trace names, else of what kind it is."""
     column, names = trace.arg("kernel"), []
     for code, row in zip(column.at(rows).tolist(), rows.tolist(), strict=True):
-        call = trace.name_of(row)
-        kind = next(kind for kind, pattern in _NODES.items() if pattern.search(call))
+        kind = next(kind for kind, p in _NODES.items() if p.search(trace.name_of(row)))
         if kind == NAMELESS and code != NONE and column.texts:
             said = json_value(column.texts[code], strict=False)
             kind = said if isinstance(said, str) and said else kind

@@ -7,26 +7,21 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.graphs import recorded
 from tracelens_ext.graphs.annotations import find_annotations, with_annotations
-from tracelens_ext.graphs.matching import GraphMatcher, Match, padded_sizes
-from tracelens_ext.graphs.recorded import (
-    Capture,
-    CapturedGraph,
-    GraphLaunches,
-    find_captures,
-    find_graph_launches,
-    holds_captures,
-)
+from tracelens_ext.graphs.matching import GraphMatcher, Match, Matches, padded_sizes
+from tracelens_ext.graphs.recorded import Capture, CapturedGraph, GraphLaunches
 from tracelens_ext.modules.modules import MODULE_PREFIX
 from tracelens_ext.nesting import ROOT, at_or_above, nearest_marked
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.builder import Interner
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, ArgColumn, EventKind, Int64Array, Replays, Trace
 from tracelens_ext.tree import CallTree
@@ -57,15 +52,15 @@ def find_replays(
     if not tree.by_graph.any():  # as in most traces
         return None
     trace = tree.trace
-    own = holds_captures(trace)
+    own = recorded.holds_captures(trace)
     annotations = find_annotations(trace, reading)
     if not (own or annotations or source is not None):
         return None
-    launches = find_graph_launches(tree)
+    launches = recorded.find_graph_launches(tree)
     captures: list[Capture] = []
     if own:
         full = tree if tree.add_python_func else CallTree(trace, add_python_func=True)
-        captures += find_captures(full, trace.provenance.path)
+        captures += recorded.find_captures(full, trace.provenance.path)
     if source is not None:
         steps = np.unique(launches.tokens)
         tokens = None if NONE in steps else steps.tolist()
@@ -87,10 +82,7 @@ _MOST_ROWS: Final = 2**25
 
 
 def with_replays(
-    tree: CallTree,
-    launches: GraphLaunches,
-    matches: Sequence[Match | None],
-    captures: Sequence[Capture],
+    tree: CallTree, launches: GraphLaunches, matches: Matches, captures: Sequence[Capture]
 ) -> CallTree:
     """Add what was around the captured launches, once for each graph launch that replays them."""
     added = _Added(tree.trace, python_frames=tree.add_python_func)
@@ -98,13 +90,9 @@ def with_replays(
     for number, match in enumerate(matches):
         if match is not None:
             same[match.capture, match.graph, match.node.tobytes()].append(number)
-    for (capture, graph, node), numbers in same.items():
-        added.add(
-            captures[capture].graphs[graph],
-            np.frombuffer(node, dtype=np.int64),
-            launches.rows[numbers],
-            np.stack([launches.events[number] for number in numbers]),
-        )
+    for (capture, graph, content), numbers in same.items():
+        node, events = np.frombuffer(content, np.int64), [launches.events[i] for i in numbers]
+        added.add(captures[capture].graphs[graph], node, launches.rows[numbers], np.stack(events))
     return tree.with_replays(added.finish())
 
 
@@ -113,14 +101,15 @@ class _Added:
 
     def __init__(self, trace: Trace, *, python_frames: bool) -> None:
         self._trace, self._python_frames = trace, python_frames
-        self._names = {name: code for code, name in enumerate(trace.names)}
+        self._names: Interner[str] = Interner()
+        self._names.codes(trace.names, -1)
         self._rows = 0
         #: code of the name, kind, parent, graph launch of the rows, part by part
         self._parts: list[tuple[np.ndarray, ...]] = [(np.empty(0, dtype=np.int64),) * 4]
         self._launch_of_gpu = np.full(len(trace.gpu_rows), NONE, dtype=np.int64)
         #: argument → rows and codes; and its distinct texts with their codes
         self._args: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
-        self._texts: dict[str, dict[str, int]] = {}
+        self._texts: dict[str, Interner[str]] = {}
 
     def add(
         self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
@@ -135,15 +124,13 @@ class _Added:
         index = np.full(len(needed) + 1, ROOT, dtype=np.int64)
         index[places] = np.arange(len(places))
         if self._rows + len(places) * len(launches) > _MOST_ROWS:
-            raise TraceError(
-                self._trace.provenance.path,
-                f"its graph launches replay over {_MOST_ROWS:,} captured events",
-                "analyse fewer steps, or without Python frames",
-            )
+            problem = f"its graph launches replay over {_MOST_ROWS:,} captured events"
+            remedy = "analyse fewer steps, or without Python frames"
+            raise TraceError(self._trace.provenance.path, problem, remedy)
         begin = self._rows + len(places) * np.arange(len(launches))[:, None]
         parent = index[above[places]]
         parent = np.where(parent == ROOT, ROOT, parent + begin).ravel()
-        codes = [self._names.setdefault(graph.names[i], len(self._names)) for i in places.tolist()]
+        codes = [self._names[graph.names[i]] for i in places.tolist()]
         columns = [np.tile(each, len(launches)) for each in (codes, graph.kind[places])]
         self._parts.append((*columns, parent, np.repeat(launches, len(places))))
         replayed = np.flatnonzero(node != NONE)
@@ -153,9 +140,9 @@ class _Added:
             kept = np.flatnonzero(needed[having])
             rows = (begin + index[having[kept]]).ravel()
             if (known := self._texts.get(name)) is None:
-                texts = self._trace.arg(name).texts or []
-                known = self._texts[name] = dict(zip(texts, range(len(texts)), strict=True))
-            values = [known.setdefault(said[i], len(known)) for i in kept.tolist()]
+                known = self._texts[name] = Interner()
+                known.codes(self._trace.arg(name).texts or [], -1)
+            values = [known[said[i]] for i in kept.tolist()]
             self._args.setdefault(name, []).append((rows, np.tile(values, len(launches))))
         self._rows += len(places) * len(launches)
 
@@ -172,20 +159,15 @@ class _Added:
                 np.append(column.values, values.astype(np.int64)),
                 list(self._texts[argument]),
             )
-        return replace(
-            trace,
-            ts=np.append(trace.ts, trace.ts[launch]),
-            dur=np.append(trace.dur, np.zeros(self._rows, dtype=np.int64)),
-            name=np.append(trace.name, name.astype(trace.name.dtype)),
-            kind=np.append(trace.kind, kind.astype(trace.kind.dtype)),
-            thread=np.append(trace.thread, trace.thread[launch]),
-            category=np.append(trace.category, trace.category[launch]),
-            correlation=np.append(trace.correlation, none),
-            external_id=np.append(trace.external_id, none),
-            names=list(self._names),
-            args=args,
-            replays=Replays(parent.astype(np.int32), launch, self._launch_of_gpu),
-        )
+        added = {"dur": np.zeros(self._rows, np.int64), "name": name, "kind": kind}
+        added |= {each: getattr(trace, each)[launch] for each in ("ts", "thread", "category")}
+        added |= {"correlation": none, "external_id": none}
+        columns: dict[str, Any] = {}
+        for each, more in added.items():
+            of = getattr(trace, each)
+            columns[each] = np.append(of, more.astype(of.dtype))
+        replays = Replays(parent.astype(np.int32), launch, self._launch_of_gpu)
+        return replace(trace, **columns, names=list(self._names), args=args, replays=replays)
 
 
 #: Says of each file of its folder what it was captured for.
@@ -232,17 +214,14 @@ def read_captures(
                 raise
             passed_over = error
             continue
-        for capture in find_captures(tree, file.name):
+        for capture in recorded.find_captures(tree, file.name):
             if capture.batch_size is None and len(said[file]) == 1:
                 (about,) = said[file]
                 capture = replace(capture, batch_size=about.batch_size, mode=about.mode or "")
             found.append(capture)
     if wanted and not found:
-        raise passed_over or TraceFormatError(
-            path,
-            "holds no capture of a CUDA graph",
-            "name the profile of the engine's start, in which it captured its graphs",
-        )
+        remedy = "name the profile of the engine's start, in which it captured its graphs"
+        raise passed_over or TraceFormatError(path, "holds no capture of a CUDA graph", remedy)
     return found
 
 
@@ -252,16 +231,11 @@ def _files_in(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise TraceNotFoundError.of(Path(error.filename or folder), error) from error
 
-    files = [
-        Path(place, name)
-        for place, _, names in os.walk(folder, onerror=refuse)
-        for name in names
-        if name.endswith(_SUFFIXES) and name != DETAILS
-    ]
+    every = (Path(at, name) for at, _, names in os.walk(folder, onerror=refuse) for name in names)
+    files = [file for file in every if file.name.endswith(_SUFFIXES) and file.name != DETAILS]
     if not files:
-        raise TraceNotFoundError(
-            folder, "holds no .json or .json.gz file", "name the folder of the capture traces"
-        )
+        remedy = "name the folder of the capture traces"
+        raise TraceNotFoundError(folder, "holds no .json or .json.gz file", remedy)
     return sorted(files)
 
 
@@ -273,14 +247,11 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise TraceFormatError(
-            path,
-            f"is no list of file, batch_size and mode ({error})",
-            "correct it, or take it away",
-        ) from error
-    by_file: dict[str, list[_Detail]] = {}
+        problem = f"is no list of file, batch_size and mode ({error})"
+        raise TraceFormatError(path, problem, "correct it, or take it away") from error
+    by_file: defaultdict[str, list[_Detail]] = defaultdict(list)
     for detail in details:
-        by_file.setdefault(Path(detail.file).name, []).append(detail)
+        by_file[Path(detail.file).name].append(detail)
     return by_file
 
 

@@ -16,31 +16,15 @@ from tracelens_ext.graphs.recorded import Capture
 from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_marked
+from tracelens_ext.readers.builder import Interner
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    NS_PER_MS,
-    NS_PER_US,
-    EventKind,
-    Float64Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, NS_PER_US, EventKind, Int64Array
 from tracelens_ext.tree import CallTree
+from tracelens_ext.work import grouping
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import (
-    find_paths,
-    group_durations,
-    maxima,
-    minima,
-    number_groups,
-    percent,
-    sums,
-    texts,
-)
+from tracelens_ext.work.grouping import maxima, minima, number_groups, percent, sums, texts
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -88,16 +72,15 @@ def _graph_launches(work: GpuWork) -> pd.DataFrame:
     return frame.iloc[np.lexsort((rows[first], -total))].reset_index(drop=True)
 
 
-def _sequences(work: GpuWork, events: Int64Array, launch: Int64Array, launches: int) -> Int64Array:
+def _sequences(work: GpuWork, events: Int64Array, launch: Int64Array, launches: int) -> np.ndarray:
     """A number for the names of each launch's GPU events, stream by stream, (n,)."""
     order = np.lexsort((work.start[events], work.trace.stream[events], launch))
     bounds = np.cumsum(np.bincount(launch, minlength=launches))[:-1]
-    known: dict[bytes, int] = {}
-    parts = np.split(work.name[events[order]], bounds)
-    return np.array([known.setdefault(part.tobytes(), len(known)) for part in parts], np.int64)
+    parts, known = np.split(work.name[events[order]], bounds), Interner[bytes]()
+    return known.codes((part.tobytes() for part in parts), launches)
 
 
-def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
+def _op_paths(tree: CallTree, positions: np.ndarray) -> tuple[Int64Array, list[str]]:
     """The CPU ops around each position, outermost first: code of the path, texts (last: none)."""
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
     above = nearest_marked(tree.parent_position, is_op)
@@ -106,14 +89,14 @@ def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str
     ops = ops[np.less(*bounds)]  # those around a position
     index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
     index[ops] = np.arange(len(ops))
-    paths = find_paths(index[above[ops]], tree.trace.name[tree.rows[ops]])
+    paths = grouping.find_paths(index[above[ops]], tree.trace.name[tree.rows[ops]])
     of_op = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
     return of_op[index[above[positions]]], [*paths.texts(tree.trace.names, " > "), ""]
 
 
 def _category_shares(
     work: GpuWork, events: Int64Array, site: Int64Array, sites: int
-) -> dict[str, Float64Array]:
+) -> dict[str, object]:
     """The share of each category in the summed durations of each site, longest category first."""
     categories = work.categories
     if categories is None or not len(events):
@@ -121,12 +104,9 @@ def _category_shares(
     labels = categories.labels
     cell = site * len(labels) + categories.code[events]
     time = sums(cell, work.duration[events], sites * len(labels)).reshape(sites, len(labels))
-    order = np.argsort(-time.sum(axis=0), kind="stable")
-    return {
-        f"{labels[i]} (% of kernel time)": percent(time[:, i], time.sum(axis=1))
-        for i in order.tolist()
-        if time[:, i].any()
-    }
+    order = [i for i in np.argsort(-time.sum(axis=0), kind="stable").tolist() if time[:, i].any()]
+    whole = time.sum(axis=1)
+    return {f"{labels[i]} (% of kernel time)": percent(time[:, i], whole) for i in order}
 
 
 def _graph_operations(work: GpuWork) -> pd.DataFrame:
@@ -134,7 +114,7 @@ def _graph_operations(work: GpuWork) -> pd.DataFrame:
     trace = work.trace
     events = np.flatnonzero(work.tree.has_captured_op)
     op = work.tree.cpu_op_of_gpu[events]
-    groups = group_durations([trace.name[op]], work.duration[events])
+    groups = grouping.group_durations([trace.name[op]], work.duration[events])
     each, _ = number_groups([op])
     return pd.DataFrame(
         {
@@ -195,21 +175,17 @@ _CATEGORY_SHARE = re.compile(r"(?P<category>.+) \(% of kernel time\)")
 
 def _sites(table: pd.DataFrame) -> pd.DataFrame:
     """The busy time of each launch site, divided as the durations of its kernels are."""
-    columns = ["launches", "kernels_per_launch", "path", "launch"]
-    rows = table[columns].itertuples(index=False)
+    rows = table[["launches", "kernels_per_launch", "path", "launch"]].itertuples(index=False)
     site = [f"{n:,} \u00d7 {kernels:,} kernels: {path or call}" for n, kernels, path, call in rows]
     if len(set(site)) < len(site):  # same path, as many kernels, but not the same ones
         site = [f"#{number} {text}" for number, text in enumerate(site, 1)]
-    shares = {
-        found["category"]: table[column] / 100.0
-        for column in table.columns
-        if (found := _CATEGORY_SHARE.fullmatch(str(column)))
-    }
+    told = [(_CATEGORY_SHARE.fullmatch(str(name)), each) for name, each in table.items()]
+    shares = {found["category"]: share / 100.0 for found, share in told if found}
     busy, shares = table["busy_time_ms"], shares or {"": pd.Series(1.0, index=table.index)}
-    parts = [
+    parts = (
         pd.DataFrame({"site": site, "category": name, "busy_time_ms": busy * share})
         for name, share in shares.items()
-    ]
+    )
     return pd.concat(parts, ignore_index=True)
 
 

@@ -11,51 +11,24 @@ import contextlib
 import gzip
 import importlib
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from tracelens_ext.processes import cores
 
 if TYPE_CHECKING:
     import io
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
 
 #: Bytes of text from which on threads are worth their start.
 WORTHWHILE_BYTES = 16 * 10**6
 #: How many times larger than the file the text of a gzipped trace is taken to be.
 _TIMES_UNPACKED = 10
-#: More threads would wait for the one that cuts slices and takes over what became of them.
-_MOST_THREADS = 8
+
 _PIECE_BYTES = 1 << 20
 
 
 def text_bytes(size: int, *, compressed: bool) -> int:
     """About how many bytes of text a file of `size` bytes holds."""
     return size * _TIMES_UNPACKED if compressed else size
-
-
-def threads_for(size: int | None, jobs: int | None, *, compressed: bool) -> int:
-    """How many threads may read a file ahead; 0 if it is small or there is one core for it."""
-    count = min(jobs or cores(), _MOST_THREADS)
-    small = text_bytes(size or 0, compressed=compressed) < WORTHWHILE_BYTES
-    return 0 if small or count < 2 else count
-
-
-@contextmanager
-def threads(count: int) -> Iterator[ThreadPoolExecutor | None]:
-    """So many threads, None if there are none; they end with the block, also after an error."""
-    if not count:
-        yield None
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(count, "tracelens-ext")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 class ReadAhead:
@@ -74,8 +47,8 @@ class ReadAhead:
         if not self._piece and (piece := self._next.result()):
             self._piece = piece
             self._next = self._thread.submit(self._read, _PIECE_BYTES)
-        piece, self._piece = self._piece[:size], self._piece[size:]
-        return piece
+        given, self._piece = self._piece[:size], self._piece[size:]
+        return given
 
     def close(self) -> None:
         """Have the thread end."""

@@ -11,22 +11,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens_ext import trace as model
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import (
-    GPU_KINDS,
-    ArgColumn,
-    BoolArray,
-    Device,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Provenance,
-    Trace,
-    no_arg,
-)
+from tracelens_ext.trace import ArgColumn, BoolArray, Int32Array, Int64Array, IntArray, Trace
 
 K = TypeVar("K", bound=Hashable)
+Columns = Mapping[str, IntArray]
+Arguments = Mapping[str, tuple[IntArray, IntArray]]  # rows, and values or codes
 
 
 #: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
@@ -76,10 +68,12 @@ def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int
 
 
 #: Columns of one number an event, and their types.
+
 _COLUMNS: Final = {
-    **dict.fromkeys(("ts", "dur"), np.int64),
-    **dict.fromkeys(("name", "thread", "category"), np.int32),
+    "ts": np.int64,
+    "dur": np.int64,
     "kind": np.uint8,
+    **dict.fromkeys(("name", "thread", "category"), np.int32),
 }
 
 
@@ -122,12 +116,7 @@ class TraceBuilder:
         """Events so far: those added, metadata, and those left out."""
         return self._rows + self.metadata_events + sum(self.dropped.values())
 
-    def add(
-        self,
-        columns: Mapping[str, IntArray],
-        numbers: Mapping[str, tuple[IntArray, IntArray]],
-        texts: Mapping[str, tuple[IntArray, IntArray]],
-    ) -> None:
+    def add(self, columns: Columns, numbers: Arguments, texts: Arguments) -> None:
         """Add events: `ts`, `dur` in ns, `name`, `kind`, `thread`, `category`, each shape (m,).
 
         An argument is (rows among these m, integers or codes of `texts`).
@@ -145,25 +134,19 @@ class TraceBuilder:
 
     def add_rows(
         self,
-        rows: Mapping[str, IntArray],
+        rows: Columns,
         name: IntArray,
         kind: IntArray | int,
         thread: IntArray,
         category: IntArray | int,
-        numbers: Mapping[str, IntArray],
-        texts: Mapping[str, IntArray] | None = None,
+        numbers: Columns,
+        texts: Columns | None = None,
     ) -> None:
         """Add rows of `start` and `end`, ns, with arguments, each (m,); negative: without one."""
-        every = np.zeros(len(rows["start"]), dtype=np.int64)
+        every, start = np.zeros(len(rows["start"]), dtype=np.int64), rows["start"]
+        columns = {"ts": start, "dur": rows["end"] - start, "name": name, "kind": every + kind}
         self.add(
-            {
-                "ts": rows["start"],
-                "dur": rows["end"] - rows["start"],
-                "name": name,
-                "kind": every + kind,
-                "thread": thread,
-                "category": every + category,
-            },
+            {**columns, "thread": thread, "category": every + category},
             {of: _present(values) for of, values in numbers.items()},
             {of: _present(codes) for of, codes in (texts or {}).items() if codes.max() >= 0},
         )
@@ -174,7 +157,7 @@ class TraceBuilder:
         path: str,
         format_name: str,
         bytes_read: int = 0,
-        devices: tuple[Device, ...] = (),
+        devices: tuple[model.Device, ...] = (),
         metadata: Mapping[str, object] | None = None,
         labels: Labels | None = None,
         notes: tuple[str, ...] = (),
@@ -208,8 +191,8 @@ class TraceBuilder:
         dropped = {reason: count for reason, count in self.dropped.items() if count}
 
         return Trace(
-            correlation=args.pop("correlation", no_arg()).dense(len(ts)),
-            external_id=args.pop("External id", no_arg()).dense(len(ts)),
+            correlation=args.pop("correlation", model.no_arg()).dense(len(ts)),
+            external_id=args.pop("External id", model.no_arg()).dense(len(ts)),
             names=list(self.names),
             threads=list(self.threads),
             categories=list(self.categories),
@@ -220,32 +203,28 @@ class TraceBuilder:
             process_names=labels.processes,
             process_labels=labels.process_labels,
             thread_names=labels.threads,
-            provenance=Provenance(
-                path=path,
-                format=format_name,
-                bytes_read=bytes_read,
-                present=len(ts) + self.metadata_events + sum(dropped.values()),
-                metadata_events=self.metadata_events,
-                dropped=dropped,
-                notes=notes,
+            provenance=model.Provenance(
+                *(path, format_name, bytes_read),
+                len(ts) + self.metadata_events + sum(dropped.values()),
+                *(self.metadata_events, dropped, notes),
             ),
             **columns,  # type: ignore[arg-type]
         )
 
 
-def _unset(columns: Mapping[str, IntArray]) -> BoolArray:
+def _unset(columns: Columns) -> BoolArray:
     """Events whose time was never set: it is 0, and no other begins near, or a GPU never did it."""
     ts, dur = columns["ts"], columns["dur"]
     zero = ts == 0
     if not zero.any() or zero.all():
         return np.zeros_like(zero)
     nearest = int(np.abs(ts).min(where=~zero, initial=_MOST_START))
-    timeless = (nearest > _SOON) | np.isin(columns["kind"], GPU_KINDS)
+    timeless = (nearest > _SOON) | np.isin(columns["kind"], model.GPU_KINDS)
     unset: BoolArray = zero & np.where(dur == 0, timeless, np.minimum(dur, nearest) > _HOURS)
     return unset
 
 
-def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
+def _years_away(columns: Columns) -> BoolArray:
     """Events that begin years from the one in the middle."""
     ts = columns["ts"]
     if not len(ts) or int(ts.max()) - int(ts.min()) <= _MOST_AWAY:
@@ -257,13 +236,11 @@ def _years_away(columns: Mapping[str, IntArray]) -> BoolArray:
 
 
 #: Why events are dropped → which.
-_IMPOSSIBLE: Final[Mapping[str, Callable[[Mapping[str, IntArray]], BoolArray]]] = {
-    "no usable start time (ts)": lambda columns: (
-        (columns["ts"] <= -_MOST_BEFORE_ZERO) | (columns["ts"] >= _MOST_START)
+_IMPOSSIBLE: Final[Mapping[str, Callable[[Columns], BoolArray]]] = {
+    "no usable start time (ts)": lambda of: (
+        (of["ts"] <= -_MOST_BEFORE_ZERO) | (of["ts"] >= _MOST_START)
     ),
-    "no usable duration (dur)": lambda columns: (
-        (columns["dur"] < 0) | (columns["dur"] >= _MOST_DURATION)
-    ),
+    "no usable duration (dur)": lambda of: (of["dur"] < 0) | (of["dur"] >= _MOST_DURATION),
 }
 #: And those that only the others show to be wrong.
 _IMPLAUSIBLE: Final = {

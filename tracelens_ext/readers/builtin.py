@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Reader, hookimpl
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Format(Reader):
     """A format, and the module of this package whose `read`, or `module:function`, reads a file."""
 
-    name: str
     module: str
     fits: Callable[[Path, bytes], object]  #: `recognises`
-    how_to_record: str
+    name: str = ""
+    how_to_record: str = ""
     suffixes: tuple[str, ...] = ()
     extra: str = ""
 
@@ -56,18 +56,14 @@ def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None
     """Whether a file is an SQLite database of that class; None where that cannot be known."""
     if not head.startswith(SQLITE_MAGIC):
         return False
-    known: bool | None = getattr(import_module(f"tracelens_ext.readers.{module}"), name).is_one(
-        path
-    )
+    database = getattr(import_module(f"tracelens_ext.readers.{module}"), name)
+    known: bool | None = database.is_one(path)
     return known
 
 
 NSYS_REPORTS, NSYS_EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
-ROCPD, ROCPROF_JSON, ROCPROF_TABLES = (
-    ("_results.db",),
-    ("_results.json", "_results.json.gz"),
-    ("kernel_trace.csv",),
-)
+ROCPD, ROCPROF_JSON = ("_results.db",), ("_results.json", "_results.json.gz")
+ROCPROF_TABLES = ("kernel_trace.csv",)
 XPLANE, XPLANE_JSON = (".xplane.pb",), (".trace.json.gz",)
 _JSON, _PERFETTO = (".json", ".json.gz"), (".pftrace", ".perfetto-trace")
 
@@ -124,10 +120,10 @@ def _is_rocpd(path: Path, head: bytes) -> bool:
     return ".db" in path.suffixes if known is None else known
 
 
-def _is_rocprof_results(*file: Any) -> object:  # noqa: ANN401  # as `fits`
+def _is_rocprof_results(path: Path, head: bytes) -> object:
     """Whether a file is a database of rocprof, before rocprofv3, or JSON with its processes."""
-    is_json = _ROCPROF_RESULTS.match(file[1])
-    return is_json or _is_database("rocprof.rocpd", "ResultsDatabase", *file)
+    is_json = _ROCPROF_RESULTS.match(head)
+    return is_json or _is_database("rocprof.rocpd", "ResultsDatabase", path, head)
 
 
 def _is_xplane(path: Path, head: bytes) -> object:
@@ -149,81 +145,54 @@ def _is_json(_: Path, head: bytes) -> bool:
 
 READERS: list[Reader] = [
     Format(
-        name="Nsight Systems report",
-        module="nsys.sqlite",
-        fits=_is_nsys_report,
-        how_to_record=f"{_NSYS} (the program `nsys` is needed to read it)",
-        suffixes=NSYS_REPORTS,
+        *("nsys.sqlite", _is_nsys_report, "Nsight Systems report"),
+        *(f"{_NSYS} (the program `nsys` is needed to read it)", NSYS_REPORTS),
     ),
     Format(
-        name="rocprof results",
-        module="rocprof.rocpd:read_results",
-        fits=_is_rocprof_results,
-        how_to_record="rocprof --hip-trace python train.py",
-        suffixes=("results.db",),
+        *("rocprof.rocpd:read_results", _is_rocprof_results, "rocprof results"),
+        *("rocprof --hip-trace python train.py", ("results.db",)),
     ),
     Format(
-        name="rocprofv3 database (rocpd)",
-        module="rocprof.rocpd",
-        fits=_is_rocpd,
-        how_to_record=f"{_ROCPROF} -- python train.py",
-        suffixes=ROCPD,
+        *("rocprof.rocpd", _is_rocpd, "rocprofv3 database (rocpd)"),
+        *(f"{_ROCPROF} -- python train.py", ROCPD),
     ),
     Format(
-        name="rocprofv3 JSON",
-        module="rocprof.json_records",
-        fits=lambda _, head: _ROCPROF_JSON.match(head),
-        how_to_record=f"{_ROCPROF} --output-format json -- python train.py",
-        suffixes=_JSON,
+        *("rocprof.json_records", lambda _, head: _ROCPROF_JSON.match(head), "rocprofv3 JSON"),
+        *(f"{_ROCPROF} --output-format json -- python train.py", _JSON),
     ),
     Format(
-        name="rocprofv3 tables (CSV)",
-        module="rocprof.csv_tables",
-        fits=lambda _, head: _ROCPROF_TABLES.match(head),
-        how_to_record=f"{_ROCPROF} --output-format csv -- python train.py",
-        suffixes=ROCPROF_TABLES,
+        *("rocprof.csv_tables", lambda _, h: _ROCPROF_TABLES.match(h), "rocprofv3 tables (CSV)"),
+        *(f"{_ROCPROF} --output-format csv -- python train.py", ROCPROF_TABLES),
     ),
     Format(
-        name="Nsight Systems SQLite export",
-        module="nsys.sqlite",
-        fits=lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
-        how_to_record=f"{_NSYS}, then nsys export --type sqlite run.nsys-rep",
-        suffixes=NSYS_EXPORTS,
+        "nsys.sqlite",
+        lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
+        "Nsight Systems SQLite export",
+        *(f"{_NSYS}, then nsys export --type sqlite run.nsys-rep", NSYS_EXPORTS),
     ),
     Format(
-        name="nsys stats cuda_gpu_trace (CSV)",
-        module="nsys.csv_tables",
-        fits=_is_nsys_table,
-        how_to_record=f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
+        *("nsys.csv_tables", _is_nsys_table, "nsys stats cuda_gpu_trace (CSV)"),
+        f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
     ),
     Format(
-        name="JAX/XLA profile",
-        module="xplane.reader",
-        fits=_is_xplane,
-        how_to_record=f"{_JAX} (folder/plugins/profile/…)",
-        suffixes=XPLANE,
+        *("xplane.reader", _is_xplane, "JAX/XLA profile"),
+        *(f"{_JAX} (folder/plugins/profile/…)", XPLANE),
         extra="jax",
     ),
     Format(
-        name="Perfetto trace",
-        module="perfetto.making",
-        fits=_is_perfetto,
-        how_to_record="rocprofv3 --sys-trace --output-format pftrace, or PyTorch's CUPTI monitor",
-        suffixes=(".pftrace", ".pftrace.gz", ".perfetto-trace"),
+        *("perfetto.making", _is_perfetto, "Perfetto trace"),
+        "rocprofv3 --sys-trace --output-format pftrace, or PyTorch's CUPTI monitor",
+        (".pftrace", ".pftrace.gz", ".perfetto-trace"),
     ),
     Format(
-        name="JAX/XLA trace for viewers (JSON)",
-        module="xplane.reader:read_json",
-        fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
-        how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
-        suffixes=XPLANE_JSON,
+        "xplane.reader:read_json",
+        lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
+        "JAX/XLA trace for viewers (JSON)",
+        *(f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can", XPLANE_JSON),
     ),
     Format(
-        name="PyTorch profiler (Kineto) JSON",
-        module="kineto.reader",
-        fits=_is_json,
-        how_to_record="torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')",
-        suffixes=_JSON,
+        *("kineto.reader", _is_json, "PyTorch profiler (Kineto) JSON"),
+        *("torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')", _JSON),
     ),
 ]
 

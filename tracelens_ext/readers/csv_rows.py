@@ -48,15 +48,13 @@ def rows_of(opened: ByteSource, remedy: str) -> Iterator[tuple[int, list[str]]]:
         for row in reader:
             # Of a file that was cut off the last line does not end.
             if not line.endswith("\n") and (quotes % 2 or len(row) == 1 < width):
-                raise TraceFormatError(
-                    opened.path, f"line {reader.line_num} is cut off", "make it again"
-                )
+                problem = f"line {reader.line_num} is cut off"
+                raise TraceFormatError(opened.path, problem, "make it again")
             quotes, width = 0, len(row)
             yield reader.line_num, row if line.endswith("\n") else UnfinishedRow(row)
     except csv.Error as error:
-        raise TraceFormatError(
-            opened.path, f"is no CSV ({error}, line {reader.line_num})", "make it again"
-        ) from None
+        problem = f"is no CSV ({error}, line {reader.line_num})"
+        raise TraceFormatError(opened.path, problem, "make it again") from None
 
 
 def encoding_of(head: bytes) -> str | None:

@@ -20,15 +20,8 @@ import numpy as np
 from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
+from tracelens_ext.readers import source as given
 from tracelens_ext.readers.builder import distinct_rows
-from tracelens_ext.readers.source import (
-    RECORD,
-    SQLITE_MAGIC,
-    ByteSource,
-    Readable,
-    in_a_line,
-    refuse_members,
-)
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
@@ -61,7 +54,7 @@ def read_document(
         return json_records.from_document(members, path, reading)
     events = members.get("traceEvents")
     if not isinstance(events, list):
-        raise refuse_members(path, map(str, members))
+        raise given.refuse_members(path, map(str, members))
     others = {key: value for key, value in members.items() if key != "traceEvents"}
     trace = with_directions(reader.from_events(events, others, path))
     refuse_trace(trace)
@@ -69,7 +62,7 @@ def read_document(
 
 
 def read_file(
-    source: str | os.PathLike[str] | Readable,
+    source: str | os.PathLike[str] | given.Readable,
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | None = None,
     registry: PluginRegistry | None = None,
@@ -85,7 +78,7 @@ def read_file(
     """
     registry = registry or default_registry()
     readers = offered_readers(registry)
-    with ByteSource(source, progress, cache, reading) as opened:
+    with given.ByteSource(source, progress, cache, reading) as opened:
         head = opened.peek(HEAD_BYTES)
         for each in readers:
             if each.plugin.own is not own:
@@ -99,11 +92,11 @@ def read_file(
                     if not isinstance(found, Mapping | Trace):
                         problem = f"{each.item.name}: {type(found).__name__} is no trace"
                         raise PluginAnswerError(problem)
-            if recognised and isinstance(found, Mapping):
+            if isinstance(found, Mapping):
                 trace = read_document(found, opened.path, reading)
                 about = replace(trace.provenance, format="read by a plugin")
                 return replace(trace, provenance=about)
-            if recognised and isinstance(found, Trace):
+            if isinstance(found, Trace):
                 trace = with_directions(found)
                 trace = replace(trace, provenance=replace(trace.provenance, path=opened.path))
                 refuse_trace(trace)
@@ -112,7 +105,7 @@ def read_file(
                 return None
         if own and not readers:
             raise TraceFormatError(opened.path, "has no reader", "install tracelens-ext again")
-        if own and head.startswith(SQLITE_MAGIC):
+        if own and head.startswith(given.SQLITE_MAGIC):
             from tracelens_ext.readers.nsys import sqlite
 
             sqlite.read(opened)  # says which tables the database has
@@ -132,10 +125,9 @@ def is_recognised(path: Path, head: bytes) -> bool:
 
 
 def _check(reader: object) -> None:
-    if not callable(getattr(reader, "recognises", None)):
-        raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'recognises'")
-    if not any(callable(getattr(reader, name, None)) for name in ("read", "read_source")):
-        raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'read'")
+    for names in (("recognises",), ("read", "read_source")):
+        if not any(callable(getattr(reader, name, None)) for name in names):
+            raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method {names[0]!r}")
 
 
 _ARGUMENTS: Final = ("copy kind", "src kind", "dst kind")
@@ -171,8 +163,8 @@ _ENCODINGS = (
     ((b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"[\0\0\0", b"\0\0\0"), "UTF-32"),
     ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0", b"\0{", b"\0["), "UTF-16"),
 )
-#: First bytes of a file → what it is, and what to do; nothing but to give another file if empty.
-_MAGIC: tuple[tuple[bytes, str, str], ...] = (
+#: First bytes of a file, what it is, and what to do; nothing but to give another file if empty.
+_MAGIC = (
     (b"\x1f\x8b", "gzipped twice", "unpack it once with gunzip"),
     (b"PK\x03\x04", "a zip archive", _UNPACK),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it with `zstd -d`"),
@@ -217,23 +209,20 @@ def refuse_trace(trace: Trace) -> None:
         if count > _MOST_DEVICES:  # than any machine has; tables have rows for each
             problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
             raise TraceFormatError(path, problem, "give the traces one by one")
-    known = trace.rows_of(*(k for k in EventKind if k < EventKind.FLOW_START))
-    if len(known):
+    if trace.count_of(*(k for k in EventKind if k < EventKind.FLOW_START)):
         return
     if not trace.provenance.present:
         raise TraceFormatError(path, "holds no events", "record it again")
-    processes = [str(name) for name in trace.process_names.values()]
-    if any(name.startswith(("/device:", "/host:")) for name in processes):
+    if any(str(n).startswith(("/device:", "/host:")) for n in trace.process_names.values()):
         problem = "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host"
         remedy = "give the file that JAX wrote itself, of a run on a GPU"
         raise TraceFormatError(path, problem, remedy)
     if _LEGACY & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
-        raise TraceFormatError(path, f"{problem}, which is not supported", RECORD)
-    kinds = sorted({c for c in trace.categories if c})
-    listed = ", ".join(map(in_a_line, kinds[:5]))
-    shown = f"its events are of kinds {listed}" if kinds else "its events have no cat"
+        raise TraceFormatError(path, f"{problem}, which is not supported", given.RECORD)
+    listed = ", ".join(map(given.in_a_line, sorted({c for c in trace.categories if c})[:5]))
+    shown = f"its events are of kinds {listed}" if listed else "its events have no cat"
     what = "holds no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
         what = "is a Chrome trace of another tool"
-    raise TraceFormatError(path, f"{what} ({shown})", RECORD)
+    raise TraceFormatError(path, f"{what} ({shown})", given.RECORD)

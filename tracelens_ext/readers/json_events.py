@@ -16,12 +16,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Generator, Iterator, Sized
+from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.readers.lenient_json import IncompleteError, LenientText, WrongError, mend_bytes
+from tracelens_ext.readers import lenient_json as lenient
 from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
 
 if TYPE_CHECKING:
@@ -175,10 +176,9 @@ class EventStream(Generic[B]):
             part = self._rest[:window]
             last = self._at_end and len(part) == len(self._rest)
             text = part.decode("utf-8", "surrogateescape")
-            json = LenientText(text, exact=False, last=last)
             try:
-                value = self._next_value(json, text, self.place)
-            except IncompleteError:
+                value, end = self._next_value(text, lenient.mend_text(text), 0, self.place, last)
+            except lenient.IncompleteError:
                 if last:
                     self._cut_off()
                 if window >= _MOST_EVENT_BYTES:
@@ -188,7 +188,7 @@ class EventStream(Generic[B]):
                     self._rest += self._read(max(min(_MEMBER_BYTES, self._slice_bytes), len(part)))
                 window *= 2
                 continue
-            self._rest = self._rest[_bytes_in(text[: json.used]) :]
+            self._rest = self._rest[lenient.bytes_before(text, end) :]
             return value
 
     def _read(self, size: int) -> bytes:
@@ -298,15 +298,9 @@ class EventStream(Generic[B]):
 
         Returns how many bytes in the brackets they took, and whether the array ended after them.
         """
-        mended = text
-        while True:
-            try:
-                yield self._decoder.decode(mended)
-            except REFUSED:
-                if (again := mend_bytes(mended)) is mended:
-                    break
-                mended = again
-            else:
+        for mend in (bytes, lenient.mend_bytes):
+            with suppress(*REFUSED):
+                yield self._decoder.decode(mend(text))
                 return len(text) - 2, False
         body = text[1:-1]
         middle = self._last_cut(body, len(body) // 2) if len(body) > _SMALL else None
@@ -323,37 +317,43 @@ class EventStream(Generic[B]):
 
     def _walk(self, body: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
         """As `_slice`, one event at a time, with a lenient decoder; up to what is no JSON."""
-        text = body.decode("utf-8", "surrogateescape")
-        json = LenientText(text, exact=True, last=self._at_end)
+        given = body.decode("utf-8", "surrogateescape")
+        text, at = lenient.mend_text(given), 0
         ended = stopped = False
         while not (ended or stopped):
             values: list[object] = []
-            start = end = json.position
-            while len(values) < _EVENTS_AT_ONCE and not (ended := json.ends_array()):
+            start = end = lenient.after_gap(text, at)
+            while len(values) < _EVENTS_AT_ONCE:
+                if ended := text.startswith("]", begin := lenient.after_gap(text, at)):
+                    at = begin + 1
+                    break
                 try:
-                    values.append(self._next_value(json, text, base))
-                except IncompleteError:
+                    value, at = self._next_value(given, text, at, base)
+                except lenient.IncompleteError:
                     stopped = True
                     break
                 except TraceFormatError as error:
                     self._broken, ended = error, True
                     break
-                end = json.position
+                values.append(value)
+                end = at
             try:  # quickly, if none is odd
-                batch = self._decoder.decode(f"[{json.between(start, end)}]".encode())
+                batch = self._decoder.decode(f"[{text[start:end]}]".encode())
             except REFUSED:
                 batch = self._decoder.repair(values)
             yield batch
-        return _bytes_in(text[: json.used]), ended
+        return lenient.bytes_before(given, at), ended
 
-    def _next_value(self, json: LenientText, text: str, base: int) -> object:
+    def _next_value(
+        self, given: str, text: str, at: int, base: int, last: bool | None = None
+    ) -> tuple[object, int]:
+        """The next value of `text`, which was mended, and its end; refused where it is no JSON."""
+        exact, last = last is None, self._at_end if last is None else last
         try:
-            return json.value()
-        except WrongError as error:
-            place = ""
-            if error.position is not None:
-                place = f" at byte {base + _bytes_in(text[: error.position]):,}"
-            self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
+            return lenient.value_at(text, at, exact=exact, last=last)
+        except lenient.WrongError as error:
+            place = base + lenient.bytes_before(given, error.position)
+            self._refuse(error.problem.format(place=f" at byte {place:,}"), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
         if self._source.compressed and not self._source.reading.salvage:
@@ -363,7 +363,3 @@ class EventStream(Generic[B]):
     def _cut_off(self) -> NoReturn:
         problem = f"the JSON ends in the middle, after {self._count:,} events"
         raise TraceCutOffError(self._source.path, problem, AGAIN) from None
-
-
-def _bytes_in(text: str) -> int:
-    return len(text.encode("utf-8", "surrogateescape"))

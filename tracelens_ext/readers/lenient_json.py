@@ -22,7 +22,6 @@ _UNFINISHED = re.compile(
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _NUMBER = "0123456789.eE+-"
 _NUMBER_TO_THE_END = re.compile(r"[0-9.eE+-]*\Z")
-_GAP_CHARACTERS = ", \t\r\n"
 _GAP = re.compile(r"[\s,]*")
 
 
@@ -39,70 +38,43 @@ class IncompleteError(Exception):
 class WrongError(Exception):
     """The text is no JSON, whatever follows; `{place}` in the problem is where."""
 
-    def __init__(self, problem: str, position: int | None = None) -> None:
+    def __init__(self, problem: str, position: int = 0) -> None:
         self.problem, self.position = problem, position
         super().__init__(problem)
 
 
-class LenientText:
-    """A text of which values are decoded, numbers as `Number`s if `exact`; `last`: it ends here.
+_EXACT = json.JSONDecoder(strict=False, parse_float=Number, parse_int=Number)
+_USUAL = json.JSONDecoder(strict=False)
 
-    `position` is how much of the mended text is decoded so far, in characters.
+
+def after_gap(text: str, at: int) -> int:
+    """Where the next value begins."""
+    return _GAP.match(text, at).end()  # type: ignore[union-attr]  # it matches any text
+
+
+def value_at(text: str, at: int, *, exact: bool, last: bool) -> tuple[object, int]:
+    """The next value of mended text, and where it ends; numbers are `Number`s if `exact`.
+
+    Raises IncompleteError if more text may complete it, of which there is none if `last`, and
+    WrongError.
     """
-
-    def __init__(self, text: str, *, exact: bool, last: bool) -> None:
-        self._given, self._text, self._last = text, mend_text(text), last
-        kind = Number if exact else None
-        self._json = json.JSONDecoder(strict=False, parse_float=kind, parse_int=kind)
-        self.position = 0
-
-    @property
-    def used(self) -> int:
-        """How much of the text was decoded so far, in characters."""
-        return length_before(self._given, self.position)
-
-    def between(self, start: int, end: int) -> str:
-        """The mended text of the values between two `position`s."""
-        return self._text[start:end].lstrip(_GAP_CHARACTERS)
-
-    def ends_array(self) -> bool:
-        """Whether the next character closes an array; it is consumed then."""
-        start = self._after_gap()
-        if not self._text.startswith("]", start):
-            return False
-        self.position = start + 1
-        return True
-
-    def value(self) -> object:
-        """Decode the next value after a gap; IncompleteError if more text may complete it."""
-        try:
-            value, end = self._json.raw_decode(self._text, self._after_gap())
-        except json.JSONDecodeError as error:
-            if self._may_go_on(error):
-                raise IncompleteError from None
-            position = length_before(self._given, error.pos)
-            raise WrongError(f"is not valid JSON{{place}} ({error.msg})", position) from None
-        except RecursionError:
-            raise WrongError("is nested too deeply to be a trace") from None
-        except ValueError:  # Python refuses integers of thousands of digits
-            raise WrongError("holds a number that is too long") from None
-        in_number = self._text[end - 1] in _NUMBER and _NUMBER_TO_THE_END.match(self._text, end)
-        if in_number and (end < len(self._text) or not self._last):
-            raise IncompleteError  # its other digits follow, or are cut off
-        self.position = end
-        return value
-
-    def _after_gap(self) -> int:
-        gap = _GAP.match(self._text, self.position)
-        return gap.end() if gap else self.position
-
-    def _may_go_on(self, error: json.JSONDecodeError) -> bool:
-        """Whether more text might mend an error: it is at the end, or as good as there."""
-        if error.msg.startswith("Unterminated string"):
-            return True
-        if self._last:
-            return bool(_UNFINISHED.match(self._text, error.pos))
-        return error.pos >= len(self._text) - _END_MARGIN
+    try:
+        value, end = (_EXACT if exact else _USUAL).raw_decode(text, after_gap(text, at))
+    except json.JSONDecodeError as error:
+        at_end = error.pos >= len(text) - _END_MARGIN
+        if last:
+            at_end = _UNFINISHED.match(text, error.pos) is not None
+        if at_end or error.msg.startswith("Unterminated string"):
+            raise IncompleteError from None
+        raise WrongError(f"is not valid JSON{{place}} ({error.msg})", error.pos) from None
+    except RecursionError:
+        raise WrongError("is nested too deeply to be a trace") from None
+    except ValueError:  # Python refuses integers of thousands of digits
+        raise WrongError("holds a number that is too long") from None
+    in_number = text[end - 1] in _NUMBER and _NUMBER_TO_THE_END.match(text, end)
+    if in_number and (end < len(text) or not last):
+        raise IncompleteError  # its other digits follow, or are cut off
+    return value, end
 
 
 def mend_bytes(text: bytes) -> bytes:
@@ -126,3 +98,8 @@ def length_before(text: str, mended_length: int) -> int:
             break
         added += found[1] is None
     return mended_length - added
+
+
+def bytes_before(text: str, mended_length: int) -> int:
+    """Likewise, in bytes."""
+    return len(text[: length_before(text, mended_length)].encode("utf-8", "surrogateescape"))

@@ -12,14 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tracelens_ext.errors import (
-    TraceCutOffError,
-    TraceError,
-    TraceFormatError,
-    TraceNotFoundError,
-    TraceTooLargeError,
-)
-from tracelens_ext.readers.ahead import DAMAGE, GZIP, Gunzip, ReadAhead, threads_for
+from tracelens_ext import errors
+from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.processes import cores
+from tracelens_ext.readers import ahead
+from tracelens_ext.readers.ahead import Gunzip, ReadAhead
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
@@ -36,6 +33,8 @@ AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
 _LOOKED_AT = 1 << 16
+#: More threads would wait for the one that cuts slices and takes over what became of them.
+_MOST_THREADS = 8
 _AN_EVENT = re.compile(rb'"ph"\s*:\s*"[^{}]*(?:\{[^{}]*\}[^{}]*)?\}')
 
 
@@ -76,7 +75,9 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            file = _binary(source)
+            file = io.BufferedReader(_Encoded(source))
+            if isinstance(own := getattr(source, "buffer", source), io.BufferedReader):
+                file = own  # of a text file: the reader decodes by itself
         self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None
@@ -84,10 +85,10 @@ class ByteSource:
         self.cut_off = False
         self.bytes_read = self._unpacked = 0
         self._bytes: io.BufferedReader | Gunzip | ReadAhead = file
-        self._gunzip_errors = DAMAGE  # of a file too that its owner unpacks
+        self._gunzip_errors = ahead.DAMAGE  # of a file too that its owner unpacks
         try:
             with self._explained():
-                self.compressed = file.peek(2).startswith(GZIP)
+                self.compressed = file.peek(2).startswith(ahead.GZIP)
             if self.compressed:
                 unpacked = Gunzip(file, thorough=reading.salvage)
                 self._bytes, self._gunzip_errors = unpacked, unpacked.errors
@@ -110,15 +111,14 @@ class ByteSource:
         piece = self._filled(piece, size)
         try:
             self._check_size(self.bytes_read + len(piece))
-        except TraceTooLargeError:
+        except errors.TraceTooLargeError:
             self._ahead = piece + self._ahead
             raise
         self.bytes_read += len(piece)
         if self.progress is not None:
-            try:
+            position = self.bytes_read
+            with suppress(OSError, ValueError):
                 position = self._opened.tell()
-            except (OSError, ValueError):
-                position = self.bytes_read
             self.progress(position, self.size)
         return piece
 
@@ -133,32 +133,22 @@ class ByteSource:
 
     def _filled(self, piece: bytes, size: int) -> bytes:
         """A piece made as long as `size`, if there is so much; an error waits until it is empty."""
-        while len(piece) < size:
+        while len(piece) < size and self._error is None:
             try:
-                more = self._more(size - len(piece))
-            except TraceError:
-                if not piece:
-                    raise
-                break
-            if not more:
-                break
-            piece += more
-        return piece
-
-    def _more(self, size: int) -> bytes:
-        """Up to `size` further bytes of the file; after an error, always that error."""
-        if self._error is not None:
-            raise self._error
-        try:
-            with self._explained():
-                piece = self._bytes.read(size)
-        except TraceError as error:
-            if not (self.reading.salvage and isinstance(error, TraceCutOffError)):
+                with self._explained():
+                    more = self._bytes.read(size - len(piece))
+            except TraceError as error:
+                if self.reading.salvage and isinstance(error, TraceCutOffError):
+                    self.damage = error
+                    break
                 self._error = error
-                raise
-            self.damage = error
-            return b""
-        self._unpacked += len(piece)
+            else:
+                if not more:
+                    break
+                self._unpacked += len(more)
+                piece += more
+        if self._error is not None and not piece:
+            raise self._error
         return piece
 
     def _check_size(self, size: int) -> None:
@@ -172,7 +162,7 @@ class ByteSource:
             verb = "unpacks to" if self.compressed else "holds"
             problem = f"{verb} more than {size_text(limit)} of text{why}"
             remedy = "if you trust it, allow more with --max-bytes"
-            raise TraceTooLargeError(self.path, problem, remedy)
+            raise errors.TraceTooLargeError(self.path, problem, remedy)
 
     def file_or_bytes(self) -> Path | bytes:
         """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
@@ -203,17 +193,17 @@ class ByteSource:
                         remedy = f"{AGAIN}, or {SALVAGE}"
             raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
-            raise TraceFormatError(
-                self.path, "is no UTF-8 text", "open the file in binary mode"
-            ) from None
+            remedy = "open the file in binary mode"
+            raise TraceFormatError(self.path, "is no UTF-8 text", remedy) from None
         except OSError as error:
-            raise TraceNotFoundError(
-                self.path, f"cannot be read ({error.strerror or error})", "check the file"
-            ) from None
+            problem = f"cannot be read ({error.strerror or error})"
+            raise TraceNotFoundError(self.path, problem, "check the file") from None
 
     def threads(self) -> int:
         """How many threads may read ahead; 0 if the file is small or there is one core for it."""
-        return threads_for(self.size, self.reading.jobs, compressed=self.compressed)
+        count = min(self.reading.jobs or cores(), _MOST_THREADS)
+        size = ahead.text_bytes(self.size or 0, compressed=self.compressed)
+        return 0 if size < ahead.WORTHWHILE_BYTES or count < 2 else count
 
     def close(self) -> None:
         """Close the file if this object opened it."""
@@ -261,14 +251,6 @@ class _AsOpened(io.FileIO):
         return count
 
 
-def _binary(file: Readable) -> io.BufferedReader:
-    if isinstance(file, io.BufferedReader):
-        return file
-    if isinstance(buffer := getattr(file, "buffer", None), io.BufferedReader):
-        return buffer  # of a text file: the reader decodes by itself
-    return io.BufferedReader(_Encoded(file))
-
-
 class _Encoded(io.RawIOBase):
     """An open file of either sort as raw bytes."""
 
@@ -289,9 +271,7 @@ class _Encoded(io.RawIOBase):
         return count
 
 
-def salvage_notes(
-    source: ByteSource, damage: TraceError | None, place: int, events: int
-) -> list[str]:
+def salvage_notes(source: ByteSource, damage: TraceError | None, at: int, events: int) -> list[str]:
     """The note on damage at a byte of the text, if there is any; raised if nothing is salvaged."""
     from tracelens_ext.trace import SALVAGED
 
@@ -306,8 +286,8 @@ def salvage_notes(
     if source.compressed or total is None:
         source.drain()
         total = source.bytes_read
-    lost = max(total - place, 0)
-    about = round(lost * events / max(place, 1))
+    lost = max(total - at, 0)
+    about = round(lost * events / max(at, 1))
     said = [f"the last {lost:,} bytes (room for about {about:,} events) are lost"] if lost else []
     if source.damage is not None or isinstance(damage, TraceCutOffError):  # there may be more
         if lost and source.damage is not None:
@@ -315,7 +295,7 @@ def salvage_notes(
         said.append("whatever the file held beyond is lost")
         if source.damage is not None and not source.cut_off:
             said[-1] += ", and values before it may be wrong where the gzip stream is damaged"
-    before = f"all {events:,} events before byte {place:,} of the text are here"
+    before = f"all {events:,} events before byte {at:,} of the text are here"
     said = said or ["nothing but the end of the document is lost"]
     return [f"{SALVAGED}({damage.problem}): {'; '.join([before, *said])}."]
 

@@ -64,9 +64,8 @@ class Database:
                 raise
         if not self._is_ours():
             self.close()
-            names = sorted(self.tables)
-            shown = one_line(", ".join(names[:5])) + (" …" if len(names) > 5 else "")
-            has = f"its tables: {shown}" if names else "it has no tables"
+            shown = one_line(", ".join(sorted(self.tables)[:5])) + " …" * (len(self.tables) > 5)
+            has = f"its tables: {shown}" if self.tables else "it has no tables"
             problem = f"is an SQLite database, but no {self.format} ({has})"
             raise OtherDatabaseError(self.path, problem, self.remedy)
 
@@ -144,13 +143,11 @@ class Database:
         """How many rows a table has; 0 for one that is not there."""
         return sum(int(count) for [(count,)] in self._rows(table, ["count(*)"]))
 
-    def _rows(
-        self, table: str, expressions: list[str], rest: str = ""
-    ) -> Iterator[list[tuple[Any, ...]]]:
+    def _rows(self, table: str, wanted: list[str], rest: str = "") -> Iterator[list[Any]]:
         """What a query answers, a batch at a time in the table's order, whatever its indices."""
         if table not in self.tables:
             return
-        query = f"SELECT {', '.join(expressions)} FROM {_quoted(table)} NOT INDEXED{rest}"  # noqa: S608  # quoted
+        query = f"SELECT {', '.join(wanted)} FROM {_quoted(table)} NOT INDEXED{rest}"  # noqa: S608  # quoted
         with self._explained():
             cursor = self._connection.execute(query)
         done = 0
@@ -215,8 +212,7 @@ _WHOLE = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
 
 
 def _quoted(name: str) -> str:
-    doubled = name.replace('"', '""')
-    return f'"{doubled}"'
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _text(value: bytes) -> str:

@@ -9,7 +9,7 @@ Two stretches are alike when most of their kernels are the same, and both or nei
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.readers.builder import Interner
 from tracelens_ext.serving.steps import Steps
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Float64Array, Int64Array
 from tracelens_ext.work.busy_time import BusyTime
@@ -35,6 +36,7 @@ _NEARLY: Final = 0.75
 _ODD_BEYOND, _ODD_AT_LEAST, _ODD_AMONG = 3, 0.05, 5
 _MOST_EVENTS: Final = 20_000  # of a step; more are no pass through a model
 _MOST_NAMES: Final = 256  # that are tried, the most frequent ones
+_Cut = tuple[int, int]  # first, and one past the last place
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +65,9 @@ def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
         bounds = repeating_block(work.name[events[0]], attention[events[0]])
         if not bounds:
             continue
-        begin, end = (np.array(each, dtype=np.int64) for each in zip(*bounds, strict=True))
-        kinds: dict[bytes, int] = {}
-        kind = [
-            kinds.setdefault(work.name[events[0, a:b]].tobytes(), len(kinds)) for a, b in bounds
-        ]
+        begin, end = np.array(bounds, dtype=np.int64).T
+        kinds: Interner[bytes] = Interner()
+        kind = np.array([kinds[work.name[events[0, a:b]].tobytes()] for a, b in bounds])
         # Busy time and span of each layer of each step.
         shape = len(events), len(bounds)
         owner = np.full(events.shape, NONE, dtype=np.int64)
@@ -78,8 +78,7 @@ def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
         busy = BusyTime(work.start[events].ravel(), work.end[events].ravel())
         busy_ns = busy.by_owner(owner.ravel(), span.size).reshape(shape)
         of_phase = int((steps.phase == number).sum())
-        kinds_of = np.array(kind)
-        found.append(PhaseLayers(phase, of_phase, events, begin, end, kinds_of, busy_ns, span))
+        found.append(PhaseLayers(phase, of_phase, events, begin, end, kind, busy_ns, span))
     return found
 
 
@@ -91,18 +90,14 @@ def _common_steps(work: GpuWork, steps: Steps, mine: Int64Array) -> Int64Array |
     mine = mine[lane == sums(lane, work.duration[mine], int(lane.max()) + 1).argmax()]
     mine = mine[np.lexsort((work.start[mine], steps.of_gpu[mine]))]
     cuts = np.flatnonzero(np.diff(steps.of_gpu[mine])) + 1
-    by_order: dict[bytes, list[Int64Array]] = {}
+    by_order: defaultdict[bytes, list[Int64Array]] = defaultdict(list)
     for events in np.split(mine, cuts):
-        by_order.setdefault(work.name[events].tobytes(), []).append(events)
-    longest = max(
-        by_order.values(), key=lambda each: int(work.duration[np.concatenate(each)].sum())
-    )
+        by_order[work.name[events].tobytes()].append(events)
+    longest = max(by_order.values(), key=lambda of: int(work.duration[np.concatenate(of)].sum()))
     return np.stack(longest) if len(longest[0]) <= _MOST_EVENTS else None
 
 
-def repeating_block(
-    names: Sequence[int] | Int64Array, attention: BoolArray
-) -> list[tuple[int, int]]:
+def repeating_block(names: Sequence[int] | Int64Array, attention: BoolArray) -> list[_Cut]:
     """The stretches of a sequence of names that repeat: first and one past the last place.
 
     At least two that follow one another; empty where nothing repeats.
@@ -122,10 +117,8 @@ def repeating_block(
         return []
     # Pairs of layers are as alike as layers, so that the smaller stretches are the layers.
     enough = _NEARLY * max(size for size, *_ in found)
-    *_, begin = max(
-        (each for each in found if each[0] >= enough),
-        key=lambda each: (each[1], each[0], -int(each[2][0])),
-    )
+    among = (each for each in found if each[0] >= enough)
+    *_, begin = max(among, key=lambda each: (each[1], each[0], -int(each[2][0])))
     return _bounds(codes, begin - _shared_before(codes, begin))
 
 
@@ -139,37 +132,30 @@ def _shared_before(codes: Int64Array, marks: Int64Array) -> int:
     return before
 
 
-def _alike(
-    codes: Int64Array, attention: BoolArray, begin: Int64Array
-) -> tuple[BoolArray, Int64Array]:
+def _alike(codes: Int64Array, attention: BoolArray, at: Int64Array) -> tuple[BoolArray, Int64Array]:
     """Which stretches are like the main one, and how long each is.
 
     The last one is taken to be as long as the main one.
     """
-    cuts = list(pairwise(begin.tolist()))
+    cuts = list(pairwise(at.tolist()))
     counts = Counter(codes[a:b].tobytes() for a, b in cuts)
-    first, last = max(
-        cuts,
-        key=lambda cut: counts[codes[slice(*cut)].tobytes()] * (cut[1] - cut[0]),
-        default=(0, 0),
-    )
+    size = ((counts[codes[a:b].tobytes()] * (b - a), -number) for number, (a, b) in enumerate(cuts))
+    first, last = cuts[-max(size)[1]] if cuts else (0, 0)
     if last - first < 2:  # a kernel that follows itself is no layer
-        return np.zeros(len(begin), dtype=bool), begin
-    cuts.append((int(begin[-1]), min(int(begin[-1]) + last - first, len(codes))))
+        return np.zeros(len(at), dtype=bool), at
+    cuts.append((int(at[-1]), min(int(at[-1]) + last - first, len(codes))))
     wanted, with_attention = Counter(codes[first:last].tolist()), attention[first:last].any()
     same: dict[bytes, bool] = {}
-    alike = []
     for a, b in cuts:
-        key = codes[a:b].tobytes()
-        if key not in same:
+        if (key := codes[a:b].tobytes()) not in same:
             shared = (Counter(codes[a:b].tolist()) & wanted).total()
             enough = shared >= _ALIKE * max(b - a, last - first)
             same[key] = bool(enough and attention[a:b].any() == with_attention)
-        alike.append(same[key])
-    return np.array(alike), np.array([b - a for a, b in cuts])
+    alike = np.array([same[codes[a:b].tobytes()] for a, b in cuts])
+    return alike, np.array([b - a for a, b in cuts])
 
 
-def _bounds(codes: Int64Array, begin: Int64Array) -> list[tuple[int, int]]:
+def _bounds(codes: Int64Array, begin: Int64Array) -> list[_Cut]:
     """First and one past the last place of each layer; the last ends where it differs from all."""
     cuts = list(pairwise(begin.tolist()))
     tail = codes[begin[-1] :]
@@ -185,41 +171,35 @@ def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     """A row a phase and layer, in order; columns as the sheet `layers`."""
     parts = []
     for found in find_layers(work, steps):
-        busy = found.busy_ns / NS_PER_US
-        parts.append(
-            pd.DataFrame(
-                {
-                    "phase": found.phase,
-                    "layer": np.arange(len(found.begin)),
-                    "kind": found.kind,
-                    "kernels": found.end - found.begin,
-                    "steps": len(busy),
-                    "busy_time_us": busy.mean(axis=0),
-                    "std_busy_time_us": busy.std(axis=0, ddof=1) if len(busy) > 1 else 0.0,
-                    "min_busy_time_us": busy.min(axis=0),
-                    "max_busy_time_us": busy.max(axis=0),
-                    "span_us": found.span_ns.mean(axis=0) / NS_PER_US,
-                    "odd": _odd(found.kind, busy.mean(axis=0)),
-                }
-            )
-        )
+        busy, layer = found.busy_ns / NS_PER_US, np.arange(len(found.begin))
+        mean = busy.mean(axis=0)
+        columns = {
+            "phase": found.phase,
+            "layer": layer,
+            "kind": found.kind,
+            "kernels": found.end - found.begin,
+            "steps": len(busy),
+            "busy_time_us": mean,
+            "std_busy_time_us": busy.std(axis=0, ddof=1) if len(busy) > 1 else 0.0,
+            "min_busy_time_us": busy.min(axis=0),
+            "max_busy_time_us": busy.max(axis=0),
+            "span_us": found.span_ns.mean(axis=0) / NS_PER_US,
+            "odd": _odd(found.kind, mean),
+        }
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
     """In what each layer is odd: its time among those of its kind, or its kernels."""
-    odd = [""] * len(kind)
-    counts = np.bincount(kind)
-    for number, count in enumerate(counts.tolist()):
-        those = np.flatnonzero(kind == number)
-        if count == 1 and counts.max() > 1:
-            odd[int(those[0])] = "kernels"
-        if count >= _ODD_AMONG:
-            away = np.abs(busy[those] - np.median(busy[those]))
-            least = _ODD_AT_LEAST * float(np.median(busy[those]))
-            for at in those[away > max(_ODD_BEYOND * float(np.median(away)), least)].tolist():
-                odd[at] = "time"
-    return odd
+    of_kind = pd.Series(busy).groupby(kind)
+    count, middle = of_kind.transform("size"), of_kind.transform("median")
+    away = (busy - middle).abs()
+    least = _ODD_BEYOND * away.groupby(kind).transform("median")
+    far = away > np.maximum(least, _ODD_AT_LEAST * middle)
+    alone = (count == 1) & (count.max() > 1)
+    odd = np.select([alone, far & (count >= _ODD_AMONG)], ["kernels", "time"], "")
+    return [str(word) for word in odd]
 
 
 def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
@@ -233,9 +213,8 @@ def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
         counts = np.bincount(found.kind)
         for number in np.flatnonzero(counts > min(1, counts.max() - 1)).tolist():
             those = np.flatnonzero(found.kind == number)
-            places = found.begin[those][:, None] + np.arange(
-                int(found.end[those[0]] - found.begin[those[0]])
-            )
+            length = int(found.end[those[0]] - found.begin[those[0]])
+            places = found.begin[those][:, None] + np.arange(length)
             events = found.events[:, places]  # step, layer, place
             first, time = events[0, 0], work.duration[events].mean(axis=(0, 1)) / NS_PER_US
             columns = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -107,13 +108,12 @@ def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
 
 def _told(steps: Steps) -> dict[str, Int64Array]:
     """Requests and tokens of each step."""
-    figures = {
-        f"{side}_{what}": [getattr(getattr(batch, side), what) for batch in steps.batch]
-        for what in ("requests", "tokens")
-        for side in ("context", "generation")
-    }
-    figures["tokens"] = [batch.tokens for batch in steps.batch]
-    return {name: np.array(each, dtype=np.int64) for name, each in figures.items()}
+    figures = (
+        *("context.requests", "generation.requests"),
+        *("context.tokens", "generation.tokens", "tokens"),
+    )
+    told = {each: np.array([*map(attrgetter(each), steps.batch)], np.int64) for each in figures}
+    return {name.replace(".", "_"): each for name, each in told.items()}
 
 
 def _idle(work: GpuWork, steps: Steps) -> Int64Array:
@@ -121,8 +121,7 @@ def _idle(work: GpuWork, steps: Steps) -> Int64Array:
     classified, count = classify_gaps(work, "device"), len(steps.labels)
     pieces = classified.within
     cell = pieces.cause * count + steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
-    ns = sums(cell, pieces.end - pieces.start, len(CAUSES) * count)
-    return ns.reshape(len(CAUSES), count)
+    return sums(cell, pieces.end - pieces.start, len(CAUSES) * count).reshape(-1, count)
 
 
 def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
@@ -151,15 +150,13 @@ def _categories(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
         return {}
     labels, count = work.categories.labels, len(steps.labels)
     cell = work.categories.code.astype(np.int64) * count + steps.phase_of_gpu
-    ns = sums(cell[work.counted], work.duration[work.counted], len(labels) * count)
-    table = ns.reshape(len(labels), count)
+    mine = work.counted
+    table = sums(cell[mine], work.duration[mine], len(labels) * count).reshape(-1, count)
     order = np.argsort(-table.sum(axis=1), kind="stable")
-    columns = {
-        f"{share}_%": percent(
-            table[[bool(pattern.search(n)) for n in labels]].sum(axis=0), table.sum(axis=0)
-        )
-        for share, pattern in _SHARES.items()
-    }
+    columns = {}
+    for share, pattern in _SHARES.items():
+        those = [bool(pattern.search(name)) for name in labels]
+        columns[f"{share}_%"] = percent(table[those].sum(axis=0), table.sum(axis=0))
     times = {f"{labels[i]}_time_ms": table[i] / NS_PER_MS for i in order.tolist() if table[i].any()}
     return columns | times
 

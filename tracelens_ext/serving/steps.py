@@ -24,16 +24,8 @@ import numpy as np
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.iterations import engine_frames
-from tracelens_ext.serving.annotations import (
-    DECODE,
-    DIFFUSION,
-    MIXED,
-    OTHER,
-    PREFILL,
-    Batch,
-    Group,
-    parse_annotation,
-)
+from tracelens_ext.serving import annotations as said
+from tracelens_ext.serving.annotations import Batch, Group
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.tree import CallTree
@@ -42,10 +34,8 @@ from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import UserPattern
 
 #: The order in which tables show phases; those of the user follow.
-ORDER: Final = (PREFILL, DECODE, MIXED, DIFFUSION)
-_ON_GPU: Final = (
-    "Steps are annotated on the GPU alone: work belongs to that during which it started."
-)
+ORDER: Final = (said.PREFILL, said.DECODE, said.MIXED, said.DIFFUSION)
+_ON_GPU = "Steps are annotated on the GPU alone: work belongs to that during which it started."
 #: A phase and a regular expression for its annotations.
 OwnPhase = tuple[str, str]
 
@@ -84,7 +74,7 @@ class Steps:
     @property
     def labels(self) -> list[str]:
         """What `phase_of_gpu` stands for."""
-        return [*self.phases, OTHER]
+        return [*self.phases, said.OTHER]
 
 
 def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
@@ -94,8 +84,8 @@ def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
         name, equals, pattern = text.partition("=")
         if not (name.strip() and equals and pattern):
             raise UsageError(f"--phase {text!r}: expected NAME=REGEX, such as 'draft=propose_'")
-        if name.strip() == OTHER:
-            raise UsageError(f"--phase {text!r}: {OTHER!r} is what lies outside of all steps")
+        if name.strip() == said.OTHER:
+            raise UsageError(f"--phase {text!r}: {said.OTHER!r} is what lies outside of all steps")
         UserPattern(pattern, "--phase")
         found.append((name.strip(), pattern))
     return tuple(found)
@@ -109,10 +99,11 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     the GPU has annotations, to the one during which it started on its device. Phases of the user's
     `own` win over those of engines.
     """
-    trace = tree.trace
+    trace, patterns = tree.trace, [(phase, UserPattern(text, "--phase")) for phase, text in own]
     for kind in (EventKind.USER_ANNOTATION, EventKind.GPU_ANNOTATION):
         rows = trace.rows_of(kind)
-        batch_of = _batches(trace, np.unique(trace.name[rows]), own)
+        every = ((c, _told(trace.names[c], patterns)) for c in np.unique(trace.name[rows]).tolist())
+        batch_of = {code: told for code, told in every if told is not None}
         rows = rows[np.isin(trace.name[rows], list(batch_of))]
         if len(rows):
             break
@@ -127,22 +118,17 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     # annotation of its own.
     begins &= ~_goes_on(begins, thread, start, end, end - int(NS_PER_US))
     if on_gpu:
-        name = trace.name[rows].astype(np.int64)
-        key = thread * (len(trace.names) + 1) + name
+        key = thread * (len(trace.names) + 1) + trace.name[rows]
         begins &= ~_goes_on(begins, key, start, end, np.zeros_like(end))
     step = np.cumsum(begins) - 1
     first = np.flatnonzero(np.diff(step, prepend=-1))
     codes = trace.name[rows].tolist()
     told = np.array([batch_of[code][0] for code in codes], dtype=np.int64)
     most = np.lexsort((-told, step))[first].tolist()  # the first of those that tell most
-    return steps_at(
-        tree,
-        [trace.names[codes[at]] for at in most],
-        [batch_of[codes[at]][1] for at in most],
-        (thread[first], start[first], np.maximum.reduceat(end, first) if len(first) else end),
-        _ON_GPU if on_gpu else "",
-        on_gpu=on_gpu,
-    )
+    names = [trace.names[codes[at]] for at in most]
+    batches = [batch_of[codes[at]][1] for at in most]
+    where = thread[first], start[first], np.maximum.reduceat(end, first) if len(first) else end
+    return _steps_at(tree, names, batches, where, _ON_GPU if on_gpu else "")
 
 
 def _goes_on(
@@ -157,21 +143,15 @@ def _goes_on(
     return result
 
 
-def steps_at(
-    tree: CallTree,
-    names: list[str],
-    batches: list[Batch],
-    where: tuple[Int64Array, Int64Array, Int64Array],
-    note: str = "",
-    *,
-    on_gpu: bool = False,
+def _steps_at(
+    tree: CallTree, names: list[str], batches: list[Batch], where: Sequence[Int64Array], note: str
 ) -> Steps:
     """Steps at these places, with the GPU work that each launched; k names and batches.
 
     `where` is thread, start and end of each, by thread and start, none within another, each (k,).
-    With `on_gpu` they are times of devices, whose numbers among processes stand for threads.
+    Of steps on the GPU they are times of devices, whose numbers among processes stand for threads.
     """
-    trace, (thread, start, end) = tree.trace, where
+    trace, (thread, start, end), on_gpu = tree.trace, where, note == _ON_GPU
     of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)
     if len(names):
         asked = np.ones(len(of_gpu), dtype=bool) if on_gpu else tree.linked
@@ -183,27 +163,17 @@ def steps_at(
     return Steps(names, batches, thread, start, end, of_gpu, note)
 
 
-def _batches(
-    trace: Trace, codes: Int64Array, own: tuple[OwnPhase, ...]
-) -> dict[int, tuple[int, Batch]]:
-    """How much each name of a step tells, and what; those of the user tell most."""
-    patterns = [(phase, UserPattern(pattern, "--phase")) for phase, pattern in own]
-    found: dict[int, tuple[int, Batch]] = {}
-    for code in codes.tolist():
-        name = trace.names[code]
-        batch = parse_annotation(name)
-        phase = next((phase for phase, pattern in patterns if pattern.search(name)), None)
-        if phase is not None:
-            batch = replace(batch or Batch(phase), phase=phase)
-        if batch is not None:
-            found[code] = 8 * (phase is not None) + batch.detail, batch
-    return found
+def _told(name: str, own: Sequence[tuple[str, UserPattern]]) -> tuple[int, Batch] | None:
+    """How much a name tells of a step, and what; None of another. Those of the user tell most."""
+    batch = said.parse_annotation(name)
+    phase = next((phase for phase, pattern in own if pattern.search(name)), None)
+    if phase is not None:
+        batch = replace(batch or Batch(phase), phase=phase)
+    return None if batch is None else (8 * (phase is not None) + batch.detail, batch)
 
 
 _EMBEDDING: Final = "aten::embedding"
-_ATTENTION: Final = re.compile(
-    r"scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_", re.IGNORECASE
-)
+_ATTENTION: Final = re.compile(r"(?i)scaled_dot_product|attention|flash_attn|varlen_fwd|fmha|mha_")
 _BACKWARD: Final = re.compile(r"autograd::engine|.*Backward\d*$|.*_backward$")
 _CONVOLUTION: Final = re.compile(r"aten::(?:_?convolution|conv[23]d|(?:cudnn|miopen)_convolution)")
 _OF_IMAGES: Final = 4  # sizes of what a convolution of images gets, at least
@@ -245,7 +215,7 @@ def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
         for i, one, last in zip(at.tolist(), thread.tolist(), end.tolist(), strict=True)
     ]
     names = [trace.name_of(row) for row in rows.tolist()]
-    return steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
+    return _steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
 
 
 @once_for_each
@@ -260,15 +230,14 @@ def infer_steps(tree: CallTree) -> Steps:
     end = np.append(np.where(same, start[1:], trace.span_ns + 1), trace.span_ns + 1)[: len(start)]
     batches = [starts[row] for row in rows.tolist()]
     names = [f"{batch.phase} (inferred)" for batch in batches]
-    return steps_at(tree, names, batches, (thread, start, end), HOW)
+    return _steps_at(tree, names, batches, (thread, start, end), HOW)
 
 
 def _starts(trace: Trace) -> dict[int, Batch]:
     """The operations that steps begin with, and what each computes."""
     rows = trace.rows_of(EventKind.CPU_OP)
     attention = rows[trace.named(trace.name[rows], _ATTENTION.search)]
-    training = trace.named(trace.name[rows], _BACKWARD.match).any()
-    if training or not len(attention):
+    if not len(attention) or trace.named(trace.name[rows], _BACKWARD.match).any():  # training
         return {}
     attention = attention[np.argsort(trace.ts[attention], kind="stable")]
     embeddings = rows[trace.named(trace.name[rows], _EMBEDDING.__eq__)].tolist()
@@ -296,8 +265,8 @@ def _batch(trace: Trace, row: int, indices: list[int], attention: Int64Array) ->
     if len(indices) != 1 or later == len(attention):
         return None
     first = int(attention[later])
-    kinds = _parsed(trace, "Input type", first)
-    for sizes, kind in zip(_sizes(trace, first), kinds, strict=False):
+    arguments = zip(_sizes(trace, first), _parsed(trace, "Input type", first), strict=False)
+    for sizes, kind in arguments:
         if kind in _WHOLE and len(sizes) == 1 and sizes[0] > 1:  # where sequences begin
             return _phase(sizes[0] - 1, indices[0])
     return None
@@ -324,16 +293,14 @@ def _phase(sequences: int, tokens: int) -> Batch | None:
     if not 0 < sequences <= tokens < 10**12:
         return None
     group = Group(sequences, tokens)
-    return Batch(DECODE, generation=group) if tokens == sequences else Batch(PREFILL, group)
+    decode = Batch(said.DECODE, generation=group)
+    return decode if tokens == sequences else Batch(said.PREFILL, group)
 
 
 def _sizes(trace: Trace, row: int) -> list[list[int]]:
     """The sizes of each argument; empty for what is no tensor."""
-    dims = _parsed(trace, "Input Dims", row)
-    return [
-        each if isinstance(each, list) and all(type(n) is int for n in each) else []
-        for each in dims
-    ]
+    dims = (each if isinstance(each, list) else [] for each in _parsed(trace, "Input Dims", row))
+    return [each if all(type(n) is int for n in each) else [] for each in dims]
 
 
 def _parsed(trace: Trace, argument: str, row: int) -> list[object]:

@@ -19,20 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.readers.kineto.schema import (
-    ARGUMENTS,
-    CATEGORIES,
-    FLOW_ID,
-    METADATA,
-    MISSING,
-    NO_TEXT,
-    PHASES,
-    PLAN,
-    Event,
-    kind_of,
-    parse_integers,
-    parse_nanoseconds,
-)
+from tracelens_ext.readers.kineto import schema
+from tracelens_ext.readers.kineto.schema import Event
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import EventKind, Int64Array
 
@@ -72,21 +60,21 @@ def slice_of(events: list[Event]) -> Slice:
     lanes: Interner[Lane] = Interner()
     names: Interner[str] = Interner()
     lane = lanes.codes([(e.ph, e.cat, e.pid, e.tid) for e in events], count)
-    kind = np.array([kind_of(phase, category) for phase, category, *_ in lanes], np.uint8)[lane]
+    kind = np.array([schema.kind_of(*about[:2]) for about in lanes], np.uint8)[lane]
     special: list[Special] = []
-    for row in np.flatnonzero(kind >= METADATA).tolist():
+    for row in np.flatnonzero(kind >= schema.METADATA).tolist():
         e = events[row]
         about = _decoded(e.args.name), _decoded(e.args.labels)
         special.append((int(kind[row]), e.name, e.pid, e.tid, *about))
     if special:
-        keep = np.flatnonzero(kind < METADATA)
+        keep = np.flatnonzero(kind < schema.METADATA)
         events = [events[row] for row in keep.tolist()]
         lane, kind = lane[keep], kind[keep]
     name = names.codes([e.name for e in events], len(events))
     words: Interner[bytes] = Interner()
     arguments = _arguments(events, kind, words)
-    ts = parse_nanoseconds([e.ts for e in events])
-    dur = parse_nanoseconds([e.dur for e in events])
+    ts = schema.parse_nanoseconds([e.ts for e in events])
+    dur = schema.parse_nanoseconds([e.dur for e in events])
     values = list(lanes), list(names), list(words)
     return Slice(count, special, *values, lane, name, kind, ts, dur, *arguments)
 
@@ -96,28 +84,27 @@ def _arguments(
 ) -> tuple[dict[str, _Piece], dict[str, _Piece]]:
     numbers: dict[str, list[_Piece]] = defaultdict(list)
     texts: dict[str, list[_Piece]] = defaultdict(list)
-    for plan in PLAN:
+    for plan in schema.PLAN:
         rows = np.flatnonzero(plan.wanted[kind])
         having = [events[row] for row in rows.tolist()]
         if not having:
             continue
         for name in plan.numbers:
-            of = attrgetter("id" if name == FLOW_ID else f"args.{ARGUMENTS[name]}")
-            numbers[name].append(_without_missing(rows, parse_integers([*map(of, having)])))
+            of = attrgetter("id" if name == schema.FLOW_ID else f"args.{schema.ARGUMENTS[name]}")
+            numbers[name].append(_without_missing(rows, schema.parse_integers([*map(of, having)])))
         for group in plan.texts:
-            first = ARGUMENTS[group[0]]
-            said = [i for i, e in enumerate(having) if getattr(e.args, first) is not NO_TEXT]
+            first = schema.ARGUMENTS[group[0]]
+            said = [i for i, e in enumerate(having) if getattr(e.args, first) is not schema.NO_TEXT]
             for name in group if said else ():
-                codes = words.codes(
-                    [bytes(getattr(having[i].args, ARGUMENTS[name])) for i in said], len(said)
-                )
+                of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
+                codes = words.codes([bytes(of(having[i])) for i in said], len(said))
                 there = (codes != words[b""]) & (codes != words[b"null"])
                 texts[name].append((rows[said][there], codes[there]))
     return _joined(numbers), _joined(texts)
 
 
 def _without_missing(rows: IntArray, values: Int64Array) -> _Piece:
-    there = values != MISSING
+    there = values != schema.MISSING
     return rows[there], values[there]
 
 
@@ -142,18 +129,18 @@ def _decoded(text: bytes) -> str:
 
 # The compiled reader.
 
-_PLACE = {name: place for place, name in enumerate((*ARGUMENTS, FLOW_ID))}
+_PLACE = {name: place for place, name in enumerate((*schema.ARGUMENTS, schema.FLOW_ID))}
 
 
 def native_schema(native: ModuleType) -> object:
     """What the compiled code looks for."""
     plans = []
-    for plan in PLAN:
+    for plan in schema.PLAN:
         numbers, *groups = (bytes(_PLACE[name] for name in g) for g in (plan.numbers, *plan.texts))
         plans.append((bytes(np.flatnonzero(plan.wanted).tolist()), numbers, groups))
-    words = [(list(codes), bytes(codes.values())) for codes in (CATEGORIES, PHASES)]
+    words = [(list(codes), bytes(codes.values())) for codes in (schema.CATEGORIES, schema.PHASES)]
     fields = list(Event.__struct_fields__)
-    return native.schema(fields, list(ARGUMENTS), *words, plans, int(EventKind.OTHER))
+    return native.schema(fields, list(schema.ARGUMENTS), *words, plans, int(EventKind.OTHER))
 
 
 def native_slice(answer: tuple[Any, ...]) -> Slice:
@@ -168,23 +155,22 @@ def native_slice(answer: tuple[Any, ...]) -> Slice:
     times = [np.frombuffer(each, np.int64) for each in (ts, dur)]
     for column in {column for column, *_ in odd}:
         places, tokens = zip(*(each[1:] for each in odd if each[0] == column), strict=True)
+        parse = schema.parse_nanoseconds if column < 0 else schema.parse_integers
         values = (times[column] if column < 0 else pieces[column][1]).copy()
+        values[list(places)] = parse(tokens)
         if column < 0:
             times[column] = values
-            values[list(places)] = parse_nanoseconds(tokens)
         else:
-            values[list(places)] = parse_integers(tokens)
             pieces[column] = _without_missing(pieces[column][0], values)
-    wanted = (plan for plan in PLAN if plan.wanted[np.flatnonzero(np.bincount(kinds))].any())
+    wanted = (plan for plan in schema.PLAN if plan.wanted[np.flatnonzero(np.bincount(kinds))].any())
     of_number = {n: [pieces[_PLACE[n]]] for plan in wanted for n in plan.numbers}
     of_text: dict[str, list[_Piece]] = defaultdict(list)
-    names_of_texts = (name for plan in PLAN for group in plan.texts for name in group)
+    names_of_texts = (name for plan in schema.PLAN for group in plan.texts for name in group)
     for argument, (rows, codes) in zip(names_of_texts, columns, strict=True):
         if rows:
             of_text[argument].append(_piece(rows, codes, np.int32))
     others: list[Special] = [
-        (at, event, *lanes[place][2:], *map(_decoded, about))
-        for at, place, event, *about in special
+        (at, event, *lanes[i][2:], *map(_decoded, about)) for at, i, event, *about in special
     ]
     codes = [np.frombuffer(each, np.int32) for each in (lane, name)]
     columns = (*codes, kinds, *times, _joined(of_number), _joined(of_text))

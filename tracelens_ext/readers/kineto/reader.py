@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from operator import index
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,12 +27,7 @@ from msgspec import Raw
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, EventStream
 from tracelens_ext.readers.kineto import compiled_reader
-from tracelens_ext.readers.kineto.columns import (
-    Slice,
-    native_schema,
-    native_slice,
-    slice_of,
-)
+from tracelens_ext.readers.kineto.columns import Slice, native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.source import ByteSource, refuse_members, salvage_notes
@@ -116,6 +112,15 @@ class KinetoColumns:
         texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
         builder.add(columns, found.numbers, texts)
 
+    def finish(
+        self, members: Mapping[str, object], path: str, size: int = 0, notes: Iterable[str] = ()
+    ) -> Trace:
+        """The trace of all that was taken over."""
+        devices, told = _devices(members.get("deviceProperties")), tuple(notes)
+        about: dict[str, Any] = {"path": path, "bytes_read": size, "notes": told}
+        about |= {"devices": devices, "metadata": members, "labels": self.labels}
+        return restored(self.builder.finish(format_name=FORMAT, **about))
+
 
 def text_of(value: object) -> str:
     """Any JSON value as clean text; bytes that were no UTF-8 become U+FFFD."""
@@ -168,7 +173,7 @@ def read(source: ByteSource) -> Trace:
     if not stream.found_events:
         raise refuse_members(source.path, stream.members)
     notes = salvage_notes(source, stream.damage, stream.place, columns.builder.present)
-    return _finish(columns, stream.members, source.path, source.bytes_read, tuple(notes))
+    return columns.finish(stream.members, source.path, source.bytes_read, notes)
 
 
 def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:
@@ -182,26 +187,7 @@ def from_events(events: Iterable[object], members: Mapping[str, object], path: s
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
             found = columns.repair(some)
         columns.take(found)
-    return _finish(columns, members, path, 0)
-
-
-def _finish(
-    columns: KinetoColumns,
-    members: Mapping[str, object],
-    path: str,
-    bytes_read: int,
-    notes: tuple[str, ...] = (),
-) -> Trace:
-    trace = columns.builder.finish(
-        devices=_devices(members.get("deviceProperties")),
-        metadata=members,
-        labels=columns.labels,
-        path=path,
-        format_name=FORMAT,
-        bytes_read=bytes_read,
-        notes=notes,
-    )
-    return restored(trace)
+    return columns.finish(members, path)
 
 
 def _number(value: object) -> int:
@@ -209,19 +195,14 @@ def _number(value: object) -> int:
 
 
 def _devices(properties: object) -> tuple[Device, ...]:
-    entries = properties if isinstance(properties, list) else []
-    return tuple(
-        Device(
-            entry["id"],
-            text_of(entry.get("name")),
-            units=_number(entry.get("numSms")),
-            warp=_number(entry.get("warpSize")),
-            memory_bytes=_number(entry.get("totalGlobalMem")),
-            capability=10 * _number(entry.get("computeMajor")) + _number(entry.get("computeMinor")),
-        )
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("id"), int)
-    )
+    devices = []
+    for entry in properties if isinstance(properties, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("id"), int):
+            words = ("numSms", "warpSize", "totalGlobalMem", "computeMajor", "computeMinor")
+            units, warp, memory, major, minor = (_number(entry.get(word)) for word in words)
+            about = {"memory_bytes": memory, "capability": 10 * major + minor}
+            devices.append(Device(entry["id"], text_of(entry.get("name")), units, warp, **about))
+    return tuple(devices)
 
 
 class _Head(msgspec.Struct):
@@ -238,11 +219,8 @@ def restored(trace: Trace) -> Trace:
         head = msgspec.convert(trace.metadata["tracelens_ext"], _Head)
     except (KeyError, msgspec.ValidationError):
         return trace
-    said = {
-        each.name: head.conventions[each.name]
-        for each in fields(Conventions)
-        if type(head.conventions.get(each.name)) is type(each.default)
-    }
+    usual = asdict(Conventions())
+    said = {n: v for n, v in head.conventions.items() if n in usual and type(v) is type(usual[n])}
     recorded = {entry[:2]: entry[2:] for entry in head.threads}
     threads = [recorded.get(thread, thread) for thread in trace.threads]
     codes: Interner[tuple[int | str, int | str]] = Interner()

@@ -82,24 +82,18 @@ _COLLECTIVE = (
 #: What is in a CUDA graph: a list of dicts, or their keys.
 _ANNOTATIONS = (("annotation",), ("module_fqn",), ("name",))
 _COPY = ("copy kind", "src kind", "dst kind")
-_NUMBERS = dict.fromkeys(
-    (
-        *(*_IDS, *_SYNCHRONISATION, *_IN_GRAPH, *_PYTHON, *_MEMORY),
-        *("bytes", "shared memory", "Sequence number", "Fwd thread id"),
-    )
+_NUMBERS = (
+    *(*_IDS, *_SYNCHRONISATION, *_IN_GRAPH, *_PYTHON, *_MEMORY),
+    *("bytes", "shared memory", "Sequence number", "Fwd thread id"),
 )
 #: Also the blocks of a kernel in three dimensions; of a launch on ROCm the name of what it starts;
 #: of metadata; the value of a counter of the GPU.
-_TEXTS = dict.fromkeys(
-    (
-        *(*_SHAPES, *_COLLECTIVE, *chain(*_ANNOTATIONS), *_COPY),
-        *("memory bandwidth (GB/s)", "grid", "kernel", "labels", ""),
-    )
+_TEXTS = (
+    *(*_SHAPES, *_COLLECTIVE, *chain(*_ANNOTATIONS), *_COPY),
+    *("memory bandwidth (GB/s)", "grid", "kernel", "labels", ""),
 )
 #: The arguments that are kept, as raw text, and what each is called in Python.
-ARGUMENTS: Mapping[str, str] = {
-    name: re.sub(r"\W", "_", name) or "counter" for name in (*_NUMBERS, *_TEXTS)
-}
+ARGUMENTS = {name: re.sub(r"\W", "_", name) or "counter" for name in (*_NUMBERS, *_TEXTS)}
 _Args: Any = msgspec.defstruct(
     "_Args",
     [
@@ -133,20 +127,15 @@ class Plan:
     """Which arguments of which kinds of events are kept; of a group of texts all or none."""
 
     def __init__(
-        self,
-        *kinds: EventKind,
-        numbers: tuple[str, ...] = (),
-        texts: tuple[tuple[str, ...], ...] = (),
+        self, *kinds: EventKind, numbers: Sequence[str], texts: Sequence[tuple[str, ...]] = ()
     ) -> None:
-        self.wanted = np.zeros(256, dtype=bool)
-        self.wanted[list(kinds)] = True
+        self.wanted = np.isin(np.arange(256), kinds)
         self.numbers, self.texts = numbers, texts
 
 
 PLAN = (
     Plan(
-        EventKind.CPU_OP,
-        EventKind.USER_ANNOTATION,
+        *(EventKind.CPU_OP, EventKind.USER_ANNOTATION),
         numbers=("External id", "Sequence number", "Fwd thread id"),
         texts=(_SHAPES, _COLLECTIVE),
     ),
@@ -157,8 +146,7 @@ PLAN = (
         texts=(_COLLECTIVE, *_ANNOTATIONS, ("grid",)),
     ),
     Plan(
-        EventKind.MEMCPY,
-        EventKind.MEMSET,
+        *(EventKind.MEMCPY, EventKind.MEMSET),
         numbers=(*_IDS, "device", "stream", "bytes", *_IN_GRAPH),
         texts=(("memory bandwidth (GB/s)",), _COPY, *_ANNOTATIONS),
     ),
@@ -169,23 +157,16 @@ PLAN = (
 )
 
 #: The kinds of complete events, by category in lower case.
+_RUNTIMES = ("cuda_runtime", "xpu_runtime", "privateuse1_runtime", "runtime")
 CATEGORIES: Mapping[str, int] = {
-    "cpu_op": EventKind.CPU_OP,
-    "operator": EventKind.CPU_OP,
+    **dict.fromkeys(("cpu_op", "operator"), EventKind.CPU_OP),
     "user_annotation": EventKind.USER_ANNOTATION,
     "python_function": EventKind.PYTHON_FUNCTION,
-    "cuda_runtime": EventKind.RUNTIME,
-    "xpu_runtime": EventKind.RUNTIME,
-    "privateuse1_runtime": EventKind.RUNTIME,
-    "runtime": EventKind.RUNTIME,
-    "cuda_driver": EventKind.DRIVER,
-    "privateuse1_driver": EventKind.DRIVER,
-    "driver": EventKind.DRIVER,
+    **dict.fromkeys(_RUNTIMES, EventKind.RUNTIME),
+    **dict.fromkeys(("cuda_driver", "privateuse1_driver", "driver"), EventKind.DRIVER),
     "kernel": EventKind.KERNEL,
-    "gpu_memcpy": EventKind.MEMCPY,
-    "memcpy": EventKind.MEMCPY,
-    "gpu_memset": EventKind.MEMSET,
-    "memset": EventKind.MEMSET,
+    **dict.fromkeys(("gpu_memcpy", "memcpy"), EventKind.MEMCPY),
+    **dict.fromkeys(("gpu_memset", "memset"), EventKind.MEMSET),
     "gpu_user_annotation": EventKind.GPU_ANNOTATION,
 }
 #: The category of each kind, as Kineto writes it today.
@@ -196,10 +177,8 @@ METADATA, NO_PHASE = 254, 255
 PHASES: Mapping[str, int] = {
     "M": METADATA,
     "s": EventKind.FLOW_START,
-    "t": EventKind.FLOW_END,
-    "f": EventKind.FLOW_END,
-    "i": EventKind.INSTANT,
-    "I": EventKind.INSTANT,
+    **dict.fromkeys("tf", EventKind.FLOW_END),
+    **dict.fromkeys("iI", EventKind.INSTANT),
 }
 
 

@@ -54,18 +54,14 @@ class Track(NamedTuple):
     thread: tuple[int, int] | None  #: process and thread
 
 
-class _Rows:
-    """Rows of whole numbers, which come in pieces."""
+_Rows = list[tuple[Int64Array, ...]]
 
-    def __init__(self, *names: str) -> None:
-        self._names, self._pieces = names, [(np.empty(0, dtype=np.int64),) * len(names)]
 
-    def add(self, *columns: Int64Array) -> None:
-        self._pieces.append(columns)
-
-    def frame(self) -> pd.DataFrame:
-        columns = map(np.concatenate, zip(*self._pieces, strict=True))
-        return pd.DataFrame(dict(zip(self._names, columns, strict=True)))
+def _frame(names: str, pieces: _Rows) -> pd.DataFrame:
+    """Rows of whole numbers, which came in pieces."""
+    none = (np.empty(0, dtype=np.int64),) * len(names.split())
+    columns = map(np.concatenate, zip(none, *pieces, strict=True))
+    return pd.DataFrame(dict(zip(names.split(), columns, strict=True)))
 
 
 class Events:
@@ -81,9 +77,8 @@ class Events:
         self._sequences = Sequences(data)
         self.texts = self._sequences.texts
         self.count, self.is_foreign = 0, False
-        self._columns = _Rows("time", "duration", "type", "track", "name", "category")
-        self._arguments = _Rows("event", "name", "form", "value")
-        self._submitted, self._work_ids = _Rows("call", "id"), _Rows("work", "id")
+        self._columns, self._arguments = _Rows(), _Rows()
+        self._submitted, self._work_ids = _Rows(), _Rows()
         self.tracks: dict[int, Track] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
         self._wanted = np.empty(0, dtype=np.int64)
@@ -103,32 +98,32 @@ class Events:
 
     def _track(self, descriptor: Message) -> Track:
         process, thread = (next(said.parts_of(self.raw, descriptor, n), None) for n in (3, 4))
-        name = said.text_in(self.raw, descriptor, 2) or said.text_in(self.raw, descriptor, 10)
+        names = ((thread or {}, 5), (descriptor, 2), (descriptor, 10))
         return Track(
-            parent=number_in(descriptor, 5),
-            name=(said.text_in(self.raw, thread, 5) if thread else "") or name,
-            process=None if process is None else number_in(process, 1),
-            process_name="" if process is None else said.text_in(self.raw, process, 6),
-            thread=None if thread is None else (number_in(thread, 1), number_in(thread, 2)),
+            number_in(descriptor, 5),
+            next(filter(None, (said.text_in(self.raw, *name) for name in names)), ""),
+            None if process is None else number_in(process, 1),
+            said.text_in(self.raw, process or {}, 6),
+            None if thread is None else (number_in(thread, 1), number_in(thread, 2)),
         )
 
     def _add(self, *columns: Int64Array) -> None:
-        self._columns.add(*columns)
+        self._columns.append(columns)
         self.count += len(columns[0])
 
     def columns(self) -> pd.DataFrame:
         """All events: times in ns; type; track: uuid, or of GPU work and values a place; codes."""
-        return self._columns.frame()
+        return _frame("time duration type track name category", self._columns)
 
     def arguments(self) -> pd.DataFrame:
         """The arguments of all events: event, index into `WANTED`, form, value."""
-        found = self._arguments.frame()
+        found = _frame("event name form value", self._arguments)
         return found[found["event"] < self.count]  # not of a window that is damaged
 
     def submissions(self) -> tuple[Int64Array, Int64Array]:
         """Calls, and the GPU work that each says it has submitted, (s,)."""
-        work = self._work_ids.frame().drop_duplicates("id")
-        found = self._submitted.frame().merge(work, on="id")
+        work = _frame("work id", self._work_ids).drop_duplicates("id")
+        found = _frame("call id", self._submitted).merge(work, on="id")
         found = found[(found["call"] < self.count) & (found["work"] < self.count)]
         return found["call"].to_numpy(), found["work"].to_numpy()
 
@@ -149,7 +144,7 @@ class Events:
         if len(message):
             inner = fields_of(self._data, start, end)
             ids = inner.key == 1 << 3 | VARINT
-            self._submitted.add(self.count + message[inner.message[ids]], inner.value[ids])
+            self._submitted.append((self.count + message[inner.message[ids]], inner.value[ids]))
         message, start, end = found.contents(4)
         self._annotations(message, state[message], start, end)
         self._add(time, np.zeros(count, dtype=np.int64), kind, track, name, category)
@@ -179,9 +174,7 @@ class Events:
         after[texts] += value[texts]
         wanted = self._wanted_of(name)
         keep = np.flatnonzero((wanted != NONE) & (after > 0) & (after < end))
-        event, wanted, state, start, end = (
-            column[keep] for column in (event, wanted, state, after, end)
-        )
+        event, wanted, state, start, end = (c[keep] for c in (event, wanted, state, after, end))
         whole = (self._data[start] & 7 == VARINT) & (self._data[start] < 0x28)
         value, after = varints(self._data, start + 1)
         whole &= (after > 0) & (after <= end)
@@ -192,7 +185,7 @@ class Events:
         number = varints(self._data, start[by_number] + 2)[0]
         value[by_number] = interned[said.TEXT].find(state[by_number], number)
         form[by_number] = TEXT
-        self._arguments.add(self.count + event, wanted, form, value)
+        self._arguments.append((self.count + event, wanted, form, value))
 
     def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
         count, sequences = len(time), self._sequences
@@ -205,15 +198,10 @@ class Events:
         name = np.where(name == NONE, np.where(other == NONE, stage, other), name)
         queue = interned[said.STAGE].find(state, found.numbers(13, count))
         gpu = found.numbers(11, count)
-        texts = list(self.texts)
-        lane = of_rows(
-            lambda device, of: self.places[
-                device, _number_at_end(texts[of]) if of != NONE else "?"
-            ],
-            *(gpu, queue),
-        )
+        texts = [*self.texts, b"?"]  # the last one is that of `NONE`
+        lane = of_rows(lambda g, of: self.places[g, _number_at_end(texts[of])], gpu, queue)
         work = self.count + np.arange(count)
-        self._work_ids.add(work, found.numbers(1, count))
+        self._work_ids.append((work, found.numbers(1, count)))
         message, start, end = found.contents(6)
         data = fields_of(self._data, start, end)
         wanted = np.full(len(message), NONE, dtype=np.int64)
@@ -225,24 +213,22 @@ class Events:
         value[pair[used]] = sequences.slices(a[used], b[used])
         keep = np.flatnonzero((wanted != NONE) & (value != NONE))
         form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
-        self._arguments.add(work[message[keep]], wanted[keep], form, value[keep])
-        kind = np.full(count, STAGE)
-        self._add(time, found.numbers(2, count), kind, lane, name, stage)
+        self._arguments.append((work[message[keep]], wanted[keep], form, value[keep]))
+        self._add(time, found.numbers(2, count), np.full(count, STAGE), lane, name, stage)
 
     def _counter_values(self, time: int, state: int, event: Message) -> None:
         names = self._sequences.counters.get((state, number_in(event, 4)), (0, {}))
         gpu = number_in(event, 3) or names[0]
         known = names[1] or said.counter_names(self.raw, event)[1]
         for value in said.parts_of(self.raw, event, 2):
-            found = value.get(2) or value.get(3) or [0]
-            number = found[-1]
+            number = (value.get(2) or value.get(3) or [0])[-1]
             if not isinstance(number, int):
                 number = struct.unpack_from("<d", self.raw, number[0])[0]
             name = known.get(number_in(value, 1), f"counter {number_in(value, 1)}")
             row = (self.count, WANTED.index(""), TOKEN, self.texts[json.dumps(number).encode()])
             place = self.places[f"GPU {gpu} Counters", "?"]
             columns = (time, 0, VALUE, place, self.texts[name.encode()], NONE)
-            self._arguments.add(*(np.array([each]) for each in row))
+            self._arguments.append(tuple(np.array([each]) for each in row))
             self._add(*(np.array([each]) for each in columns))
 
 
@@ -262,8 +248,7 @@ def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Arra
     """
     result = np.full(len(begins), NONE, dtype=np.int64)
     order = np.argsort(track, kind="stable")
-    same = np.diff(track[order]) == 0
-    if not (np.diff(time[order])[same] < 0).any():
+    if not (np.diff(time[order])[np.diff(track[order]) == 0] < 0).any():
         _match(order, begins, track, result)
         return result
     _match_runs(begins, track, time, result)

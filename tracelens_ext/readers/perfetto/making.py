@@ -26,12 +26,8 @@ from tracelens_ext.readers.perfetto import events as packed
 from tracelens_ext.readers.perfetto.events import Events, ends_of
 from tracelens_ext.readers.perfetto.packets import MOST, message_at, text_in, windows
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
-from tracelens_ext.readers.xplane.many_messages import (
-    PADDING,
-    DamagedError,
-    MessageError,
-    fields_of,
-)
+from tracelens_ext.readers.xplane import many_messages as wire
+from tracelens_ext.readers.xplane.many_messages import MessageError
 from tracelens_ext.text import NO_NAME, encodable
 from tracelens_ext.trace import NONE, BoolArray, Conventions, EventKind, Int64Array, Trace
 
@@ -69,7 +65,7 @@ class TraceMaker:
         self._builder = TraceBuilder()
         self._labels = Labels()
         self._arguments = events.arguments()
-        self._on_gpu: dict[int, bool] = {}
+        self._on_gpu: set[int] = set()
 
     def finish(self, path: str, format_name: str, size: int, notes: tuple[str, ...]) -> Trace:
         """The trace."""
@@ -84,26 +80,18 @@ class TraceMaker:
         kind, category = self._kinds(columns, row)
         numbers, texts = self._decoded(row, kind)
         self._link(row, kind, numbers)
-        self._builder.add(
-            {
-                "ts": columns["time"].to_numpy(),
-                "dur": columns["duration"].to_numpy(),
-                "name": of_rows(
-                    lambda code: names[self._texts[code] or NO_NAME], columns["name"].to_numpy()
-                ),
-                "kind": kind,
-                "thread": thread,
-                "category": category,
-            },
-            numbers,
-            texts,
-        )
+        of = columns["name"].to_numpy()
+        said = {
+            "ts": columns["time"].to_numpy(),
+            "dur": columns["duration"].to_numpy(),
+            "name": of_rows(lambda code: names[self._texts[code] or NO_NAME], of),
+            "kind": kind,
+            "thread": thread,
+            "category": category,
+        }
+        self._builder.add(said, numbers, texts)
         trace = self._builder.finish(
-            path=path,
-            format_name=format_name,
-            bytes_read=size,
-            labels=self._labels,
-            notes=notes,
+            path=path, format_name=format_name, bytes_read=size, labels=self._labels, notes=notes
         )
         if self._events.is_foreign and not trace.count_of(*_OURS):
             remedy = "open it in ui.perfetto.dev; this reads traces of programs on GPUs"
@@ -141,12 +129,13 @@ class TraceMaker:
                 process = track.process if process == "?" else process
                 self._labels.processes.setdefault(track.process, encodable(track.process_name))
         label = encodable(label)
+        agent = _AGENT.search(label)
         place: _Place = thread or (process, label or uuid)
-        if agent := _AGENT.search(label):
-            place = int(agent[1]), int(agent[2] or 0)
+        place = (int(agent[1]), int(agent[2] or 0)) if agent else place
         if label:
             self._labels.threads.setdefault(place, label)
-        self._on_gpu[uuid] = _GPU_TRACK.match(label) is not None
+        if _GPU_TRACK.match(label):
+            self._on_gpu.add(uuid)
         return place
 
     def _kinds(self, columns: pd.DataFrame, row: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -166,9 +155,7 @@ class TraceMaker:
         }
         copies = like[_COPY][name] | (stages & like[_COPY][of])
         fills = like[_FILL][name] | (stages & like[_FILL][of])
-        on_gpu = (
-            columns["track"].isin([u for u, is_gpu in self._on_gpu.items() if is_gpu]).to_numpy()
-        )
+        on_gpu = columns["track"].isin(self._on_gpu).to_numpy()
         work = (on_gpu & (has["grid"] | has["bytes"])) | stages
         calls = np.where(like[_DRIVER][name], EventKind.DRIVER, EventKind.RUNTIME)
         told = (
@@ -185,8 +172,7 @@ class TraceMaker:
         return np.where(nameless | stages, guess, kind), category
 
     def _having(self, name: str, row: Int64Array, count: int) -> BoolArray:
-        having = self._arguments["name"] == packed.WANTED.index(name)
-        rows = row[self._arguments["event"][having]]
+        rows = row[self._arguments["event"][self._arguments["name"] == packed.WANTED.index(name)]]
         result = np.zeros(count, dtype=bool)
         result[rows[rows != NONE]] = True
         return result
@@ -256,11 +242,10 @@ def _kind_of(category: str) -> int:
 
 
 def _whole(value: object) -> int:
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         number = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError):
-        return NONE
-    return number if abs(number) < MOST else NONE
+        return number if abs(number) < MOST else NONE
+    return NONE
 
 
 def _annotation(data: memoryview, deep: int = 0) -> object:
@@ -290,7 +275,7 @@ def read(source: ByteSource) -> Trace:
     """Read a file."""
     content = source.read_all()
     size = len(content)
-    data = np.frombuffer(b"".join((content, PADDING)), dtype=np.uint8)
+    data = np.frombuffer(b"".join((content, wire.PADDING)), dtype=np.uint8)
     del content
     events = Events(data)
     damage: TraceError | None = source.damage
@@ -298,9 +283,9 @@ def read(source: ByteSource) -> Trace:
     try:
         for start, end in windows(data, size):
             place = int(start[0])
-            events.take(fields_of(data, start, end), len(start))
+            events.take(wire.fields_of(data, start, end), len(start))
             place = int(end[-1])
-    except DamagedError as error:
+    except wire.DamagedError as error:
         problem = "ends in the middle" if error.is_cut else f"is damaged at byte {place:,}"
         kind = TraceCutOffError if error.is_cut else TraceFormatError
         damage = damage or kind(source.path, problem, AGAIN)

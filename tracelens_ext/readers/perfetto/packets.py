@@ -14,17 +14,8 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, of_rows
-from tracelens_ext.readers.xplane.many_messages import (
-    VARINT,
-    Bytes,
-    DamagedError,
-    Fields,
-    MessageError,
-    fields,
-    fields_of,
-    varint,
-    varints,
-)
+from tracelens_ext.readers.xplane import many_messages as wire
+from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
 #: Times, sizes and ids beyond this are no such numbers.
@@ -49,8 +40,8 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
     while at < size:
         start, end = _chain(data, at, min(at + _WINDOW, size), size)
         if not len(start):
-            list(zip(fields(memoryview(data.data)[at:size]), range(1), strict=False))
-            raise DamagedError(at, is_cut=False)
+            list(zip(wire.fields(memoryview(data.data)[at:size]), range(1), strict=False))
+            raise wire.DamagedError(at, is_cut=False)
         yield start, end
         at = int(end[-1])
 
@@ -58,7 +49,7 @@ def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
 def _chain(data: Bytes, at: int, stop: int, size: int) -> tuple[Int64Array, Int64Array]:
     """The packets that begin in a window: what looks like one, and another one leads to it."""
     place = at + np.flatnonzero(data[at:stop] == _PACKET)
-    length, start = varints(data, place + 1)
+    length, start = wire.varints(data, place + 1)
     fits = (start > 0) & (length >= 0) & (length <= size - start)
     place, start, end = place[fits], start[fits], (start + length)[fits]
     fits = (end == size) | (data[end] == _PACKET)
@@ -118,7 +109,7 @@ class Sequences:
         """Learn what the packets of a window say; their states, and times in ns, (count,) each."""
         sequence = packets.numbers(SEQUENCE, count)
         state = self._state(sequence, packets.numbers(FLAGS, count) & _CLEARED != 0)
-        self._intern(*packets.contents(INTERNED), state)
+        self._intern(packets.contents(INTERNED), state)
         for packet, said in messages(self._raw, packets, DEFAULTS):
             here = int(state[packet])
             self._clock[here] = number_in(said, CLOCK)
@@ -128,19 +119,15 @@ class Sequences:
 
     def _state(self, sequence: Int64Array, cleared: BoolArray) -> Int64Array:
         """A number for each packet's sequence, since that was last cleared."""
-        state = np.empty(len(sequence), dtype=np.int64)
+        times = np.empty(len(sequence), dtype=np.int64)
         for number in np.unique(sequence).tolist():
             rows = np.flatnonzero(sequence == number)
-            times = np.cumsum(cleared[rows]) + self._cleared.get(number, 0)
-            self._cleared[number] = int(times[-1])
-            first, place = int(times[0]), times - times[0]
-            codes = [self._states[number, first + k] for k in range(int(place[-1]) + 1)]
-            state[rows] = np.array(codes)[place]
-        return state
+            times[rows] = np.cumsum(cleared[rows]) + self._cleared.get(number, 0)
+            self._cleared[number] = int(times[rows[-1]])
+        return of_rows(lambda *which: self._states[which], sequence, times)
 
-    def _intern(
-        self, packet: Int64Array, start: Int64Array, end: Int64Array, state: Int64Array
-    ) -> None:
+    def _intern(self, contents: tuple[Int64Array, ...], state: Int64Array) -> None:
+        packet, start, end = contents
         places: dict[int, list[tuple[int, int, int]]] = {}
         for each, a, b in zip(state[packet].tolist(), start.tolist(), end.tolist(), strict=True):
             # One may hold thousands of texts, too many for `fields_of`.
@@ -152,7 +139,7 @@ class Sequences:
             if not places.get(number):
                 continue
             states, begin, stop = np.array(places[number], dtype=np.int64).T
-            entries = fields_of(self._data, begin, stop)
+            entries = wire.fields_of(self._data, begin, stop)
             code, iid = self.text(entries, text, len(begin)), entries.numbers(1, len(begin))
             pairs = zip(states.tolist(), iid.tolist(), strict=True)
             self.interned[number].update(zip(pairs, code.tolist(), strict=True))
@@ -198,9 +185,8 @@ class Sequences:
 
 def messages(data: memoryview, fields: Fields, number: int) -> Iterator[tuple[int, Message]]:
     """The messages of a number, and which message has each; where there are few."""
-    for message, start, end in zip(
-        *(part.tolist() for part in fields.contents(number)), strict=True
-    ):
+    parts = (part.tolist() for part in fields.contents(number))
+    for message, start, end in zip(*parts, strict=True):
         yield message, message_at(data, start, end)
 
 
@@ -222,12 +208,13 @@ def message_at(data: memoryview, start: int, end: int) -> Message:
     """The fields of one message; for messages of which there are few."""
     result: Message = {}
     try:
-        for _, first, a, b in fields(data[start:end]):
-            key, _ = varint(data, start + first)
-            value = varint(data, start + a)[0] if key & 7 == VARINT else (start + a, start + b)
+        for _, first, a, b in wire.fields(data[start:end]):
+            key, _ = wire.varint(data, start + first)
+            number = key & 7 == wire.VARINT
+            value = wire.varint(data, start + a)[0] if number else (start + a, start + b)
             result.setdefault(key >> 3, []).append(value)
-    except (DamagedError, IndexError, ValueError):
-        raise MessageError from None
+    except (wire.DamagedError, IndexError, ValueError):
+        raise wire.MessageError from None
     return result
 
 
