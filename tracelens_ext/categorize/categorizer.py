@@ -10,14 +10,14 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import groupby
 
 from tracelens_ext.categorize.loading import load_pack
 from tracelens_ext.categorize.maps import (
     CategorizerLike,
     choose,
     offered_packs,
-    python_hooks,
-    python_stage,
+    python_stages,
     user_maps,
 )
 from tracelens_ext.categorize.matcher import (
@@ -27,7 +27,6 @@ from tracelens_ext.categorize.matcher import (
     RuleTimeoutError,
     Source,
     Stage,
-    build_stages,
 )
 from tracelens_ext.categorize.rules import (
     OTHER_OP,
@@ -118,8 +117,8 @@ class KernelCategorizer:
         unasked = [o for o in unasked if o.item.name not in without_packs]
         rest = [o for o in unasked if id(o.item) not in taken]
         third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
-        hooks = [hook for hook in python_hooks(registry) if not hook.options.selectable]
-        third += [python_stage(hook) for hook in hooks if hook.plugin.name not in taken]
+        functions = (f for f in python_stages(registry) if not f.selectable)
+        third += [each for each in functions if each.name not in taken]
         own = [BoundPack(o.item, "builtin", limited=False) for o in rest if o.plugin.own]
         ordered = [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)]
         return cls(ordered, registry.problems)
@@ -150,7 +149,14 @@ class KernelCategorizer:
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
         """What kernels (or operations) pass through, in order."""
         if kind not in self._stages:
-            self._stages[kind] = build_stages(self._sources, kind)
+            stages = self._stages[kind] = list[Stage]()
+            for _, neighbours in groupby(self._sources, type):
+                sources = list(neighbours)
+                packs = (s for s in sources if isinstance(s, BoundPack) and s.pack.kind == kind)
+                rules = [rule for pack in packs for rule in pack.bound_rules()]
+                stages += [Matcher(rules)] if rules else []
+                if kind == "kernel":  # functions are asked about kernels only
+                    stages += [s for s in sources if isinstance(s, PythonStage)]
         return self._stages[kind]
 
     @property
@@ -220,8 +226,7 @@ class KernelCategorizer:
 
     def _leave_out(self, failed: RulePack | PythonStage) -> None:
         """Go on without what failed."""
-        of = ((s.pack if isinstance(s, BoundPack) else s) for s in self._sources)
-        self._sources = [s for s, each in zip(self._sources, of, strict=True) if each is not failed]
+        self._sources = [s for s in self._sources if failed not in (s, getattr(s, "pack", s))]
         self._stages.clear()
 
 

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 from tracelens_ext.categorize.rules import MOST_RULES, Example, PackKind, Rule, RulePack, too_large
 from tracelens_ext.errors import RuleError
@@ -16,21 +16,12 @@ _TOP_KEYS: Final = ("pack", "rule")
 _OF_ALL_RULES: Final = ("category", "library")  # that name none themselves
 _PACK_KEYS: Final = ("name", *_OF_ALL_RULES, "priority", "selectable", "kind", "usual_for")
 _RULE_KEYS: Final = (
-    "category",
-    "pattern",
-    "about",
-    "own_name",
-    "unless",
-    "vendor",
-    "library",
-    "cpu_op",
-    "priority",
-    "name",
-    "examples",
-    "not_examples",
+    *("category", "pattern", "about", "own_name", "unless", "vendor", "library", "cpu_op"),
+    *("priority", "name", "examples", "not_examples"),
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
 _TYPES: Final = {str: "a text", int: "a whole number", bool: "true or false"}
+_KINDS: Final = {bool: "a boolean", int: "a number", float: "a number", str: "a text"}
 #: Stand before the pattern of an own name. Mangled names of at:: are left to rules that know
 #: those kernels: nothing ends their own name.
 _START: Final = r"^(?!_ZN2at)(?:std::enable_if<.*?>::type )?"
@@ -62,31 +53,38 @@ def parse_pack(
 
     Error messages call the document `source`; `name` is the pack's when the document gives none.
     """
-    check = _Checker(source or f"pack {name!r}", check_patterns)
-    check.known_keys(document, _TOP_KEYS, "")
-    head = document.get("pack", {})
-    if not isinstance(head, Mapping):
-        check.fail("pack", "expected a table, written [pack]")
-    check.known_keys(head, _PACK_KEYS, "[pack]: ")
+    called = source or f"pack {name!r}"
+    whole = _Fields(document, _TOP_KEYS, called, "", check_patterns)
+    if not isinstance(document.get("pack", {}), Mapping):
+        whole.fail("pack", "expected a table, written [pack]")
+    head = _Fields(document.get("pack", {}), _PACK_KEYS, called, "[pack]: ", check_patterns)
     tables = document.get("rule")
     if isinstance(tables, Mapping):
-        check.fail("rule", "expected an array of tables: write [[rule]] with two brackets")
+        whole.fail("rule", "expected an array of tables: write [[rule]] with two brackets")
     if not isinstance(tables, list) or not tables:
-        check.fail("rule", "expected at least one rule, written [[rule]]")
+        whole.fail("rule", "expected at least one rule, written [[rule]]")
     if len(tables) > MOST_RULES:
-        check.fail("rule", f"expected at most {MOST_RULES:,} rules, got {len(tables):,}")
-    kind = check.value(head, "kind", "[pack]: ") or "kernel"
+        whole.fail("rule", f"expected at most {MOST_RULES:,} rules, got {len(tables):,}")
+    kind: PackKind = head.value("kind") or "kernel"
     if kind not in ("kernel", "op"):
-        check.fail("[pack]: kind", f"expected 'kernel' or 'op', got {kind!r}")
-    known = {key: check.value(head, key, "[pack]: ") for key in _OF_ALL_RULES if key in head}
+        head.fail("kind", f"expected 'kernel' or 'op', got {kind!r}")
+    known = {key: head.value(key) for key in _OF_ALL_RULES if key in head.table}
+    rules = []
+    for number, table in enumerate(tables, 1):
+        where = f"rule {number}: "
+        if not isinstance(table, Mapping):
+            whole.fail(f"{where}rule", f"expected a table, got {_kind_of(table)}")
+        fields = _Fields(table, _RULE_KEYS, called, where, check_patterns)
+        fields.table = {**known, **table}
+        rules.append(_rule(fields, number, kind))
     return RulePack(
-        name=check.value(head, "name", "[pack]: ") or name,
-        rules=tuple(_rule(check, table, at, kind, known) for at, table in enumerate(tables, 1)),
-        priority=check.value(head, "priority", "[pack]: ", int),
-        selectable=check.value(head, "selectable", "[pack]: ", bool),
-        kind=cast("PackKind", kind),
+        name=head.value("name") or name,
+        rules=tuple(rules),
+        priority=head.value("priority", int),
+        selectable=head.value("selectable", bool),
+        kind=kind,
         source=source,
-        usual_for=check.value(head, "usual_for", "[pack]: ") or "",
+        usual_for=head.value("usual_for") or "",
     )
 
 
@@ -121,70 +119,45 @@ def read_document(
     raise RuleError(f"{source}: {problem}")
 
 
-def _rule(check: _Checker, table: object, number: int, kind: str, known: Mapping[str, Any]) -> Rule:
-    """Validate one `[[rule]]` table of a pack of that kind, which has some keys itself."""
-    where = f"rule {number}: "
-    if not isinstance(table, Mapping):
-        check.fail(where + "rule", f"expected a table, got {_kind_of(table)}")
-    check.known_keys(table, _RULE_KEYS, where)
-    table = {**known, **table}
+def _rule(fields: _Fields, number: int, kind: str) -> Rule:
+    """Validate one `[[rule]]` table of a pack of that kind."""
     for required, instead in (("category", ""), ("pattern", "cpu_op")):
-        if required not in table and instead not in table:
-            check.fail(where + required, "missing; expected a text")
-    if kind == "op" and "cpu_op" in table:
-        check.fail(
-            where + "cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition'
-        )
-    pattern = check.any_of(table, "pattern", where) or "."  # by its operation alone
-    unless = check.any_of(table, "unless", where)
-    if check.value(table, "own_name", where, bool):
+        if required not in fields.table and instead not in fields.table:
+            fields.fail(required, "missing; expected a text")
+    if kind == "op" and "cpu_op" in fields.table:
+        said = 'not allowed in a pack of kind "op": its pattern is the condition'
+        fields.fail("cpu_op", said)
+    pattern = fields.any_of("pattern") or "."  # by its operation alone
+    unless = fields.any_of("unless")
+    if fields.value("own_name", bool):
         passed_over = "" if unless is None else f"(?!{_WITHIN}(?:{unless}))"
         pattern = f"{_START}{passed_over}{_WITHIN}(?:{pattern})"
     elif unless is not None:
-        check.fail(where + "unless", "is about the kernel's own name: set own_name = true")
-    texts = ("category", "about", "vendor", "library", "name")
+        fields.fail("unless", "is about the kernel's own name: set own_name = true")
     return Rule(
-        **{key: check.value(table, key, where) for key in texts},
+        **{key: fields.value(key) for key in ("category", "about", "vendor", "library", "name")},
         pattern=pattern,
-        cpu_op=check.any_of(table, "cpu_op", where),
-        priority=check.value(table, "priority", where, int),
+        cpu_op=fields.any_of("cpu_op"),
+        priority=fields.value("priority", int),
         number=number,
-        examples=_examples(check, table, "examples", where),
-        not_examples=_examples(check, table, "not_examples", where),
+        examples=fields.examples("examples"),
+        not_examples=fields.examples("not_examples"),
     )
 
 
-def _examples(
-    check: _Checker, table: Mapping[str, Any], key: str, where: str
-) -> tuple[Example, ...]:
-    """The kernel names of `examples` or `not_examples`, each a text or a table with its op."""
-    entries = table.get(key, [])
-    if not isinstance(entries, list):
-        check.fail(where + key, f"expected a list of kernel names, got {_kind_of(entries)}")
-    found = []
-    for position, entry in enumerate(entries, start=1):
-        label = f"{where}{key}[{position}]"
-        if isinstance(entry, str):
-            found.append(Example(entry))
-            continue
-        if not isinstance(entry, Mapping) or "name" not in entry:
-            wanted = 'expected a kernel name or {name = "...", cpu_op = "..."}, got '
-            check.fail(label, wanted + _kind_of(entry))
-        check.known_keys(entry, _EXAMPLE_KEYS, f"{label}: ")
-        found.append(Example(*(check.value(entry, key, f"{label}: ") for key in _EXAMPLE_KEYS)))
-    return tuple(found)
+class _Fields:
+    """Reads typed fields out of a table; every refusal names the document and the field."""
 
-
-class _Checker:
-    """Reads typed fields out of tables; every refusal names the document and the field."""
-
-    def __init__(self, source: str, check_patterns: bool) -> None:
-        self.source, self.check_patterns = source, check_patterns
-
-    def fail(self, *said: str) -> NoReturn:
-        raise RuleError(": ".join((self.source, *said)))
-
-    def known_keys(self, table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        known: tuple[str, ...],
+        source: str,
+        where: str,
+        check_patterns: bool,
+    ) -> None:
+        self.table, self.check_patterns = table, check_patterns
+        self._source, self._where = source, where
         for key in table:
             if key not in known:
                 from difflib import get_close_matches
@@ -193,50 +166,70 @@ class _Checker:
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 home = next((place for place, keys in _HOMES if key in keys), None)
                 hint = hint if home is None else f"it belongs in {home}"
-                self.fail(f"{where}unknown key {key!r}; {hint}")
+                raise RuleError(f"{source}: {where}unknown key {key!r}; {hint}")
 
-    def value(self, table: Mapping[str, Any], key: str, where: str, kind: type = str) -> Any:  # noqa: ANN401
+    def fail(self, field: str, said: str) -> NoReturn:
+        raise RuleError(f"{self._source}: {self._where}{field}: {said}")
+
+    def value(self, key: str, kind: type = str) -> Any:  # noqa: ANN401
         """A value of that type; what is not there is None, 0 or False."""
-        value = table.get(key)
+        value = self.table.get(key)
         if value is None:
             return None if kind is str else kind()
         empty = isinstance(value, str) and not value.strip()
         if not isinstance(value, kind) or isinstance(value, bool) > (kind is bool) or empty:
             got = "an empty text" if empty and kind is str else _kind_of(value)
-            self.fail(where + key, f"expected {_TYPES[kind]}, got {got}")
+            self.fail(key, f"expected {_TYPES[kind]}, got {got}")
         return value
 
-    def any_of(self, table: Mapping[str, Any], key: str, where: str) -> str | None:
+    def any_of(self, key: str) -> str | None:
         """A pattern, or a list of them as one pattern that finds what any of them finds."""
-        given = table.get(key)
+        given = self.table.get(key)
         if given is None:
             return None
-        alone = not isinstance(given, list) or not given
-        parts: list[Any] = [self.value(table, key, where)] if alone else given
+        parts: list[Any] = given if isinstance(given, list) and given else [self.value(key)]
         for part in parts:
             if not isinstance(part, str) or not part.strip():
-                self.fail(where + key, f"expected a list of texts, got {_kind_of(part)} in it")
+                self.fail(key, f"expected a list of texts, got {_kind_of(part)} in it")
             if self.check_patterns:
-                self.pattern(part, where + key)
+                self._compile(part, key)
             if len(parts) > 1 and _FLAGS.match(part):
-                self.fail(where + key, f"in a list write the flags of {part!r} as (?i:...)")
+                self.fail(key, f"in a list write the flags of {part!r} as (?i:...)")
         return "|".join(parts)
 
-    def pattern(self, pattern: str, field: str) -> None:
+    def _compile(self, pattern: str, key: str) -> None:
         import regex
 
         if problem := too_large(pattern):
-            self.fail(field, problem)
+            self.fail(key, problem)
         try:
             regex.compile(pattern)
         except (regex.error, OverflowError, RecursionError) as error:
-            self.fail(field, f"expected a regular expression, got {pattern!r}: {error}")
+            self.fail(key, f"expected a regular expression, got {pattern!r}: {error}")
+
+    def examples(self, key: str) -> tuple[Example, ...]:
+        """The kernel names of a list, each a text or a table with its operation."""
+        entries = self.table.get(key, [])
+        if not isinstance(entries, list):
+            self.fail(key, f"expected a list of kernel names, got {_kind_of(entries)}")
+        found = []
+        for position, entry in enumerate(entries, start=1):
+            if isinstance(entry, str):
+                found.append(Example(entry))
+                continue
+            label = f"{key}[{position}]"
+            if not isinstance(entry, Mapping) or "name" not in entry:
+                wanted = 'expected a kernel name or {name = "...", cpu_op = "..."}, got '
+                self.fail(label, wanted + _kind_of(entry))
+            where = f"{self._where}{label}: "
+            fields = _Fields(entry, _EXAMPLE_KEYS, self._source, where, self.check_patterns)
+            found.append(Example(*map(fields.value, _EXAMPLE_KEYS)))
+        return tuple(found)
 
 
 def _kind_of(value: object) -> str:
     """What TOML calls the type of a value, with the value when it is short."""
-    kinds = ((bool, "a boolean"), (int, "a number"), (float, "a number"), (str, "a text"))
-    for python_type, kind in kinds:
+    for python_type, kind in _KINDS.items():
         if isinstance(value, python_type):
             return f"{kind} ({value!r})"
     if isinstance(value, Mapping):

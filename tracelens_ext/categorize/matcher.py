@@ -18,7 +18,6 @@ from tracelens_ext.categorize.prefilter import Prefilter
 from tracelens_ext.categorize.rules import (
     UNCATEGORIZED,
     Kernel,
-    PackKind,
     Rule,
     RulePack,
     Verdict,
@@ -190,6 +189,7 @@ class PythonStage:
     #: True for a function the caller passed: its errors are raised, not noted
     own_risk: bool = False
     priority: int = 0  #: among plugins
+    selectable: bool = False  #: when True, it takes part only when a user chooses it
 
     def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
         """The function's verdict for each kernel, or None; UsageError for a wrong answer."""
@@ -205,12 +205,12 @@ class PythonStage:
             if self.own_risk:
                 error.add_note(f"categorizer {self.name}: {wanted}")
             raise
-        called, number = f"categorizer {self.name}", len(kernels)
+        called, number, got = f"categorizer {self.name}", len(kernels), ""
         if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
             got = f"expected a column of {number} categories, got {type(answer).__name__}"
-            raise UsageError(f"{called}: {got}; {wanted}")
-        if len(answer) != number:
+        elif len(answer) != number:
             got = f"expected {number} categories, one a row of the table, got {len(answer)}"
+        if got:
             raise UsageError(f"{called}: {got}; {wanted}")
         verdicts = [self._verdict(category) for category in list(answer)]
         if self.own_risk and verdicts and not any(verdicts):
@@ -257,18 +257,3 @@ class BoundPack:
 
 Source = BoundPack | PythonStage
 Stage = Matcher | PythonStage
-
-
-def build_stages(sources: Iterable[Source], kind: PackKind) -> list[Stage]:
-    """Join neighbouring packs of one kind; functions are asked about kernels only."""
-    stages: list[Stage] = []
-    rules: list[BoundRule] = []
-    for source in sources:
-        if isinstance(source, BoundPack):
-            rules += source.bound_rules() if source.pack.kind == kind else []
-        elif kind == "kernel":
-            stages += [Matcher(rules)] if rules else []
-            stages.append(source)
-            rules = []
-    stages += [Matcher(rules)] if rules else []
-    return stages

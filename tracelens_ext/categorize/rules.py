@@ -16,40 +16,19 @@ OTHER_OP: Final = "other"
 """The category of a CPU operation that no rule knows."""
 
 CATEGORIES: Final[tuple[str, ...]] = (
-    "GEMM",
-    "Flash Attention Forward",
-    "Flash Attention Backward",
-    "Convolution",
-    "Communication",
-    "Memory Ops",
-    "Normalization",
-    "Softmax",
-    "Elementwise",
-    "Reduction",
-    "Embedding & Gather/Scatter",
-    "Sort & TopK",
-    "MoE Routing",
-    "Quantization",
-    "Optimizer",
-    "RNG & Dropout",
-    "Positional Encoding",
-    "Pooling & Resampling",
-    "Loss",
-    "Recurrent & State Space",
-    "FFT",
-    "Sampling & Decoding",
-    "Fused Elementwise (compiler-generated)",
-    "Other",
-    UNCATEGORIZED,
+    *("GEMM", "Flash Attention Forward", "Flash Attention Backward", "Convolution"),
+    *("Communication", "Memory Ops", "Normalization", "Softmax", "Elementwise", "Reduction"),
+    *("Embedding & Gather/Scatter", "Sort & TopK", "MoE Routing", "Quantization", "Optimizer"),
+    *("RNG & Dropout", "Positional Encoding", "Pooling & Resampling", "Loss"),
+    *("Recurrent & State Space", "FFT", "Sampling & Decoding"),
+    *("Fused Elementwise (compiler-generated)", "Other", UNCATEGORIZED),
 )
 """Every built-in category in the order reports list them; the last is what no rule knows."""
-
 
 PackKind = Literal["kernel", "op"]
 
 MATCH_ALL: Final = frozenset({".*", "^.*", ".*$", "^.*$", ".+", "^.+$", "."})
 """The ways people write the last line of a map, the one that takes whatever is left."""
-
 
 MOST_RULES: Final = 10_000
 """Rules that a pack may have."""
@@ -102,9 +81,8 @@ class Rule:
     @property
     def is_known(self) -> bool:
         """False when a match says nothing: a map's catch-all, or a rule for the unknown itself."""
-        if self.category == UNCATEGORIZED:
-            return False
-        return self.cpu_op is not None or not self.takes_any_name
+        judges = self.cpu_op is not None or not self.takes_any_name
+        return judges and self.category != UNCATEGORIZED
 
 
 @dataclass(frozen=True, slots=True)

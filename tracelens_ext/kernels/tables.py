@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tracelens_ext.kernels import kernels, statistics
+from tracelens_ext.kernels import kernels
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.short_names import with_short_names
@@ -165,7 +165,7 @@ def _short_kernels_summary(
     topk_short_kernels: int | None = None,
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
-    table = statistics.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
+    table = kernels.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
     if tracelens_sheets:
         return table
     return with_short_names(table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name")
@@ -180,7 +180,7 @@ SHORT = [
             bin_end [µs]: at most `short_kernel_threshold_us`
             count [kernels]: how many
             """,
-        table=statistics.short_kernel_histogram,
+        table=kernels.short_kernel_histogram,
         asked_by="short_kernel_study",
     ),
     Table(
@@ -223,7 +223,7 @@ UNLINKED_KERNELS = [
             last_end_ms: likewise; all early means that the profiler started late
             kernel_name: as the trace has it
             """,
-        table=statistics.unlinked_kernels,
+        table=kernels.unlinked_kernels,
         short_names="kernel_name",
         when=[
             GPU_EVENTS,
@@ -232,4 +232,63 @@ UNLINKED_KERNELS = [
             ),
         ],
     )
+]
+
+
+STATISTICS = [
+    Table(
+        name="kernel_statistics",
+        shows="How often and how long kernels ran, by simplified name",
+        columns="""
+            rank: by what the table is sorted by; by count
+            kernel_name: simplified
+            count [GPU events]: how many
+            avg_time_us, total_time_us, std_time_us, min_time_us, max_time_us: of a GPU event; `std`
+                is that of a sample, 0 for a single event
+            % of launches, % of duration: of all that were selected
+            kind: `kernel`, `memcpy` or `memset`
+            kernel_category: when categories are on; several are joined by a comma
+            full_names [names]: that share the simplified one
+            example_full_name: the most frequent of them
+            """,
+        table=kernels.kernel_statistics,
+        asked_by="tables",
+    ),
+    Table(
+        name="kernel_full_names",
+        shows="The names behind the simplified ones of `kernel_statistics`",
+        columns="""
+            rank, kernel_name: of the row of `kernel_statistics`
+            full_name: of each rank the most frequent first
+            count [GPU events]: how many
+            total_time_us: summed duration
+            """,
+        table=kernels.kernel_full_names,
+        asked_by="tables",
+    ),
+    Table(
+        name="kernel_sources",
+        shows="Kernels by source line and layer",
+        columns="""
+            kernel_name: as the trace has it
+            cpu_op: that launched it
+            source: the innermost Python function around the launch that does not only pass the call
+                on: file, the line where it begins, name; empty where none was recorded
+            layer: the `nn.Module`s around, outermost first; of a backward operation those of its
+                forward operation
+            count [GPU events]: how many
+            total_time_us: summed duration
+            avg_time_us: of a GPU event
+            % of duration: of all that were selected
+            """,
+        table=kernels.kernel_sources,
+        when=[
+            GPU_EVENTS,
+            Condition(
+                "Python frames are in the call tree",
+                lambda analyzer, _: analyzer.tree.add_python_func,
+            ),
+        ],
+        asked_by="tables",
+    ),
 ]
