@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
 
-from tracelens_ext.categorize.loading import load_pack
 from tracelens_ext.categorize.maps import (
     CategorizerLike,
     choose,
@@ -37,6 +36,7 @@ from tracelens_ext.categorize.rules import (
     PackKind,
     RulePack,
     Verdict,
+    load_pack,
 )
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
@@ -302,10 +302,7 @@ class Explanation:
 
 
 def explain(
-    categorizer: KernelCategorizer,
-    name: str,
-    cpu_op: str | None = None,
-    kind: PackKind = "kernel",
+    categorizer: KernelCategorizer, name: str, cpu_op: str | None = None, kind: PackKind = "kernel"
 ) -> Explanation:
     """Say which rule gives a kernel or operation its category, and what else would match."""
     stages = list(categorizer.stages(kind))

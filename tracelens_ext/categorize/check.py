@@ -15,8 +15,8 @@ from tracelens_ext.categorize.matcher import (
     BoundRule,
     Matcher,
     RuleTimeoutError,
+    requirements,
 )
-from tracelens_ext.categorize.prefilter import requirements
 from tracelens_ext.categorize.rules import Example, RulePack
 
 if TYPE_CHECKING:

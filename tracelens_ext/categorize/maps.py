@@ -20,9 +20,15 @@ from typing import Any, Final, TypeAlias
 
 import platformdirs
 
-from tracelens_ext.categorize.loading import load_pack, parse_pack, read_document
 from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
-from tracelens_ext.categorize.rules import MATCH_ALL, Rule, RulePack
+from tracelens_ext.categorize.rules import (
+    MATCH_ALL,
+    Rule,
+    RulePack,
+    load_pack,
+    parse_pack,
+    read_document,
+)
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginAnswerError, PluginRegistry
 from tracelens_ext.lazy import pd

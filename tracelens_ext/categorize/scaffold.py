@@ -11,8 +11,9 @@ from typing import Final
 from tracelens_ext.errors import OutputError, UsageError
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*")
-
-_PYPROJECT: Final = """\
+#: The files, by their paths.
+_FILES: Final = {
+    "pyproject.toml": """\
 [build-system]
 requires = ["setuptools>=69"]
 build-backend = "setuptools.build_meta"
@@ -36,9 +37,22 @@ where = ["src"]
 
 [tool.setuptools.package-data]
 {module} = ["*.toml"]
-"""
+""",
+    "README.md": """\
+# {name}
 
-_MODULE: Final = '''\
+Kernel categories for tracelens-ext.
+
+```console
+$ pip install -e '.[test]'      # install it where tracelens-ext is installed
+$ pytest                        # the rules take their examples
+$ tracelens-ext plugins         # it is listed
+$ tracelens-ext explain 'void my_company::fused_bias_gelu<float>(float*)'
+```
+
+Edit `src/{module}/rules.toml`; `tracelens-ext rules check` tells what is wrong with it.
+""",
+    "src/{module}/__init__.py": '''\
 """Kernel categories for tracelens-ext."""
 
 from __future__ import annotations
@@ -52,9 +66,8 @@ from tracelens_ext import hookimpl
 def tracelens_rule_packs() -> list[Path]:
     """The rules of this plugin."""
     return [Path(__file__).with_name("rules.toml")]
-'''
-
-_RULES: Final = """\
+''',
+    "src/{module}/rules.toml": """\
 # One [[rule]] a kind of kernel. `pattern` is a regular expression that is searched in the kernel
 # name; the first rule that matches wins, before all built-in rules.
 
@@ -72,9 +85,8 @@ examples = [
 not_examples = [
     'void my_company::copy<float>(float*)',
 ]
-"""
-
-_TEST: Final = '''\
+""",
+    "tests/test_rules.py": '''\
 """The rules do what they say, alone and in a run."""
 
 from __future__ import annotations
@@ -94,22 +106,8 @@ def test_every_rule_takes_its_examples_and_leaves_its_not_examples() -> None:
 def test_installed_plugin_is_found() -> None:
     answer = categorize_kernels(["void my_company::fused_bias_gelu<float>(float*)"])
     assert answer["kernel_category"].tolist() == ["My Fused Op"]
-'''
-
-_README: Final = """\
-# {name}
-
-Kernel categories for tracelens-ext.
-
-```console
-$ pip install -e '.[test]'      # install it where tracelens-ext is installed
-$ pytest                        # the rules take their examples
-$ tracelens-ext plugins         # it is listed
-$ tracelens-ext explain 'void my_company::fused_bias_gelu<float>(float*)'
-```
-
-Edit `src/{module}/rules.toml`; `tracelens-ext rules check` tells what is wrong with it.
-"""
+''',
+}
 
 
 def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
@@ -122,19 +120,16 @@ def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
         )
     folder = Path(parent) / name
     texts = {
-        "pyproject.toml": _PYPROJECT,
-        "README.md": _README,
-        f"src/{module}/__init__.py": _MODULE,
-        f"src/{module}/rules.toml": _RULES,
-        "tests/test_rules.py": _TEST,
+        folder / path.format(module=module): text.format(name=name, module=module)
+        for path, text in _FILES.items()
     }
     try:
         folder.mkdir(parents=True)
         for path, text in texts.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text.format(name=name, module=module), encoding="utf-8")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
     except FileExistsError:
         raise OutputError(f"{folder} exists already; choose another name or folder") from None
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from None
-    return [folder / path for path in texts]
+    return [*texts]
