@@ -65,11 +65,8 @@ def hookimpl(
 ) -> _Function | Callable[[_Function], _Function]:
     """Mark a function of a plugin as the implementation of the hook it is named after.
 
-    Args:
-        function: the function, when used without brackets.
-        priority: among plugins, higher first. Rule packs carry their own.
-        selectable: take part only when chosen with `--categorizer PLUGIN` (for
-            `tracelens_categorize_kernels`; rule packs carry their own).
+    `priority`: among plugins, higher first. `selectable`: take part only when chosen with
+    `--categorizer PLUGIN` (for `tracelens_categorize_kernels`). Rule packs carry their own of both.
     """
 
     def mark(target: _Function) -> _Function:
@@ -87,11 +84,9 @@ def options_of(function: Callable[..., Any]) -> HookOptions:
 
 @_hookspec
 def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any] | RulePack]:
-    """Rule packs to add.
+    """Rule packs to add: any mix of `RulePack` objects, paths, and the same tables as dicts.
 
-    Returns:
-        Any mix of paths of TOML rule packs, paths of JSON engine/model maps, the same tables as
-        dicts, and `RulePack` objects.
+    Paths are of TOML rule packs and of JSON engine/model maps.
     """
 
 
@@ -99,35 +94,22 @@ def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any
 def tracelens_categorize_kernels(table: pd.DataFrame) -> Sequence[str | None] | pd.Series[Any]:
     """Categorise kernels in Python: one call a run, with every distinct kernel at once.
 
-    Args:
-        table: one row for each distinct pair, columns `kernel_name` (text) and `cpu_op` (the
-            operation that launched it, None where the trace does not say). It is a copy.
-
-    Returns:
-        One category a row, in the same order; None (or NaN) where the plugin has no opinion,
-        and the next plugin or rule is asked.
+    `table`, a copy, has a row for each distinct pair of `kernel_name` and `cpu_op` (that launched
+    it, None where the trace does not say). Answer one category a row, in the same order; None (or
+    NaN) where the plugin has no opinion, and the next plugin or rule is asked.
     """
 
 
 @_hookspec
 def tracelens_sheets() -> Iterable[Any]:
-    """Tables that say what they hold: sheets of the report.
-
-    Returns:
-        `tracelens_ext.tables.table.Sheet` objects.
-    """
+    """Sheets of the report, which say what they hold: `tracelens_ext.tables.table.Sheet` objects."""
 
 
 @_hookspec
 def tracelens_report_sheets(analyzer: object) -> Mapping[str, pd.DataFrame]:
-    """Tables to add to the report as sheets, the short way.
+    """Tables to add to the report as sheets, the short way: by name, at most 31 characters.
 
-    Args:
-        analyzer: the `TreePerfAnalyzer` of the trace that is being reported.
-
-    Returns:
-        Sheet name (at most 31 characters) → table. A name that the report already has is
-        refused.
+    `analyzer`: the `TreePerfAnalyzer` of the trace. A name that the report already has is refused.
     """
 
 
@@ -148,32 +130,25 @@ class Command:
 
 @_hookspec
 def tracelens_commands() -> Iterable[Command]:
-    """Commands of `tracelens-ext`.
-
-    Returns:
-        `Command` objects. A name that there is already is refused.
-    """
+    """Commands of `tracelens-ext`; a name that there is already is refused."""
 
 
 @_hookspec
 def tracelens_performance_models() -> Mapping[str, Callable[[Operation], Cost]]:
     """Performance models: what an operation has to compute and to move, from its arguments.
 
-    Returns:
-        Operation name, such as `my_company::fused_mlp` (or the beginning of names and `*`) → a
-        function of a `tracelens_ext.roofline.operation.Operation` that returns its `Cost`, or
-        raises `NoModelError` with the reason why there is none. Models of plugins go before the
-        built-in ones.
+    Operation name, such as `my_company::fused_mlp` (or the beginning of names and `*`) → a function
+    of a `tracelens_ext.roofline.operation.Operation` that returns its `Cost`, or raises
+    `NoModelError` with the reason why there is none. Those of plugins go before the built-in ones.
     """
 
 
 @_hookspec
 def tracelens_findings() -> Iterable[Any]:
-    """Detectors: what would save time, and what to do about it.
+    """`tracelens_ext.findings.inspection.Detector`s: what would save time, and what to do about it.
 
-    Returns:
-        `tracelens_ext.findings.inspection.Detector` objects. Those of plugins are asked before the
-        built-in ones, and what they claim of the wall time no other can.
+    Those of plugins are asked before the built-in ones; what they claim of the wall time no other
+    can.
     """
 
 
@@ -181,48 +156,36 @@ class Reader:
     """Reads one trace format.
 
     Derive from this class, or write one that has `name`, `recognises` and `read` alone.
-
-    Attributes:
-        name: what messages call the format.
-        suffixes: how the names of such files end. Folders and patterns take files with these names
-            for traces. None for a suffix that other files have too, such as `.csv`.
-        how_to_record: how such a file is made, in a line.
-        extra: the extra of this distribution that it needs; empty for none.
     """
 
-    name: str = ""
+    name: str = ""  #: what messages call the format
+    #: how the names of such files end: folders and patterns take files with these names for traces.
+    #: None for a suffix that other files have too, such as `.csv`
     suffixes: tuple[str, ...] = ()
-    how_to_record: str = ""
-    extra: str = ""
+    how_to_record: str = ""  #: how such a file is made, in a line
+    extra: str = ""  #: the extra of this distribution that it needs; empty for none
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Whether a file is of this format.
+        """Whether a file is of this format; `path`: of an open file, what it is called.
 
-        Args:
-            path: the file; of an open file, what it is called.
-            head: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the
-                file is shorter. Go by these: file names deceive.
+        `head`: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the file
+        is shorter. Go by these: file names deceive.
         """
         raise NotImplementedError
 
     def read(self, path: Path) -> Mapping[str, Any] | Trace:
-        """Read a file.
+        """Read a file, as a `Trace` or a document as PyTorch's profiler writes it.
 
-        Returns:
-            A document as PyTorch's profiler writes it, `{"traceEvents": [...]}`, with times in
-            µs; or a `Trace`.
+        That is `{"traceEvents": [...]}`, with times in µs.
         """
         raise NotImplementedError
 
     def read_source(self, source: ByteSource) -> Mapping[str, Any] | Trace:
         """Read a file, or an open file; as `read`, which this method calls unless it is overridden.
 
-        Args:
-            source: the unpacked bytes, of which none are read yet; it also has the `path`, the
-                `progress` to report and the `cache` for what is converted.
-
-        Raises:
-            TraceFormatError: the file cannot be read; other readers may be asked.
+        `source` has the unpacked bytes, of which none are read yet, the `path`, the `progress` to
+        report and the `cache` for what is converted. Raises TraceFormatError where the file cannot
+        be read; other readers may be asked.
         """
         if source.file is None:
             raise TraceFormatError(
@@ -233,9 +196,4 @@ class Reader:
 
 @_hookspec
 def tracelens_readers() -> Iterable[Reader]:
-    """Readers of trace formats.
-
-    Returns:
-        Readers. The first that recognises a file reads it. This distribution's own are asked
-        before those of other plugins.
-    """
+    """Readers of trace formats: the first that recognises a file reads it, our own before others."""
