@@ -121,10 +121,8 @@ def _problems_of_examples(
             winner = matcher.winner(name, op)
             winners += [winner] if winner else []
             if winner and winner.rule.category != rule.category:
-                yield (
-                    "error",
-                    f"{named} goes to {winner.id} ({winner.rule.category}), which comes first",
-                )
+                goes = f"goes to {winner.id} ({winner.rule.category}), which comes first"
+                yield "error", f"{named} {goes}"
         elif op is None:
             needs = 'needs the operation that launched it: {name = "...", cpu_op = "..."}'
             yield "error", f"{named} {needs}"

@@ -102,7 +102,7 @@ def tracelens_categorize_kernels(table: pd.DataFrame) -> Sequence[str | None] | 
 
 @_hookspec
 def tracelens_sheets() -> Iterable[Any]:
-    """Sheets of the report, which say what they hold: `tracelens_ext.tables.table.Sheet` objects."""
+    """Sheets of the report, which say what they are: `tracelens_ext.tables.table.Sheet` objects."""
 
 
 @_hookspec
@@ -196,4 +196,4 @@ class Reader:
 
 @_hookspec
 def tracelens_readers() -> Iterable[Reader]:
-    """Readers of trace formats: the first that recognises a file reads it, our own before others."""
+    """Readers of trace formats: the first that recognises a file reads it, ours before others."""
