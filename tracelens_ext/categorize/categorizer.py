@@ -294,8 +294,6 @@ class Match:
 class Explanation:
     """Why a kernel, or an operation, has its category."""
 
-    name: str  #: of the kernel or operation
-    cpu_op: str | None  #: the operation that launched the kernel, or None
     category: str
     winner: Match | None  #: what decided, or None when nothing matched
     others: tuple[Match, ...]  #: what else matches the name, in order of precedence
@@ -309,6 +307,5 @@ def explain(
     matches = [match for stage in stages for match in categorizer.matches(stage, name, cpu_op)]
     winner = next((match for match in matches if match.holds), None)
     unknown = UNCATEGORIZED if kind == "kernel" else OTHER_OP
-    category = winner.verdict.category if winner else unknown
     others = tuple(match for match in matches if match is not winner)
-    return Explanation(name, cpu_op, category, winner, others)
+    return Explanation(winner.verdict.category if winner else unknown, winner, others)

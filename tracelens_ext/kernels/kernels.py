@@ -67,12 +67,12 @@ def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
     if again.any():
         keys["is_recompute"] = again.astype(np.int64), ("", "yes")
     columns, groups = group_labelled(keys, work.duration)
-    kind = columns.pop("kind")
     if again.any():
         columns["is_recompute"] = groups.keys[-1].astype(bool)
     columns |= groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us")
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
-    return pd.DataFrame({**columns, "kind": kind}), groups
+    columns["kind"] = columns.pop("kind")
+    return pd.DataFrame(columns), groups
 
 
 def kernel_names(work: GpuWork) -> pd.DataFrame:
@@ -134,13 +134,13 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
         "kind": (work.kind, KIND_NAMES),
     }
     columns, groups = group_labelled(keys, work.duration)
-    kind = columns.pop("kind")
     op_total = sums(op, work.duration, len(op_labels))[groups.keys[0]]
     columns |= groups.figures("count", "total_time_ms")
     columns["% of cpu_op time"] = percent(groups.total, op_total)
     columns["% of GPU time"] = percent(groups.total, int(work.duration.sum()))
     order = np.lexsort((-groups.total, groups.keys[0], -op_total))
-    return pd.DataFrame({**columns, "kind": kind}).iloc[order].reset_index(drop=True)
+    columns["kind"] = columns.pop("kind")
+    return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
 
 def kernels(
@@ -267,7 +267,7 @@ def kernel_statistics(
     mask = (selection or Selection()).of(work)
     keys: Labelled = {"kernel_name": simple_codes(work), "kind": (work.kind, KIND_NAMES)}
     columns, groups = group_labelled(keys, work.duration, mask)
-    name, kind = work.name[mask], columns.pop("kind")
+    name = work.name[mask]
     first, pair = number_groups([groups.number, name])
     full = groups.number[first]  # the group of each full name
     order = np.lexsort((first, -np.bincount(pair), full))
@@ -278,7 +278,7 @@ def kernel_statistics(
         "% of launches": percent(groups.count, int(mask.sum())),
         "% of duration": percent(groups.total, int(groups.total.sum())),
         **groups.figures("min_time_us", "max_time_us"),
-        "kind": kind,
+        "kind": columns.pop("kind"),
     }
     for column, (code, labels) in work.category_key.items():
         columns[column] = joined(groups.number, dict(enumerate(labels)), code[mask], len(groups))

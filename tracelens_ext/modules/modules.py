@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from tracelens_ext.work.memoize import once_for_each
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
+_is_module = methodcaller("startswith", MODULE_PREFIX)
 _INSTANCE = re.compile(r"_\d+$")  # PyTorch numbers the modules of a class
 
 
@@ -140,10 +142,6 @@ def _is_replayed_module(trace: Trace) -> BoolArray:
     result: BoolArray = trace.kind[trace.recorded :] == EventKind.PYTHON_FUNCTION
     result[result] = trace.named(trace.name[trace.recorded :][result], _is_module)
     return result
-
-
-def _is_module(name: str) -> bool:
-    return name.startswith(MODULE_PREFIX)
 
 
 @once_for_each

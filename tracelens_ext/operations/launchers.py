@@ -151,10 +151,6 @@ def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(merged, pd.Index(found, dtype="str"))
 
 
-GRAPH_CATEGORY = "graph"
-RUNTIME_CATEGORY = "runtime"
-
-
 def op_categories(
     work: GpuWork, rows: IntArray, of_gpu: Int64Array
 ) -> tuple[Int64Array, list[str]]:
@@ -173,8 +169,7 @@ def op_categories(
     kernel_name = np.full(len(rows), NONE, dtype=np.int64)
     kernel_name[owners] = work.name[kernels[first]]
 
-    labels = [GRAPH_CATEGORY, RUNTIME_CATEGORY, OTHER_OP]
-    graph, runtime, other = range(3)
+    labels, (graph, runtime, other) = ["graph", "runtime", OTHER_OP], range(3)
     launched_graph = np.zeros(len(rows), dtype=bool)
     launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
     is_op = np.isin(trace.kind[rows], trace.operation_kinds)
@@ -275,9 +270,7 @@ def parsed(text: str) -> tuple[object, str]:
 
 
 def _as_tuple(value: object) -> object:
-    if not isinstance(value, list):
-        return value
-    return tuple([_as_tuple(v) if isinstance(v, list) else v for v in value])
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 #: What is kept of captured operations, among their arguments.
