@@ -22,10 +22,16 @@ def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
 
 _of_time = partial(Chart, value_column="total_time_ms")
 _stacked = partial(_of_time, kind="stacked", series_column="kernel_category")
-_of_duration = partial(Chart, value_column="Kernel duration (µs)_sum", on="page")
+_ALONE = ("gpu_time_by_category",)
+_TOLD = "kernel_categories", "kernels_by_category"
+_of_duration = partial(
+    Chart, sheet="kernel_summary", value_column="Kernel duration (µs)_sum", on="page"
+)
+_FRAMES = Condition("Python frames are in the call tree", lambda its, _: its.tree.add_python_func)
+_UNLINKED = Condition("some GPU events are unlinked", lambda its, _: not its.tree.linked.all())
 KERNELS_WANTED = Condition(
     "categories are on, or `tracelens_sheets=False`",
-    lambda analyzer, options: analyzer.work.categories is not None or not options.tracelens_sheets,
+    lambda its, options: its.work.categories is not None or not options.tracelens_sheets,
 )
 KERNELS: Table = Table(
     name="kernels",
@@ -113,12 +119,7 @@ KERNELS_BY_CATEGORY: Table = Table(
     charts=[
         _stacked("Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"),
         _stacked("Top kernels", "kernels_by_category", "kernel", top=20, on="page"),
-        _of_time(
-            *("Top kernels", "kernels_by_category", "kernel"),
-            top=20,
-            on="page",
-            unless=("gpu_time_by_category",),
-        ),
+        _of_time("Top kernels", "kernels_by_category", "kernel", unless=_ALONE, top=20, on="page"),
     ],
 )
 
@@ -144,14 +145,8 @@ KERNEL_SUMMARY = Table(
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
-        _of_duration(
-            *("GPU time by operation", "kernel_summary", "Parent cpu_op"),
-            top=15,
-            unless=("kernel_categories", "kernels_by_category"),
-        ),
-        _of_duration(
-            "Top kernels", "kernel_summary", "Kernel name", top=20, unless=("kernels_by_category",)
-        ),
+        _of_duration("GPU time by operation", label_column="Parent cpu_op", unless=_TOLD, top=15),
+        _of_duration("Top kernels", label_column="Kernel name", unless=_TOLD[1:], top=20),
     ],
 )
 
@@ -225,12 +220,7 @@ UNLINKED_KERNELS = [
             """,
         table=kernels.unlinked_kernels,
         short_names="kernel_name",
-        when=[
-            GPU_EVENTS,
-            Condition(
-                "some GPU events are unlinked", lambda analyzer, _: not analyzer.tree.linked.all()
-            ),
-        ],
+        when=[GPU_EVENTS, _UNLINKED],
     )
 ]
 
@@ -282,13 +272,7 @@ STATISTICS = [
             % of duration: of all that were selected
             """,
         table=kernels.kernel_sources,
-        when=[
-            GPU_EVENTS,
-            Condition(
-                "Python frames are in the call tree",
-                lambda analyzer, _: analyzer.tree.add_python_func,
-            ),
-        ],
+        when=[GPU_EVENTS, _FRAMES],
         asked_by="tables",
     ),
 ]

@@ -294,6 +294,9 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
     }
 
 
+_HAS_MODULES = Condition(
+    "the trace has Python frames of `nn.Module`s", lambda its, _: has_modules(its.trace)
+)
 TABLES = [
     Table(
         name="nn_modules",
@@ -314,19 +317,11 @@ TABLES = [
         """,
         table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
         options=["nn_module_instances"],
-        when=[
-            GPU_EVENTS,
-            Condition(
-                "the trace has Python frames of `nn.Module`s",
-                lambda analyzer, _: has_modules(analyzer.trace),
-            ),
-        ],
+        when=[GPU_EVENTS, _HAS_MODULES],
         method="get_df_nn_modules()",
         charts=[
             Chart(
-                "GPU time by module class, without the modules within",
-                "nn_modules",
-                "path",
+                *("GPU time by module class, without the modules within", "nn_modules", "path"),
                 "gpu_time_self_ms",
                 top=15,
                 on="page",

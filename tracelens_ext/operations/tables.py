@@ -397,10 +397,7 @@ CPU_OPS = [
         when=[
             Condition(
                 "the trace has no GPU events, or evidence names it",
-                lambda analyzer, options: (
-                    NO_GPU_EVENTS.holds(analyzer, options)
-                    or "cpu_ops" in cited_sheets(analyzer, options)
-                ),
+                lambda *given: NO_GPU_EVENTS.holds(*given) or "cpu_ops" in cited_sheets(*given),
             )
         ],
         answer="Top CPU operations",
