@@ -56,10 +56,6 @@ _TOKEN: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
-class _UnknownSyntaxError(Exception):
-    """The pattern uses something this module does not know."""
-
-
 def fold(name: str) -> str:
     """A name (or a text) in lower case, as they are compared, so that flags do not matter."""
     return name.lower() if name.isascii() else name.translate(_LIKE_ASCII).lower()
@@ -74,7 +70,7 @@ def requirements(pattern: str) -> list[Requirement]:
         return []
     try:
         found, _ = _read(_TOKEN.finditer(pattern), 0)
-    except _UnknownSyntaxError:
+    except ValueError:  # syntax that is not known here
         return []
     return sorted(dict.fromkeys(found), key=_rank)[:_MOST_REQUIREMENTS]
 
@@ -87,7 +83,7 @@ def _rank(texts: Requirement) -> tuple[int, int]:
 def _read(tokens: Iterator[re.Match[str]], depth: int) -> tuple[list[Requirement], str]:
     """What a group (or the pattern) requires, read to its end, and the kind of the token there."""
     if depth > _MOST_NESTED:
-        raise _UnknownSyntaxError
+        raise ValueError
     branches: list[list[Requirement]] = []
     required: list[Requirement] = []
     run = ""  # texts that stand side by side
@@ -116,7 +112,7 @@ def _read(tokens: Iterator[re.Match[str]], depth: int) -> tuple[list[Requirement
             return _either(branches), kind
         elif kind == "unknown":
             break
-    raise _UnknownSyntaxError
+    raise ValueError
 
 
 def _either(branches: list[list[Requirement]]) -> list[Requirement]:
@@ -380,9 +376,8 @@ class PythonStage:
         # None, NaN, NaT and NA are the ways in which a column has no entry.
         if (pd.api.types.is_scalar(category) and pd.isna(category)) or category == "":
             return None
-        raise UsageError(
-            f"categorizer {self.name}: expected categories as texts or None, got {category!r}"
-        )
+        expected = "expected categories as texts or None"
+        raise UsageError(f"categorizer {self.name}: {expected}, got {category!r}")
 
 
 @dataclass(frozen=True)
@@ -405,9 +400,8 @@ class BoundPack:
 
     def bound_rules(self) -> list[BoundRule]:
         """The pack's rules, in the order they are tried."""
-        return [
-            BoundRule(rule, self.pack, self.origin, self.limited) for rule in self.pack.ordered()
-        ]
+        rules = self.pack.ordered()
+        return [BoundRule(rule, self.pack, self.origin, self.limited) for rule in rules]
 
 
 Source = BoundPack | PythonStage

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
@@ -223,8 +223,7 @@ def parse_pack(
         where = f"rule {number}: "
         if not isinstance(table, Mapping):
             whole.fail(f"{where}rule", f"expected a table, got {_kind_of(table)}")
-        fields = _Fields(table, _RULE_KEYS, called, where, check_patterns)
-        fields.table = {**known, **table}
+        fields = _Fields({**known, **table}, _RULE_KEYS, called, where, check_patterns)
         rules.append(_rule(fields, number, kind))
     return RulePack(
         name=head.value("name") or name,
@@ -271,8 +270,7 @@ def _rule(fields: _Fields, number: int, kind: str) -> Rule:
         if required not in fields.table and instead not in fields.table:
             fields.fail(required, "missing; expected a text")
     if kind == "op" and "cpu_op" in fields.table:
-        said = 'not allowed in a pack of kind "op": its pattern is the condition'
-        fields.fail("cpu_op", said)
+        fields.fail("cpu_op", 'not allowed in a pack of kind "op": its pattern is the condition')
     pattern = fields.any_of("pattern") or "."  # by its operation alone
     unless = fields.any_of("unless")
     if fields.value("own_name", bool):
@@ -291,31 +289,27 @@ def _rule(fields: _Fields, number: int, kind: str) -> Rule:
     )
 
 
+@dataclass
 class _Fields:
     """Reads typed fields out of a table; every refusal names the document and the field."""
 
-    def __init__(
-        self,
-        table: Mapping[str, Any],
-        known: tuple[str, ...],
-        source: str,
-        where: str,
-        check_patterns: bool,
-    ) -> None:
-        self.table, self.check_patterns = table, check_patterns
-        self._source, self._where = source, where
-        for key in table:
-            if key not in known:
-                from difflib import get_close_matches
+    table: Mapping[str, Any]
+    known: tuple[str, ...]
+    source: str
+    where: str
+    check_patterns: bool
 
-                near = get_close_matches(str(key), known, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                home = next((place for place, keys in _HOMES if key in keys), None)
-                hint = hint if home is None else f"it belongs in {home}"
-                raise RuleError(f"{source}: {where}unknown key {key!r}; {hint}")
+    def __post_init__(self) -> None:
+        if unknown := [key for key in self.table if key not in self.known]:
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(unknown[0]), self.known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.known)}"
+            home = next((f"it belongs in {at}" for at, keys in _HOMES if unknown[0] in keys), hint)
+            raise RuleError(f"{self.source}: {self.where}unknown key {unknown[0]!r}; {home}")
 
     def fail(self, field: str, said: str) -> NoReturn:
-        raise RuleError(f"{self._source}: {self._where}{field}: {said}")
+        raise RuleError(f"{self.source}: {self.where}{field}: {said}")
 
     def value(self, key: str, kind: type = str) -> Any:  # noqa: ANN401
         """A value of that type; what is not there is None, 0 or False."""
@@ -367,8 +361,8 @@ class _Fields:
             if not isinstance(entry, Mapping) or "name" not in entry:
                 wanted = 'expected a kernel name or {name = "...", cpu_op = "..."}, got '
                 self.fail(label, wanted + _kind_of(entry))
-            where = f"{self._where}{label}: "
-            fields = _Fields(entry, _EXAMPLE_KEYS, self._source, where, self.check_patterns)
+            where = f"{self.where}{label}: "
+            fields = replace(self, table=entry, known=_EXAMPLE_KEYS, where=where)
             found.append(Example(*map(fields.value, _EXAMPLE_KEYS)))
         return tuple(found)
 

@@ -84,9 +84,11 @@ def options_of(function: Callable[..., Any]) -> HookOptions:
 
 @_hookspec
 def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any] | RulePack]:
-    """Rule packs to add: any mix of `RulePack` objects, paths, and the same tables as dicts.
+    """Rule packs to add.
 
-    Paths are of TOML rule packs and of JSON engine/model maps.
+    Returns:
+        Any mix of paths of TOML rule packs, paths of JSON engine/model maps, the same tables as
+        dicts, and `RulePack` objects.
     """
 
 
@@ -94,22 +96,35 @@ def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any
 def tracelens_categorize_kernels(table: pd.DataFrame) -> Sequence[str | None] | pd.Series[Any]:
     """Categorise kernels in Python: one call a run, with every distinct kernel at once.
 
-    `table`, a copy, has a row for each distinct pair of `kernel_name` and `cpu_op` (that launched
-    it, None where the trace does not say). Answer one category a row, in the same order; None (or
-    NaN) where the plugin has no opinion, and the next plugin or rule is asked.
+    Args:
+        table: one row for each distinct pair, columns `kernel_name` (text) and `cpu_op` (the
+            operation that launched it, None where the trace does not say). It is a copy.
+
+    Returns:
+        One category a row, in the same order; None (or NaN) where the plugin has no opinion,
+        and the next plugin or rule is asked.
     """
 
 
 @_hookspec
 def tracelens_sheets() -> Iterable[Any]:
-    """Sheets of the report, which say what they are: `tracelens_ext.tables.table.Sheet` objects."""
+    """Tables that say what they hold: sheets of the report.
+
+    Returns:
+        `tracelens_ext.tables.table.Sheet` objects.
+    """
 
 
 @_hookspec
 def tracelens_report_sheets(analyzer: object) -> Mapping[str, pd.DataFrame]:
-    """Tables to add to the report as sheets, the short way: by name, at most 31 characters.
+    """Tables to add to the report as sheets, the short way.
 
-    `analyzer`: the `TreePerfAnalyzer` of the trace. A name that the report already has is refused.
+    Args:
+        analyzer: the `TreePerfAnalyzer` of the trace that is being reported.
+
+    Returns:
+        Sheet name (at most 31 characters) → table. A name that the report already has is
+        refused.
     """
 
 
@@ -130,25 +145,32 @@ class Command:
 
 @_hookspec
 def tracelens_commands() -> Iterable[Command]:
-    """Commands of `tracelens-ext`; a name that there is already is refused."""
+    """Commands of `tracelens-ext`.
+
+    Returns:
+        `Command` objects. A name that there is already is refused.
+    """
 
 
 @_hookspec
 def tracelens_performance_models() -> Mapping[str, Callable[[Operation], Cost]]:
     """Performance models: what an operation has to compute and to move, from its arguments.
 
-    Operation name, such as `my_company::fused_mlp` (or the beginning of names and `*`) → a function
-    of a `tracelens_ext.roofline.operation.Operation` that returns its `Cost`, or raises
-    `NoModelError` with the reason why there is none. Those of plugins go before the built-in ones.
+    Returns:
+        Operation name, such as `my_company::fused_mlp` (or the beginning of names and `*`) → a
+        function of a `tracelens_ext.roofline.operation.Operation` that returns its `Cost`, or
+        raises `NoModelError` with the reason why there is none. Models of plugins go before the
+        built-in ones.
     """
 
 
 @_hookspec
 def tracelens_findings() -> Iterable[Any]:
-    """`tracelens_ext.findings.inspection.Detector`s: what would save time, and what to do about it.
+    """Detectors: what would save time, and what to do about it.
 
-    Those of plugins are asked before the built-in ones; what they claim of the wall time no other
-    can.
+    Returns:
+        `tracelens_ext.findings.inspection.Detector` objects. Those of plugins are asked before the
+        built-in ones, and what they claim of the wall time no other can.
     """
 
 
@@ -196,4 +218,9 @@ class Reader:
 
 @_hookspec
 def tracelens_readers() -> Iterable[Reader]:
-    """Readers of trace formats: the first that recognises a file reads it, ours before others."""
+    """Readers of trace formats.
+
+    Returns:
+        Readers. The first that recognises a file reads it. This distribution's own are asked
+        before those of other plugins.
+    """

@@ -84,9 +84,8 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
 
     threading.Thread(target=run, name="tracelens-ext plugin", daemon=True).start()
     if not wait([answer], seconds).done:
-        raise PluginTimeoutError(
-            f"no answer within {seconds:g} s; {SECONDS_VARIABLE} sets the limit"
-        )
+        limit = f"{SECONDS_VARIABLE} sets the limit"
+        raise PluginTimeoutError(f"no answer within {seconds:g} s; {limit}")
     return answer.result()
 
 

@@ -347,8 +347,7 @@ def _of_category(work: GpuWork, wanted: str) -> BoolArray:
     found = [label for label in labels if label.casefold() == wanted.casefold()]
     if not found:
         nearest = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5) or labels
-        raise UsageError(
-            f"no GPU event is of the category {wanted!r}; the trace has {', '.join(nearest)}"
-        )
+        has = f"the trace has {', '.join(nearest)}"
+        raise UsageError(f"no GPU event is of the category {wanted!r}; {has}")
     selected: BoolArray = categories.code == categories.labels.index(found[0])
     return selected

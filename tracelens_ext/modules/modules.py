@@ -82,10 +82,8 @@ def call_stacks(
     code, paths = module_of_gpu(work)
     of_launcher = np.full(len(names) + 1, NONE, dtype=np.int64)  # the last is that of none
     of_launcher[launcher_of_gpu[::-1]] = code[::-1]
-    around = [
-        [f"{MODULE_PREFIX}{name}" for name in reversed(path.split(SEPARATOR))] for path in paths
-    ]
-    around.append([])  # of NONE
+    modules = [path.split(SEPARATOR)[::-1] for path in paths]
+    around = [*([f"{MODULE_PREFIX}{name}" for name in each] for each in modules), []]  # of NONE
     stacks = [around[path] for path in of_launcher[:-1].tolist()]
     innermost = [_INSTANCE.sub("", stack[0]) if stack else "NA" for stack in stacks]
     return innermost, [str([name, *stack]) for name, stack in zip(names, stacks, strict=True)]

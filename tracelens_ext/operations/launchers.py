@@ -151,9 +151,7 @@ def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(merged, pd.Index(found, dtype="str"))
 
 
-def op_categories(
-    work: GpuWork, rows: IntArray, of_gpu: Int64Array
-) -> tuple[Int64Array, list[str]]:
+def op_categories(work: GpuWork, rows: IntArray, of_gpu: IntArray) -> tuple[Int64Array, list[str]]:
     """Categorize CPU ops and launches, each by its name and what it launched.
 
     A CPU op is judged by its name. One whose name says nothing is `graph` when it launched one (as
