@@ -35,6 +35,9 @@ PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
 _DIRECT, _SUBTREE = "total_direct_kernel_time", "total_subtree_kernel_time"
 _UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
 _SHORT_NAME = 64
+_STATISTICS = {
+    of: ", ".join(f"{of}_{metric}" for metric in (*METRICS, "sum")) for of in (_DIRECT, _SUBTREE)
+}
 
 
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
@@ -236,10 +239,7 @@ def _summary(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame
     if options.tracelens_sheets:
         return table
     names = [", ".join(ast.literal_eval(text)) for text in table["Categories"]]
-    order = [
-        *("name", "Categories", "Count", f"{_DIRECT}_ms", "Percentage (%)"),
-        *("Cumulative Percentage (%)", f"{_SUBTREE}_ms"),
-    ]
+    order = ["name", "Categories", "Count", f"{_DIRECT}_ms", *PERCENTAGES, f"{_SUBTREE}_ms"]
     return table.assign(Categories=names)[order]
 
 
@@ -260,7 +260,7 @@ def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataF
         table = table.drop(columns=f"{time}_sum")
     first = [
         *("name", "op category", "Input Dims", "direct_kernel_count", "operation_count"),
-        *(f"{_DIRECT}_ms", "Percentage (%)", "Cumulative Percentage (%)", f"{_SUBTREE}_ms"),
+        *(f"{_DIRECT}_ms", *PERCENTAGES, f"{_SUBTREE}_ms"),
         *(f"{_DIRECT}_{metric}" for metric in METRICS),
         *("Input type", "Input Strides", "Concrete Inputs"),
     ]
@@ -340,7 +340,7 @@ TABLES = [
     Table(
         name="ops_unique_args",
         shows="GPU time by operation and its arguments, without communication",
-        columns="""
+        columns=f"""
             name: the *launcher*: the nearest CPU op above the launch that is not called `execute`;
                 else the launch
             op category: what the operation is for, by its name
@@ -352,14 +352,10 @@ TABLES = [
             direct_kernel_count [GPU events]: with `group_by_num_kernels=True`: operations that
                 launched different numbers are rows of their own
             operation_count [operations]: how many
-            total_direct_kernel_time_mean, total_direct_kernel_time_median,
-                total_direct_kernel_time_std, total_direct_kernel_time_min,
-                total_direct_kernel_time_max, total_direct_kernel_time_sum: over the operations;
-                `std` is that of a sample, empty for one operation
-            total_subtree_kernel_time_mean, total_subtree_kernel_time_median,
-                total_subtree_kernel_time_std, total_subtree_kernel_time_min,
-                total_subtree_kernel_time_max, total_subtree_kernel_time_sum: over the operations;
-                `std` is that of a sample, empty for one operation
+            {_STATISTICS[_DIRECT]}: over the operations; `std` is that of a sample, empty for one
+                operation
+            {_STATISTICS[_SUBTREE]}: over the operations; `std` is that of a sample, empty for one
+                operation
             total_direct_kernel_time_ms, total_subtree_kernel_time_ms: the sums; with
                 `tracelens_sheets=True` `…_sum` in their place
             first_occurrence_time [µs]: start of the first such operation, after that of the first
