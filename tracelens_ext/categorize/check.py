@@ -219,14 +219,9 @@ def draft_rules(groups: list[Unknown], title: str) -> str:
         if group.cpu_ops:
             lines.append(f"# launched by {_one_line(', '.join(sorted(group.cpu_ops)[:3]))}")
         longest = sorted(group.names, key=lambda name: -group.names[name])[:_EXAMPLES]
-        lines += [
-            "[[rule]]",
-            f'category = "{TO_DO}"',
-            f"pattern = {_toml_text(re.escape(group.stem))}",
-            "examples = [",
-            *(f"    {_toml_text(name)}," for name in longest),
-            "]",
-        ]
+        lines += ["[[rule]]", f'category = "{TO_DO}"']
+        lines += [f"pattern = {_toml_text(re.escape(group.stem))}", "examples = ["]
+        lines += [*(f"    {_toml_text(name)}," for name in longest), "]"]
     return "\n".join([*lines, ""])
 
 
@@ -234,9 +229,8 @@ def toml_pack(pack: RulePack) -> str:
     """A pack as the text of a rule file."""
     lines = ["[pack]", f"name = {_toml_text(pack.name)}"]
     for rule in pack.rules:
-        lines += ["", "[[rule]]", f"category = {_toml_text(rule.category)}"]
-        lines.append(f"pattern = {_toml_text(rule.pattern)}")
-        for key in ("name", "about", "vendor", "library", "cpu_op"):
+        lines += ["", "[[rule]]"]
+        for key in ("category", "pattern", "name", "about", "vendor", "library", "cpu_op"):
             value = getattr(rule, key)
             lines += [f"{key} = {_toml_text(value)}"] if value else []
         lines += [f"priority = {rule.priority}"] if rule.priority else []

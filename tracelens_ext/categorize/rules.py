@@ -243,10 +243,9 @@ def read_document(
     form, what, expected = words
     try:
         return parse(Path(source).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        problem = f"no such file; give the path of {expected}"
-    except IsADirectoryError:
-        problem = f"is a folder; give the path of {expected}"
+    except (FileNotFoundError, IsADirectoryError) as error:
+        place = "is a folder" if isinstance(error, IsADirectoryError) else "no such file"
+        problem = f"{place}; give the path of {expected}"
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
     except UnicodeDecodeError as error:

@@ -358,13 +358,13 @@ def short_kernels_summary(
     work: GpuWork, threshold_us: float, topk: int | None = None
 ) -> pd.DataFrame:
     """Short kernels by the CPU op that launched them, its arguments, and their name."""
-    arguments = {
-        column: op_argument(work.trace, work.tree.cpu_op_of_gpu, name)
-        for column, name in ARGUMENTS.items()
-        if column != "Input types"
+    arguments = [of for of in ARGUMENTS.items() if of[0] != "Input types"]
+    op = work.tree.cpu_op_of_gpu
+    keys: Labelled = {
+        "Parent cpu_op": work.parent_op,
+        **{column: op_argument(work.trace, op, name) for column, name in arguments},
+        "Kernel name": (work.name, work.trace.names),
     }
-    names = {"Kernel name": (work.name, work.trace.names)}
-    keys: Labelled = {"Parent cpu_op": work.parent_op, **arguments, **names}
     columns, groups = group_labelled(keys, work.duration, _short(work, threshold_us))
     duration = "Short Kernel duration (µs)"
     columns |= {
@@ -392,8 +392,8 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
     }
     columns, groups = group_labelled(keys, work.duration, chosen)
     start, end = work.start[chosen], work.end[chosen]
-    columns |= groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us")
     columns |= {
+        **groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"),
         "% of unlinked time": percent(groups.total, int(groups.total.sum())),
         "% of GPU time": percent(groups.total, int(work.duration.sum())),
         "first_start_ms": minima(groups.number, start, len(groups)) / NS_PER_MS,

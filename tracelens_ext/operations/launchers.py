@@ -130,8 +130,7 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
         "total_subtree_kernel_time": launchers.subtree_ns / NS_PER_US,
         "direct_kernel_count": launchers.count,
     }
-    for argument in ARGUMENTS:
-        columns[argument] = _text_column(*op_argument(trace, rows, argument))
+    columns |= {each: _text_column(*op_argument(trace, rows, each)) for each in ARGUMENTS}
     for column, named in {
         "process_name": [trace.process_names.get(pid, _UNKNOWN) for pid, _ in trace.threads],
         "process_label": [trace.process_labels.get(pid, _UNKNOWN) for pid, _ in trace.threads],

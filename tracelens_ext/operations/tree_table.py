@@ -19,6 +19,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, nearest_marked, preorder, summed_up
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import (
+    LAUNCH_KINDS,
     NONE,
     NS_PER_MS,
     BoolArray,
@@ -41,9 +42,7 @@ _KIND_LABELS = {
     EventKind.CPU_OP: "cpu_op",
     EventKind.USER_ANNOTATION: "annotation",
     EventKind.PYTHON_FUNCTION: "python",
-    EventKind.RUNTIME: "launch",
-    EventKind.DRIVER: "launch",
-    EventKind.OTHER: "",
+    **dict.fromkeys(LAUNCH_KINDS, "launch"),
     **KIND_LABELS,
 }
 # Two numbers at the end of a line mean a difference to flame-graph tools.
