@@ -149,7 +149,7 @@ def _block(
         code, names = work.categories.code, work.categories.labels
         mine = owner != NONE
         cell = code[mine] * count + owner[mine]
-        times = sums(cell, work.duration[mine], len(names) * count).reshape(-1, count)
+        times = sums(cell, work.duration[mine], len(names) * count).reshape(len(names), count)
         for at in np.unique(code[_owner(work, iterations) != NONE]).tolist():
             columns[f"{names[at]}{CATEGORY_ENDING}"] = times[at] / NS_PER_MS
     return pd.DataFrame(columns)
