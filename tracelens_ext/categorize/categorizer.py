@@ -76,22 +76,18 @@ class KernelCategorizer:
 
         Args:
             rules: TOML rule files of the user; they come first, in this order.
-            categorizer: what is asked next: the name of a selectable pack (`jax`,
-                `vllm:gpt-oss`), pack or plugin; a JSON file with a map; a mapping
-                (`{"xmma_gemm": "gemm"}` or an engine/model map of one model); or a function
-                that is given a table with the columns `kernel_name` and `cpu_op`, one row a
-                distinct pair, and answers one category (or None) a row.
-            maps: folders with engine/model maps (`*.json`), besides the user's configuration
-                folder.
+            categorizer: what is asked next: the name of a selectable pack (`jax`, `vllm:gpt-oss`),
+                pack or plugin; a JSON file with a map; a mapping (`{"xmma_gemm": "gemm"}` or an
+                engine/model map of one model); or a function of a table with `kernel_name` and
+                `cpu_op`, a row a distinct pair, that answers a category (or None) a row.
+            maps: folders with engine/model maps (`*.json`), besides the user's own.
             without_packs: the names of packs that take no part, though they would unasked.
             plugins: False to leave out what other distributions have installed.
             registry: the plugins to use instead of the installed ones.
-            framework: what ran, such as `JAX`; without a `categorizer` the pack that is usual for
-                it is asked.
+            framework: what ran, such as `JAX`: its usual pack is asked without a `categorizer`.
 
-        Raises:
-            RuleError: a rule file or map is invalid.
-            UsageError: nothing is called `categorizer`, or as one of `without_packs`.
+        Raises RuleError where a rule file or map is invalid, UsageError where nothing is called
+        `categorizer`, or as one of `without_packs`.
         """
         registry = registry or default_registry(plugins=plugins)
         for argument, value in (("rules", rules), ("maps", maps), ("without_packs", without_packs)):

@@ -70,10 +70,8 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
         *((category, "(?i)" + regex.escape(key), None) for key, category in pairs),
         (OTHERS_CLASS, ".*", f"{name}:{OTHERS_CLASS}"),
     ]
-    return RulePack(
-        name,
-        tuple(Rule(of, text, name=own, number=at) for at, (of, text, own) in enumerate(patterns)),
-    )
+    rules = (Rule(of, text, name=own, number=at) for at, (of, text, own) in enumerate(patterns))
+    return RulePack(name, tuple(rules))
 
 
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:

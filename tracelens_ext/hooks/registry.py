@@ -174,12 +174,11 @@ class PluginRegistry:
     def offers(
         self, hook_name: str, check: Callable[[Any], object], **arguments: object
     ) -> list[Offered[Any]]:
-        """Call a hook of every plugin and collect what they offer.
+        """What every plugin offers by a hook that answers an iterable, such as `tracelens_readers`.
 
-        `hook_name`: a hook that answers an iterable, such as `tracelens_readers`. `check`: called
-        with each item; raises `PluginAnswerError` (or anything else) for one that has the wrong
-        shape. That becomes a problem, and the other items stay. Gives the items: higher priority
-        first, then by plugin name, then as the plugin lists them.
+        `check` raises `PluginAnswerError` (or anything else) for an item of the wrong shape. That
+        becomes a problem, and the other items stay. Higher priority comes first, then by plugin
+        name, then as the plugin lists them.
         """
         offered: list[Offered[Any]] = []
         for hook in self.hooks(hook_name):
@@ -232,11 +231,9 @@ class PluginRegistry:
 
 
 def load_registry(*, plugins: bool = True) -> PluginRegistry:
-    """Find and load the installed plugins now.
+    """Find and load the installed plugins now, without `plugins` only this distribution's own.
 
-    Args:
-        plugins: False to use only this distribution's own. The environment variable
-            `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
+    The environment variable `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
     return _registry(_entry_points(), _only_own(plugins))
 

@@ -154,21 +154,18 @@ def _described(
     found = group_durations(keys, work.duration[chosen])
     times = (found.total, found.mean, found.shortest, found.longest)
     columns = (*found.keys, found.count, *(time / NS_PER_US for time in times))
-    full: list[list[str]] = [[] for _ in range(groups)]
-    short: list[list[str]] = [[] for _ in range(groups)]
-    for at, code, stream, count, total, mean, shortest, longest in zip(
+    full: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+    short: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+    for at, code, stream, count, total, mean, least, most in zip(
         *(column.tolist() for column in columns), strict=True
     ):
         name = work.trace.names[code]
         cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
-        about = f"'stream': {stream}, 'count': {count}"
-        about_one = f"'mean_duration_us': {round(mean, 3)}"
-        full[at].append(
-            f"{{'name': {name!r}, {about}, 'total_duration_us': {total}, {about_one},"
-            f" 'min_duration_us': {shortest}, 'max_duration_us': {longest}}}"
-        )
-        short[at].append(f"{{'name': {cut!r}, {about}, {about_one}}}")
-    return [f"[{', '.join(its)}]" for its in full], [f"[{', '.join(its)}]" for its in short]
+        about, one = {"stream": stream, "count": count}, {"mean_duration_us": round(mean, 3)}
+        extremes = {"min_duration_us": least, "max_duration_us": most}
+        full[at].append({"name": name, **about, "total_duration_us": total, **one, **extremes})
+        short[at].append({"name": cut, **about, **one})
+    return [*map(str, full)], [*map(str, short)]
 
 
 def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
