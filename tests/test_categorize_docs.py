@@ -13,7 +13,7 @@ import pytest
 from categorize_helpers import FakeEntryPoint
 
 from tracelens_ext.categorize import CATEGORIES, KernelCategorizer, check_pack, load_pack
-from tracelens_ext.categorize.maps import offered_packs, python_hooks
+from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
 from tracelens_ext.perf_report import plugin_tables
@@ -120,7 +120,7 @@ def test_every_hook_example_is_a_working_plugin(tmp_path: Path) -> None:
         assert registry.problems == []
         hooks.update(registry.plugins[0].hooks)
         assert [offered.item.name for offered in offered_packs(registry)] in ([], ["rules"])
-        for hook in python_hooks(registry):
+        for hook in registry.hooks("tracelens_categorize_kernels"):
             table = pd.DataFrame({"kernel_name": ["x" * 1001, "k"], "cpu_op": [None, "op"]})
             assert hook.call(table=table).fillna("-").tolist() == ["Template monster", "-"]
         Path("list.txt").write_text("# kernel list\n1,2,f<a, b>\n", encoding="utf-8")

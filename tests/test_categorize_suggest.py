@@ -12,7 +12,7 @@ from tracelens_ext.categorize import (
     check_pack,
 )
 from tracelens_ext.categorize.check import draft_rules, group_unknown, stem_of
-from tracelens_ext.categorize.loading import parse_pack
+from tracelens_ext.categorize.rules import parse_pack
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from strategies import damaged_files, rule_packs, trace_files, traces
 from trace_mutations import mutate
 
 from tracelens_ext.cache.store import TraceCache
-from tracelens_ext.categorize.loading import parse_pack
-from tracelens_ext.categorize.rules import RulePack
+from tracelens_ext.categorize.rules import RulePack, parse_pack
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.readers import ahead, read_trace
 from tracelens_ext.settings import ReadingOptions

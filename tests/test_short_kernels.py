@@ -10,7 +10,7 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.kernels.statistics import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.kernels.kernels import short_kernel_histogram, short_kernels_summary
 from tracelens_ext.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:

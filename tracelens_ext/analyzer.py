@@ -27,7 +27,7 @@ from tracelens_ext.kernels import kernels
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.usage import Memory, find_memory, memory_blocks
 from tracelens_ext.modules.modules import call_stacks, nn_modules
-from tracelens_ext.operations import op_tables
+from tracelens_ext.operations import tables as op_tables
 from tracelens_ext.operations.launchers import (
     TEXT_COLUMNS,
     Launchers,
@@ -242,7 +242,7 @@ class TreePerfAnalyzer(TableMethods):
             )
             frame["external_id"] = trace.external_id[rows]
         if include_kernel_details:
-            details = op_tables.LaunchedKernels(self.work, self.launchers).of_each(rows)
+            details = op_tables.kernel_details(self.work, self.launchers)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
             stacks = call_stacks(self.work, self.launchers.of_gpu, frame["name"].tolist())
@@ -296,7 +296,7 @@ class TreePerfAnalyzer(TableMethods):
             table = table[table["name"] == event_name]
         frame = op_tables.unique_args(
             table,
-            None if self is None else op_tables.LaunchedKernels(self.work, self.launchers),
+            None if self is None else (self.work, self.launchers),
             metrics=agg_metrics,
             group_by_num_kernels=group_by_num_kernels,
         )

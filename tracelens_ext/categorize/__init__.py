@@ -12,7 +12,6 @@ from tracelens_ext.categorize.categorizer import (
     categorize_kernels,
 )
 from tracelens_ext.categorize.check import Finding, check_pack
-from tracelens_ext.categorize.loading import load_pack
 from tracelens_ext.categorize.maps import CategorizerLike, load_maps
 from tracelens_ext.categorize.rules import (
     CATEGORIES,
@@ -21,23 +20,10 @@ from tracelens_ext.categorize.rules import (
     Example,
     Rule,
     RulePack,
+    load_pack,
 )
 from tracelens_ext.hooks import hookimpl
 
-__all__ = [
-    "CATEGORIES",
-    "UNCATEGORIZED",
-    "CategorizerLike",
-    "Decisions",
-    "Example",
-    "Finding",
-    "KernelCategorizer",
-    "Rule",
-    "RulePack",
-    "builtin_categorizer",
-    "categorize_kernels",
-    "check_pack",
-    "hookimpl",
-    "load_maps",
-    "load_pack",
-]
+__all__ = ["CATEGORIES", "UNCATEGORIZED", "CategorizerLike", "Decisions", "Example", "Finding"]
+__all__ += ["KernelCategorizer", "Rule", "RulePack", "builtin_categorizer", "categorize_kernels"]
+__all__ += ["check_pack", "hookimpl", "load_maps", "load_pack"]

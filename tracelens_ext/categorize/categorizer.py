@@ -10,14 +10,13 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import groupby
 
-from tracelens_ext.categorize.loading import load_pack
 from tracelens_ext.categorize.maps import (
     CategorizerLike,
     choose,
     offered_packs,
-    python_hooks,
-    python_stage,
+    python_stages,
     user_maps,
 )
 from tracelens_ext.categorize.matcher import (
@@ -27,7 +26,6 @@ from tracelens_ext.categorize.matcher import (
     RuleTimeoutError,
     Source,
     Stage,
-    build_stages,
 )
 from tracelens_ext.categorize.rules import (
     OTHER_OP,
@@ -38,6 +36,7 @@ from tracelens_ext.categorize.rules import (
     PackKind,
     RulePack,
     Verdict,
+    load_pack,
 )
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
@@ -77,22 +76,18 @@ class KernelCategorizer:
 
         Args:
             rules: TOML rule files of the user; they come first, in this order.
-            categorizer: what is asked next: the name of a selectable pack (`jax`,
-                `vllm:gpt-oss`), pack or plugin; a JSON file with a map; a mapping
-                (`{"xmma_gemm": "gemm"}` or an engine/model map of one model); or a function
-                that is given a table with the columns `kernel_name` and `cpu_op`, one row a
-                distinct pair, and answers one category (or None) a row.
-            maps: folders with engine/model maps (`*.json`), besides the user's configuration
-                folder.
+            categorizer: what is asked next: the name of a selectable pack (`jax`, `vllm:gpt-oss`),
+                pack or plugin; a JSON file with a map; a mapping (`{"xmma_gemm": "gemm"}` or an
+                engine/model map of one model); or a function of a table with `kernel_name` and
+                `cpu_op`, a row a distinct pair, that answers a category (or None) a row.
+            maps: folders with engine/model maps (`*.json`), besides the user's own.
             without_packs: the names of packs that take no part, though they would unasked.
             plugins: False to leave out what other distributions have installed.
             registry: the plugins to use instead of the installed ones.
-            framework: what ran, such as `JAX`; without a `categorizer` the pack that is usual for
-                it is asked.
+            framework: what ran, such as `JAX`: its usual pack is asked without a `categorizer`.
 
-        Raises:
-            RuleError: a rule file or map is invalid.
-            UsageError: nothing is called `categorizer`, or as one of `without_packs`.
+        Raises RuleError where a rule file or map is invalid, UsageError where nothing is called
+        `categorizer`, or as one of `without_packs`.
         """
         registry = registry or default_registry(plugins=plugins)
         for argument, value in (("rules", rules), ("maps", maps), ("without_packs", without_packs)):
@@ -118,8 +113,8 @@ class KernelCategorizer:
         unasked = [o for o in unasked if o.item.name not in without_packs]
         rest = [o for o in unasked if id(o.item) not in taken]
         third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
-        hooks = [hook for hook in python_hooks(registry) if not hook.options.selectable]
-        third += [python_stage(hook) for hook in hooks if hook.plugin.name not in taken]
+        functions = (f for f in python_stages(registry) if not f.selectable)
+        third += [each for each in functions if each.name not in taken]
         own = [BoundPack(o.item, "builtin", limited=False) for o in rest if o.plugin.own]
         ordered = [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)]
         return cls(ordered, registry.problems)
@@ -150,7 +145,14 @@ class KernelCategorizer:
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
         """What kernels (or operations) pass through, in order."""
         if kind not in self._stages:
-            self._stages[kind] = build_stages(self._sources, kind)
+            stages = self._stages[kind] = list[Stage]()
+            for _, neighbours in groupby(self._sources, type):
+                sources = list(neighbours)
+                packs = (s for s in sources if isinstance(s, BoundPack) and s.pack.kind == kind)
+                rules = [rule for pack in packs for rule in pack.bound_rules()]
+                stages += [Matcher(rules)] if rules else []
+                if kind == "kernel":  # functions are asked about kernels only
+                    stages += [s for s in sources if isinstance(s, PythonStage)]
         return self._stages[kind]
 
     @property
@@ -220,8 +222,7 @@ class KernelCategorizer:
 
     def _leave_out(self, failed: RulePack | PythonStage) -> None:
         """Go on without what failed."""
-        of = ((s.pack if isinstance(s, BoundPack) else s) for s in self._sources)
-        self._sources = [s for s, each in zip(self._sources, of, strict=True) if each is not failed]
+        self._sources = [s for s in self._sources if failed not in (s, getattr(s, "pack", s))]
         self._stages.clear()
 
 
@@ -289,24 +290,18 @@ class Match:
 class Explanation:
     """Why a kernel, or an operation, has its category."""
 
-    name: str  #: of the kernel or operation
-    cpu_op: str | None  #: the operation that launched the kernel, or None
     category: str
     winner: Match | None  #: what decided, or None when nothing matched
     others: tuple[Match, ...]  #: what else matches the name, in order of precedence
 
 
 def explain(
-    categorizer: KernelCategorizer,
-    name: str,
-    cpu_op: str | None = None,
-    kind: PackKind = "kernel",
+    categorizer: KernelCategorizer, name: str, cpu_op: str | None = None, kind: PackKind = "kernel"
 ) -> Explanation:
     """Say which rule gives a kernel or operation its category, and what else would match."""
     stages = list(categorizer.stages(kind))
     matches = [match for stage in stages for match in categorizer.matches(stage, name, cpu_op)]
     winner = next((match for match in matches if match.holds), None)
     unknown = UNCATEGORIZED if kind == "kernel" else OTHER_OP
-    category = winner.verdict.category if winner else unknown
     others = tuple(match for match in matches if match is not winner)
-    return Explanation(name, cpu_op, category, winner, others)
+    return Explanation(winner.verdict.category if winner else unknown, winner, others)

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from tracelens_ext.categorize.matcher import (
     LONG_NAME,
@@ -15,14 +15,11 @@ from tracelens_ext.categorize.matcher import (
     BoundRule,
     Matcher,
     RuleTimeoutError,
+    requirements,
 )
-from tracelens_ext.categorize.prefilter import requirements
-from tracelens_ext.categorize.rules import Example, RulePack
+from tracelens_ext.categorize.rules import RulePack
 
-if TYPE_CHECKING:
-    import regex
-
-
+Severity = Literal["error", "warning"]
 _SLOW_SECONDS: Final = 0.1
 _HANG_SECONDS: Final = 0.6
 _PLAIN: Final = re.compile(r"[\w :<>,&-]+")
@@ -34,7 +31,7 @@ class Finding:
     """Something wrong with a rule."""
 
     #: `error` when the rule does not do what its author says; else `warning`
-    severity: Literal["error", "warning"]
+    severity: Severity
     place: str  #: the file (or pack) and the number of the rule
     problem: str  #: what is wrong
 
@@ -52,7 +49,8 @@ def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
         rules = [bound for pack in group for bound in pack.bound_rules()]
         matcher = Matcher(rules)
         for bound, hidden_by in zip(rules, _hidden(rules), strict=True):
-            findings += _check_rule(bound, matcher, hidden_by)
+            place, problems = bound.pack.where(bound.rule), _problems(bound, matcher, hidden_by)
+            findings += [Finding(severity, place, problem) for severity, problem in problems]
     return findings
 
 
@@ -87,92 +85,79 @@ def _hidden(rules: Sequence[BoundRule]) -> Iterator[BoundRule | None]:
         earlier.append((bound, words if all(map(_PLAIN.fullmatch, words)) else []))
 
 
-def _check_rule(
+def _problems(
     bound: BoundRule, matcher: Matcher, hidden_by: BoundRule | None
-) -> Iterator[Finding]:
-    place = bound.pack.where(bound.rule)
+) -> Iterator[tuple[Severity, str]]:
     if bound.rule.category == TO_DO:
-        yield Finding("error", place, f"its category is still {TO_DO}: name one")
-    slow = _slowest(bound)
-    if slow is not None:
+        yield "error", f"its category is still {TO_DO}: name one"
+    if (slow := _slowest(bound)) >= _SLOW_SECONDS:
         hangs = slow >= _HANG_SECONDS
         problem = f"pattern takes {'over ' * hangs}{slow:.1f} s on a name of {LONG_NAME} characters"
-        problem += "; make repeated parts exclude one another"
-        yield Finding("error" if hangs else "warning", place, problem)
+        yield "error" if hangs else "warning", f"{problem}; make repeated parts exclude one another"
         if hangs:
             return  # the other checks would search with this pattern, again and again
     try:
-        yield from _check_examples(bound, matcher, place, hidden_by)
+        yield from _problems_of_examples(bound, matcher, hidden_by)
         for example in bound.rule.not_examples:
-            if bound.finds(example.name) and (
-                example.cpu_op is None or bound.allows(example.cpu_op)
-            ):
-                yield Finding("error", place, f"finds its not_example {example.name!r}")
+            op = example.cpu_op
+            if bound.finds(example.name) and (op is None or bound.allows(op)):
+                yield "error", f"finds its not_example {example.name!r}"
     except RuleTimeoutError as error:
-        yield Finding("error", place, f"cannot be checked: {error}")
+        yield "error", f"cannot be checked: {error}"
 
 
-def _check_examples(
-    bound: BoundRule, matcher: Matcher, place: str, hidden_by: BoundRule | None
-) -> Iterator[Finding]:
-    examples = bound.rule.examples
-    pack = bound.pack
+def _problems_of_examples(
+    bound: BoundRule, matcher: Matcher, hidden_by: BoundRule | None
+) -> Iterator[tuple[Severity, str]]:
+    pack, rule, winners = bound.pack, bound.rule, list[BoundRule]()
     is_map = pack.selectable and not (pack.source or "").endswith(".toml")  # holds no examples
-    if not examples and bound.rule.is_known and not is_map:
-        yield Finding("warning", place, "has no examples, so nothing proves that it works")
-    winners = []
-    for example in examples:
-        problem = _not_found(bound, example)
-        if problem is not None:
-            yield Finding("error", place, problem)
-            continue
-        winner = matcher.winner(example.name, example.cpu_op)
-        winners += [winner] if winner else []
-        if winner and winner.rule.category != bound.rule.category:
-            goes = f"goes to {winner.id} ({winner.rule.category}), which comes first"
-            yield Finding("error", place, f"its example {example.name!r} {goes}")
+    if not rule.examples and rule.is_known and not is_map:
+        yield "warning", "has no examples, so nothing proves that it works"
+    for name, op in ((example.name, example.cpu_op) for example in rule.examples):
+        named = f"its example {name!r}"
+        if not bound.finds(name):
+            yield "error", f"does not find {named}"
+        elif bound.allows(op):
+            winner = matcher.winner(name, op)
+            winners += [winner] if winner else []
+            if winner and winner.rule.category != rule.category:
+                goes = f"goes to {winner.id} ({winner.rule.category}), which comes first"
+                yield "error", f"{named} {goes}"
+        elif op is None:
+            needs = 'needs the operation that launched it: {name = "...", cpu_op = "..."}'
+            yield "error", f"{named} {needs}"
+        else:
+            yield "error", f"its condition cpu_op does not find {op!r} of {named}"
     if winners and bound not in winners:
         names = ", ".join(dict.fromkeys(winner.id for winner in winners))
-        yield Finding("warning", place, f"can never win: {names} has all of its examples")
+        yield "warning", f"can never win: {names} has all of its examples"
     elif hidden_by is not None:
         finds = f"{hidden_by.id} comes first and finds every name that it finds"
-        yield Finding("warning", place, f"can never win: {finds}")
+        yield "warning", f"can never win: {finds}"
 
 
-def _not_found(bound: BoundRule, example: Example) -> str | None:
-    """Why the rule by itself does not take its own example."""
-    if not bound.finds(example.name):
-        return f"does not find its example {example.name!r}"
-    if bound.allows(example.cpu_op):
-        return None
-    named = f"its example {example.name!r}"
-    if example.cpu_op is None:
-        return named + ' needs the operation that launched it: {name = "...", cpu_op = "..."}'
-    return f"its condition cpu_op does not find {example.cpu_op!r} of {named}"
-
-
-def _slowest(bound: BoundRule) -> float | None:
-    """The longest search of a name within `LONG_NAME`, in seconds, when it is too long."""
+def _slowest(bound: BoundRule) -> float:
+    """The longest search of a name within `LONG_NAME`, in seconds, up to `_HANG_SECONDS`."""
     import regex
 
     pattern, slowest = regex.compile(bound.rule.pattern), 0.0
+
+    def seconds(text: str) -> float:
+        started = time.thread_time()
+        try:
+            pattern.search(text, timeout=_HANG_SECONDS)
+        except TimeoutError:
+            return _HANG_SECONDS
+        return time.thread_time() - started
+
     for text in _hard_texts(bound):
-        seconds = _seconds(pattern, text)
-        if seconds >= _SLOW_SECONDS:  # the machine may have been busy with something else
-            seconds = min(seconds, _seconds(pattern, text))
-        slowest = max(slowest, seconds)
+        took = seconds(text)
+        if took >= _SLOW_SECONDS:  # the machine may have been busy with something else
+            took = min(took, seconds(text))
+        slowest = max(slowest, took)
         if slowest >= _HANG_SECONDS:
             break
-    return slowest if slowest >= _SLOW_SECONDS else None
-
-
-def _seconds(pattern: regex.Pattern[str], text: str) -> float:
-    started = time.thread_time()
-    try:
-        pattern.search(text, timeout=_HANG_SECONDS)
-    except TimeoutError:
-        return _HANG_SECONDS
-    return time.thread_time() - started
+    return slowest
 
 
 def _hard_texts(bound: BoundRule) -> Iterable[str]:
@@ -234,14 +219,9 @@ def draft_rules(groups: list[Unknown], title: str) -> str:
         if group.cpu_ops:
             lines.append(f"# launched by {_one_line(', '.join(sorted(group.cpu_ops)[:3]))}")
         longest = sorted(group.names, key=lambda name: -group.names[name])[:_EXAMPLES]
-        lines += [
-            "[[rule]]",
-            f'category = "{TO_DO}"',
-            f"pattern = {_toml_text(re.escape(group.stem))}",
-            "examples = [",
-            *(f"    {_toml_text(name)}," for name in longest),
-            "]",
-        ]
+        lines += ["[[rule]]", f'category = "{TO_DO}"']
+        lines += [f"pattern = {_toml_text(re.escape(group.stem))}", "examples = ["]
+        lines += [*(f"    {_toml_text(name)}," for name in longest), "]"]
     return "\n".join([*lines, ""])
 
 
@@ -249,9 +229,8 @@ def toml_pack(pack: RulePack) -> str:
     """A pack as the text of a rule file."""
     lines = ["[pack]", f"name = {_toml_text(pack.name)}"]
     for rule in pack.rules:
-        lines += ["", "[[rule]]", f"category = {_toml_text(rule.category)}"]
-        lines.append(f"pattern = {_toml_text(rule.pattern)}")
-        for key in ("name", "about", "vendor", "library", "cpu_op"):
+        lines += ["", "[[rule]]"]
+        for key in ("category", "pattern", "name", "about", "vendor", "library", "cpu_op"):
             value = getattr(rule, key)
             lines += [f"{key} = {_toml_text(value)}"] if value else []
         lines += [f"priority = {rule.priority}"] if rule.priority else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import combinations
@@ -20,9 +20,15 @@ from typing import Any, Final, TypeAlias
 
 import platformdirs
 
-from tracelens_ext.categorize.loading import load_pack, parse_pack, read_document
 from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
-from tracelens_ext.categorize.rules import MATCH_ALL, Rule, RulePack
+from tracelens_ext.categorize.rules import (
+    MATCH_ALL,
+    Rule,
+    RulePack,
+    load_pack,
+    parse_pack,
+    read_document,
+)
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import Hook, Offered, Plugin, PluginAnswerError, PluginRegistry
 from tracelens_ext.lazy import pd
@@ -64,10 +70,8 @@ def substring_pack(class_map: Mapping[str, str], name: str = "map") -> RulePack:
         *((category, "(?i)" + regex.escape(key), None) for key, category in pairs),
         (OTHERS_CLASS, ".*", f"{name}:{OTHERS_CLASS}"),
     ]
-    return RulePack(
-        name,
-        tuple(Rule(of, text, name=own, number=at) for at, (of, text, own) in enumerate(patterns)),
-    )
+    rules = (Rule(of, text, name=own, number=at) for at, (of, text, own) in enumerate(patterns))
+    return RulePack(name, tuple(rules))
 
 
 def engine_packs(document: object, source: str, *, check_patterns: bool = True) -> list[RulePack]:
@@ -124,9 +128,9 @@ def load_maps(
 
 def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> RulePack:
     """Make one rule pack from a substring map, or from an engine/model map of a single model."""
+    if not mapping:
+        raise RuleError(f'{name}: is empty; expected {{"part_of_kernel_name": "category"}}')
     if not any(isinstance(value, Mapping) for value in mapping.values()):
-        if not mapping:
-            raise RuleError(f'{name}: is empty; expected {{"part_of_kernel_name": "category"}}')
         return substring_pack(mapping, name)
     packs = engine_packs(mapping, name)
     if len(packs) != 1:
@@ -168,14 +172,19 @@ def offered_packs(registry: PluginRegistry) -> tuple[Offered[RulePack], ...]:
     packs: list[Offered[RulePack]] = []
     for offered in registry.offers("tracelens_rule_packs", _check_type):
         with registry.guard(offered.plugin.name):
-            found = list(_packs_from(offered.item, offered.plugin))
+            found = _packs_from(offered.item, offered.plugin)
             packs += [Offered(pack, offered.plugin) for pack in found]
     return tuple(packs)
 
 
-def python_hooks(registry: PluginRegistry) -> list[Hook]:
+def python_stages(registry: PluginRegistry) -> list[PythonStage]:
     """Every Python categoriser of every plugin, in order of precedence."""
-    return registry.hooks("tracelens_categorize_kernels")
+
+    def stage(hook: Hook) -> PythonStage:
+        name, its = hook.plugin.name, hook.options
+        return PythonStage(name, lambda t: hook.call(table=t), False, its.priority, its.selectable)
+
+    return [*map(stage, registry.hooks("tracelens_categorize_kernels"))]
 
 
 def _check_type(item: object) -> None:
@@ -184,20 +193,18 @@ def _check_type(item: object) -> None:
         raise PluginAnswerError(f"{wanted}, got {type(item).__name__}")
 
 
-def _packs_from(item: RulePack | Mapping[str, object] | str, plugin: Plugin) -> Iterator[RulePack]:
+def _packs_from(item: RulePack | Mapping[str, object] | str, plugin: Plugin) -> list[RulePack]:
     """The rule packs in one item of a plugin's answer."""
     if isinstance(item, RulePack):
-        yield item
-    elif isinstance(item, Mapping):
+        return [item]
+    if isinstance(item, Mapping):
         if any(isinstance(models, Mapping) for models in item.values()) and "rule" not in item:
-            yield from engine_packs(item, f"a map of {plugin.name}")
-        else:
-            yield parse_pack(item, name=plugin.name)
-    elif Path(item).suffix.lower() == ".json":
-        yield from load_map_file(item)
-    else:
-        # The patterns of this distribution's own packs are compiled by its tests.
-        yield load_pack(item, check_patterns=not plugin.own)
+            return engine_packs(item, f"a map of {plugin.name}")
+        return [parse_pack(item, name=plugin.name)]
+    if Path(item).suffix.lower() == ".json":
+        return load_map_file(item)
+    # The patterns of this distribution's own packs are compiled by its tests.
+    return [load_pack(item, check_patterns=not plugin.own)]
 
 
 # What a user chooses with `--categorizer` or `categorizer=`.
@@ -227,18 +234,41 @@ def choose(
     if isinstance(choice, RulePack | Mapping):
         pack = choice if isinstance(choice, RulePack) else pack_from_mapping(choice)
         return [BoundPack(pack, "categorizer")]
-    if isinstance(choice, (str, os.PathLike)):
-        name = os.fspath(choice)
-        if name in selectable:
-            return [_chosen(selectable[name])]
-        if Path(name).suffix.lower() == ".json":
-            return [BoundPack(map_in_file(name), "categorizer")]
-        return _by_name(name, registry, offered, selectable, passed_over)
-    if callable(choice):
-        called = getattr(choice, "__name__", type(choice).__name__)
-        return [PythonStage(called, choice, own_risk=True)]
-    got = type(choice).__name__
-    raise UsageError(f"categorizer: expected a name, a map or a function, got {got}")
+    if not isinstance(choice, (str, os.PathLike)):
+        if callable(choice):
+            called = getattr(choice, "__name__", type(choice).__name__)
+            return [PythonStage(called, choice, own_risk=True)]
+        got = type(choice).__name__
+        raise UsageError(f"categorizer: expected a name, a map or a function, got {got}")
+    name = os.fspath(choice)
+    if name not in selectable and Path(name).suffix.lower() == ".json":
+        return [BoundPack(map_in_file(name), "categorizer")]
+    functions = python_stages(registry)
+    of_plugin = [o for o in offered if o.plugin.name == name]
+    whole = [o for o in of_plugin if not o.item.selectable]
+    hooks = [each for each in functions if each.name == name]
+    if name in selectable:
+        hooks, whole = [], [selectable[name]]
+    elif not hooks and not whole:
+        if of_plugin:
+            names = ", ".join(sorted(o.item.name for o in of_plugin))
+            raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
+        whole = [o for o in offered if o.item.name == name][:1]
+    if hooks or whole:
+        whole.sort(key=lambda o: (-o.item.priority, o.item.name))
+        packs = [BoundPack(o.item, "categorizer", limited=not o.plugin.own) for o in whole]
+        return [*hooks, *packs]
+    if failed := [p for p in registry.problems if p.startswith(f"{name}: ")]:
+        raise UsageError(f"categorizer {name!r} failed: {failed[0].removeprefix(f'{name}: ')}")
+    from difflib import get_close_matches
+
+    known = sorted({*selectable, *(each.name for each in functions)})
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    raise UsageError(
+        f"no categorizer is called {name!r}; {hint}: {', '.join(known) or 'none'}, "
+        f"or the path of a JSON map{not_maps(passed_over)}"
+    )
 
 
 def user_maps(
@@ -261,54 +291,12 @@ def user_maps(
     return [Offered(pack, _USER) for pack in packs]
 
 
-def python_stage(hook: Hook) -> PythonStage:
-    """A plugin's Python categoriser as a stage."""
-    priority = hook.options.priority
-    return PythonStage(hook.plugin.name, lambda table: hook.call(table=table), priority=priority)
-
-
-def _chosen(offered: Offered[RulePack]) -> BoundPack:
-    return BoundPack(offered.item, "categorizer", limited=not offered.plugin.own)
-
-
 def map_in_file(path: str) -> RulePack:
     """The map, of whichever form, in a JSON file."""
     document = read_json(path)
     if not isinstance(document, Mapping):
         raise RuleError(f'{path}: expected {{"part_of_kernel_name": "category"}}')
     return pack_from_mapping(document, name=Path(path).name)
-
-
-def _by_name(
-    name: str,
-    registry: PluginRegistry,
-    offered: Sequence[Offered[RulePack]],
-    selectable: Mapping[str, Offered[RulePack]],
-    passed_over: Sequence[str],
-) -> list[Source]:
-    """The packs and functions of a plugin, or a single pack."""
-    functions = python_hooks(registry)
-    hooks: list[Source] = [python_stage(each) for each in functions if each.plugin.name == name]
-    of_plugin = [o for o in offered if o.plugin.name == name]
-    packs = [_chosen(o) for o in of_plugin if not o.item.selectable]
-    if hooks or packs:
-        return [*hooks, *sorted(packs, key=lambda source: (-source.priority, source.name))]
-    if of_plugin:
-        names = ", ".join(sorted(o.item.name for o in of_plugin))
-        raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
-    if single := [o for o in offered if o.item.name == name]:
-        return [_chosen(single[0])]
-    if failed := [p for p in registry.problems if p.startswith(f"{name}: ")]:
-        raise UsageError(f"categorizer {name!r} failed: {failed[0].removeprefix(f'{name}: ')}")
-    from difflib import get_close_matches
-
-    known = sorted({*selectable, *(each.plugin.name for each in functions)})
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}? Known" if near else "known"
-    raise UsageError(
-        f"no categorizer is called {name!r}; {hint}: {', '.join(known) or 'none'}, "
-        f"or the path of a JSON map{not_maps(passed_over)}"
-    )
 
 
 def not_maps(passed_over: Sequence[str]) -> str:

@@ -83,17 +83,17 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
 
     Python categorisers are tried on two kernels. Report sheets need a trace and are not tried.
     """
-    from tracelens_ext.categorize.maps import offered_packs, python_hooks, python_stage
+    from tracelens_ext.categorize.maps import offered_packs, python_stages
     from tracelens_ext.readers.formats import offered_readers
 
     offered = offered_packs(registry)
     working = {found.plugin.name for found in offered}
     working |= {found.plugin.name for found in offered_readers(registry)}
     working |= {p.name for p in registry.plugins if any("sheets" in hook for hook in p.hooks)}
-    for hook in python_hooks(registry):
-        with registry.guard(hook.plugin.name):
-            python_stage(hook).decide(_PROBE)
-            working.add(hook.plugin.name)
+    for stage in python_stages(registry):
+        with registry.guard(stage.name):
+            stage.decide(_PROBE)
+            working.add(stage.name)
     found = []
     for plugin in registry.plugins:
         own, begins = [o.item for o in offered if o.plugin.name == plugin.name], f"{plugin.name}: "

@@ -67,7 +67,7 @@ def kernels(
         gaps -g: Also analyse the idle time between kernels.
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
-    from tracelens_ext.kernels.statistics import (
+    from tracelens_ext.kernels.kernels import (
         SORTS,
         kernel_full_names,
         kernel_sources,

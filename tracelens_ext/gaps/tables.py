@@ -13,7 +13,7 @@ from tracelens_ext.gaps.causes import CAUSES, EDGE, classify_gaps
 from tracelens_ext.gaps.hosts import HOST_KINDS, host_rows, labels_of
 from tracelens_ext.gaps.told import BINS, telling_histogram
 from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernels.statistics import simple_codes
+from tracelens_ext.kernels.kernels import simple_codes
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray

@@ -33,25 +33,9 @@ _HOMES = {
     **dict.fromkeys(("CATEGORIES", "Condition", "GPU_EVENTS", "Sheet", "Table"), "tables.table"),
 }
 
-__all__ = [
-    "CATEGORIES",
-    "GPU_EVENTS",
-    "NO_PLUGINS_VARIABLE",
-    "Chart",
-    "Command",
-    "Condition",
-    "Hook",
-    "Offered",
-    "Plugin",
-    "PluginAnswerError",
-    "PluginRegistry",
-    "Reader",
-    "Sheet",
-    "Table",
-    "default_registry",
-    "hookimpl",
-    "load_registry",
-]
+__all__ = ["CATEGORIES", "GPU_EVENTS", "NO_PLUGINS_VARIABLE", "Chart", "Command", "Condition"]
+__all__ += ["Hook", "Offered", "Plugin", "PluginAnswerError", "PluginRegistry", "Reader", "Sheet"]
+__all__ += ["Table", "default_registry", "hookimpl", "load_registry"]
 
 
 def __getattr__(name: str) -> object:

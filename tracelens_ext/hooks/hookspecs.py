@@ -65,11 +65,8 @@ def hookimpl(
 ) -> _Function | Callable[[_Function], _Function]:
     """Mark a function of a plugin as the implementation of the hook it is named after.
 
-    Args:
-        function: the function, when used without brackets.
-        priority: among plugins, higher first. Rule packs carry their own.
-        selectable: take part only when chosen with `--categorizer PLUGIN` (for
-            `tracelens_categorize_kernels`; rule packs carry their own).
+    `priority`: among plugins, higher first. `selectable`: take part only when chosen with
+    `--categorizer PLUGIN` (for `tracelens_categorize_kernels`). Rule packs carry their own of both.
     """
 
     def mark(target: _Function) -> _Function:
@@ -181,48 +178,36 @@ class Reader:
     """Reads one trace format.
 
     Derive from this class, or write one that has `name`, `recognises` and `read` alone.
-
-    Attributes:
-        name: what messages call the format.
-        suffixes: how the names of such files end. Folders and patterns take files with these names
-            for traces. None for a suffix that other files have too, such as `.csv`.
-        how_to_record: how such a file is made, in a line.
-        extra: the extra of this distribution that it needs; empty for none.
     """
 
-    name: str = ""
+    name: str = ""  #: what messages call the format
+    #: how the names of such files end: folders and patterns take files with these names for traces.
+    #: None for a suffix that other files have too, such as `.csv`
     suffixes: tuple[str, ...] = ()
-    how_to_record: str = ""
-    extra: str = ""
+    how_to_record: str = ""  #: how such a file is made, in a line
+    extra: str = ""  #: the extra of this distribution that it needs; empty for none
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Whether a file is of this format.
+        """Whether a file is of this format; `path`: of an open file, what it is called.
 
-        Args:
-            path: the file; of an open file, what it is called.
-            head: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the
-                file is shorter. Go by these: file names deceive.
+        `head`: its first bytes, unpacked when the file is gzipped; at least 4,096 unless the file
+        is shorter. Go by these: file names deceive.
         """
         raise NotImplementedError
 
     def read(self, path: Path) -> Mapping[str, Any] | Trace:
-        """Read a file.
+        """Read a file, as a `Trace` or a document as PyTorch's profiler writes it.
 
-        Returns:
-            A document as PyTorch's profiler writes it, `{"traceEvents": [...]}`, with times in
-            µs; or a `Trace`.
+        That is `{"traceEvents": [...]}`, with times in µs.
         """
         raise NotImplementedError
 
     def read_source(self, source: ByteSource) -> Mapping[str, Any] | Trace:
         """Read a file, or an open file; as `read`, which this method calls unless it is overridden.
 
-        Args:
-            source: the unpacked bytes, of which none are read yet; it also has the `path`, the
-                `progress` to report and the `cache` for what is converted.
-
-        Raises:
-            TraceFormatError: the file cannot be read; other readers may be asked.
+        `source` has the unpacked bytes, of which none are read yet, the `path`, the `progress` to
+        report and the `cache` for what is converted. Raises TraceFormatError where the file cannot
+        be read; other readers may be asked.
         """
         if source.file is None:
             raise TraceFormatError(

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any, Final, Generic, TypeVar
 
@@ -84,9 +84,8 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
 
     threading.Thread(target=run, name="tracelens-ext plugin", daemon=True).start()
     if not wait([answer], seconds).done:
-        raise PluginTimeoutError(
-            f"no answer within {seconds:g} s; {SECONDS_VARIABLE} sets the limit"
-        )
+        limit = f"{SECONDS_VARIABLE} sets the limit"
+        raise PluginTimeoutError(f"no answer within {seconds:g} s; {limit}")
     return answer.result()
 
 
@@ -125,23 +124,22 @@ class Hook:
 
     def call(self, **arguments: object) -> Any:  # noqa: ANN401
         """Call it with those of the arguments it takes; other people's under a time limit."""
-        return self._answered(lambda answer: answer, arguments)
+        called = partial(self.function, *(arguments[name] for name in self.argument_names))
+        return called() if self.plugin.own else call_within(time_limit(), called)
 
     def items(self, **arguments: object) -> list[Any]:
         """Call it and list what it answers, generators too, within the time limit."""
-        return self._answered(self._listed, arguments)  # type: ignore[no-any-return]
 
-    def _listed(self, answer: object) -> list[Any]:
-        # A lone text would otherwise be taken letter by letter.
-        if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
-            raise PluginAnswerError(f"{self.name}: expected a list, got {type(answer).__name__}")
-        return list(answer)
+        def listed(*given: object) -> list[Any]:
+            answer = self.function(*given)
+            # A lone text would otherwise be taken letter by letter.
+            if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
+                got = type(answer).__name__
+                raise PluginAnswerError(f"{self.name}: expected a list, got {got}")
+            return list(answer)
 
-    def _answered(self, use: Callable[[Any], Any], arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
-        def called() -> Any:  # noqa: ANN401
-            return use(self.function(*(arguments[name] for name in self.argument_names)))
-
-        return called() if self.plugin.own else call_within(time_limit(), called)
+        found: list[Any] = replace(self, function=listed).call(**arguments)
+        return found
 
 
 class PluginRegistry:
@@ -176,12 +174,11 @@ class PluginRegistry:
     def offers(
         self, hook_name: str, check: Callable[[Any], object], **arguments: object
     ) -> list[Offered[Any]]:
-        """Call a hook of every plugin and collect what they offer.
+        """What every plugin offers by a hook that answers an iterable, such as `tracelens_readers`.
 
-        `hook_name`: a hook that answers an iterable, such as `tracelens_readers`. `check`: called
-        with each item; raises `PluginAnswerError` (or anything else) for one that has the wrong
-        shape. That becomes a problem, and the other items stay. Gives the items: higher priority
-        first, then by plugin name, then as the plugin lists them.
+        `check` raises `PluginAnswerError` (or anything else) for an item of the wrong shape. That
+        becomes a problem, and the other items stay. Higher priority comes first, then by plugin
+        name, then as the plugin lists them.
         """
         offered: list[Offered[Any]] = []
         for hook in self.hooks(hook_name):
@@ -193,16 +190,17 @@ class PluginRegistry:
         return offered
 
     def _load(self, entry_point: EntryPoint) -> None:
-        plugin = _describe(entry_point)
-        if self._manager.has_plugin(plugin.name):
-            # Two of one name stay apart in listings and messages; the second is not loaded.
-            plugin = replace(plugin, name=f"{plugin.name} ({plugin.distribution})")
-            self.plugins.append(plugin)
-            problem = "another plugin has this name already; rename the entry point"
-            self.problems.append(f"{plugin.name}: {problem}")
-            return
+        distribution = " ".join(filter(None, _name_and_version(entry_point.dist)))
+        own = _is_own(entry_point)
+        plugin = Plugin(entry_point.name, entry_point.value, distribution, own)
+        is_second = self._manager.has_plugin(plugin.name)
+        if is_second:  # two of one name stay apart in listings and messages; it is not loaded
+            plugin = replace(plugin, name=f"{plugin.name} ({distribution})")
         with self.guard(plugin.name):
             try:
+                if is_second:
+                    problem = "another plugin has this name already; rename the entry point"
+                    raise PluginAnswerError(problem)
                 plugin = replace(plugin, hooks=self._register(plugin.name, entry_point.load()))
             finally:
                 self.plugins.append(plugin)
@@ -227,19 +225,17 @@ class PluginRegistry:
             # A failed registration leaves the hooks that came before the bad one live.
             if self._manager.is_registered(module):
                 self._manager.unregister(module)
-            if isinstance(error, PluginAnswerError):
-                raise
-            raise PluginAnswerError(_explain_validation(error)) from None
+            if isinstance(error, pluggy.PluginValidationError):
+                raise PluginAnswerError(_explain_validation(error)) from None
+            raise
 
 
 def load_registry(*, plugins: bool = True) -> PluginRegistry:
-    """Find and load the installed plugins now.
+    """Find and load the installed plugins now, without `plugins` only this distribution's own.
 
-    Args:
-        plugins: False to use only this distribution's own. The environment variable
-            `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
+    The environment variable `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
-    return _registry(_entry_points(), only_own=_only_own(plugins))
+    return _registry(_entry_points(), _only_own(plugins))
 
 
 def default_registry(*, plugins: bool = True) -> PluginRegistry:
@@ -250,22 +246,19 @@ def default_registry(*, plugins: bool = True) -> PluginRegistry:
 
 @cache
 def _loaded(only_own: bool) -> PluginRegistry:
-    return _registry(_installed(), only_own=only_own)
+    return _registry(_installed(), only_own)
 
 
-def _registry(found: Sequence[EntryPoint], *, only_own: bool) -> PluginRegistry:
+def _registry(found: Sequence[EntryPoint], only_own: bool) -> PluginRegistry:
     return PluginRegistry(each for each in found if _is_own(each) or not only_own)
-
-
-@cache
-def _installed() -> list[EntryPoint]:
-    """The entry points of this process: looking for them takes milliseconds."""
-    return _entry_points()
 
 
 def _entry_points() -> list[EntryPoint]:
     """Those installed, this distribution's first: nobody else can take their names."""
     return sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
+
+
+_installed = cache(_entry_points)  # of this process: looking for them takes milliseconds
 
 
 def _only_own(plugins: bool) -> bool:
@@ -276,11 +269,6 @@ def _only_own(plugins: bool) -> bool:
 def _is_own(entry_point: EntryPoint) -> bool:
     name, _ = _name_and_version(entry_point.dist)
     return name.lower().replace("_", "-") == _OWN_DISTRIBUTION
-
-
-def _describe(entry_point: EntryPoint) -> Plugin:
-    known = " ".join(filter(None, _name_and_version(entry_point.dist)))
-    return Plugin(entry_point.name, entry_point.value, known, _is_own(entry_point))
 
 
 @lru_cache(maxsize=256)

@@ -23,10 +23,10 @@ from tracelens_ext.tree import CallTree
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, outermost
 from tracelens_ext.work.memoize import once_for_each
-from tracelens_ext.work.patterns import Expression, UserPattern, user_pattern
+from tracelens_ext.work.patterns import Expression, user_pattern
 
 STEP = re.compile(r"ProfilerStep#([0-9]+)")
-_RECORDING_ENDS = "Record Window End"
+_RECORDING_ENDS = re.compile(r"Record Window End\Z")
 #: How Python frames of a step of a serving engine end: vLLM's and SGLang's.
 _ENGINE_STEP = re.compile(r".*: (?:execute_model|forward_batch_generation)$")
 #: Profilers before 2023 record the annotation as an operator.
@@ -158,8 +158,7 @@ def _repeated(numbers: npt.NDArray[np.object_], process: Int64Array, end: Int64A
 
 def _recording_end(trace: Trace) -> int:
     """When the recording ended, ns since the trace's first event; far off when it is not said."""
-    rows = trace.rows_of(EventKind.INSTANT)
-    rows = rows[trace.named(trace.name[rows], _RECORDING_ENDS.__eq__)]
+    rows = trace.rows_named(_RECORDING_ENDS, EventKind.INSTANT)
     return int(trace.ts[rows].max()) if len(rows) else np.iinfo(np.int64).max
 
 
@@ -177,7 +176,11 @@ def named_iterations(
         names = [trace.name_of(row).rpartition(": ")[2] for row in frames.tolist()]
         labels = [f"{name}#{at}" for at, name in enumerate(names)]
         return iterations_of(tree, frames, list(range(len(frames)))), labels, 0
-    rows = found = _matching(trace, pattern)
+    matching = trace.names_matching(pattern.search)
+    rows = trace.rows_of(*_KINDS)
+    rows = rows[matching[trace.name[rows]]]
+    annotations = rows[trace.kind[rows] == EventKind.USER_ANNOTATION]
+    rows = found = annotations if len(annotations) else rows  # CPU ops where no annotation matches
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
     start, end = trace.ts[rows], trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
@@ -186,22 +189,12 @@ def named_iterations(
     return iterations_of(tree, rows, list(range(len(rows)))), labels, len(found) - len(rows)
 
 
-def _matching(trace: Trace, pattern: UserPattern) -> Int64Array:
-    """The rows of the annotations that match; of the CPU ops, where no annotation does."""
-    matching = trace.names_matching(pattern.search)
-    rows: Int64Array = trace.rows_of(*_KINDS)
-    rows = rows[matching[trace.name[rows]]]
-    annotations = rows[trace.kind[rows] == EventKind.USER_ANNOTATION]
-    return annotations if len(annotations) else rows
-
-
 def engine_frames(trace: Trace) -> Int64Array:
     """The rows of the outermost Python frames of an engine's steps, by thread and start.
 
     None where annotations name the steps: where one is around a frame, and not twice as long.
     """
-    rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    rows = rows[trace.named(trace.name[rows], _ENGINE_STEP.match)]
+    rows = trace.rows_named(_ENGINE_STEP, EventKind.PYTHON_FUNCTION)
     order = np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], trace.thread[rows]))
     rows = rows[order]
     rows = rows[outermost(trace.thread[rows].astype(np.int64), trace.end_of(rows))]
@@ -213,8 +206,7 @@ def engine_frames(trace: Trace) -> Int64Array:
         around = (at != NONE) & (trace.end_of(marks[at]) >= trace.end_of(rows))
         if (around & (trace.dur[marks[at]] < 2 * trace.dur[rows])).any():
             return rows[:0]
-    found: Int64Array = rows
-    return found
+    return rows
 
 
 def iteration_at(
@@ -355,8 +347,7 @@ def _of_category(work: GpuWork, wanted: str) -> BoolArray:
     found = [label for label in labels if label.casefold() == wanted.casefold()]
     if not found:
         nearest = difflib.get_close_matches(wanted, labels, n=3, cutoff=0.5) or labels
-        raise UsageError(
-            f"no GPU event is of the category {wanted!r}; the trace has {', '.join(nearest)}"
-        )
+        has = f"the trace has {', '.join(nearest)}"
+        raise UsageError(f"no GPU event is of the category {wanted!r}; {has}")
     selected: BoolArray = categories.code == categories.labels.index(found[0])
     return selected

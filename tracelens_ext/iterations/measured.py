@@ -26,7 +26,7 @@ from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.work.busy_time import BusyTime
 from tracelens_ext.work.gpu_work import COMMUNICATION, GpuWork, find_lanes
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.work.grouping import number_groups, sums
 from tracelens_ext.work.launches import find_launches
 from tracelens_ext.work.memoize import once_for_each
 from tracelens_ext.work.patterns import Expression
@@ -51,13 +51,10 @@ _TIMES = (
 
 @dataclass(frozen=True, eq=False)
 class IterationTable:
-    """The iterations of a trace."""
+    """The iterations of a trace; in both tables a row for each device where there are several."""
 
-    #: a row an iteration, and device where there are several; by process and start; as the sheet
-    #: `iterations`
-    frame: pd.DataFrame
-    #: a row a measured column, and device where there are several, over whole iterations; as the
-    #: sheet `iteration_statistics`
+    frame: pd.DataFrame  #: a row an iteration, by process and start; as the sheet `iterations`
+    #: a row a measured column, over whole iterations; as the sheet `iteration_statistics`
     statistics: pd.DataFrame
     notes: tuple[str, ...]  #: what the reader should know, a sentence each
 
@@ -82,8 +79,7 @@ def iteration_table(work: GpuWork, annotation: Expression | None = None) -> Iter
     frame = pd.concat(blocks, ignore_index=True)
     place, device = frame["at"].to_numpy(), frame["device"].to_numpy()
     frame = frame[_on_own_devices(work, iterations.process[place], device)]
-    order = np.lexsort((frame["device"], frame["at"]))
-    frame = frame.iloc[order].reset_index(drop=True)
+    frame = frame.sort_values(["at", "device"], ignore_index=True)
     categories = [str(c) for c in frame if is_category_time(str(c))]
     categories.sort(key=lambda column: -float(frame[column].to_numpy().sum()))
     frame["odd"], statistics = _odd_ones(frame, [*_TIMES, "kernels", *categories])
@@ -152,10 +148,9 @@ def _block(
     if work.categories is not None:
         code, names = work.categories.code, work.categories.labels
         mine = owner != NONE
-        times = np.zeros((len(names), count), dtype=np.int64)
-        np.add.at(times, (code[mine], owner[mine]), work.duration[mine])
-        present = np.bincount(code[_owner(work, iterations) != NONE], minlength=len(names)) > 0
-        for at in np.flatnonzero(present).tolist():
+        cell = code[mine] * count + owner[mine]
+        times = sums(cell, work.duration[mine], len(names) * count).reshape(len(names), count)
+        for at in np.unique(code[_owner(work, iterations) != NONE]).tolist():
             columns[f"{names[at]}{CATEGORY_ENDING}"] = times[at] / NS_PER_MS
     return pd.DataFrame(columns)
 
@@ -307,11 +302,7 @@ TABLES = [
         when=[GPU_EVENTS, _HAS_ITERATIONS],
         asked_by="iterations",
         charts=[
-            Chart(
-                *("Iterations", "iterations", "iteration", "wall_time_ms"),
-                kind="iterations",
-                on="page",
-            )
+            Chart("Iterations", "iterations", "iteration", "wall_time_ms", "iterations", on="page")
         ],
         notes=_report_notes,
         on_every_page=True,

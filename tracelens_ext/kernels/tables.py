@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tracelens_ext.kernels import kernels, statistics
+from tracelens_ext.kernels import kernels
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.short_names import with_short_names
@@ -22,10 +22,16 @@ def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
 
 _of_time = partial(Chart, value_column="total_time_ms")
 _stacked = partial(_of_time, kind="stacked", series_column="kernel_category")
-_of_duration = partial(Chart, value_column="Kernel duration (µs)_sum", on="page")
+_ALONE = ("gpu_time_by_category",)
+_TOLD = "kernel_categories", "kernels_by_category"
+_of_duration = partial(
+    Chart, sheet="kernel_summary", value_column="Kernel duration (µs)_sum", on="page"
+)
+_FRAMES = Condition("Python frames are in the call tree", lambda its, _: its.tree.add_python_func)
+_UNLINKED = Condition("some GPU events are unlinked", lambda its, _: not its.tree.linked.all())
 KERNELS_WANTED = Condition(
     "categories are on, or `tracelens_sheets=False`",
-    lambda analyzer, options: analyzer.work.categories is not None or not options.tracelens_sheets,
+    lambda its, options: its.work.categories is not None or not options.tracelens_sheets,
 )
 KERNELS: Table = Table(
     name="kernels",
@@ -113,12 +119,7 @@ KERNELS_BY_CATEGORY: Table = Table(
     charts=[
         _stacked("Top operations", "kernels_by_category", "cpu_op", top=10, on="workbook"),
         _stacked("Top kernels", "kernels_by_category", "kernel", top=20, on="page"),
-        _of_time(
-            *("Top kernels", "kernels_by_category", "kernel"),
-            top=20,
-            on="page",
-            unless=("gpu_time_by_category",),
-        ),
+        _of_time("Top kernels", "kernels_by_category", "kernel", unless=_ALONE, top=20, on="page"),
     ],
 )
 
@@ -144,14 +145,8 @@ KERNEL_SUMMARY = Table(
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
-        _of_duration(
-            *("GPU time by operation", "kernel_summary", "Parent cpu_op"),
-            top=15,
-            unless=("kernel_categories", "kernels_by_category"),
-        ),
-        _of_duration(
-            "Top kernels", "kernel_summary", "Kernel name", top=20, unless=("kernels_by_category",)
-        ),
+        _of_duration("GPU time by operation", label_column="Parent cpu_op", unless=_TOLD, top=15),
+        _of_duration("Top kernels", label_column="Kernel name", unless=_TOLD[1:], top=20),
     ],
 )
 
@@ -165,7 +160,7 @@ def _short_kernels_summary(
     topk_short_kernels: int | None = None,
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
-    table = statistics.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
+    table = kernels.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
     if tracelens_sheets:
         return table
     return with_short_names(table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name")
@@ -180,7 +175,7 @@ SHORT = [
             bin_end [µs]: at most `short_kernel_threshold_us`
             count [kernels]: how many
             """,
-        table=statistics.short_kernel_histogram,
+        table=kernels.short_kernel_histogram,
         asked_by="short_kernel_study",
     ),
     Table(
@@ -223,13 +218,61 @@ UNLINKED_KERNELS = [
             last_end_ms: likewise; all early means that the profiler started late
             kernel_name: as the trace has it
             """,
-        table=statistics.unlinked_kernels,
+        table=kernels.unlinked_kernels,
         short_names="kernel_name",
-        when=[
-            GPU_EVENTS,
-            Condition(
-                "some GPU events are unlinked", lambda analyzer, _: not analyzer.tree.linked.all()
-            ),
-        ],
+        when=[GPU_EVENTS, _UNLINKED],
     )
+]
+
+
+STATISTICS = [
+    Table(
+        name="kernel_statistics",
+        shows="How often and how long kernels ran, by simplified name",
+        columns="""
+            rank: by what the table is sorted by; by count
+            kernel_name: simplified
+            count [GPU events]: how many
+            avg_time_us, total_time_us, std_time_us, min_time_us, max_time_us: of a GPU event; `std`
+                is that of a sample, 0 for a single event
+            % of launches, % of duration: of all that were selected
+            kind: `kernel`, `memcpy` or `memset`
+            kernel_category: when categories are on; several are joined by a comma
+            full_names [names]: that share the simplified one
+            example_full_name: the most frequent of them
+            """,
+        table=kernels.kernel_statistics,
+        asked_by="tables",
+    ),
+    Table(
+        name="kernel_full_names",
+        shows="The names behind the simplified ones of `kernel_statistics`",
+        columns="""
+            rank, kernel_name: of the row of `kernel_statistics`
+            full_name: of each rank the most frequent first
+            count [GPU events]: how many
+            total_time_us: summed duration
+            """,
+        table=kernels.kernel_full_names,
+        asked_by="tables",
+    ),
+    Table(
+        name="kernel_sources",
+        shows="Kernels by source line and layer",
+        columns="""
+            kernel_name: as the trace has it
+            cpu_op: that launched it
+            source: the innermost Python function around the launch that does not only pass the call
+                on: file, the line where it begins, name; empty where none was recorded
+            layer: the `nn.Module`s around, outermost first; of a backward operation those of its
+                forward operation
+            count [GPU events]: how many
+            total_time_us: summed duration
+            avg_time_us: of a GPU event
+            % of duration: of all that were selected
+            """,
+        table=kernels.kernel_sources,
+        when=[GPU_EVENTS, _FRAMES],
+        asked_by="tables",
+    ),
 ]

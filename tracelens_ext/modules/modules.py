@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from tracelens_ext.work.memoize import once_for_each
 
 MODULE_PREFIX = "nn.Module: "
 SEPARATOR = "/"
+_is_module = methodcaller("startswith", MODULE_PREFIX)
 _INSTANCE = re.compile(r"_\d+$")  # PyTorch numbers the modules of a class
 
 
@@ -80,10 +82,8 @@ def call_stacks(
     code, paths = module_of_gpu(work)
     of_launcher = np.full(len(names) + 1, NONE, dtype=np.int64)  # the last is that of none
     of_launcher[launcher_of_gpu[::-1]] = code[::-1]
-    around = [
-        [f"{MODULE_PREFIX}{name}" for name in reversed(path.split(SEPARATOR))] for path in paths
-    ]
-    around.append([])  # of NONE
+    modules = [path.split(SEPARATOR)[::-1] for path in paths]
+    around = [*([f"{MODULE_PREFIX}{name}" for name in each] for each in modules), []]  # of NONE
     stacks = [around[path] for path in of_launcher[:-1].tolist()]
     innermost = [_INSTANCE.sub("", stack[0]) if stack else "NA" for stack in stacks]
     return innermost, [str([name, *stack]) for name, stack in zip(names, stacks, strict=True)]
@@ -140,10 +140,6 @@ def _is_replayed_module(trace: Trace) -> BoolArray:
     result: BoolArray = trace.kind[trace.recorded :] == EventKind.PYTHON_FUNCTION
     result[result] = trace.named(trace.name[trace.recorded :][result], _is_module)
     return result
-
-
-def _is_module(name: str) -> bool:
-    return name.startswith(MODULE_PREFIX)
 
 
 @once_for_each
@@ -296,6 +292,9 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
     }
 
 
+_HAS_MODULES = Condition(
+    "the trace has Python frames of `nn.Module`s", lambda its, _: has_modules(its.trace)
+)
 TABLES = [
     Table(
         name="nn_modules",
@@ -316,19 +315,11 @@ TABLES = [
         """,
         table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
         options=["nn_module_instances"],
-        when=[
-            GPU_EVENTS,
-            Condition(
-                "the trace has Python frames of `nn.Module`s",
-                lambda analyzer, _: has_modules(analyzer.trace),
-            ),
-        ],
+        when=[GPU_EVENTS, _HAS_MODULES],
         method="get_df_nn_modules()",
         charts=[
             Chart(
-                "GPU time by module class, without the modules within",
-                "nn_modules",
-                "path",
+                *("GPU time by module class, without the modules within", "nn_modules", "path"),
                 "gpu_time_self_ms",
                 top=15,
                 on="page",

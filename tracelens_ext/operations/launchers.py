@@ -130,8 +130,7 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
         "total_subtree_kernel_time": launchers.subtree_ns / NS_PER_US,
         "direct_kernel_count": launchers.count,
     }
-    for argument in ARGUMENTS:
-        columns[argument] = _text_column(*op_argument(trace, rows, argument))
+    columns |= {each: _text_column(*op_argument(trace, rows, each)) for each in ARGUMENTS}
     for column, named in {
         "process_name": [trace.process_names.get(pid, _UNKNOWN) for pid, _ in trace.threads],
         "process_label": [trace.process_labels.get(pid, _UNKNOWN) for pid, _ in trace.threads],
@@ -151,13 +150,7 @@ def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(merged, pd.Index(found, dtype="str"))
 
 
-GRAPH_CATEGORY = "graph"
-RUNTIME_CATEGORY = "runtime"
-
-
-def op_categories(
-    work: GpuWork, rows: IntArray, of_gpu: Int64Array
-) -> tuple[Int64Array, list[str]]:
+def op_categories(work: GpuWork, rows: IntArray, of_gpu: IntArray) -> tuple[Int64Array, list[str]]:
     """Categorize CPU ops and launches, each by its name and what it launched.
 
     A CPU op is judged by its name. One whose name says nothing is `graph` when it launched one (as
@@ -173,8 +166,7 @@ def op_categories(
     kernel_name = np.full(len(rows), NONE, dtype=np.int64)
     kernel_name[owners] = work.name[kernels[first]]
 
-    labels = [GRAPH_CATEGORY, RUNTIME_CATEGORY, OTHER_OP]
-    graph, runtime, other = range(3)
+    labels, (graph, runtime, other) = ["graph", "runtime", OTHER_OP], range(3)
     launched_graph = np.zeros(len(rows), dtype=bool)
     launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
     is_op = np.isin(trace.kind[rows], trace.operation_kinds)
@@ -275,9 +267,7 @@ def parsed(text: str) -> tuple[object, str]:
 
 
 def _as_tuple(value: object) -> object:
-    if not isinstance(value, list):
-        return value
-    return tuple([_as_tuple(v) if isinstance(v, list) else v for v in value])
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 #: What is kept of captured operations, among their arguments.

@@ -1,20 +1,208 @@
-"""The three `ops_` tables: GPU time by the operations that launched it."""
+"""The `ops_*` tables: GPU time by category of operation, by operation, by its arguments; the tree.
+
+Each of the three is a function of a launcher table, which may have been filtered by its user.
+`cpu_ops` is what a trace without a GPU can tell: the time that the host spent in operations.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.op_tables import METRICS, cpu_ops
+from tracelens_ext.nesting import ROOT, nearest_marked
+from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
 from tracelens_ext.operations.tree_table import call_tree_table
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import GPU_EVENTS, NO_GPU_EVENTS, Condition, Table, cited_sheets
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, IntArray
+from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.work.grouping import group_durations, percent, sums, texts
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
+
+METRICS = ("mean", "median", "std", "min", "max")
+PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
+
+_DIRECT, _SUBTREE = "total_direct_kernel_time", "total_subtree_kernel_time"
+_UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
+_SHORT_NAME = 64
+_STATISTICS = {
+    of: ", ".join(f"{of}_{metric}" for metric in (*METRICS, "sum")) for of in (_DIRECT, _SUBTREE)
+}
+
+
+def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
+    """GPU time by category of operation, as the sheet `ops_summary_by_category`; longest first."""
+    groups = _Groups(launchers, ["op category"])
+    time = groups.statistic(_DIRECT, "sum") / 1e3
+    columns = {**groups.keys(), "Count": groups.count, f"{_DIRECT}_ms": time}
+    return _longest_first(columns, f"{_DIRECT}_ms")
+
+
+def summary(launchers: pd.DataFrame) -> pd.DataFrame:
+    """GPU time by operation, as the sheet `ops_summary`; longest direct time first."""
+    groups = _Groups(launchers, ["name"])
+    sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
+    pairs = pd.DataFrame(_Groups(launchers, ["name", "op category"]).keys())
+    categories = pairs.groupby("name", sort=False)["op category"].agg(lambda its: str(sorted(its)))
+    columns = {
+        **groups.keys(),
+        **{f"{column}_sum": time for column, time in sums.items()},
+        **{f"{column}_ms": time / 1e3 for column, time in sums.items()},
+        "Count": groups.count,
+        "Categories": categories.tolist(),
+    }
+    return _longest_first(columns, f"{_DIRECT}_sum")
+
+
+def unique_args(
+    launchers: pd.DataFrame,
+    launched: tuple[GpuWork, Launchers] | None = None,
+    *,
+    metrics: Sequence[str] = METRICS,
+    group_by_num_kernels: bool = False,
+) -> pd.DataFrame:
+    """GPU time by operation, its arguments and thread, as the sheet `ops_unique_args`.
+
+    The longest direct time is first. `launched`: the trace's, to describe its GPU events, or None.
+    `metrics`: statistics over the operations of a row, some of `METRICS`; `sum` always is one. With
+    `group_by_num_kernels` operations that launched different numbers of GPU events are rows of
+    their own, with the number in a column `direct_kernel_count`.
+    """
+    if unknown := sorted(set(metrics) - {*METRICS, "sum"}):
+        raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
+    further = ["is_recompute"] if "is_recompute" in launchers else []
+    further += ["direct_kernel_count"] if group_by_num_kernels else []
+    groups = _Groups(launchers, [*_UNIQUE, *further])
+    uids = launchers["UID"].to_numpy()
+    columns: dict[str, object] = {**groups.keys(), "operation_count": groups.count}
+    for metric in (*(m for m in METRICS if m in metrics), "sum"):
+        for column in (_DIRECT, _SUBTREE):
+            columns[f"{column}_{metric}"] = groups.statistic(column, metric)
+    columns["ex_UID"] = uids[groups.first]
+    if "ts" in launchers:
+        first = groups.statistic("ts", "min")
+        columns["first_occurrence_time"] = first - first.min(initial=np.inf)
+    for name in ("parent_module", "call_stack"):
+        if name in launchers:
+            columns[name] = launchers[name].iloc[groups.first].tolist()
+    if launched is not None:
+        details, short = _described(*launched, uids, groups.of_row, len(groups.first))
+        columns |= {"kernel_details_summary": details, "trunc_kernel_details": short}
+    return _longest_first(columns, f"{_DIRECT}_sum")
+
+
+class _Groups:
+    """Rows of a launcher table that are equal in some columns, k groups by first occurrence.
+
+    Attributes:
+        of_row: the group of each row, shape (n,).
+        first: the first row of each group, (k,).
+        count: rows of each group, (k,).
+    """
+
+    def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
+        self._table, self._by = table, by
+        grouped = table.groupby([*by], sort=False, observed=True, dropna=False)
+        self.of_row = grouped.ngroup().to_numpy()
+        _, self.first, self.count = np.unique(self.of_row, return_index=True, return_counts=True)
+        self._grouped = table.groupby(self.of_row)
+
+    def keys(self) -> dict[str, list[str]]:
+        """What the groups have in common, column by column."""
+        return {column: self._table[column].iloc[self.first].tolist() for column in self._by}
+
+    def statistic(self, column: str, metric: str) -> Float64Array:
+        """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
+        return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
+
+
+def kernel_details(work: GpuWork, launchers: Launchers) -> list[list[dict[str, object]]]:
+    """The GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
+    found: list[list[dict[str, object]]] = [[] for _ in range(len(launchers))]
+    columns = (launchers.of_gpu, work.name, work.duration / NS_PER_US, work.trace.stream)
+    for at, name, duration, stream in zip(*(each.tolist() for each in columns), strict=True):
+        if at != NONE:
+            event = {"name": work.trace.names[name], "dur": duration, "stream": stream}
+            found[at].append(event)
+    return found
+
+
+def _described(
+    work: GpuWork, launchers: Launchers, uids: IntArray, group: IntArray, groups: int
+) -> tuple[list[str], list[str]]:
+    """What each group of launchers launched, by name and stream, longest total first.
+
+    For each group a list of dictionaries as a Python literal, with full names and statistics in µs;
+    and the same with short names and the mean alone.
+    """
+    of_uid = pd.Series(group, uids).groupby(level=0).first()
+    of_launcher = of_uid.reindex(launchers.rows, fill_value=NONE).to_numpy()
+    number = np.append(of_launcher, NONE)[launchers.of_gpu]
+    chosen = np.flatnonzero(number != NONE)
+    chosen = chosen[np.argsort(launchers.rows[launchers.of_gpu[chosen]], kind="stable")]
+    keys = [number[chosen], work.name[chosen], work.trace.stream[chosen]]
+    found = group_durations(keys, work.duration[chosen])
+    times = (found.total, found.mean, found.shortest, found.longest)
+    columns = (*found.keys, found.count, *(time / NS_PER_US for time in times))
+    full: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+    short: list[list[dict[str, object]]] = [[] for _ in range(groups)]
+    for at, code, stream, count, total, mean, least, most in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        name = work.trace.names[code]
+        cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
+        about, one = {"stream": stream, "count": count}, {"mean_duration_us": round(mean, 3)}
+        extremes = {"min_duration_us": least, "max_duration_us": most}
+        full[at].append({"name": name, **about, "total_duration_us": total, **one, **extremes})
+        short[at].append({"name": cut, **about, **one})
+    return [*map(str, full)], [*map(str, short)]
+
+
+def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
+    """The table, longest time first, with percentages."""
+    order = np.argsort(-columns[by], kind="stable")
+    time, (share, running) = columns[by][order], PERCENTAGES
+    frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+    frame[share] = percent(time, time.sum())
+    frame[running] = frame[share].cumsum()
+    return frame
+
+
+def cpu_ops(work: GpuWork) -> pd.DataFrame:
+    """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
+    tree, trace = work.tree, work.trace
+    is_op = tree.is_operation & (tree.rows < trace.recorded)  # what a graph replays takes no time
+    above = nearest_marked(tree.parent_position, is_op)
+    duration = trace.dur[tree.rows]
+    inner = np.flatnonzero(is_op & (above != ROOT))
+    start = trace.ts[tree.rows][inner]
+    below = BusyTime(start, start + duration[inner]).by_owner(above[inner], len(tree.rows))
+    names, self_time = trace.name[tree.rows][is_op], (duration - below)[is_op]
+    duration = duration[is_op]
+    total = group_durations([names], duration)
+    own = sums(total.number, self_time, len(total))
+    frame = pd.DataFrame(
+        {
+            "cpu_op": texts(total.keys[0], trace.names),
+            "count": total.count,
+            "total_time_ms": total.total / NS_PER_MS,
+            "self_time_ms": own / NS_PER_MS,
+            "avg_time_us": total.total / 1e3 / total.count,
+            "% of CPU op time": percent(own, int(self_time.sum())),
+        }
+    )
+    return frame.iloc[np.argsort(-own, kind="stable")].reset_index(drop=True)
+
 
 _CPU_OPS = Condition(
     "the trace has CPU ops",
@@ -43,18 +231,12 @@ def _notes(
         )
 
 
-_DIRECT, _SUBTREE = "total_direct_kernel_time", "total_subtree_kernel_time"
-
-
 def _summary(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
     table = analyzer.get_df_kernel_launchers_summary().iloc[: options.topk_ops]
     if options.tracelens_sheets:
         return table
     names = [", ".join(ast.literal_eval(text)) for text in table["Categories"]]
-    order = [
-        *("name", "Categories", "Count", f"{_DIRECT}_ms", "Percentage (%)"),
-        *("Cumulative Percentage (%)", f"{_SUBTREE}_ms"),
-    ]
+    order = ["name", "Categories", "Count", f"{_DIRECT}_ms", *PERCENTAGES, f"{_SUBTREE}_ms"]
     return table.assign(Categories=names)[order]
 
 
@@ -75,15 +257,14 @@ def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataF
         table = table.drop(columns=f"{time}_sum")
     first = [
         *("name", "op category", "Input Dims", "direct_kernel_count", "operation_count"),
-        *(f"{_DIRECT}_ms", "Percentage (%)", "Cumulative Percentage (%)", f"{_SUBTREE}_ms"),
+        *(f"{_DIRECT}_ms", *PERCENTAGES, f"{_SUBTREE}_ms"),
         *(f"{_DIRECT}_{metric}" for metric in METRICS),
         *("Input type", "Input Strides", "Concrete Inputs"),
     ]
-    first = [name for name in first if name in table]
-    last = [name for name in table if name not in first]
-    return table[[*first, *last]]
+    return table[[n for n in dict.fromkeys([*first, *table]) if n in table]]
 
 
+_of_time = partial(Chart, value_column=f"{_DIRECT}_ms", on="page")
 TREE = [
     Table(
         name="tree",
@@ -120,12 +301,8 @@ TABLES = [
         options=["topk_ops"],
         method="get_df_kernel_launchers_summary_by_category()",
         charts=[
-            Chart(
-                "GPU time by operation category",
-                "ops_summary_by_category",
-                "op category",
-                "total_direct_kernel_time_ms",
-                on="page",
+            _of_time(
+                *("GPU time by operation category", "ops_summary_by_category", "op category"),
                 unless=("gpu_time_by_category",),
             )
         ],
@@ -150,13 +327,9 @@ TABLES = [
         method="get_df_kernel_launchers_summary()",
         notes=_notes,
         charts=[
-            Chart(
-                "GPU time by operation",
-                "ops_summary",
-                "name",
-                "total_direct_kernel_time_ms",
+            _of_time(
+                *("GPU time by operation", "ops_summary", "name"),
                 top=15,
-                on="page",
                 unless=("kernel_categories", "kernels_by_category", "kernel_summary"),
             )
         ],
@@ -164,7 +337,7 @@ TABLES = [
     Table(
         name="ops_unique_args",
         shows="GPU time by operation and its arguments, without communication",
-        columns="""
+        columns=f"""
             name: the *launcher*: the nearest CPU op above the launch that is not called `execute`;
                 else the launch
             op category: what the operation is for, by its name
@@ -176,14 +349,10 @@ TABLES = [
             direct_kernel_count [GPU events]: with `group_by_num_kernels=True`: operations that
                 launched different numbers are rows of their own
             operation_count [operations]: how many
-            total_direct_kernel_time_mean, total_direct_kernel_time_median,
-                total_direct_kernel_time_std, total_direct_kernel_time_min,
-                total_direct_kernel_time_max, total_direct_kernel_time_sum: over the operations;
-                `std` is that of a sample, empty for one operation
-            total_subtree_kernel_time_mean, total_subtree_kernel_time_median,
-                total_subtree_kernel_time_std, total_subtree_kernel_time_min,
-                total_subtree_kernel_time_max, total_subtree_kernel_time_sum: over the operations;
-                `std` is that of a sample, empty for one operation
+            {_STATISTICS[_DIRECT]}: over the operations; `std` is that of a sample, empty for one
+                operation
+            {_STATISTICS[_SUBTREE]}: over the operations; `std` is that of a sample, empty for one
+                operation
             total_direct_kernel_time_ms, total_subtree_kernel_time_ms: the sums; with
                 `tracelens_sheets=True` `…_sum` in their place
             first_occurrence_time [µs]: start of the first such operation, after that of the first
@@ -221,10 +390,7 @@ CPU_OPS = [
         when=[
             Condition(
                 "the trace has no GPU events, or evidence names it",
-                lambda analyzer, options: (
-                    NO_GPU_EVENTS.holds(analyzer, options)
-                    or "cpu_ops" in cited_sheets(analyzer, options)
-                ),
+                lambda *given: NO_GPU_EVENTS.holds(*given) or "cpu_ops" in cited_sheets(*given),
             )
         ],
         answer="Top CPU operations",

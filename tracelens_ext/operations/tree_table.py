@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, nearest_marked, preorder, summed_up
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import (
+    LAUNCH_KINDS,
     NONE,
     NS_PER_MS,
     BoolArray,
@@ -41,9 +43,7 @@ _KIND_LABELS = {
     EventKind.CPU_OP: "cpu_op",
     EventKind.USER_ANNOTATION: "annotation",
     EventKind.PYTHON_FUNCTION: "python",
-    EventKind.RUNTIME: "launch",
-    EventKind.DRIVER: "launch",
-    EventKind.OTHER: "",
+    **dict.fromkeys(LAUNCH_KINDS, "launch"),
     **KIND_LABELS,
 }
 # Two numbers at the end of a line mean a difference to flame-graph tools.
@@ -158,7 +158,8 @@ def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = Tr
     count = sums(paths.of_node, events, len(paths))
     owner = np.full(len(work), NONE, dtype=np.int64)
     owner[taken] = paths.of_node[last]
-    return _tree(work, paths, name[example], names, kind[example], count, owner)
+    of_node = {"name": name[example], "kind": kind[example].astype(np.uint8), "count": count}
+    return _tree(work, paths, names, owner, of_node)
 
 
 def _headings(name: int, counts: list[int]) -> tuple[IntArray, ...]:
@@ -188,21 +189,19 @@ def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Arr
 
 
 def _tree(
-    work: GpuWork,
-    paths: CallPaths,
-    name: Int64Array,
-    names: list[str],
-    kind: IntArray,
-    count: Int64Array,
-    owner: Int64Array,
+    work: GpuWork, paths: CallPaths, names: list[str], owner: Int64Array, columns: dict[str, Any]
 ) -> MergedTree:
     """The nodes with times, in the order in which they are shown; `owner`: of each GPU event."""
     parent = paths.parent.astype(np.int32)
     depth = depths(parent)
     taken = owner[owner != NONE]
-    durations = sums(taken, work.duration[owner != NONE], len(parent))
     busy = BusyTime(work.start, work.end).by_subtree(parent, owner)
-    gpu_events = summed_up(parent, depth, np.bincount(taken, minlength=len(parent)))
+    columns |= {
+        "depth": depth,
+        "gpu_events": summed_up(parent, depth, np.bincount(taken, minlength=len(parent))),
+        "busy_ns": busy,
+        "self_ns": sums(taken, work.duration[owner != NONE], len(parent)),
+    }
     # Each node is followed by all below it, longest sibling first.
     size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
     place = preorder(parent, size, np.lexsort((np.arange(len(parent)), -busy, parent)))
@@ -210,15 +209,9 @@ def _tree(
     above = parent[order]
     return MergedTree(
         parent=np.where(above == ROOT, ROOT, place[above]).astype(np.int32),
-        depth=depth[order],
-        name=name[order],
         names=names,
-        kind=kind[order].astype(np.uint8),
-        count=count[order],
-        gpu_events=gpu_events[order],
-        busy_ns=busy[order],
-        self_ns=durations[order],
         total_ns=union_length(work.start, work.end),
+        **{name: column[order] for name, column in columns.items()},
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tracelens_ext.gaps.tables import GapSort
 from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernels.statistics import KernelSort
+from tracelens_ext.kernels.kernels import KernelSort
 from tracelens_ext.work.gpu_work import Scope
 
 class TableMethods:

@@ -42,7 +42,7 @@ _LISTS = (
     "iterations.measured",
     "operations.tables:CPU_OPS",
     "operations.tables:TREE",
-    "kernels.statistics",
+    "kernels.tables:STATISTICS",
     "roofline.tables:MORE",
 )
 #: What tables were called before.
