@@ -23,15 +23,7 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.text import encodable, json_value
-from tracelens_ext.trace import (
-    HOST_KINDS,
-    NONE,
-    NS_PER_US,
-    EventKind,
-    Float64Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind, Int64Array, IntArray
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import percent, texts
@@ -190,7 +182,7 @@ def text_argument(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
     return texts(*argument_values(work.trace, rows, name, _plain, ""))
 
 
-def number_argument(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
+def number_argument(work: GpuWork, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
     """A numeric argument of some events, NaN where an event has none."""
     code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
     return np.array(numbers, dtype=np.float64)[code]
@@ -224,7 +216,7 @@ def bus_factor(collective: str, ranks: float) -> float:
     return parts * (ranks - 1) / ranks + whole
 
 
-def _whole(values: Float64Array) -> pd.Series[int]:
+def _whole(values: npt.NDArray[np.float64]) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
     return pd.Series(np.floor(np.where(np.abs(values) < _MOST, values, np.nan))).astype("Int64")
 
