@@ -11,17 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tracelens_ext import trace_files
 from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.trace import distributed_info
-from tracelens_ext.trace_files import (
-    is_pattern,
-    is_trace_name,
-    suffixes_text,
-    trace_names,
-    trace_suffixes,
-    traces_in,
-    traces_matching,
-)
 
 #: What file systems call the version of a file, the first that one has.
 _VERSIONS = (
@@ -52,10 +44,16 @@ class FleetInput:
         return is_url(self.url)
 
     @property
+    def base_name(self) -> str:
+        """The file's name at the end of its path or URL, without what a URL asks of it."""
+        head = re.split(r"::|\?", self.url)[0] if self.is_remote else self.url
+        return head.rstrip("/").rsplit("/", 1)[-1]
+
+    @property
     def stem(self) -> str:
         """What the files of its results are called; unlike that of any other URL."""
-        name = base_name(self.url)
-        endings = [len(name) - len(s) for s in trace_suffixes() if name.lower().endswith(s)]
+        name, suffixes = self.base_name, trace_files.trace_suffixes()
+        endings = [len(name) - len(s) for s in suffixes if name.lower().endswith(s)]
         plain = _NOT_IN_NAME.sub("_", name[: min(endings, default=None)]).strip("_")
         digest = hashlib.blake2b(self.url.encode("utf-8", "surrogatepass"), digest_size=6)
         return f"{plain[-_STEM_CHARACTERS:] or 'trace'}-{digest.hexdigest()}"
@@ -64,12 +62,6 @@ class FleetInput:
 def is_url(text: str) -> bool:
     """Whether fsspec is to open it: `s3://…`, `https://…`, or a chain such as `zip://a::b.zip`."""
     return "://" in text or "::" in text
-
-
-def base_name(url: str) -> str:
-    """The file's name at the end of a path or URL, without what a URL asks of it."""
-    head = url.split("::", 1)[0].split("?", 1)[0] if is_url(url) else url
-    return head.rstrip("/").rsplit("/", 1)[-1]
 
 
 def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[TraceNotFoundError]]:
@@ -84,13 +76,12 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[TraceN
             raise UsageError("a trace's name is empty; name a file, a folder, a pattern or a URL")
         try:
             traces = _remote(argument) if is_url(argument) else _local(argument)
-            problem = "" if traces else f"names no trace ({suffixes_text()})"
+            problem = "" if traces else f"names no trace ({trace_files.suffixes_text()})"
         except (OSError, ValueError) as error:
             traces, problem = [], f"cannot be listed ({reason(error)})"
         if problem:
             problems.append(TraceNotFoundError(argument, problem, "check the path or pattern"))
-        for trace in traces:
-            found.setdefault(trace.url, trace)
+        found = {trace.url: trace for trace in traces} | found
 
     def natural(trace: FleetInput) -> list[tuple[int, int, str]]:  # rank2 before rank10
         parts = re.split(r"([0-9]+)", trace.name)
@@ -106,10 +97,9 @@ def reason(error: BaseException) -> str:
 
 
 def _local(argument: str) -> list[FleetInput]:
-    path = Path(argument)
-    found = traces_matching(argument) if is_pattern(argument) else [path]
-    traces = []
-    for each in traces_in(path) if path.is_dir() else found:
+    path, traces = Path(argument), []
+    found = trace_files.traces_matching(argument) if trace_files.is_pattern(argument) else [path]
+    for each in trace_files.traces_in(path) if path.is_dir() else found:
         identity = None
         with suppress(OSError, ValueError):
             status = each.stat()
@@ -123,9 +113,9 @@ def _remote(argument: str) -> list[FleetInput]:
     try:
         if glob.has_magic(path) and not files.exists(path):
             infos = files.glob(path, detail=True)
-        elif not is_trace_name(path) and files.isdir(path):  # web servers have only pages
+        elif not trace_files.is_trace_name(path) and files.isdir(path):  # of web servers none is
             listed = {info["name"]: info for info in files.ls(path, detail=True)}
-            infos = {name: listed[name] for name in trace_names(listed)}
+            infos = {name: listed[name] for name in trace_files.trace_names(listed)}
         else:
             return [FleetInput(argument, argument, _identity(files, path))]
     except OSError:
@@ -147,10 +137,9 @@ def file_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
     try:
-        files, path = url_to_fs(url)
+        return url_to_fs(url)  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
         raise UsageError(f"{url}: cannot be opened: {reason(error)}") from None
-    return files, path
 
 
 def identity_in(info: Mapping[str, Any]) -> dict[str, str] | None:

@@ -8,19 +8,24 @@ ranks.parquet …                the reductions
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tracelens_ext import __version__
 from tracelens_ext.errors import OutputError
 from tracelens_ext.fleet.inputs import file_system, is_url, reason
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, MANIFEST
 
 DONE = ".done"
+#: Stem of a trace → what is noted of it.
+Done = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,8 @@ class ResultStore:
             files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
             files.pipe_file(path, content)
         except Exception as error:
-            raise OutputError(
-                f"{self.shown(name)}: cannot be written: {reason(error)}; choose another place"
-            ) from error
+            problem = f"{self.shown(name)}: cannot be written: {reason(error)}"
+            raise OutputError(f"{problem}; choose another place") from error
 
     def get(self, name: str) -> bytes | None:
         """The content of a file; None if there is no such file."""
@@ -85,9 +89,8 @@ class ResultStore:
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         try:
-            self._place[0].rm_file(self.path_of(name))
-        except FileNotFoundError:
-            return
+            with suppress(FileNotFoundError):
+                self._place[0].rm_file(self.path_of(name))
         except OSError as error:
             raise OutputError(f"{self.shown(name)}: cannot be removed ({error})") from error
 
@@ -107,23 +110,16 @@ class ResultStore:
         """Mark the folder as this program's, unless it holds what is not (`force`: even then)."""
         if self.is_local and Path(self.url).exists() and not Path(self.url).is_dir():
             raise OutputError(f"{self.url}: is a file; name a folder for the results")
-        from tracelens_ext import __version__
-
         here = set() if force else set(self.names())
         found = _json(self.get(MANIFEST)) or {}
         files = found.get("files") if found.get("generator") == GENERATOR else None
         ours = [n for n in files if isinstance(n, str)] if isinstance(files, list) else []
         if here and MANIFEST not in here:
-            raise OutputError(
-                f"{self.url}: holds files that tracelens-ext did not make; name an empty or a new"
-                " folder, or --force to write there"
-            )
+            remedy = "name an empty or a new folder, or --force to write there"
+            raise OutputError(f"{self.url}: holds files that tracelens-ext did not make; {remedy}")
         if others := [name for name in names if name in here and name not in ours]:
-            raise OutputError(
-                f"{self.shown(others[0])}: exists and was not made by tracelens-ext;"
-                " choose another folder, or --force to overwrite it"
-            )
-
+            problem = f"{self.shown(others[0])}: exists and was not made by tracelens-ext"
+            raise OutputError(f"{problem}; choose another folder, or --force to overwrite it")
         listed = list(dict.fromkeys([*names, *ours]))
         manifest = {"generator": GENERATOR, "version": __version__, "files": listed}
         self.put(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
@@ -132,8 +128,6 @@ class ResultStore:
 
     def put_table(self, name: str, frame: pd.DataFrame) -> None:
         """Write a table as `NAME.parquet`."""
-        import io
-
         from pyarrow import parquet
 
         from tracelens_ext.report.table_files import arrow_table
@@ -144,8 +138,6 @@ class ResultStore:
 
     def get_table(self, name: str, columns: Sequence[str] | None = None) -> Any:  # noqa: ANN401
         """Some columns, or all, of a table written by `put_table`, as pyarrow has it."""
-        import io
-
         from pyarrow import ArrowException, parquet
 
         content = self.get(f"{name}.parquet")
@@ -154,10 +146,8 @@ class ResultStore:
                 raise FileNotFoundError("no such file")
             return parquet.ParquetFile(io.BytesIO(content)).read(columns=columns and list(columns))
         except (OSError, ArrowException) as error:
-            raise OutputError(
-                f"{self.shown(name)}.parquet: cannot be read ({error});"
-                f" remove {self.shown(DONE)} and run again"
-            ) from error
+            problem = f"{self.shown(name)}.parquet: cannot be read ({error})"
+            raise OutputError(f"{problem}; remove {self.shown(DONE)} and run again") from error
 
     # Markers.
 
@@ -171,16 +161,14 @@ class ResultStore:
         paths = {name.removesuffix(".json"): self.path_of(f"{DONE}/{name}") for name in names}
         # File systems far away are asked for all at once.
         found = self._place[0].cat([*paths.values()], on_error="return") if paths else {}
-        if not isinstance(found, dict):
-            found = dict.fromkeys(paths.values(), found)
-        read = {stem: _json(found.get(path)) for stem, path in paths.items()}
-        return {stem: about for stem, about in read.items() if about is not None}
+        found = found if isinstance(found, dict) else dict.fromkeys(paths.values(), found)
+        read = ((stem, _json(found.get(path))) for stem, path in paths.items())
+        return {stem: about for stem, about in read if about is not None}
 
 
 def _json(content: object) -> dict[str, Any] | None:
     """The object that some bytes stand for; None for anything else."""
-    try:
-        document = json.loads(content) if isinstance(content, bytes) else None
-    except (ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
+    with suppress(ValueError, RecursionError):
+        if isinstance(content, bytes) and isinstance(found := json.loads(content), dict):
+            return found
+    return None
