@@ -16,8 +16,10 @@ from decimal import Decimal
 from fractions import Fraction
 from statistics import median
 
+import numpy as np
+
 from tracelens_ext.categorize import CATEGORIES
-from tracelens_ext.compare.comparison import Aligned, Comparison
+from tracelens_ext.compare.comparison import Comparison
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS
@@ -48,19 +50,14 @@ class Budget:
         return f"{self.name} {'>' if self.above else '<'} {limit.normalize():+f} {self.unit}"
 
     def crossed_by(
-        self,
-        before: Fraction,
-        after: Fraction,
-        *,
-        shares: bool = False,
-        deviation: Fraction = Fraction(1),
+        self, before: Fraction, after: Fraction, *, shares: bool = False, mad: Fraction | int = 1
     ) -> bool:
-        """Whether a change crosses the limit; times and `deviation` are ms, 0 for none."""
+        """Whether a change crosses the limit; times and `mad` (of a history) are ms, 0 for none."""
         change: Fraction | float = after - before
         if self.unit == "%" and not shares and change:
             # From nothing to something is more than any percentage.
             change = 100 * change / before if before else math.inf
-        limit = self.limit * (deviation if self.unit == "mad" else 1)
+        limit = self.limit * (mad if self.unit == "mad" else 1)
         return change > limit if self.above else change < limit
 
 
@@ -90,16 +87,11 @@ def parse_budget(text: str) -> Budget:
     found = _BUDGET.fullmatch(text)
     if found is None:
         shown = text if len(text) < 80 else f"{text[:77]}…"
-        raise UsageError(
-            f"{shown!r} is no budget; write a name, > or <, and a change in %, ms or mad,"
-            " such as 'GEMM > +5%' or 'total_time > 1.5ms'"
-        )
-    return Budget(
-        name=" ".join(found["name"].split()),
-        above=found["sign"] == ">",
-        limit=Fraction("".join(found["limit"].split())),
-        unit=found["unit"].lower(),
-    )
+        how = "write a name, > or <, and a change in %, ms or mad"
+        such = "such as 'GEMM > +5%' or 'total_time > 1.5ms'"
+        raise UsageError(f"{shown!r} is no budget; {how}, {such}")
+    name, limit = " ".join(found["name"].split()), Fraction("".join(found["limit"].split()))
+    return Budget(name, found["sign"] == ">", limit, found["unit"].lower())
 
 
 def check_budgets(
@@ -112,9 +104,8 @@ def check_budgets(
     """
     if any(budget.unit == "mad" for budget in budgets) and not comparison.history:
         raise UsageError("a budget in mad needs a history; give --baseline FOLDER")
-    timeline = _rows_by_name(comparison.aligned["timeline"], "type")
-    held = comparison.aligned.get("categories")
-    categories = _rows_by_name(held, str(held.keys.columns[0])) if held else {}
+    timeline, held = comparison.aligned["timeline"].names, comparison.aligned.get("categories")
+    categories = held.names if held else []
     # What the trace has comes first: its spelling wins over that of a rule.
     known = [*timeline, *categories]
     if held and "kernel_category" in held.keys:
@@ -126,32 +117,29 @@ def check_budgets(
     outcomes = []
     for budget in budgets:
         if held is None and budget.name.casefold() not in {*timeline, *findings}:
-            raise TracelensError(
-                f"the budget {budget} cannot be checked: a report holds no categories;"
-                " name a row of the timeline, or compare traces"
-            )
-        name, shares = _known_name(budget.name, known, list(timeline)), False
-        if name in timeline:
-            values = _times(comparison, "timeline", timeline[name])
-        elif name in findings and name not in categories:
+            why = "a report holds no categories; name a row of the timeline, or compare traces"
+            raise TracelensError(f"the budget {budget} cannot be checked: {why}")
+        name, shares = _known_name(budget.name, known, [*dict.fromkeys(timeline)]), False
+        if name in findings and name not in (*timeline, *categories):
             values, shares = {"": _savings(budget, name, comparison)}, budget.unit == "%"
         else:
-            values = _times(comparison, "categories", categories.get(name, []))
+            values = _times(comparison, "timeline" if name in timeline else "categories", name)
         for where, each in values.items():
-            for letter, before, after, deviation in _pairs(comparison, each):
-                crossed = budget.crossed_by(before, after, shares=shares, deviation=deviation)
+            for letter, before, after, mad in _pairs(comparison, each):
+                crossed = budget.crossed_by(before, after, shares=shares, mad=mad)
                 what = f"{letter}{name}{where}"
                 outcomes.append(Outcome(budget, what, before, after, crossed, shares))
     return outcomes
 
 
-def _times(comparison: Comparison, table: str, rows: Sequence[int]) -> dict[str, list[Fraction]]:
-    """The times of some rows of a table, ms, by the device where there are several; 0 of none."""
+def _times(comparison: Comparison, table: str, name: str) -> dict[str, list[Fraction]]:
+    """The times of what has a name, ms, by the device where there are several; 0 of nothing."""
     aligned = comparison.aligned[table]
-    devices = aligned.keys.get("device", pd.Series(NONE, range(len(aligned.ns)))).tolist()
-    wheres = ["" if devices[row] == NONE else f" of device {devices[row]}" for row in rows]
     per_ms = [Fraction(NS_PER_MS * divisor) for divisor in comparison.divisors]
-    found = aligned.ns[list(rows)].tolist() or [[0] * len(per_ms)]
+    devices = aligned.keys.get("device", pd.Series(NONE, aligned.keys.index))
+    rows = np.array(aligned.names, dtype=object) == name
+    wheres = ["" if each == NONE else f" of device {each}" for each in devices[rows]]
+    found = aligned.ns[rows].tolist() or [[0] * len(per_ms)]
     values = ([Fraction(ns) / per for ns, per in zip(each, per_ms, strict=True)] for each in found)
     return dict(zip(wheres or [""], values, strict=True))
 
@@ -163,9 +151,9 @@ def _pairs(
     if comparison.history:
         middle = median(values[:-1])
         yield "", middle, values[-1], median([abs(each - middle) for each in values[:-1]])
-        return
-    for letter, after in zip(comparison.letters[1:], values[1:], strict=True):
-        yield f"{letter}: ", values[0], after, Fraction(1)
+    else:
+        for letter, after in zip(comparison.letters[1:], values[1:], strict=True):
+            yield f"{letter}: ", values[0], after, Fraction(1)
 
 
 def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction]:
@@ -174,18 +162,13 @@ def _savings(budget: Budget, name: str, comparison: Comparison) -> list[Fraction
     sums = []
     for divisor, (letter, measured) in zip(comparison.divisors, comparison.named, strict=True):
         if measured.findings is None:
-            raise TracelensError(
-                f"the budget {budget} cannot be checked: {letter} ({measured.path}) is a report"
-                " without findings; write it again, or name the trace"
-            )
+            why = f"{letter} ({measured.path}) is a report without findings"
+            told = f"the budget {budget} cannot be checked: {why}"
+            raise TracelensError(f"{told}; write it again, or name the trace")
         savings = [s for each, s in measured.findings.items() if name in (FINDINGS, each)]
         whole = sum((Fraction(saving[shares]) for saving in savings), Fraction(0))
         sums.append(whole if shares else whole / Fraction(divisor))
     return sums
-
-
-def _rows_by_name(aligned: Aligned, column: str) -> dict[str, list[int]]:
-    return {str(k): list(v) for k, v in aligned.keys.groupby(column, sort=False).indices.items()}
 
 
 def _known_name(name: str, known: Sequence[str], timeline: Sequence[str]) -> str:

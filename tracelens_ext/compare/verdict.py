@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
-
 from tracelens_ext.compare.measurement import TRACELENS
-from tracelens_ext.compare.places import Aligned
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import Float64Array
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Comparison
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
 _NAMED = 3
 #: What is no change: of the amount of work, and of speed in percent.
 _SAME_WORK, _SAME_SPEED = 0.005, 0.5
-_NS = 6  # decimals of ms
 
 
 @dataclass(frozen=True)
@@ -32,11 +27,6 @@ class Unit:
     #: 1 for annotated iterations; of periods the share of the GPU time that comes back; else 0
     confidence: float
 
-    def document(self, letters: Sequence[str]) -> dict[str, object]:
-        """As JSON has it."""
-        counts = {f"{name}_count": n for name, n in zip(letters, self.counts, strict=True)}
-        return {"kind": self.kind, **counts, "confidence": round(self.confidence, 3)}
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -47,61 +37,29 @@ class Verdict:
     speed_ratio: float | None  #: its GPU time by that of the baseline, for the same work
     places: pd.DataFrame  #: the rows that changed most
 
-    def document(self) -> dict[str, object]:
-        """As JSON has it."""
-        places = self.places.to_dict("records")
-        return {"text": self.text, "speed_ratio": self.speed_ratio, "places": places}
-
 
 def prefixes(letters: Sequence[str]) -> dict[str, str]:
     """What the columns of each trace but the baseline begin with, by its letter."""
     return {letter: "" if len(letters) == 2 else f"{letter}_" for letter in letters[1:]}
 
 
-def shares_of_change(
-    times_ms: Float64Array, calls: Float64Array, prefix: str
-) -> dict[str, Float64Array]:
-    """What of each difference is the number of calls (whole ns), and what their speed."""
-    both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
-    per_call = np.divide(times_ms[0], calls[0], out=np.zeros(len(both)), where=both)
-    amount = np.round((calls[1] - calls[0]) * per_call, _NS)
-    amount = np.where(both, amount, difference)
-    speed = np.round(difference - amount, _NS + 3) + 0.0  # what rounding leaves is no difference
-    return {f"{prefix}by_calls_ms": amount, f"{prefix}by_speed_ms": speed}
-
-
-def work_and_speed(rows: Aligned, at: int) -> tuple[float | None, float | None]:
-    """Median ratio of calls, weighted by A's time; B's time by that of as many calls of A."""
-    pair = [0, at]
-    both = ((rows.ns[:, pair] > 0) & (rows.calls[:, pair] > 0)).all(axis=1)
-    if not both.any():
-        return None, None
-    ns, ratio = rows.ns[both], rows.calls[both, at] / rows.calls[both, 0]
-    order = np.argsort(ratio)
-    weight = np.cumsum(ns[order, 0])
-    median = float(ratio[order][np.searchsorted(weight, weight[-1] / 2)])
-    return median, float(ns[:, at].sum() / (ns[:, 0] * ratio).sum())
-
-
 def verdict(
     letters: tuple[str, str], ratios: tuple[float | None, float | None], rows: pd.DataFrame
 ) -> Verdict:
     """Say what happened."""
-    a, b = letters
-    work, speed = ratios
-    said = []
+    (a, b), (work, speed), told = letters, ratios, ""
     if work is not None:
         same = abs(work - 1) < _SAME_WORK
-        said.append(f"{b} did the work of {a}" if same else work_text(b, work, a))
+        told = f"{b} did the work of {a}" if same else work_text(b, work, a)
     if speed is not None:
         change = 100 * (speed - 1)
         more = f"{abs(change):.1f} % {'more' if change > 0 else 'less'}"
         other = f", and took {more} GPU time for the same work"
-        said.append(" at the same speed" if abs(change) < _SAME_SPEED else other)
+        told += " at the same speed" if abs(change) < _SAME_SPEED else other
     changed = next(column for column in rows if str(column).endswith("difference_ms"))
     largest = rows[rows[changed].abs() > 0].head(_NAMED)
     named = [f"{_name(row)} {row[changed]:+,.3f} ms" for row in largest.to_dict("records")]
-    told = "".join(said) or f"{a} and {b} share nothing that could be compared"
+    told = told or f"{a} and {b} share nothing that could be compared"
     told += f"; the largest changes: {', '.join(named)}" if named else "; nothing differs"
     return Verdict(f"{told}.", work, speed, largest)
 
@@ -131,22 +89,18 @@ _MUCH_OUTSIDE = 1.0
 
 def facts_of(comparison: Comparison) -> list[tuple[str, object]]:
     """Files, devices, iterations and total time of each trace."""
-    told = " ".join(each.text for each in comparison.verdicts)
-    facts: list[tuple[str, object]] = [("Verdict", told)]
-    for letter, measured in comparison.named:
-        role = " (baseline)" if letter == comparison.letters[0] else ""
-        facts += [
-            (f"{letter}{role}", measured.path),
-            (f"{letter} devices", measured.devices),
-            (f"{letter} iterations", measured.iterations_told),
-        ]
-    facts.append(("Times", time_basis(comparison)))
+    facts: dict[str, object] = {"Verdict": " ".join(each.text for each in comparison.verdicts)}
+    for letter, each in comparison.named:
+        facts[letter if len(facts) > 1 else f"{letter} (baseline)"] = each.path
+        facts |= {f"{letter} devices": each.devices, f"{letter} iterations": each.iterations_told}
+    facts["Times"] = time_basis(comparison)
     if comparison.unit.kind == "period":
         counts = zip(comparison.letters, comparison.unit.counts, strict=True)
-        told = ", ".join(f"{letter} {count:.4g}" for letter, count in counts)
-        facts.append(("Periods of kernel names", told))
-    totals = zip(comparison.letters, _total_times(comparison), strict=True)
-    return facts + [(f"{letter} total time (ms)", total) for letter, total in totals]
+        told = (f"{letter} {count:.4g}" for letter, count in counts)
+        facts["Periods of kernel names"] = ", ".join(told)
+    for letter, total in zip(comparison.letters, _total_times(comparison), strict=True):
+        facts[f"{letter} total time (ms)"] = total
+    return [*facts.items()]
 
 
 def notes_of(comparison: Comparison) -> list[str]:
@@ -169,26 +123,21 @@ def notes_of(comparison: Comparison) -> list[str]:
         )
         single = [letter for letter, measured in named if measured.iterations == 1]
         if 0 < len(single) < len(named):  # the gap between iterations is unknown
-            notes.append(
-                f"{_do(single, 'has', 'have')} a single whole iteration, and so no gap between"
-                " iterations: idle and total time are short of one."
-            )
+            text = f"{_do(single, 'has', 'have')} a single whole iteration, and so no gap between"
+            notes.append(f"{text} iterations: idle and total time are short of one.")
         notes += _outside_notes(comparison)
     elif reports:
-        notes.append(
+        text = (
             f"Whole traces are compared, as {_do(reports, 'is a report', 'are reports')}, without"
-            " the times of iterations."
         )
+        notes.append(f"{text} the times of iterations.")
     elif basis == "period":
-        notes.append(
-            "Times and counts are of an average period of kernel names, as not every trace has"
-            " iterations: all GPU events, divided by how often the kernels come back."
-        )
+        text = "Times and counts are of an average period of kernel names, as not every trace has"
+        text += " iterations: all GPU events, divided by how often the kernels come back."
+        notes.append(text)
     elif without and len(without) < len(named):
-        notes.append(
-            f"Whole traces are compared, as {_do(without, 'has', 'have')} no whole iteration (a"
-            " ProfilerStep annotation that launched GPU work and ended in time)."
-        )
+        text = f"Whole traces are compared, as {_do(without, 'has', 'have')} no whole iteration (a"
+        notes.append(f"{text} ProfilerStep annotation that launched GPU work and ended in time).")
     if empty := [letter for letter, measured in named if measured.events == 0]:
         notes.append(f"{_do(empty, 'holds', 'hold')} no GPU events.")
     return notes + _report_notes(comparison) + _different_kernels_notes(comparison)
@@ -209,8 +158,7 @@ _AS_REFERENCE: Mapping[str, str] = {
 
 def _report_notes(comparison: Comparison) -> list[str]:
     """What reports do not hold, and what that means for the comparison."""
-    notes = []
-    held = list(zip(comparison.letters, comparison.figures, strict=True))
+    notes, held = [], list(zip(comparison.letters, comparison.figures, strict=True))
     for name, said in _AS_REFERENCE.items():
         if lacking := [letter for letter, figures in held if name not in figures.tables]:
             holds = f"{_do(lacking, 'does', 'do')} not hold"
@@ -224,8 +172,7 @@ def _report_notes(comparison: Comparison) -> list[str]:
             " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does ours."
             " It files some operations, such as those of flash attention, under `other`."
         )
-    notes += [f"{letter}: {note}." for letter, each in comparison.named for note in each.notes]
-    return notes
+    return notes + [f"{letter}: {n}." for letter, each in comparison.named for n in each.notes]
 
 
 def time_basis(comparison: Comparison) -> str:
@@ -244,9 +191,9 @@ def _total_times(comparison: Comparison) -> list[float]:
 def _outside_notes(comparison: Comparison) -> list[str]:
     """How much GPU time of each trace is in none of its whole iterations."""
     counted = (
-        (letter, 100 * (1 - (measured.whole_iterations.whole("ns") or 0) / whole))
-        for letter, measured in comparison.named
-        if measured.whole_iterations and (whole := measured.total.whole("ns"))
+        (letter, 100 * (1 - (each.figures("iteration").whole("ns") or 0) / whole))
+        for letter, each in comparison.named
+        if (whole := each.total.whole("ns"))
     )
     return [
         f"{letter}: {outside:.1f} % of the GPU time was not launched in whole iterations,"
