@@ -240,12 +240,9 @@ def _table(
     columns[f"{letters[0]}_time_ms"] = times[:, 0]
     for at, (letter, prefix) in enumerate(prefixes(letters).items(), start=1):
         difference = times[:, at] - times[:, 0]
-        columns |= {
-            f"{letter}_time_ms": times[:, at],
-            f"{prefix}difference_ms": difference,
-            f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
-            f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
-        }
+        columns |= {f"{letter}_time_ms": times[:, at], f"{prefix}difference_ms": difference}
+        columns[f"{prefix}difference_%"] = 100 * _quotient(difference, times[:, 0])
+        columns[f"{prefix}ratio"] = _quotient(times[:, at], times[:, 0])
         if name not in _WITHOUT_CALLS:
             columns |= _shares_of_change(times[:, [0, at]].T, calls[:, [0, at]].T, prefix)
     for at, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):

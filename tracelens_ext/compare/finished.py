@@ -130,10 +130,14 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         remedy = "name a report of GPU work, or its trace"
         raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
     tables, notes = _found(path, read.tables)
-    timeline = _timeline(path, read.tables[_TIMELINE.name])
+    rows = _rows(path, _TIMELINE, table := read.tables[_TIMELINE.name])
+    if "type" not in rows or "total_time" not in set(rows["type"]):
+        raise TraceFormatError(path, f"the sheet {_TIMELINE.name} has no row total_time", _AGAIN)
+    device = _whole(path, _TIMELINE.name, table, "device", 1) if "device" in rows else NONE
+    tables["timeline"] = rows.assign(device=device, calls=0)
     named = tables["categories"]["kernel_category"] if "categories" in tables else ()
     findings = _findings(path, read.tables.get(_FINDINGS, pd.DataFrame()))
-    maker, total = GENERATOR if read.ours else TRACELENS, Figures({"timeline": timeline, **tables})
+    maker, total = GENERATOR if read.ours else TRACELENS, Figures(tables)
     told = str(path), "not in the report", total, frozenset(named)
     return Measurement(*told, report=maker, notes=tuple(notes), findings=findings)
 
@@ -201,14 +205,6 @@ def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
     ns = _whole(path, sheet.name, table, sheet.time, sheet.ns)
     counts = _whole(path, sheet.name, table, sheet.count, 1) if sheet.count else 0
     return pd.DataFrame({**keys, "ns": ns, "count": counts})
-
-
-def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    rows = _rows(path, _TIMELINE, table).assign(calls=0)
-    if "type" not in rows or "total_time" not in set(rows["type"]):
-        raise TraceFormatError(path, f"the sheet {_TIMELINE.name} has no row total_time", _AGAIN)
-    known = "device" in rows
-    return rows.assign(device=_whole(path, _TIMELINE.name, table, "device", 1) if known else NONE)
 
 
 def _texts(column: pd.Series) -> list[str]:

@@ -33,13 +33,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 #: Table → the one that holds what TraceLens's sheet does, which is less, called as its only key:
 #: categories of operations and not of kernels; operations as launchers, by busy time; kernels
 #: without copies and fills.
-STAND_INS: Mapping[str, str] = {
-    "categories": "op category",
-    "operations": "launcher",
-    "kernels": "kernel_name",
-}
-#: Timeline rows that hold the idle time between iterations.
-_OF_THE_SPAN = ("idle_time", "total_time")
+STAND_INS = {"categories": "op category", "operations": "launcher", "kernels": "kernel_name"}
 #: The program whose reports are read besides ours.
 TRACELENS = "TraceLens"
 
@@ -133,13 +127,11 @@ def _figures(
         calls = np.bincount(groups.number[first], minlength=len(groups))
         return pd.DataFrame({**columns, "ns": groups.total, "count": groups.count, "calls": calls})
 
+    tables = {"timeline": _timeline(work, micro_idle_thresh_us, chosen)}
+    tables["categories"] = grouped(kernel_category=by_category)
+    tables["operations"] = grouped(cpu_op=work.tree.cpu_op_label_of_gpu)
     by_name = work.name, work.trace.names
-    tables = {
-        "timeline": _timeline(work, micro_idle_thresh_us, chosen),
-        "categories": grouped(kernel_category=by_category),
-        "operations": grouped(cpu_op=work.tree.cpu_op_label_of_gpu),
-        "kernels": grouped(kernel_category=by_category, kernel_name=by_name),
-    }
+    tables["kernels"] = grouped(kernel_category=by_category, kernel_name=by_name)
     return Figures(tables, places(work, every))
 
 
@@ -170,7 +162,7 @@ def _iteration_figures(
         gaps = _gaps(iteration[those], work.start[those], work.end[those], iterations.run)
         for gap in gaps:
             longer = micro_idle_thresh_us is None or abs(gap) > micro_idle_thresh_us * 1000
-            kinds = [*_OF_THE_SPAN, "macro_idle_time" if longer else "micro_idle_time"]
+            kinds = ["idle_time", "total_time", "macro_idle_time" if longer else "micro_idle_time"]
             rows = (timeline["device"] == device) & timeline["type"].isin(kinds)
             timeline.loc[rows, "ns"] += gap
     return figures
@@ -193,9 +185,8 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
     last = maxima(run, places, int(run.max(initial=-1)) + 1)
     within = np.maximum.accumulate(last[run])[:-1] > places[:-1]
     holes = [-int(hole) for hole in idle[~within]]
-    if not within.any():
-        return holes
-    return holes + [round(float(idle[within].mean()))] * (len(order) - int(within.sum()))
+    mean = [round(float(idle[within].mean()))] if within.any() else []
+    return holes + mean * (len(order) - int(within.sum()))
 
 
 _LEAST_KERNELS, _TWICE = 8, 1.8
@@ -231,11 +222,10 @@ def find_period(work: GpuWork) -> Period | None:
     weight = np.bincount(name, weight, names) / np.bincount(name, minlength=names)
     found: Period | None = None
     for period in (_judged(name, weight, starts) for starts in _candidates(name)):
-        if period.confidence < _COVERED or period.count < _TWICE:
-            continue
         times = period.count / found.count if found else 1.0
-        least = found.confidence - _SAME_COVER if found else 0.0
-        if period.confidence >= least and abs(times - round(times)) < 0.02:
+        least = max(_COVERED, found.confidence - _SAME_COVER if found else 0.0)
+        fits = period.confidence >= least and period.count >= _TWICE
+        if fits and abs(times - round(times)) < 0.02:
             found = period
     return found
 

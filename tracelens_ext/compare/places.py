@@ -146,10 +146,8 @@ def _tree(work: GpuWork) -> _Tree:
     shape = np.where(parent[: len(rows)] == ROOT, dims.at(rows), NONE) + 1
     names = [*trace.names, *_WITHOUT]
     name = np.append(trace.name[rows], np.arange(len(trace.names), len(names)))
-    used, code = np.unique(
-        name.astype(np.int64) * len(texts) + np.append(shape, [0] * len(_WITHOUT)),
-        return_inverse=True,
-    )
+    both = name.astype(np.int64) * len(texts) + np.append(shape, [0] * len(_WITHOUT))
+    used, code = np.unique(both, return_inverse=True)
     chains = find_paths(parent.astype(np.int32), code)
     node = np.where(tree.by_graph, 0, np.where(tree.linked, 1, 2)) + len(rows)
     node[with_op] = number[innermost]
@@ -245,16 +243,17 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     rows: Rows = defaultdict(list)
     for depth, both in found:
         place = both[0][0][0]
-        names = [place.chain[depth - 1]] * 2 if depth else [_operation(each) for each in both]
+        inner = ([*dict.fromkeys(place.name for place, _ in side)] for side in both)
+        named = [_first(names, _MOST_NAMED, " + ") for names in inner]
+        names = [place.chain[depth - 1]] * 2 if depth else named
         rows[place.path, place.backward, names[0], names[1]].append((depth, both))
     own = {(*key[:2], key[2 + side], side): key for key in reversed(rows) for side in (0, 1)}
     for side in (0, 1):  # what is in one trace alone, beside other work of the same operation
         for leaf in left[side]:
             where, name = (leaf[0].path, leaf[0].backward), leaf[0].name
             alone = (*where, "" if side else name, name if side else "")
-            rows[own.get((*where, name, side), alone)].append(
-                (0, ([], [leaf]) if side else ([leaf], []))
-            )
+            pair: Both = ([], [leaf]) if side else ([leaf], [])
+            rows[own.get((*where, name, side), alone)].append((0, pair))
     return _table(rows, known)
 
 
@@ -271,8 +270,8 @@ def _paired(left: Both, key: _Key, depth: int, found: list[Found]) -> Both:
         if all(both):
             found.append((depth, both))
         else:
-            rest[0].extend(both[0])
-            rest[1].extend(both[1])
+            for side in (0, 1):
+                rest[side].extend(both[side])
     return rest
 
 
@@ -301,10 +300,10 @@ def _after(found: list[Found]) -> _Key:
     return last
 
 
-def _operation(leaves: Iterable[Leaf]) -> str:
-    names = list(dict.fromkeys(place.name for place, _ in leaves))
-    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
-    return " + ".join(names[:_MOST_NAMED] + more)
+def _first(names: Sequence[str], most: int, between: str) -> str:
+    """So many names, and how many more there are."""
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return between.join([*names[:most], *more])
 
 
 def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> int:
@@ -328,10 +327,9 @@ def _table(rows: Rows, known: Sequence[Mapping[Place, Work]]) -> Aligned:
                     times[name] += own_ns
                     numbers[name] += own_count
             ns[row, side], count[row, side] = times.total(), numbers.total()
-            order = [name for _, name in sorted((-time, name) for name, time in times.items())]
-            told = [f"{name} × {numbers[name]}" for name in order[:_MOST_KERNELS]]
-            told += [f"{len(order) - _MOST_KERNELS} more"] * (len(order) > _MOST_KERNELS)
-            kernels[side].append("; ".join(told))
+            order = sorted(times, key=lambda name: (-times[name], name))
+            told = [f"{name} × {numbers[name]}" for name in order]
+            kernels[side].append(_first(told, _MOST_KERNELS, "; "))
     columns = list(zip(*rows, strict=True)) or [()] * 4
     names = ("path", "backward", "A_operation", "B_operation", "A_kernels", "B_kernels")
     keys = dict(zip(names, [*columns, *kernels], strict=True))

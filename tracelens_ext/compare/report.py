@@ -67,8 +67,10 @@ def compare_time_lost(
     `difference_by_roofline`, which then orders the rows, each by A's best case. Empty where a trace
     has no such operation.
     """
-    both = pd.concat(lost, axis=1, keys=letters, sort=False)
-    ms, best = (both.xs(name, axis=1, level=1) for name in ("time_lost_ms", "roofline_ms"))
+    ms, best = (
+        pd.concat([each[name] for each in lost], axis=1, keys=letters, sort=False)
+        for name in ("time_lost_ms", "roofline_ms")
+    )
     shares, a, sizes = ms / best.mask(best <= 0), letters[0], {}
     ms /= divisors
     frame, filled = ms.add_suffix("_time_lost_ms"), ms.fillna(0.0)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext import __version__
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.fleet.inputs import FleetInput, reason
 from tracelens_ext.fleet.job import Outcome, TraceJob, run_job
+from tracelens_ext.fleet.places import FleetInput, reason
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
 
@@ -50,10 +50,8 @@ def require_fleet_extra() -> None:
 
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
     """As many processes as this one may use cores, and as memory has room for such traces."""
-    most = max(
-        (text_bytes(s.size or 0, compressed=s.url.endswith(".gz")) for s in sources), default=0
-    )
-    return min(cores(), traces_at_once(most))
+    sizes = (text_bytes(s.size or 0, compressed=s.url.endswith(".gz")) for s in sources)
+    return min(cores(), traces_at_once(max(sizes, default=0)))
 
 
 @contextmanager

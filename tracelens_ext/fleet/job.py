@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -15,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from tracelens_ext import errors
+from tracelens_ext import __version__, errors
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.categorize import RulePack
+from tracelens_ext.categorize import KernelCategorizer, RulePack, load_maps, load_pack
+from tracelens_ext.categorize.maps import map_in_file
 from tracelens_ext.collectives.collectives import collective_calls
-from tracelens_ext.fleet.inputs import ORDER, FleetInput, file_system, rank_of, world_size_of
-from tracelens_ext.fleet.store import DONE, ResultStore
+from tracelens_ext.fleet import places
+from tracelens_ext.hooks import default_registry
 from tracelens_ext.hooks.registry import one_line
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import communication_about, rank_tables
@@ -49,9 +51,6 @@ class JobOptions:
     @property
     def key(self) -> str:
         """A hash of all that changes the result: what was done with another is done again."""
-        from tracelens_ext import __version__
-        from tracelens_ext.hooks import default_registry
-
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
         reading = (self.reading.salvage, self.reading.max_bytes)
         parts = [LAYOUT, __version__, self.rules, self.unlinked_kernels, reading, plugins]
@@ -65,9 +64,6 @@ def portable_rules(
     without_packs: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What a user's categories are made of, read, as a worker elsewhere has none of the files."""
-    from tracelens_ext.categorize import KernelCategorizer, load_maps, load_pack
-    from tracelens_ext.categorize.maps import map_in_file
-
     if categorizer is not None and not isinstance(categorizer, str | os.PathLike):
         told = "categorizer: a fleet takes a name or a JSON file, no function or map"
         raise errors.UsageError(told)
@@ -92,9 +88,9 @@ def portable_rules(
 class TraceJob:
     """One trace to be done."""
 
-    source: FleetInput  #: the trace
+    source: places.FleetInput  #: the trace
     place: int  #: its place among all traces by name, its rank if neither it nor its name says one
-    store: ResultStore  #: where its parts go
+    store: places.ResultStore  #: where its parts go
     options: JobOptions  #: how it is analysed
     key: str  #: `options.key`, made where the fleet is started
 
@@ -135,11 +131,12 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
             stage = "analyse"
             about, tables = _results(job, analyzer)
         stage = "write"
-        job.store.remove(f"{DONE}/{source.stem}.json")  # its parts no longer count
+        marker = f"{places.DONE}/{source.stem}.json"
+        job.store.remove(marker)  # its parts no longer count
         for name, frame in tables.items():
             job.store.put_table(f"{name}/{source.stem}", frame)
         about["seconds"] = round(time.perf_counter() - started, 3)
-        job.store.mark(source.stem, about)
+        job.store.put(marker, json.dumps(about, indent=1).encode())
     except Exception as error:  # noqa: BLE001  # one trace's trouble must not stop the others
         return _failure(stage, source, error)
     return Outcome(about, problems=tuple(analyzer.problems))
@@ -148,25 +145,22 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is noted of a trace, and its tables."""
     trace, work, source = analyzer.trace, analyzer.work, job.source
-    rank, rank_from = rank_of(trace.metadata, source.url, job.place)
+    rank, rank_from = places.rank_of(trace.metadata, source.url, job.place)
     tables = trace_tables(analyzer, source.name, rank, job.place)
-    world, read = world_size_of(trace.metadata), trace.provenance
+    world, read = places.world_size_of(trace.metadata), trace.provenance
     about: dict[str, Any] = {"key": job.key, "trace": source.name, "url": source.url}
     about["identity"] = dict(source.identity) if source.identity else None
     about |= {"rank": rank, "rank_from": rank_from, "place": job.place}
-    about["by_place"] = rank_from == ORDER or tables["overlap"]["rank"].nunique() > 1
+    about["by_place"] = rank_from == places.ORDER or tables["overlap"]["rank"].nunique() > 1
     about["world_size"] = world
     about["communication"] = communication_about(trace.metadata, tables, world)
     about |= {"format": read.format, "events": trace.recorded, "gpu_events": len(work)}
-    about |= {
-        "dropped": sum(read.dropped.values()),
-        "gpu_time_ms": float(work.duration.sum()) / 1e6,
-    }
-    about["notes"] = list(read.notes)
+    about["dropped"] = sum(read.dropped.values())
+    about |= {"gpu_time_ms": float(work.duration.sum()) / 1e6, "notes": list(read.notes)}
     return about | {"rows": {name: len(frame) for name, frame in tables.items()}}, tables
 
 
-def _failure(stage: str, source: FleetInput, error: Exception) -> Outcome:
+def _failure(stage: str, source: places.FleetInput, error: Exception) -> Outcome:
     """What went wrong at a stage, and whether it would go wrong again."""
     final = isinstance(error, errors.TracelensError) and not isinstance(error, errors.OutputError)
     said = _one_line(error)
@@ -183,7 +177,7 @@ def _failure(stage: str, source: FleetInput, error: Exception) -> Outcome:
 
 
 @contextmanager
-def _on_this_machine(source: FleetInput) -> Iterator[Path]:
+def _on_this_machine(source: places.FleetInput) -> Iterator[Path]:
     """A path at which a trace can be read; what is far away is copied here first."""
     if not source.is_remote:
         yield Path(source.url)
@@ -193,11 +187,10 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
     place = None
     with suppress(ValueError):  # a Dask worker's own folder goes with it, even if it is killed
         place = get_worker().local_directory
-    with tempfile.TemporaryDirectory(
-        prefix="tracelens-ext-", dir=place, ignore_cleanup_errors=True
-    ) as folder:
+    own: dict[str, Any] = {"prefix": "tracelens-ext-", "dir": place}
+    with tempfile.TemporaryDirectory(**own, ignore_cleanup_errors=True) as folder:
         copy = Path(folder) / (source.base_name or "trace.json")
-        files, path = file_system(source.url)
+        files, path = places.file_system(source.url)
         with files.open(path, "rb") as far, copy.open("wb") as near:
             shutil.copyfileobj(far, near, _COPY_BYTES)
         yield copy

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
+from tracelens_ext.fleet import places
 from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, run_jobs, workers_of
-from tracelens_ext.fleet.inputs import ORDER, FleetInput, find_inputs, missing_ranks, rank_in_name
 from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob, portable_rules
-from tracelens_ext.fleet.store import Done, ResultStore
 from tracelens_ext.fleet.together import PAGE, REDUCTIONS, ranks_together, reductions
 from tracelens_ext.fleet.together import TABLES as TOGETHER
 from tracelens_ext.lazy import pd
@@ -112,8 +111,8 @@ def run_fleet(
         ClusterError: the scheduler cannot be reached, or is lost; what is done is kept.
     """
     require_fleet_extra()
-    sources, not_found = find_inputs([os.fspath(item) for item in inputs])
-    store = ResultStore.at(os.fspath(out))
+    sources, not_found = places.find_inputs([os.fspath(item) for item in inputs])
+    store = places.ResultStore.at(os.fspath(out))
     if scheduler is not None and workers is not None:
         raise UsageError("workers are of this machine; a scheduler has its own: give one of them")
     if attempts < 1:
@@ -145,9 +144,9 @@ def run_fleet(
 
 def _finish(
     client: Client | None,
-    store: ResultStore,
+    store: places.ResultStore,
     jobs: Sequence[TraceJob],
-    marks: Done,
+    marks: places.Done,
     outcomes: Outcomes,
     not_found: Sequence[TraceNotFoundError],
     ranks_per_node: int | None,
@@ -156,7 +155,8 @@ def _finish(
     fresh = {stem: each.about for stem, (each, _) in outcomes.items()}
     abouts = {job.source.stem: {**marks, **fresh}[job.source.stem] for job in jobs}
     done = {stem: about for stem, about in abouts.items() if about is not None}
-    broken = [(j.source, rank_in_name(j.source.url)) for j in jobs if j.source.stem not in done]
+    lacking = [job.source for job in jobs if job.source.stem not in done]
+    broken = [(source, places.rank_in_name(source.url)) for source in lacking]
     failed = [rank for _, rank in broken if rank is not None]
     ranks, missing, world_notes = _missing(done, failed)
     rows: list[tuple[object, ...]] = []
@@ -185,7 +185,9 @@ def _finish(
     return FleetResult(store.url, tables, failures, *counts, notes, problems)
 
 
-def _processes(sources: Sequence[FleetInput], store: ResultStore, workers: int | None) -> int:
+def _processes(
+    sources: Sequence[places.FleetInput], store: places.ResultStore, workers: int | None
+) -> int:
     """How many processes work; refuses what they cannot do."""
     count = default_workers(sources) if workers is None else workers
     if count < 0:
@@ -196,7 +198,7 @@ def _processes(sources: Sequence[FleetInput], store: ResultStore, workers: int |
     return count
 
 
-def _traces(jobs: Sequence[TraceJob], done: Done, outcomes: Outcomes) -> pd.DataFrame:
+def _traces(jobs: Sequence[TraceJob], done: places.Done, outcomes: Outcomes) -> pd.DataFrame:
     """A row a trace, whatever became of it."""
     rows = []
     for source in (job.source for job in jobs):
@@ -205,51 +207,48 @@ def _traces(jobs: Sequence[TraceJob], done: Done, outcomes: Outcomes) -> pd.Data
         own = {"trace": source.name, "state": state, "attempts": tried}
         own["parts"] = f"{source.stem}.parquet" if about else None
         own["events_dropped"] = about.get("dropped")
-        rows.append({"rank": rank_in_name(source.url), **about, **own})
+        rows.append({"rank": places.rank_in_name(source.url), **about, **own})
     whole = ("rank", "world_size", "events", "gpu_events", "events_dropped", "attempts")
     types = dict.fromkeys(_TRACE_COLUMNS, "str") | dict.fromkeys(whole, "Int64")
     types |= dict.fromkeys(("gpu_time_ms", "seconds"), "float64")
     return pd.DataFrame(rows, columns=_TRACE_COLUMNS).astype(types)
 
 
-def _missing(done: Done, failed: Sequence[int]) -> tuple[list[int], int, list[str]]:
+def _missing(done: places.Done, failed: Sequence[int]) -> tuple[list[int], int, list[str]]:
     """The ranks without a trace, how many they are, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
         return [], 0, []
     listed, largest = ", ".join(map(str, sorted(sizes))), max(sizes)
     notes = [f"The traces are of jobs of different sizes ({listed} ranks)."] * (len(sizes) > 1)
-    ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
+    ranks = [about["rank"] for about in done.values() if about["rank_from"] != places.ORDER]
     there = {rank for rank in [*ranks, *failed] if rank < largest}
     if largest > _MOST_MISSING_LISTED:
         notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
         return [], largest - len(there), notes
-    return missing_ranks(there, largest), largest - len(there), notes
+    return places.missing_ranks(there, largest), largest - len(there), notes
 
 
-def _rank_notes(done: Done) -> list[str]:
+def _rank_notes(done: places.Done) -> Iterator[str]:
     """Say which ranks are guesses, and which several traces claim."""
-    notes, known = [], Counter(about["rank_from"] for about in done.values())
+    known = Counter(about["rank_from"] for about in done.values())
     for kind, words in (("name", "from the names of their files"), ("order", "by their order")):
         if known[kind]:
             traces = f"{known[kind]} trace{'s do' if known[kind] > 1 else ' does'}"
-            notes.append(f"{traces} not say the rank; it is taken {words}.")
+            yield f"{traces} not say the rank; it is taken {words}."
     often = Counter(about["rank"] for about in done.values())
     if shared := sorted(rank for rank, count in often.items() if count > 1):
         more = f" and {len(shared) - 5} more" if len(shared) > 5 else ""
         listed = ", ".join(map(str, shared[:5]))
-        notes.append(f"Several traces are of the same rank: {listed}{more}.")
-    return notes
+        yield f"Several traces are of the same rank: {listed}{more}."
 
 
-def _left_out(done: Done, named: Container[str], marks: Iterable[str]) -> list[str]:
+def _left_out(done: places.Done, named: Container[str], marks: Iterable[str]) -> Iterator[str]:
     """Say how many events could not be used, and of how many traces parts are not used."""
-    notes = []
     if dropped := [about["dropped"] for about in done.values() if about["dropped"]]:
         traces = f"{len(dropped)} trace{'s' * (len(dropped) > 1)}"
-        notes.append(f"{sum(dropped):,} events of {traces} could not be used and are dropped.")
+        yield f"{sum(dropped):,} events of {traces} could not be used and are dropped."
     if others := sum(stem not in named for stem in marks):
         traces = "1 trace that is" if others == 1 else f"{others} traces that are"
         told = "not among the inputs are left out; they stay in the folder"
-        notes.append(f"Parts of {traces} {told}.")
-    return notes
+        yield f"Parts of {traces} {told}."

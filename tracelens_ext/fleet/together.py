@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tracelens_ext.fleet.store import Done, ResultStore
+from tracelens_ext.fleet.places import Done, ResultStore
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
@@ -32,17 +32,14 @@ if TYPE_CHECKING:
 
 #: Reduction → the folder of parts, what makes a row, its time, and `device` where each counts.
 _SPREADS: dict[str, tuple[Any, ...]] = {
+    "finding_spread": ("findings", ["finding"], "claimed_ms"),
     "timeline_spread": ("timeline", ["type"], "time ms", "device"),
     "category_spread": ("categories", ["kernel_category"], "total_time_ms", "device"),
     "op_spread": ("ops", ["name"], "total_direct_kernel_time_ms"),
-    "finding_spread": ("findings", ["finding"], "claimed_ms"),
     "kernel_spread": ("kernels", ["kernel_category", "kernel_name"], "total_time_ms"),
 }
 #: All reductions, in the order in which they are shown.
-REDUCTIONS = (
-    *("finding_spread", "ranks", "timeline_spread", "category_spread", "op_spread"),
-    "kernel_spread",
-)
+REDUCTIONS = ("finding_spread", "ranks", *[*_SPREADS][1:])
 _ROWS_TOGETHER = 100_000
 #: Rows of the timeline that are columns of `ranks`.
 _TIMES = (
@@ -141,12 +138,9 @@ def spread(
     return rows.join(found[columns]).reset_index(drop=True)
 
 
-#: The tables, in the order in which they are shown.
-TABLES = (
-    *("verdicts", "collective_groups", "wait_origins", "clocks", "overlap"),
-    *("collective_sync", "collective_waits"),
-)
-_SMALL = TABLES[:5]  # those that grow with the calls stay in the folder
+_SMALL = ("verdicts", "collective_groups", "wait_origins", "clocks", "overlap")
+#: The tables, in the order in which they are shown; those that grow with the calls come last.
+TABLES = (*_SMALL, "collective_sync", "collective_waits")
 PAGE = "ranks.html"
 
 

@@ -89,11 +89,6 @@ class MemoryEvents:
         return np.cumsum(self.size) + self._gap
 
     @cached_property
-    def before(self) -> Int64Array:
-        """Bytes that were allocated on each device before its first event, (d,)."""
-        return (self.level - self.size)[self.first]
-
-    @cached_property
     def breaks(self) -> Int64Array:
         """Events of each device before which others were lost: their totals do not add up, (d,)."""
         changes = (np.diff(self._gap) != 0) & (np.diff(self.place) == 0)
@@ -126,7 +121,8 @@ class MemoryEvents:
         """Bytes older than the trace that are still allocated after an event of a device, (d,)."""
         freed = self.blocks.older_freed
         freed = freed[freed <= moments[self.place[freed]]]
-        return self.before + grouping.sums(self.place[freed], self.size[freed], len(self.devices))
+        before = (self.level - self.size)[self.first]  # allocated when the trace begins
+        return before + grouping.sums(self.place[freed], self.size[freed], len(self.devices))
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,15 +165,10 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     start = int(time[recorded].min()) if recorded.any() else 0
     devices, place = np.unique(events["device"].to_numpy(), return_inverse=True)
     nothing = np.full(len(events), NONE, dtype=np.int64)
-    memory = MemoryEvents(
-        **dict.fromkeys(("row", "thread", "total", "reserved"), nothing),
-        time=np.where(recorded, time - start, 0),
-        size=np.where(events["frees"], -events["size"], events["size"]),
-        address=events["address"].to_numpy(),
-        place=place.reshape(-1),
-        devices=devices,
-        unusable=0,
-    )
+    of = dict.fromkeys(("row", "thread", "total", "reserved"), nothing)
+    of |= {"time": np.where(recorded, time - start, 0), "address": events["address"].to_numpy()}
+    of["size"] = np.where(events["frees"], -events["size"], events["size"])
+    memory = MemoryEvents(**of, place=place.reshape(-1), devices=devices, unusable=0)
     of_segments, codes = [_segment(each) for each in segments], events["frame"].to_numpy()
     iterations = _iterations(content.get("external_annotations") or [], start)
     dropped, names = int((~usable).sum()), list(frames.names)
@@ -205,8 +200,7 @@ class _Frames:
 
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
-        self._codes: dict[int, int] = {}
-        self._labels: dict[int, str] = {}
+        self._codes, self._labels = dict[int, int](), dict[int, str]()
 
     def code(self, holder: dict[str, Any]) -> int:
         """The code of the frame of a block or an event."""
@@ -268,10 +262,8 @@ def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
     table = of_segments.sum()
     table.insert(0, "segments", of_segments.size())
     tables = {"memory_peaks": peaks, "memory_at_peak": _held(snapshot, events.peak)}
-    tables |= {
-        "memory_at_end": _held(snapshot, events.last),
-        "memory_segments": table.reset_index(),
-    }
+    tables["memory_at_end"] = _held(snapshot, events.last)
+    tables["memory_segments"] = table.reset_index()
     return tables | {"findings": _findings(snapshot, tables)}
 
 

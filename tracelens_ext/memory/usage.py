@@ -11,13 +11,7 @@ import numpy as np
 
 from tracelens_ext.iterations.iterations import Iterations, iteration_at, named_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.events import (
-    HOST,
-    MemoryEvents,
-    find_owners,
-    has_memory_events,
-    read_memory_events,
-)
+from tracelens_ext.memory import events as recorded
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.table import Condition, Table
@@ -34,11 +28,7 @@ BEFORE = "(before the recording)"
 LOST = "(events lost)"
 _MOST_POINTS, _MOST_MARKS = 1000, 100  # of a line over time, a device; iterations on it
 Told = Mapping[str, tuple[str, str]]  #: column → the column that is summed up, and how
-_HELD: Told = {
-    "blocks": ("bytes", "size"),
-    "bytes": ("bytes", "sum"),
-    "largest_bytes": ("bytes", "max"),
-}
+_HELD = {"blocks": ("bytes", "size"), "bytes": ("bytes", "sum"), "largest_bytes": ("bytes", "max")}
 #: Who was at work at each event, by column: codes, (k,), and labels.
 Owners = Mapping[str, tuple[Int64Array, list[str]]]
 
@@ -47,7 +37,7 @@ Owners = Mapping[str, tuple[Int64Array, list[str]]]
 class Memory:
     """What the memory events of a trace tell."""
 
-    events: MemoryEvents
+    events: recorded.MemoryEvents
     owners: Owners  #: see `find_owners`
     outer_end: Int64Array  #: when the outermost operation around each event ended, (k,)
     iterations: Iterations
@@ -64,12 +54,12 @@ class Memory:
 @once_for_each
 def find_memory(tree: CallTree, annotation: Expression | None = None) -> Memory:
     """What the memory events of a trace tell; `annotation` chooses its iterations."""
-    events = read_memory_events(tree.trace)
+    events = recorded.read_memory_events(tree.trace)
     iterations, labels, _ = named_iterations(tree, annotation)
     process = tree.trace.process_of_thread[events.thread].astype(np.int64)
     ranges = (iterations.process, iterations.start, iterations.end)
     at = iteration_at(ranges, process, events.time)
-    return Memory(events, *find_owners(tree, events), iterations, labels, at, process)
+    return Memory(events, *recorded.find_owners(tree, events), iterations, labels, at, process)
 
 
 def memory_peaks(memory: Memory) -> pd.DataFrame:
@@ -210,7 +200,7 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
 
 
 def blocks_of(
-    events: MemoryEvents, owners: Owners, chosen: Int64Array | slice = slice(None)
+    events: recorded.MemoryEvents, owners: Owners, chosen: Int64Array | slice = slice(None)
 ) -> pd.DataFrame:
     """Some blocks: their device, who allocated them as codes, and their bytes."""
     birth = events.blocks.birth[chosen]
@@ -263,23 +253,17 @@ def memory_notes(memory: Memory) -> Iterator[str]:
         yield f"{events.unusable:,} memory events without a usable size or address do not count."
     columns = (each.tolist() for each in (events.devices, events.breaks, events.has_totals))
     for device, breaks, total in zip(*columns, strict=True):
-        where = "the host" if device == HOST else f"device {device}"
+        where = "the host" if device == recorded.HOST else f"device {device}"
         if breaks:
-            yield (
-                f"The recorded totals of {where} do not add up at {breaks:,} memory events: the"
-                " profiler lost events there, so who holds what is not all known."
-            )
+            told = f"The recorded totals of {where} do not add up at {breaks:,} memory events: the"
+            yield f"{told} profiler lost events there, so who holds what is not all known."
         if not total:
-            yield (
-                f"The trace has no totals of {where}: how much was allocated before it is not"
-                " known, and its peak is where allocations less frees are highest."
-            )
+            told = f"The trace has no totals of {where}: how much was allocated before it is not"
+            yield f"{told} known, and its peak is where allocations less frees are highest."
 
 
-_HAS_MEMORY = Condition(
-    "the trace has memory events (`profile_memory=True`)",
-    lambda analyzer, _: has_memory_events(analyzer.trace),
-)
+_WHEN = "the trace has memory events (`profile_memory=True`)"
+_HAS_MEMORY = Condition(_WHEN, lambda analyzer, _: recorded.has_memory_events(analyzer.trace))
 
 
 def _of(make: Callable[[Memory], pd.DataFrame]) -> Callable[..., pd.DataFrame]:

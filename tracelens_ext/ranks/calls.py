@@ -128,7 +128,6 @@ def _figures(calls: pd.DataFrame) -> None:
     calls.loc[known & ~whole, "reason"] = "its bytes are not known"
 
 
-P2P = ("send", "recv")
 PAIR = "send/recv"
 _SAME_CLOCK_NS = 100_000  #: ends of one call differ by less, shifted ones by more
 _USUAL, _TRIED = 21, 2000  #: sure pairs that tell an offset, and calls that are tried without
@@ -141,7 +140,8 @@ def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
     Adds `kind`, `like`, `sizes`, `src`, `dst` (of a pair, else -1), `no` and `matched_by`.
     """
     name = rows["Collective name"]
-    p2p, even = name.isin(P2P), ~name.str.lower().str.replace("_", "").str.contains("alltoall")
+    even = ~name.str.lower().str.replace("_", "").str.contains("alltoall")
+    p2p = name.isin(["send", "recv"])
     own = rows["rank"].astype("float64")
     src = rows["Src Rank"].where(name != "send", own).where(p2p)
     dst = rows["Dst Rank"].where(name != "recv", own).where(p2p)

@@ -26,8 +26,6 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.work.gpu_work import GpuWork
 
-Intervals = tuple[Int64Array, Int64Array]
-
 #: What a rank does outside of its calls; of each, ns from the recording's start to a moment.
 OWN = ("computation", "data_loader", "host", "idle")
 GROUP = ("Process Group Name", "Process Group Ranks", "Group size")
@@ -35,7 +33,6 @@ _LOADER = re.compile(r"enumerate\(DataLoader\)#")
 _TEXTS = ("Collective name", *GROUP[:2], "Process Group Description", "dtype")
 _NUMBERS = ("Group size", "In msg nelems", "Out msg nelems", "Seq", "Src Rank", "Dst Rank")
 _LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
-_CUT = "..."
 
 
 def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]:
@@ -46,9 +43,8 @@ def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]
         _of_device(work, rank if single else place * len(devices) + at, device, single=single)
         for at, device in enumerate(devices[: 1 if single else None])
     ]
-    tables = zip(
-        ("rank_calls", "rank_iterations", "overlap"), zip(*frames, strict=True), strict=True
-    )
+    names = ("rank_calls", "rank_iterations", "overlap")
+    tables = zip(names, zip(*frames, strict=True), strict=True)
     return {name: pd.concat(parts, ignore_index=True) for name, parts in tables}
 
 
@@ -108,7 +104,7 @@ def _of_device(
     calls["base"], calls["device"] = work.trace.base_ns, device
     name, ranks, size = (calls[each] for each in GROUP)
     whole = name.map({n: str(of) for n, of in configured_groups(work.trace.metadata).items()})
-    ranks = whole.where(ranks.str.contains(_CUT, regex=False) & whole.notna(), ranks)
+    ranks = whole.where(ranks.str.contains("...", regex=False) & whole.notna(), ranks)
     calls["Process Group Ranks"] = ranks
     # Name, ranks and size tell groups apart.
     texts = name + "|" + ranks + "|" + size.map(str).astype("str")
@@ -131,16 +127,15 @@ class _Moments:
         self.kernels = union(work.start[kernels], work.end[kernels])
         process = trace.process_of_thread[trace.thread]
         mine = np.isin(process, np.unique(process[tree.launch_of_gpu[on & tree.linked]]))
-        rows, waiting = (
-            each[mine[each]] for each in (trace.rows_of(*HOST_KINDS), blocking_calls(work))
-        )
+        both = trace.rows_of(*HOST_KINDS), blocking_calls(work)
+        rows, waiting = (each[mine[each]] for each in both)
         loading = rows[trace.named(trace.name[rows], _LOADER.match)]
         # Each is what none before it covers.
         sets = [(work.start[on], work.end[on])]
         sets += [(trace.ts[r], trace.end_of(r)) for r in (loading, waiting)]
         if len(rows):
             sets.append((trace.ts[rows].min(keepdims=True), trace.end_of(rows).max(keepdims=True)))
-        self._layers: list[Intervals] = []
+        self._layers: list[tuple[Int64Array, Int64Array]] = []
         begin = end = work.start[:0]
         for begins, ends in sets:
             begin, end = union(np.append(begin, begins), np.append(end, ends))

@@ -143,7 +143,11 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
     pairs = np.unique(np.stack((of_set, place)), axis=1)
     members = np.split(pairs[1], np.flatnonzero(np.diff(pairs[0])) + 1)
     weight = np.bincount(of_set[np.unique(call, return_index=True)[1]]).astype(np.float64)
-    component = _components(members, len(ranks))
+    component, before = np.arange(len(ranks)), np.full(len(ranks), NONE)
+    while (component != before).any():  # the lowest of the ranks that each is joined with
+        before = component.copy()
+        for of in members:
+            component[of] = component[of].min(initial=len(ranks))
     offset, error = np.zeros(len(ranks)), np.full(len(ranks), _LEAST)
     for number in np.unique(component[place]).tolist():
         those, mine = np.flatnonzero(component == number), component[place] == number
@@ -166,16 +170,6 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
     found = {"rank": ranks, "offset_us": offset / NS_PER_US, "error_us": error / NS_PER_US}
     calls = np.bincount(place, minlength=len(ranks))
     return pd.DataFrame(found | {"component": component, "calls": calls})
-
-
-def _components(members: list[Int64Array], ranks: int) -> Int64Array:
-    """The lowest of the ranks that each is joined with, as places."""
-    label, before = np.arange(ranks), np.full(ranks, NONE)
-    while (label != before).any():
-        before = label.copy()
-        for those in members:
-            label[those] = label[those].min(initial=ranks)
-    return label
 
 
 _CAUSES = (*OWN, "slow_transfer", "before_recording", "small", "wait")
@@ -320,6 +314,5 @@ def _with_causes(kernels: pd.DataFrame, edges: pd.DataFrame) -> pd.DataFrame:
     cause = best["cause"].map(dict(enumerate(_CAUSES)))
     target = best["target"].fillna(NONE).astype("int64")
     call = pd.Series(kernels["call"].to_numpy()[target]).astype("Int64").mask(target == NONE)
-    return kernels.assign(
-        cause=cause.astype("str"), caused_by_call=call, caused_by_rank=best["rank"]
-    )
+    kernels = kernels.assign(cause=cause.astype("str"), caused_by_call=call)
+    return kernels.assign(caused_by_rank=best["rank"])

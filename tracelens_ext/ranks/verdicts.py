@@ -12,8 +12,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import OWN, numbers_in
 from tracelens_ext.trace import NS_PER_MS
 
-_TEXTS = ("verdict", "process_group", "iteration", "cause", "evidence")
 _COLUMNS = ["verdict", "rank", "process_group", "iteration", "cause", "ms", "evidence"]
+_TYPES = dict.fromkeys(_COLUMNS, "str") | {"rank": "Int64", "ms": "float64"}
 #: A slow rank costs this share of the time of all, and a third of what the slowest costs.
 _SHARE, _OF_LARGEST, _OFTEN = 0.02, 1 / 3, 0.75
 #: A slow link takes so many times as long as others, in this share of so many calls.
@@ -59,8 +59,7 @@ def find_verdicts(job: Job) -> pd.DataFrame:
     _late_and_missing(job)
     _mismatches(job)
     _lost_calls(job, _hangs(job))
-    frame = pd.DataFrame(job.rows, columns=_COLUMNS)
-    return frame.astype(dict.fromkeys(_TEXTS, "str") | {"rank": "Int64", "ms": "float64"})
+    return pd.DataFrame(job.rows, columns=_COLUMNS).astype(_TYPES)
 
 
 def _each(rows: pd.DataFrame) -> Iterable[Any]:
@@ -80,12 +79,12 @@ def _slow_ranks(job: Job) -> None:
     moving = each[each["slow"] & ~each["rank"].isin(slow["rank"])]
     for verdict, rows in (("slow_rank", slow), ("moving_straggler", moving)):
         for row in _each(rows):
-            evidence = (
-                f"others waited {row.excess / NS_PER_MS:,.3f} ms more for it than for the median"
-                f" rank of its place ({100 * row.excess / row.time:.1f} % of the time of all"
-                f" ranks); it spent {row.longer / NS_PER_MS:,.3f} ms more in {row.cause} than they"
-            )
             step, ms = row.iteration or None, row.excess / NS_PER_MS
+            evidence = (
+                f"others waited {ms:,.3f} ms more for it than for the median rank of its place"
+            )
+            evidence += f" ({100 * row.excess / row.time:.1f} % of the time of all ranks); it spent"
+            evidence += f" {row.longer / NS_PER_MS:,.3f} ms more in {row.cause} than they"
             job.say(verdict, evidence, rank=row.rank, iteration=step, cause=row.cause, ms=ms)
 
 
@@ -119,11 +118,9 @@ def _slow_links(job: Job) -> None:
         if len(mine) < _CALLS or (times >= _SLOWER).mean() < _MOSTLY:
             continue
         ms, first = (mine["in_sync"] - mine["usual"]).sum() / NS_PER_MS, mine.iloc[0]
-        evidence = (
-            f"{(times >= _SLOWER).sum()} of {len(mine)} calls of ranks {first['ranks']} took at"
-            f" least {_SLOWER} times as long as the median of other groups' of the same kind and"
-            f" size ({times.median():.2f} times in the middle), {ms:,.3f} ms more"
-        )
+        evidence = f"{(times >= _SLOWER).sum()} of {len(mine)} calls of ranks {first['ranks']} took"
+        evidence += f" at least {_SLOWER} times as long as the median of other groups' of the same"
+        evidence += f" kind and size ({times.median():.2f} times in the middle), {ms:,.3f} ms more"
         group = first["process_group"]
         job.say("slow_link", evidence, process_group=group, cause="slow_transfer", ms=ms)
 
@@ -144,19 +141,16 @@ def _mismatches(job: Job) -> None:
         counted = mine["sizes"].value_counts()
         odd = mine["sizes"] != counted.index[0]
         if counted.iloc[0] == counted.iloc[-1]:  # which differs from its own other calls?
-            same = job.calls[["set", "collective", "dtype", "sequence"]] == [
-                *(call.set, call.collective, call.dtype, call.sequence)
-            ]
-            alike = job.calls.loc[same.all(axis=1) & (job.calls["call"] != call.call), "call"]
+            keys = ["set", "collective", "dtype", "sequence"]
+            same = (job.calls[keys] == [getattr(call, key) for key in keys]).all(axis=1)
+            alike = job.calls.loc[same & (job.calls["call"] != call.call), "call"]
             theirs = job.kernels[job.kernels["call"].isin(alike)]
             usual = set(zip(theirs["rank"], theirs["sizes"], strict=True))
             odd = [each not in usual for each in zip(mine["rank"], mine["sizes"], strict=True)]
         for row in _each(mine[odd]):
             others = mine.loc[mine["sizes"] != row.sizes, "elements"].iloc[0]
-            evidence = (
-                f"rank {row.rank} has {row.elements:,.0f} elements in a {call.collective} in which"
-                f" others have {others:,.0f}"
-            )
+            evidence = f"rank {row.rank} has {row.elements:,.0f} elements in a {call.collective}"
+            evidence += f" in which others have {others:,.0f}"
             of = {"process_group": call.process_group, "iteration": call.iteration}
             job.say("mismatch", evidence, rank=row.rank, **of)
 
@@ -199,9 +193,7 @@ def _lost_calls(job: Job, hung: set[int]) -> None:
         missing = [r for r in numbers_in(row.missing_ranks) if r in job.last.index]
         lost = [r for r in missing if not job.first.get(r, -np.inf) > step]
         if len(lost) == 1 and lost[0] not in hung and job.goes_on(lost[0], row.end):
-            evidence = (
-                f"a {row.collective} has {row.n} of {row.group_size:.0f} ranks, and rank {lost[0]}"
-                " goes on communicating"
-            )
+            evidence = f"a {row.collective} has {row.n} of {row.group_size:.0f} ranks, and rank"
+            evidence += f" {lost[0]} goes on communicating"
             of = {"process_group": row.process_group, "iteration": row.iteration}
             job.say("lost_call", evidence, rank=lost[0], **of)
