@@ -16,7 +16,6 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.compare.measurement import find_period
 from tracelens_ext.compare.places import Place, Work, align
-from tracelens_ext.compare.verdict import work_and_speed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,9 +142,9 @@ def test_each_event_is_in_exactly_one_row(
 def test_work_is_the_median_of_calls_and_speed_is_for_as_many() -> None:
     a = {place("x"): launched("x", 100, 10), place("y"): launched("y", 10, 10)}
     b = {place("x"): launched("x", 88, 8), place("y"): launched("y", 20, 20)}
-    work, speed = work_and_speed(align(a, b), 1)
+    work, speed = align(a, b).work_and_speed(1)
     assert (work, speed) == (0.8, 108 / 100)
-    assert work_and_speed(align(a, {}), 1) == (None, None)
+    assert align(a, {}).work_and_speed(1) == (None, None)
 
 
 def steps(count: int, *, layers: int = 3, before: int = 0, extra: int = 0) -> TraceMaker:

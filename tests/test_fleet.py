@@ -19,7 +19,7 @@ from make_trace import TraceMaker
 
 from tracelens_ext.errors import OutputError, RuleError, TraceNotFoundError, UsageError
 from tracelens_ext.fleet.cluster import workers_of
-from tracelens_ext.fleet.inputs import (
+from tracelens_ext.fleet.places import (
     find_inputs,
     identity_in,
     missing_ranks,
@@ -477,7 +477,7 @@ def test_identities() -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=6, unique=True))
 def test_stems_are_plain_and_unlike(urls: list[str]) -> None:
-    from tracelens_ext.fleet.inputs import FleetInput
+    from tracelens_ext.fleet.places import FleetInput
 
     stems = [FleetInput(url, url).stem for url in urls]
     assert len(set(stems)) == len(urls)

@@ -39,7 +39,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.fleet.inputs import rank_in_name
+from tracelens_ext.fleet.places import rank_in_name
 from tracelens_ext.readers import read_trace
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.settings import ReadingOptions

@@ -19,9 +19,9 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format, Report
 
 if TYPE_CHECKING:
-    from tracelens_ext.compare.budgets import Outcome
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
+    from tracelens_ext.compare.verdict import Outcome
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
@@ -105,9 +105,9 @@ def compare(
         unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
             without a launch, or not.  [default: include]
     """
-    from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report, history_report
+    from tracelens_ext.compare.verdict import check_budgets, parse_budget
     from tracelens_ext.findings.detect import offered_detectors
     from tracelens_ext.memory.snapshot import is_snapshot
 

@@ -227,7 +227,7 @@ def ranks(results: str, top: int = 20, json: bool = False) -> None:
     from tracelens_ext.fleet.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.fleet.store import ResultStore
+    from tracelens_ext.fleet.places import ResultStore
     from tracelens_ext.fleet.together import TABLES
 
     store = ResultStore.at(results)

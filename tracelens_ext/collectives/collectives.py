@@ -23,15 +23,7 @@ from tracelens_ext.nesting import ROOT, nearest_above
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.text import encodable, json_value
-from tracelens_ext.trace import (
-    HOST_KINDS,
-    NONE,
-    NS_PER_US,
-    EventKind,
-    Float64Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind, Int64Array, IntArray
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import percent, texts
@@ -40,10 +32,7 @@ from tracelens_ext.work.memoize import once_for_each
 #: Columns that tell collectives apart, by their names in the trace.
 _TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
 _NUMBERS = ("Group size", "In msg nelems", "Out msg nelems")
-KEYS = (
-    *("Collective name", "Process Group Name", "Process Group Description", "Group size", "dtype"),
-    *("In msg nelems", "Out msg nelems", "kernel_name"),
-)
+KEYS = (*_TEXTS[:3], "Group size", "dtype", *_NUMBERS[1:], "kernel_name")
 
 #: Bytes an element, by PyTorch's names of scalar types.
 _ELEMENT_BYTES = {
@@ -81,8 +70,7 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
     size = np.fmax(sent, received)  # the whole array, whichever side has all of it
     factor = np.array([*map(bus_factor, frame["Collective name"], frame["Group size"])])
-    mean, total = frame["mean"].to_numpy(), frame["sum"].to_numpy()
-    result = frame[list(KEYS)].copy()
+    total, result = frame["sum"].to_numpy(), frame[list(KEYS)].copy()
     for name in _NUMBERS:
         result[name] = _whole(frame[name].to_numpy())
     result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
@@ -91,9 +79,7 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     for label, statistic in (("avg", "mean"), *((each, each) for each in ("std", "min", "max"))):
         result[f"{label}_time_us"] = frame[statistic]
     result["% of communication time"] = percent(total, total.sum())
-    bandwidth, best = (
-        size / np.where(time > 0, time * 1e3, np.nan) for time in (mean, frame["min"].to_numpy())
-    )
+    bandwidth, best = (size / (frame[n].where(frame[n] > 0) * 1e3) for n in ("mean", "min"))
     result["algorithm bandwidth (GB/s)"] = bandwidth
     result["bus bandwidth (GB/s)"] = bandwidth * factor
     result["best bus bandwidth (GB/s)"] = best * factor
@@ -110,10 +96,8 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
     table = communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
     table.insert(0, "device", work.trace.device[chosen])
-    table["Process Group Ranks"] = text_argument(
-        work, "Process Group Ranks", described_by(work, chosen)
-    )
-    steps = find_iterations(work.tree)
+    steps, described = find_iterations(work.tree), described_by(work, chosen)
+    table["Process Group Ranks"] = text_argument(work, "Process Group Ranks", described)
     table["iteration"] = steps.numbers(steps.of_gpu[chosen])
     name = table["Collective name"]
     simple = [simple_name(kernel) for kernel in table["kernel_name"]]
@@ -190,7 +174,7 @@ def text_argument(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
     return texts(*argument_values(work.trace, rows, name, _plain, ""))
 
 
-def number_argument(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
+def number_argument(work: GpuWork, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
     """A numeric argument of some events, NaN where an event has none."""
     code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
     return np.array(numbers, dtype=np.float64)[code]
@@ -224,11 +208,14 @@ def bus_factor(collective: str, ranks: float) -> float:
     return parts * (ranks - 1) / ranks + whole
 
 
-def _whole(values: Float64Array) -> pd.Series[int]:
+def _whole(values: npt.NDArray[np.float64]) -> pd.Series[int]:
     """Whole numbers of which some may be missing."""
     return pd.Series(np.floor(np.where(np.abs(values) < _MOST, values, np.nan))).astype("Int64")
 
 
+_COMMUNICATES = Condition(
+    "there is communication", lambda a, _: bool(a.work.is_communication.any())
+)
 TABLES = [
     Table(
         name="coll_analysis",
@@ -255,13 +242,7 @@ TABLES = [
         """,
         table=collectives,
         short_names="kernel_name",
-        when=[
-            GPU_EVENTS,
-            Condition(
-                "there is communication",
-                lambda analyzer, _: bool(analyzer.work.is_communication.any()),
-            ),
-        ],
+        when=[GPU_EVENTS, _COMMUNICATES],
         asked_by="collective_analysis",
         method="get_df_collectives()",
     )

@@ -13,24 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tracelens_ext.compare.measurement import (
-    KEYS,
-    STAND_INS,
-    Figures,
-    Measurement,
-    measure,
-)
+from tracelens_ext.compare.measurement import KEYS, STAND_INS, Figures, Measurement, measure
 from tracelens_ext.compare.places import Aligned, align
-from tracelens_ext.compare.verdict import (
-    Unit,
-    Verdict,
-    facts_of,
-    notes_of,
-    prefixes,
-    shares_of_change,
-    verdict,
-    work_and_speed,
-)
+from tracelens_ext.compare.verdict import Unit, Verdict, facts_of, notes_of, prefixes, verdict
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
@@ -43,6 +28,7 @@ __all__ = ["KEYS", "Aligned", "Comparison", "Measurement", "compare", "measure"]
 _LETTERS = "ABCDEFGHIJKLMNOPQRTUVWXYZ"
 _LEAST_PLACES = 3  # that tell the amount of work
 _PERIODS_AGREE = 0.1  # how far the counts of periods may lie from what calls say
+_NS = 6  # decimals of ms
 _WITHOUT_CALLS = ("timeline", "phases")
 _MOST_TELLING: tuple[str, ...] = ("operations", "kernels", "categories")
 
@@ -100,53 +86,57 @@ class Comparison:
     @property
     def figures(self) -> list[Figures]:
         """The figures that are compared."""
-        return self._figures_of(self.basis)
-
-    def _figures_of(self, basis: str) -> list[Figures]:
-        whole = [m.whole_iterations or m.total for m in self.measurements]
-        return whole if basis == "iteration" else [m.total for m in self.measurements]
+        return [m.figures(self.basis) for m in self.measurements]
 
     @cached_property
     def _ratios_by_calls(self) -> list[tuple[float | None, float | None]]:
         """Work and speed of each whole trace but the baseline, by the calls of what both did."""
-        others, totals = range(1, len(self.letters)), [m.total for m in self.measurements]
+        totals = [m.total for m in self.measurements]
         pairs = _aligned_places(totals)
         if pairs and min(len(pair.ns) for pair in pairs) >= _LEAST_PLACES:
-            return [work_and_speed(pair, 1) for pair in pairs]
+            return [pair.work_and_speed(1) for pair in pairs]
         if pairs:  # without operations names of kernels tell more
             held = [_aligned([each.tables["kernels"] for each in totals], KEYS["kernels"])]
         else:
             held = [self.aligned[name] for name in _MOST_TELLING if name in self.aligned]
-        return [work_and_speed(held[0], at) if held else (None, None) for at in others]
+        others = range(1, len(totals))
+        return [held[0].work_and_speed(at) if held else (None, None) for at in others]
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """What became of the work of each trace but the baseline."""
-        found = []
-        for at, letter in enumerate(self.letters[1:], start=1):
-            work, speed = self._ratios_by_calls[at - 1]
-            counts = self.unit.counts
-            if self.unit.kind != "trace" and work is not None:  # not of two that share nothing
-                figures = self._figures_of(self.unit.kind)
-                ns = [(figures[i].whole("ns") or 0) / counts[i] for i in (0, at)]
-                work, speed = counts[at] / counts[0], ns[1] / ns[0] if ns[0] else None
-            held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
-            rows = self.tables[next(held)]
-            if "trace" in rows:
-                rows = rows[rows["trace"] == letter].dropna(axis=1, how="all")
-            found.append(verdict((self.letters[0], letter), (work, speed), rows))
+        found, counts, kind = [], self.unit.counts, self.unit.kind
+        ns = [m.figures(kind).whole("ns") or 0 for m in self.measurements]
+        per_unit = [each / count for each, count in zip(ns, counts, strict=True)]
+        held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
+        table = self.tables[next(held)]
+        for at, ratios in enumerate(self._ratios_by_calls, start=1):
+            if kind != "trace" and ratios[0] is not None:  # not of two that share nothing
+                speed = per_unit[at] / per_unit[0] if per_unit[0] else None
+                ratios = counts[at] / counts[0], speed
+            rows, letter = table, self.letters[at]
+            if "trace" in table:
+                rows = table[table["trace"] == letter].dropna(axis=1, how="all")
+            found.append(verdict((self.letters[0], letter), ratios, rows))
         return found
+
+    @property
+    def unit_told(self) -> dict[str, object]:
+        """The unit as JSON has it."""
+        counts = zip(self.letters, self.unit.counts, strict=True)
+        told = {f"{letter}_count": count for letter, count in counts}
+        return {"kind": self.unit.kind, **told, "confidence": round(self.unit.confidence, 3)}
 
     @property
     def members(self) -> dict[str, object]:
         """What JSON has beside the tables; lists for several traces."""
-        told: dict[str, list[Any]] = {
-            "work_ratio": [each.work_ratio for each in self.verdicts],
-            "verdict": [each.document() for each in self.verdicts],
-        }
-        alone = len(self.verdicts) == 1
-        unit = {"unit": self.unit.document(self.letters)}
-        return unit | {name: each[0] if alone else each for name, each in told.items()}
+        verdicts = [
+            {"text": v.text, "speed_ratio": v.speed_ratio, "places": v.places.to_dict("records")}
+            for v in self.verdicts
+        ]
+        both: list[Any] = [[each.work_ratio for each in self.verdicts], verdicts]
+        work, told = (each[0] if len(verdicts) == 1 else each for each in both)
+        return {"unit": self.unit_told, "work_ratio": work, "verdict": told}
 
     @cached_property
     def aligned(self) -> dict[str, Aligned]:
@@ -203,7 +193,10 @@ class Comparison:
             letter, divisors = self.letters[at], [self.divisors[0], self.divisors[at]]
             frame = _table("places", pair, [self.letters[0], letter], divisors)
             if len(self.letters) > 2:
-                frame.columns = pd.Index([_renamed(str(column), letter) for column in frame])
+                as_is = ("path", "backward", "A_", f"{letter}_")
+                others = [str(column) for column in frame if not str(column).startswith(as_is)]
+                names = {other: f"{letter}_{other.removeprefix('B_')}" for other in others}
+                frame = frame.rename(columns=names)
                 frame.insert(0, "trace", letter)
             parts.append(frame)
         return tables | ({"places": pd.concat(parts, ignore_index=True)} if parts else {})
@@ -247,14 +240,11 @@ def _table(
     columns[f"{letters[0]}_time_ms"] = times[:, 0]
     for at, (letter, prefix) in enumerate(prefixes(letters).items(), start=1):
         difference = times[:, at] - times[:, 0]
-        columns |= {
-            f"{letter}_time_ms": times[:, at],
-            f"{prefix}difference_ms": difference,
-            f"{prefix}difference_%": 100 * _quotient(difference, times[:, 0]),
-            f"{prefix}ratio": _quotient(times[:, at], times[:, 0]),
-        }
+        columns |= {f"{letter}_time_ms": times[:, at], f"{prefix}difference_ms": difference}
+        columns[f"{prefix}difference_%"] = 100 * _quotient(difference, times[:, 0])
+        columns[f"{prefix}ratio"] = _quotient(times[:, at], times[:, 0])
         if name not in _WITHOUT_CALLS:
-            columns |= shares_of_change(times[:, [0, at]].T, calls[:, [0, at]].T, prefix)
+            columns |= _shares_of_change(times[:, [0, at]].T, calls[:, [0, at]].T, prefix)
     for at, (letter, divisor) in enumerate(zip(letters, divisors, strict=True)):
         for what, number in (("count", aligned.count), ("calls", aligned.calls)):
             if name not in _WITHOUT_CALLS or (name, what) == ("phases", "count"):
@@ -273,11 +263,16 @@ def _table(
     return frame.iloc[order].reset_index(drop=True)
 
 
-def _renamed(column: str, letter: str) -> str:
-    """A column of places of two traces, as it is called beside others."""
-    if column in ("path", "backward") or column.startswith(("A_", f"{letter}_")):
-        return column
-    return f"{letter}_{column.removeprefix('B_')}"
+def _shares_of_change(
+    times_ms: Float64Array, calls: Float64Array, prefix: str
+) -> dict[str, Float64Array]:
+    """What of each difference is the number of calls (whole ns), and what their speed."""
+    both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
+    per_call = np.divide(times_ms[0], calls[0], out=np.zeros(len(both)), where=both)
+    amount = np.round((calls[1] - calls[0]) * per_call, _NS)
+    amount = np.where(both, amount, difference)
+    speed = np.round(difference - amount, _NS + 3) + 0.0  # what rounding leaves is no difference
+    return {f"{prefix}by_calls_ms": amount, f"{prefix}by_speed_ms": speed}
 
 
 def compare(
@@ -327,11 +322,9 @@ def _as_in_reports(part: pd.DataFrame, keys: tuple[str, ...]) -> pd.DataFrame:
     That spells names least well: what a cell cannot hold is replaced or cut, and openpyxl takes
     `x005F_` for an escape.
     """
-    names = {}
-    for key in keys:
-        cells = (re.sub("\r\n?", "\n", cell_text(name)[0]) for name in part[key])
-        names[key] = [cell.replace("x005F_", "") for cell in cells]
-    return part.assign(calls=part["count"], **names)
+    spelt = [[re.sub("\r\n?", "\n", cell_text(name)[0]) for name in part[key]] for key in keys]
+    names = ([cell.replace("x005F_", "") for cell in cells] for cells in spelt)
+    return part.assign(calls=part["count"], **dict(zip(keys, names, strict=True)))
 
 
 def _quotient(part: Float64Array, whole: Float64Array | Int64Array) -> Float64Array:

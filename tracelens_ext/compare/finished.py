@@ -10,21 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.compare.finished_tables import (
-    WORKBOOK_PART,
-    ZIP,
-    plain_name,
-    read_tables,
-    table_files,
-)
-from tracelens_ext.compare.measurement import (
-    KEYS,
-    STAND_INS,
-    TRACELENS,
-    Figures,
-    Measurement,
-    Saving,
-)
+from tracelens_ext.compare import finished_tables as stored
+from tracelens_ext.compare.finished_tables import plain_name
+from tracelens_ext.compare.measurement import KEYS, STAND_INS, TRACELENS, Figures, Measurement
 from tracelens_ext.errors import TraceFormatError, TracelensError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers import read_trace
@@ -48,31 +36,21 @@ class _Sheet:
 
 
 _TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
-_OF_KERNELS = {
-    "cpu op": "cpu_op",
-    "kernel category": "kernel_category",
-    "kernel name": "kernel_name",
-    "kind": "kind",
-}
+_OF_KERNELS = {plain_name(n): n for n in ("cpu_op", "kernel_category", "kernel_name", "kind")}
 _OF_OPS = ("total direct kernel time ms", NS_PER_MS, "count", "percentage")
 _OF_ALL = (_OF_KERNELS, "total time ms", NS_PER_MS, "count", "of gpu time")
+_SUM, _COUNT = (plain_name(f"Kernel duration (µs)_{what}") for what in ("sum", "count"))
+_OF_SUMMARY = (_SUM, NS_PER_US, _COUNT, "percent of kernels time")
 #: What is read beside the timeline; a table is taken from the first sheet that has its columns.
 _SHEETS = (
     _Sheet("kernels_by_category", *_OF_ALL),
     _Sheet("kernel_categories", *_OF_ALL),
-    _Sheet(
-        "kernel_summary",
-        {"kernel name": "kernel_name"},
-        plain_name("Kernel duration (µs)_sum"),
-        NS_PER_US,
-        plain_name("Kernel duration (µs)_count"),
-        "percent of kernels time",
-    ),
+    _Sheet("kernel_summary", {"kernel name": "kernel_name"}, *_OF_SUMMARY),
     _Sheet("ops_summary", {"name": "launcher"}, *_OF_OPS),
     _Sheet("ops_summary_by_category", {"op category": "op category"}, *_OF_OPS),
 )
 _FINDINGS = "findings"
-#: Columns of that sheet: the id, and the two of a `Saving`.
+#: Columns of that sheet: the id, and the two that a finding saves.
 _SAVINGS = ("finding", "claimed ms", "of judged time")
 #: What reports of earlier versions call them.
 _BEFORE = {"of wall time": _SAVINGS[2], "saving ms": _SAVINGS[1]}
@@ -94,15 +72,15 @@ def is_report(path: Path, *, of_trace: bool = False) -> bool:
     name = _TIMELINE.name
     try:
         if path.is_dir():
-            return bool(table_files(path, [name]))
+            return bool(stored.table_files(path, [name]))
         if path.suffix.lower() == ".xlsx" and not of_trace:
             return True
         with path.open("rb") as file:
             head = file.read(_BEGINNING)
-            if not head.startswith(ZIP):
+            if not head.startswith(stored.ZIP):
                 there = not of_trace or f'"{name}": ['.encode() in head
                 return there and head.startswith(b"{") and made_here(path)
-            with zipfile.ZipFile(file) as archive, archive.open(WORKBOOK_PART) as part:
+            with zipfile.ZipFile(file) as archive, archive.open(stored.WORKBOOK_PART) as part:
                 return not of_trace or f'"{name}"'.encode() in part.read(_BEGINNING)
     except Exception:  # noqa: BLE001  # of a damaged archive, any; whoever reads it says what is wrong
         return False
@@ -123,13 +101,12 @@ def history_in(folder: Path, last: int, without: Path) -> list[Path]:
 
 def _start(path: Path) -> int:
     """When a trace was recorded, ns since 1970."""
+    start = 0
     if not is_report(path):
         trace = read_trace(path)
         base = trace.metadata.get("baseTimeNanoseconds")
         start = trace.base_ns + (base if isinstance(base, int) else 0)
-        if start > _FIRST_START:
-            return start
-    return path.stat().st_mtime_ns
+    return start if start > _FIRST_START else path.stat().st_mtime_ns
 
 
 def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
@@ -145,7 +122,7 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
     """
     sheets = (_TIMELINE, *_SHEETS)
     wanted = {s.name: {*s.keys, s.time, s.count, s.share} - {""} for s in sheets}
-    read = read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}}, max_bytes)
+    read = stored.read_tables(path, wanted | {_FINDINGS: {*_SAVINGS, *_BEFORE}}, max_bytes)
     if isinstance(read.version, int | float) and read.version > TABLES_VERSION:
         remedy = "update this one, or name the trace"
         raise TraceFormatError(path, "was made by a newer tracelens-ext", remedy)
@@ -153,22 +130,19 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         remedy = "name a report of GPU work, or its trace"
         raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
     tables, notes = _found(path, read.tables)
-    timeline = _timeline(path, read.tables[_TIMELINE.name])
-    return Measurement(
-        path=str(path),
-        devices="not in the report",
-        total=Figures(tables={"timeline": timeline, **tables}),
-        categories=frozenset(
-            tables["categories"]["kernel_category"] if "categories" in tables else ()
-        ),
-        report=GENERATOR if read.ours else TRACELENS,
-        notes=tuple(notes),
-        findings=_findings(path, read.tables.get(_FINDINGS)),
-    )
+    rows = _rows(path, _TIMELINE, table := read.tables[_TIMELINE.name])
+    if "type" not in rows or "total_time" not in set(rows["type"]):
+        raise TraceFormatError(path, f"the sheet {_TIMELINE.name} has no row total_time", _AGAIN)
+    device = _whole(path, _TIMELINE.name, table, "device", 1) if "device" in rows else NONE
+    tables["timeline"] = rows.assign(device=device, calls=0)
+    named = tables["categories"]["kernel_category"] if "categories" in tables else ()
+    findings = _findings(path, read.tables.get(_FINDINGS, pd.DataFrame()))
+    maker, total = GENERATOR if read.ours else TRACELENS, Figures(tables)
+    told = str(path), "not in the report", total, frozenset(named)
+    return Measurement(*told, report=maker, notes=tuple(notes), findings=findings)
 
 
-def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
-    table = pd.DataFrame() if table is None else table
+def _findings(path: Path, table: pd.DataFrame) -> dict[str, tuple[float, float]] | None:
     table = table.rename(columns={old: new for old, new in _BEFORE.items() if new not in table})
     if not set(_SAVINGS) <= set(table):
         return None
@@ -182,10 +156,9 @@ def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measure
 
     tables = {"kernel_summary": reference_kernel_summary(analyzer.work)}
     if analyzer.trace.count_of(*analyzer.trace.operation_kinds):
-        tables |= {
-            "ops_summary": analyzer.get_df_kernel_launchers_summary(),
-            "ops_summary_by_category": analyzer.get_df_kernel_launchers_summary_by_category(),
-        }
+        by_category = analyzer.get_df_kernel_launchers_summary_by_category()
+        tables["ops_summary"] = analyzer.get_df_kernel_launchers_summary()
+        tables["ops_summary_by_category"] = by_category
     plain = {name: table.rename(columns=plain_name) for name, table in tables.items()}
     found, _ = _found(Path(measured.path), plain)
     total = replace(measured.total, tables={**measured.total.tables, **found})
@@ -214,16 +187,15 @@ def _found(
 
 def _tables(sheet: _Sheet, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The tables whose columns are there."""
-    wanted: dict[str, tuple[tuple[str, ...], pd.DataFrame]]
-    wanted = {name: (KEYS[name], rows) for name in STAND_INS}
+    wanted = [(name, [*KEYS[name]], rows) for name in STAND_INS]
     if sheet.keys is not _OF_KERNELS or "kind" in rows:  # copies do not count there
         kernels = rows[rows["kind"] == "kernel"] if "kind" in rows else rows
-        wanted |= {key: ((key,), kernels) for key in STAND_INS.values()}
+        wanted += [(key, [key], kernels) for key in STAND_INS.values()]
     tables = {}
-    for name, (keys, part) in wanted.items():
+    for name, keys, part in wanted:
         if {*keys} <= {*part}:
-            grouped = part.groupby(list(keys), sort=False)[["ns", "count"]].sum()
-            tables[name] = grouped.reset_index().assign(calls=grouped["count"].to_numpy())
+            grouped = part.groupby(keys, sort=False)[["ns", "count"]].sum().reset_index()
+            tables[name] = grouped.assign(calls=grouped["count"])
     return tables
 
 
@@ -233,15 +205,6 @@ def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
     ns = _whole(path, sheet.name, table, sheet.time, sheet.ns)
     counts = _whole(path, sheet.name, table, sheet.count, 1) if sheet.count else 0
     return pd.DataFrame({**keys, "ns": ns, "count": counts})
-
-
-def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    rows = _rows(path, _TIMELINE, table)
-    if "type" not in rows or "total_time" not in set(rows["type"]):
-        raise TraceFormatError(path, f"the sheet {_TIMELINE.name} has no row total_time", _AGAIN)
-    known = "device" in rows
-    device = _whole(path, _TIMELINE.name, table, "device", 1) if known else NONE
-    return rows.assign(device=device, calls=0)
 
 
 def _texts(column: pd.Series) -> list[str]:

@@ -17,12 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from xml.parsers import expat
 
-from tracelens_ext.errors import (
-    TraceFormatError,
-    TracelensError,
-    TraceNotFoundError,
-    TraceTooLargeError,
-)
+from tracelens_ext import errors
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, made_here, read_manifest
 from tracelens_ext.report.report import Format, require_format
@@ -46,6 +41,9 @@ _OTHER_FORM = "name the trace, or a folder of CSV or Parquet tables"
 _PIECE = 1 << 18
 
 
+Wanted = Mapping[str, Collection[str]]  #: sheet → plain names of its columns
+
+
 class Tables(NamedTuple):
     """What was read of a report."""
 
@@ -66,9 +64,7 @@ def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     return [path for name in sorted(names) if (path := folder / name).is_file()]
 
 
-def read_tables(
-    path: Path, wanted: Mapping[str, Collection[str]], max_bytes: int | None = None
-) -> Tables:
+def read_tables(path: Path, wanted: Wanted, max_bytes: int | None = None) -> Tables:
     """The tables of a report that are there; `wanted`: sheet → plain names of its columns."""
     most = max_bytes or _MOST_BYTES
     try:
@@ -79,8 +75,8 @@ def read_tables(
                 return _read_json(path, wanted, most)
             return _read_workbook(path, file, wanted, most)
     except OSError as error:
-        reason = error.strerror or error
-        raise TraceNotFoundError(path, f"cannot be read ({reason})", "check the file") from None
+        problem = f"cannot be read ({error.strerror or error})"
+        raise errors.TraceNotFoundError(path, problem, "check the file") from None
 
 
 @contextmanager
@@ -88,32 +84,29 @@ def _damage_told(path: Path, what: str) -> Iterator[None]:
     """Say of whatever a reader stumbles over that the file is damaged."""
     try:
         yield
-    except TracelensError:
+    except errors.TracelensError:
         raise
     except Exception as error:  # openpyxl, zipfile, pandas, pyarrow: any kind
         # Those about damage: zipfile looks before the file's beginning; pyarrow's have no number.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
-        said = one_line(str(error)) or type(error).__name__
-        raise TraceFormatError(path, f"{what} is damaged ({said})", "write it again") from None
+        problem = f"{what} is damaged ({one_line(str(error)) or type(error).__name__})"
+        raise errors.TraceFormatError(path, problem, "write it again") from None
 
 
 def _too_large(
     path: Path, what: str, remedy: str = "name the trace, or allow more bytes with --max-bytes"
-) -> TraceTooLargeError:
-    return TraceTooLargeError(path, f"holds more than {what}", remedy)
+) -> errors.TraceTooLargeError:
+    return errors.TraceTooLargeError(path, f"holds more than {what}", remedy)
 
 
 # Workbooks.
 
 
-def _read_workbook(
-    path: Path, file: BinaryIO, wanted: Mapping[str, Collection[str]], most_bytes: int
-) -> Tables:
+def _read_workbook(path: Path, file: BinaryIO, wanted: Wanted, most_bytes: int) -> Tables:
     file.seek(0)
     if file.read(len(ZIP)) != ZIP:
-        raise TraceFormatError(path, "is no workbook", "name an .xlsx report or a trace")
-    file.seek(0)
+        raise errors.TraceFormatError(path, "is no workbook", "name an .xlsx report or a trace")
     _look_through(path, file, most_bytes)
     import openpyxl
 
@@ -133,8 +126,7 @@ def _read_workbook(
 def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFrame:  # noqa: ANN401
     sheet.reset_dimensions()  # a claim that may be wrong
     header = next(sheet.iter_rows(max_row=1, max_col=_MOST_COLUMNS, values_only=True), ())
-    places = _places(header, columns)
-    rows: list[tuple[object, ...]] = []
+    places, rows = _places(header, columns), list[tuple[object, ...]]()
     last = max(places.values(), default=0) + 1
     cells = sheet.iter_rows(min_row=2, max_col=last, values_only=True)
     for number, row in enumerate(cells, 2):  # a gap between rows is given as empty ones
@@ -165,7 +157,7 @@ def _look_through(path: Path, file: BinaryIO, most_bytes: int) -> None:
         if len(archive.infolist()) > _MOST_PARTS:
             raise _too_large(path, f"{_MOST_PARTS:,} parts")
         if WORKBOOK_PART not in archive.namelist():
-            raise TraceFormatError(path, "is a zip archive, no workbook", "name a workbook")
+            raise errors.TraceFormatError(path, "is a zip archive, no workbook", "name a workbook")
         for info in archive.infolist():
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"{info.filename}: packed as no workbook is")
@@ -179,7 +171,7 @@ def _count(path: Path, pieces: Iterator[bytes], used: Counter[str], most_bytes: 
 
     def declares(*_: object) -> None:
         problem = "declares XML entities, as no workbook does"
-        raise TraceFormatError(path, problem, "do not trust it")
+        raise errors.TraceFormatError(path, problem, "do not trust it")
 
     def begins(name: str, attributes: dict[str, str]) -> None:
         of_cells = name.rpartition(":")[2] in _OF_CELLS
@@ -188,10 +180,9 @@ def _count(path: Path, pieces: Iterator[bytes], used: Counter[str], most_bytes: 
         used["attributes"] += 0 if of_cells else sum(map(len, attributes.values()))
         if used["deep"] > _DEEPEST:
             problem = f"nests XML over {_DEEPEST} deep, as no workbook does"
-            raise TraceFormatError(path, problem, "name another")
+            raise errors.TraceFormatError(path, problem, "name another")
         if used["attributes"] > _MOST_ATTRIBUTES:
-            what = f"{size_text(_MOST_ATTRIBUTES)} of attributes"
-            raise _too_large(path, what, _OTHER_FORM)
+            raise _too_large(path, f"{size_text(_MOST_ATTRIBUTES)} of attributes", _OTHER_FORM)
         if used["cells"] > _MOST_CELLS or used["others"] > _MOST_OTHERS:
             what = f"{_MOST_CELLS // 2:,} cells, or {_MOST_OTHERS:,} other elements"
             raise _too_large(path, what, _OTHER_FORM)
@@ -199,21 +190,20 @@ def _count(path: Path, pieces: Iterator[bytes], used: Counter[str], most_bytes: 
     def ends(_: str) -> None:
         used["deep"] -= 1
 
-    parser, is_xml, held = expat.ParserCreate(), True, 0
+    parser, is_xml, held, used["deep"] = expat.ParserCreate(), True, 0, 0
     parser.StartDoctypeDeclHandler = declares
     parser.StartElementHandler, parser.EndElementHandler = begins, ends
-    used["deep"] = 0
     for piece in pieces:
         used["bytes"] += len(piece)
         if used["bytes"] > most_bytes:
             raise _too_large(path, f"{size_text(most_bytes)}, unpacked")
-        before = used["cells"], used["others"]
+        before = used["cells"] + used["others"]
         try:
             if is_xml:
                 parser.Parse(piece, False)
         except (expat.ExpatError, ValueError):
             is_xml = False
-        held = held + len(piece) if (used["cells"], used["others"]) == before else 0
+        held = held + len(piece) if used["cells"] + used["others"] == before else 0
         if is_xml and held > _MOST_HELD:
             raise _too_large(path, f"{size_text(_MOST_HELD)} in one element", _OTHER_FORM)
 
@@ -221,7 +211,7 @@ def _count(path: Path, pieces: Iterator[bytes], used: Counter[str], most_bytes: 
 # JSON.
 
 
-def _read_json(path: Path, wanted: Mapping[str, Collection[str]], most_bytes: int) -> Tables:
+def _read_json(path: Path, wanted: Wanted, most_bytes: int) -> Tables:
     import msgspec
 
     if path.stat().st_size > most_bytes:
@@ -246,17 +236,16 @@ def _read_json(path: Path, wanted: Mapping[str, Collection[str]], most_bytes: in
 # Folders.
 
 
-def _read_folder(folder: Path, wanted: Mapping[str, Collection[str]], most_bytes: int) -> Tables:
+def _read_folder(folder: Path, wanted: Wanted, most_bytes: int) -> Tables:
     files = table_files(folder, wanted)
     if len({path.suffix for path in files}) > 1:
         problem = "holds CSV and Parquet tables, maybe of two reports"
-        raise TraceFormatError(folder, problem, "name a folder with one")
+        raise errors.TraceFormatError(folder, problem, "name a folder with one")
     tables = {}
     for path in files:
         if path.stat().st_size > most_bytes:
             raise _too_large(path, size_text(most_bytes))
-        columns = wanted[path.stem]
-        is_csv = path.suffix == Format.csv.suffix
+        columns, is_csv = wanted[path.stem], path.suffix == Format.csv.suffix
         with _damage_told(path, "the table"):
             read = _read_csv(path, columns) if is_csv else _read_parquet(path, columns, most_bytes)
         tables[path.stem] = read
@@ -268,17 +257,11 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 1, 0))
         if file.read(1) != b"\n":
-            raise TraceFormatError(path, "is empty or cut off", "write the report again")
+            raise errors.TraceFormatError(path, "is empty or cut off", "write the report again")
+    as_is: dict[str, Any] = {"index_col": False, "dtype": str, "keep_default_na": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as for a row that is too long
-        frame = pd.read_csv(
-            path,
-            index_col=False,
-            dtype=str,
-            keep_default_na=False,
-            nrows=_MOST_ROWS + 1,
-            encoding="utf-8-sig",
-        )
+        frame: pd.DataFrame = pd.read_csv(path, nrows=_MOST_ROWS + 1, encoding="utf-8-sig", **as_is)
     if len(frame) > _MOST_ROWS:
         raise _too_large(path, f"{_MOST_ROWS:,} rows")
     places = _places(frame.columns, columns)
@@ -292,11 +275,9 @@ def _read_parquet(path: Path, columns: Collection[str], most_bytes: int) -> pd.D
     with parquet.ParquetFile(path) as file:
         names, metadata = file.schema_arrow.names[:_MOST_COLUMNS], file.metadata
         places = _places(names, columns)
-        unpacked = sum(
-            metadata.row_group(group).column(place).total_uncompressed_size
-            for group in range(metadata.num_row_groups)
-            for place in places.values()
-        )
+        groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        parts = (group.column(place) for group in groups for place in places.values())
+        unpacked = sum(part.total_uncompressed_size for part in parts)
         if metadata.num_rows > _MOST_ROWS or unpacked > most_bytes:
             raise _too_large(path, f"{_MOST_ROWS:,} rows, or {size_text(most_bytes)}")
     chosen = [names[place] for place in places.values()]

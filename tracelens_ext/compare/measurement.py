@@ -33,13 +33,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 #: Table → the one that holds what TraceLens's sheet does, which is less, called as its only key:
 #: categories of operations and not of kernels; operations as launchers, by busy time; kernels
 #: without copies and fills.
-STAND_INS: Mapping[str, str] = {
-    "categories": "op category",
-    "operations": "launcher",
-    "kernels": "kernel_name",
-}
-#: Timeline rows that hold the idle time between iterations.
-_OF_THE_SPAN = ("idle_time", "total_time")
+STAND_INS = {"categories": "op category", "operations": "launcher", "kernels": "kernel_name"}
 #: The program whose reports are read besides ours.
 TRACELENS = "TraceLens"
 
@@ -86,6 +80,10 @@ class Measurement:
         """How many GPU events it holds; None if a report does not tell."""
         return self.total.whole("count")
 
+    def figures(self, basis: str) -> Figures:
+        """What is compared: of `iteration` those of whole iterations, else of the whole trace."""
+        return (basis == "iteration" and self.whole_iterations) or self.total
+
 
 def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:
     """Measure one trace for a comparison.
@@ -97,41 +95,22 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
     Raises:
         UsageError: the analyzer was made without categories.
     """
-    iterations, whole = find_iterations(work.tree), None
-    total = _figures(work, micro_idle_thresh_us)
-    if iterations.whole_count:
-        whole = _iteration_figures(work, iterations, micro_idle_thresh_us)
+    iterations, total = find_iterations(work.tree), _figures(work, micro_idle_thresh_us)
+    count, left_out = iterations.whole_count, iterations.label(~iterations.whole)
+    told = f"{count} ({iterations.label(iterations.whole)})" + f", not {left_out}" * bool(left_out)
     packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
     rules = [rule for pack in packs if pack.kind == "kernel" for rule in pack.rules]
-    return Measurement(
-        path=work.trace.provenance.path,
-        devices=devices(work.trace),
-        total=replace(total, tables={**total.tables, **_phases(work)}),
-        whole_iterations=whole,
-        iterations=iterations.whole_count,
-        iterations_told=_told(iterations),
-        categories=frozenset(rule.category for rule in rules),
-        period=find_period(work),
-    )
-
-
-def _told(iterations: Iterations) -> str:
-    left_out = iterations.label(~iterations.whole)
-    if not iterations.whole_count:
-        return "none whole" if left_out else "none"
-    those = f"{iterations.whole_count} ({iterations.label(iterations.whole)})"
-    return f"{those}, not {left_out}" if left_out else those
-
-
-def _phases(work: GpuWork) -> dict[str, pd.DataFrame]:
-    steps = find_steps(work.tree)
-    if not len(steps):
-        return {}
-    count = len(steps.phases)
-    ns = sums(steps.phase, busy_by_step(work, steps)[:-1], count)
-    number = np.bincount(steps.phase, minlength=count)
-    frame = pd.DataFrame({"phase": steps.phases, "ns": ns, "count": number, "calls": 0})
-    return {"phases": frame}
+    if len(steps := find_steps(work.tree)):
+        ns = sums(steps.phase, busy_by_step(work, steps)[:-1], len(steps.phases))
+        phases = pd.DataFrame({"phase": steps.phases, "ns": ns})
+        number = np.bincount(steps.phase, minlength=len(phases))
+        tables = {**total.tables, "phases": phases.assign(count=number, calls=0)}
+        total = replace(total, tables=tables)
+    told = told if count else "none whole" if left_out else "none"
+    whole = _iteration_figures(work, iterations, micro_idle_thresh_us)
+    trace, named = work.trace, frozenset(rule.category for rule in rules)
+    figures = trace.provenance.path, devices(trace), total, named, whole, count, told
+    return Measurement(*figures, period=find_period(work))
 
 
 def _figures(
@@ -140,7 +119,7 @@ def _figures(
     """The figures of the chosen GPU events, of all by default."""
     categories = work.needed_categories
     every: slice | BoolArray = slice(None) if chosen is None else chosen
-    call = calls_of(work)[every]
+    call, by_category = calls_of(work)[every], (categories.code, categories.labels)
 
     def grouped(**keys: tuple[IntArray, Sequence[str]]) -> pd.DataFrame:
         columns, groups = group_labelled(keys, work.duration, every)
@@ -148,18 +127,12 @@ def _figures(
         calls = np.bincount(groups.number[first], minlength=len(groups))
         return pd.DataFrame({**columns, "ns": groups.total, "count": groups.count, "calls": calls})
 
-    by_category = (categories.code, categories.labels)
-    return Figures(
-        tables={
-            "timeline": _timeline(work, micro_idle_thresh_us, chosen),
-            "categories": grouped(kernel_category=by_category),
-            "operations": grouped(cpu_op=work.tree.cpu_op_label_of_gpu),
-            "kernels": grouped(
-                kernel_category=by_category, kernel_name=(work.name, work.trace.names)
-            ),
-        },
-        places=places(work, every),
-    )
+    tables = {"timeline": _timeline(work, micro_idle_thresh_us, chosen)}
+    tables["categories"] = grouped(kernel_category=by_category)
+    tables["operations"] = grouped(cpu_op=work.tree.cpu_op_label_of_gpu)
+    by_name = work.name, work.trace.names
+    tables["kernels"] = grouped(kernel_category=by_category, kernel_name=by_name)
+    return Figures(tables, places(work, every))
 
 
 def _timeline(
@@ -176,7 +149,9 @@ def _timeline(
 
 def _iteration_figures(
     work: GpuWork, iterations: Iterations, micro_idle_thresh_us: float | None
-) -> Figures:
+) -> Figures | None:
+    if not iterations.whole_count:
+        return None
     iteration = iterations.of_gpu
     chosen = np.append(iterations.whole, False)[iteration]  # the last is that of NONE, -1
     figures = _figures(work, micro_idle_thresh_us, chosen)
@@ -187,7 +162,7 @@ def _iteration_figures(
         gaps = _gaps(iteration[those], work.start[those], work.end[those], iterations.run)
         for gap in gaps:
             longer = micro_idle_thresh_us is None or abs(gap) > micro_idle_thresh_us * 1000
-            kinds = [*_OF_THE_SPAN, "macro_idle_time" if longer else "micro_idle_time"]
+            kinds = ["idle_time", "total_time", "macro_idle_time" if longer else "micro_idle_time"]
             rows = (timeline["device"] == device) & timeline["type"].isin(kinds)
             timeline.loc[rows, "ns"] += gap
     return figures
@@ -210,9 +185,8 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
     last = maxima(run, places, int(run.max(initial=-1)) + 1)
     within = np.maximum.accumulate(last[run])[:-1] > places[:-1]
     holes = [-int(hole) for hole in idle[~within]]
-    if not within.any():
-        return holes
-    return holes + [round(float(idle[within].mean()))] * (len(order) - int(within.sum()))
+    mean = [round(float(idle[within].mean()))] if within.any() else []
+    return holes + mean * (len(order) - int(within.sum()))
 
 
 _LEAST_KERNELS, _TWICE = 8, 1.8
@@ -237,26 +211,21 @@ class Period:
 def find_period(work: GpuWork) -> Period | None:
     """Find the longest period that occurs twice; of its multiples the shortest."""
     chosen = np.flatnonzero(work.is_kernel & ~work.is_communication)
-    if len(chosen) < _LEAST_KERNELS:
-        chosen = np.arange(len(work))
+    chosen = chosen if len(chosen) >= _LEAST_KERNELS else np.arange(len(work))
     if len(chosen) < _LEAST_KERNELS:
         return None
-    trace = work.trace
-    _, stream = number_groups([trace.device[chosen], trace.stream[chosen]])
+    _, stream = number_groups([work.trace.device[chosen], work.trace.stream[chosen]])
     chosen = chosen[stream == np.bincount(stream).argmax()]
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
     name, names = ranks(work.name[chosen])
     weight = np.maximum(work.duration[chosen], 1).astype(np.float64)
     weight = np.bincount(name, weight, names) / np.bincount(name, minlength=names)
     found: Period | None = None
-    for starts in _candidates(name):
-        period = _judged(name, weight, starts)
-        if period.confidence < _COVERED or period.count < _TWICE:
-            continue
-        if found is None or (
-            period.confidence >= found.confidence - _SAME_COVER
-            and abs(period.count / found.count - round(period.count / found.count)) < 0.02
-        ):
+    for period in (_judged(name, weight, starts) for starts in _candidates(name)):
+        times = period.count / found.count if found else 1.0
+        least = max(_COVERED, found.confidence - _SAME_COVER if found else 0.0)
+        fits = period.confidence >= least and period.count >= _TWICE
+        if fits and abs(times - round(times)) < 0.02:
             found = period
     return found
 
@@ -265,14 +234,12 @@ def _candidates(name: Int64Array) -> list[Int64Array]:
     """Where stretches could start: occurrences of a few kernels in a row, the fewest first."""
     best: dict[int, tuple[float, Int64Array]] = {}
     code = name
-    for length in (1, 2, 4, 8, 16, 32, 64):
-        if length > 1:  # twice as many in a row
-            half = length // 2
+    for half in (0, 1, 2, 4, 8, 16, 32):
+        if half:  # twice as many in a row
             if len(code) <= half:
                 break
             code, _ = ranks(code[:-half] * len(name) + code[half:])
-        order = np.argsort(code, kind="stable")
-        counts = np.bincount(code)
+        order, counts = np.argsort(code, kind="stable"), np.bincount(code)
         ends = np.cumsum(counts)
         for group in np.flatnonzero((counts >= 2) & (counts <= len(name) // 2)).tolist():
             places = order[ends[group] - counts[group] : ends[group]]

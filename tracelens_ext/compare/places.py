@@ -23,7 +23,7 @@ from tracelens_ext.nesting import ROOT, depths, nearest_marked
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
 from tracelens_ext.tree import GRAPH, UNLINKED
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import CallPaths, find_paths, minima, number_groups, sums
+from tracelens_ext.work.grouping import CallPaths, find_paths, number_groups
 from tracelens_ext.work.memoize import once_for_each
 
 Leaf = tuple["Place", "Work"]  # of a place with GPU work of its own
@@ -104,36 +104,27 @@ class _Tree:
 
 def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
     """The places of some GPU events, with all that encloses them."""
-    found = _tree(work)
-    events = np.arange(len(work))[chosen]
-    names, node, where = work.trace.names, found.node[events], found.where[events]
-    level = np.unique(np.column_stack((where, node)), axis=0)
-    rounds = [level]
-    while len(level):  # each round one operation further out
-        level = np.column_stack((level[:, 0], found.parent[level[:, 1]]))
-        level = np.unique(level[level[:, 1] != ROOT], axis=0)
-        rounds.append(level)
-    instances = np.unique(np.concatenate(rounds), axis=0)
-    own: dict[tuple[int, int], tuple[int, dict[str, tuple[int, int]]]] = {}
-    chain = found.chains.of_node[node]
-    cells, cell = number_groups([where, chain, work.name[events]])
-    started = minima(cell, work.start[events], len(cells)).tolist()
-    ns = sums(cell, work.duration[events], len(cells)).tolist()
-    count = np.bincount(cell, minlength=len(cells)).tolist()
-    for at, start, *both in zip(cells.tolist(), started, ns, count, strict=True):
-        key = int(where[at]), int(chain[at])
-        before, kernels = own.get(key, (start, {}))
-        kernels[names[work.name[events[at]]]] = both[0], both[1]
-        own[key] = min(before, start), kernels
-    chain = found.chains.of_node[instances[:, 1]]
-    first, number = number_groups([instances[:, 0], chain])
-    keys = zip(instances[first, 0].tolist(), chain[first].tolist(), strict=True)
+    found, chain_of, names = _tree(work), _tree(work).chains.of_node, work.trace.names
+    keys = {"where": found.where[chosen], "node": found.node[chosen]}
+    rounds = [pd.DataFrame(keys).drop_duplicates()]
+    while len(rounds[-1]):  # each round one operation further out
+        level = rounds[-1].assign(node=found.parent[rounds[-1]["node"]])
+        rounds.append(level[level["node"] != ROOT].drop_duplicates())
+    instances = pd.concat(rounds).drop_duplicates()
+    calls = instances.groupby(["where", chain_of[instances["node"]]]).size()
+    events = pd.DataFrame({"start": work.start[chosen], "ns": work.duration[chosen]})
+    by = [keys["where"], chain_of[keys["node"]], work.name[chosen]]
+    cells = events.groupby(by).agg(first=("start", "min"), ns=("ns", "sum"), count=("ns", "size"))
+    own: dict[tuple[int, int], list[tuple[str, int, int, int]]] = defaultdict(list)
+    for (where, chain, name), *figures in cells.itertuples(name=None):
+        own[where, chain].append((names[name], *figures))
     result = {}
-    for key, calls in zip(keys, np.bincount(number, minlength=len(first)).tolist(), strict=True):
-        place, (start, kernels) = found.place(*key), own.get(key, (0, {}))
+    for key, number in zip(calls.index.tolist(), calls.tolist(), strict=True):
+        place, held = found.place(*key), own.get(key, [])
         alone = place.chain[0] in _WITHOUT
-        n = sum(each for _, each in kernels.values()) if alone else calls
-        result[place] = Work(n, start, kernels)
+        kernels = {name: (ns, count) for name, _, ns, count in held}
+        number = sum(count for _, count in kernels.values()) if alone else number
+        result[place] = Work(number, min((first for _, first, *_ in held), default=0), kernels)
     return result
 
 
@@ -155,10 +146,8 @@ def _tree(work: GpuWork) -> _Tree:
     shape = np.where(parent[: len(rows)] == ROOT, dims.at(rows), NONE) + 1
     names = [*trace.names, *_WITHOUT]
     name = np.append(trace.name[rows], np.arange(len(trace.names), len(names)))
-    used, code = np.unique(
-        name.astype(np.int64) * len(texts) + np.append(shape, [0] * len(_WITHOUT)),
-        return_inverse=True,
-    )
+    both = name.astype(np.int64) * len(texts) + np.append(shape, [0] * len(_WITHOUT))
+    used, code = np.unique(both, return_inverse=True)
     chains = find_paths(parent.astype(np.int32), code)
     node = np.where(tree.by_graph, 0, np.where(tree.linked, 1, 2)) + len(rows)
     node[with_op] = number[innermost]
@@ -221,6 +210,22 @@ class Aligned:
     count: Int64Array  #: GPU events, likewise
     calls: Int64Array  #: calls of operations, likewise
 
+    @cached_property
+    def names(self) -> list[str]:
+        """What each row is called, without its device or category, (k,)."""
+        return self.keys.iloc[:, -1].astype(str).tolist()
+
+    def work_and_speed(self, at: int) -> tuple[float | None, float | None]:
+        """Median ratio of calls, weighted by A's time; B's time by that of as many calls of A."""
+        both = ((self.ns > 0) & (self.calls > 0))[:, [0, at]].all(axis=1)
+        if not both.any():
+            return None, None
+        ns, ratio = self.ns[both], self.calls[both, at] / self.calls[both, 0]
+        order = np.argsort(ratio)
+        weight = np.cumsum(ns[order, 0])
+        median = float(ratio[order][np.searchsorted(weight, weight[-1] / 2)])
+        return median, float(ns[:, at].sum() / (ns[:, 0] * ratio).sum())
+
 
 def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     """The rows of two traces, a row an operation of a path, with its operations and kernels."""
@@ -238,16 +243,17 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     rows: Rows = defaultdict(list)
     for depth, both in found:
         place = both[0][0][0]
-        names = [place.chain[depth - 1]] * 2 if depth else [_operation(each) for each in both]
+        inner = ([*dict.fromkeys(place.name for place, _ in side)] for side in both)
+        named = [_first(names, _MOST_NAMED, " + ") for names in inner]
+        names = [place.chain[depth - 1]] * 2 if depth else named
         rows[place.path, place.backward, names[0], names[1]].append((depth, both))
     own = {(*key[:2], key[2 + side], side): key for key in reversed(rows) for side in (0, 1)}
     for side in (0, 1):  # what is in one trace alone, beside other work of the same operation
         for leaf in left[side]:
             where, name = (leaf[0].path, leaf[0].backward), leaf[0].name
             alone = (*where, "" if side else name, name if side else "")
-            rows[own.get((*where, name, side), alone)].append(
-                (0, ([], [leaf]) if side else ([leaf], []))
-            )
+            pair: Both = ([], [leaf]) if side else ([leaf], [])
+            rows[own.get((*where, name, side), alone)].append((0, pair))
     return _table(rows, known)
 
 
@@ -264,8 +270,8 @@ def _paired(left: Both, key: _Key, depth: int, found: list[Found]) -> Both:
         if all(both):
             found.append((depth, both))
         else:
-            rest[0].extend(both[0])
-            rest[1].extend(both[1])
+            for side in (0, 1):
+                rest[side].extend(both[side])
     return rest
 
 
@@ -294,10 +300,10 @@ def _after(found: list[Found]) -> _Key:
     return last
 
 
-def _operation(leaves: Iterable[Leaf]) -> str:
-    names = list(dict.fromkeys(place.name for place, _ in leaves))
-    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
-    return " + ".join(names[:_MOST_NAMED] + more)
+def _first(names: Sequence[str], most: int, between: str) -> str:
+    """So many names, and how many more there are."""
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return between.join([*names[:most], *more])
 
 
 def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> int:
@@ -321,10 +327,9 @@ def _table(rows: Rows, known: Sequence[Mapping[Place, Work]]) -> Aligned:
                     times[name] += own_ns
                     numbers[name] += own_count
             ns[row, side], count[row, side] = times.total(), numbers.total()
-            order = [name for _, name in sorted((-time, name) for name, time in times.items())]
-            told = [f"{name} × {numbers[name]}" for name in order[:_MOST_KERNELS]]
-            told += [f"{len(order) - _MOST_KERNELS} more"] * (len(order) > _MOST_KERNELS)
-            kernels[side].append("; ".join(told))
+            order = sorted(times, key=lambda name: (-times[name], name))
+            told = [f"{name} × {numbers[name]}" for name in order]
+            kernels[side].append(_first(told, _MOST_KERNELS, "; "))
     columns = list(zip(*rows, strict=True)) or [()] * 4
     names = ("path", "backward", "A_operation", "B_operation", "A_kernels", "B_kernels")
     keys = dict(zip(names, [*columns, *kernels], strict=True))

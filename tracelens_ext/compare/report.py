@@ -19,7 +19,7 @@ from tracelens_ext.modules.modules import NodePath, numbered
 from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.roofline.found import Roofline, shape_text
 from tracelens_ext.tables.charts import Chart
-from tracelens_ext.trace import NS_PER_MS, Float64Array
+from tracelens_ext.trace import NS_PER_MS
 
 
 def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
@@ -27,25 +27,19 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     if comparison.savings is None:
         return None
     letters, (ids, cells) = comparison.letters, comparison.savings
-    there = ~np.isnan(cells[..., 0].T)
+    lacks = np.isnan(cells[..., 0].T)
     saving, share = np.nan_to_num(cells).transpose(2, 1, 0)
-    words, changes = {}, {}
-    for at, prefix in enumerate(prefixes(letters).values(), start=1):
-        grown = share[at] - share[0]
-        cases = {
-            "": ~there[0] & ~there[at],
-            "new": ~there[0],
-            "gone": ~there[at],
-            "as before": np.abs(grown) < LEAST_SHARE_PERCENT,
-            "worse": grown > 0,
-        }
-        word = np.select([*cases.values()], [*cases], "better")
-        words[f"{prefix}change"] = pd.array(word.tolist(), dtype="str")
-        changes[f"{prefix}difference_ms"] = saving[at] - saving[0]
-    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str"), **words}
-    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)} | changes
+    grown, change = share - share[0], saving - saving[0]
+    same, named = np.abs(grown) < LEAST_SHARE_PERCENT, [*enumerate(prefixes(letters).values(), 1)]
+    columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
+    for at, prefix in named:
+        cases = [lacks[0] & lacks[at], lacks[0], lacks[at], same[at], grown[at] > 0]
+        word = np.select(cases, ["", "new", "gone", "as before", "worse"], "better")
+        columns[f"{prefix}change"] = pd.array(word.tolist(), dtype="str")
+    columns |= {f"{letter}_saving_ms": saving[at] for at, letter in enumerate(letters)}
+    columns |= {f"{prefix}difference_ms": change[at] for at, prefix in named}
     columns |= {f"{letter}_% of judged time": share[at] for at, letter in enumerate(letters)}
-    order = np.argsort(-np.abs(share - share[0]).max(axis=0), kind="stable")
+    order = np.argsort(-np.abs(grown).max(axis=0), kind="stable")
     return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
 
@@ -54,11 +48,8 @@ _LOST_KEYS = ["op_name", "shapes"]
 
 def time_lost(roofline: Roofline) -> pd.DataFrame:
     """`time_lost_ms` and `roofline_ms` by operation and shapes (with types), where known."""
-    known = [
-        (row.operation.name, shape_text(row), row.lost_ns, row.roofline_ns or 0.0)
-        for row in roofline.rows
-        if row.lost_ns is not None
-    ]
+    rows = [row for row in roofline.rows if row.lost_ns is not None]
+    known = [(r.operation.name, shape_text(r), r.lost_ns, r.roofline_ns or 0.0) for r in rows]
     frame = pd.DataFrame(known, columns=[*_LOST_KEYS, "time_lost_ms", "roofline_ms"])
     frame[["time_lost_ms", "roofline_ms"]] /= NS_PER_MS
     sums: pd.DataFrame = frame.groupby(_LOST_KEYS, sort=False).sum()
@@ -66,11 +57,7 @@ def time_lost(roofline: Roofline) -> pd.DataFrame:
 
 
 def compare_time_lost(
-    lost: Sequence[pd.DataFrame],
-    letters: Sequence[str],
-    divisors: Sequence[float],
-    *,
-    normalize: bool = False,
+    lost: list[pd.DataFrame], letters: list[str], divisors: list[float], *, normalize: bool = False
 ) -> pd.DataFrame:
     """Time lost by unit, a row for each operation and its shapes; the first is A.
 
@@ -119,29 +106,28 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     Columns as the call tree's, `A_time_ms`, `B_time_ms`, `difference_ms`, `colour` and `hover`.
     """
     a, b = letters
-    times = places[[f"{a}_time_ms", f"{b}_time_ms"]].fillna(0.0)
-    sums: dict[NodePath, tuple[float, float, int]] = {}
-    order = times.max(axis=1).sort_values(ascending=False, kind="stable").index
+    sides, sums = [f"{a}_time_ms", f"{b}_time_ms"], dict[NodePath, tuple[float, float, int]]()
+    places = places.fillna(dict.fromkeys(sides, 0.0))
+    order = places[sides].max(axis=1).sort_values(ascending=False, kind="stable").index
     records: list[dict[Any, Any]] = places.loc[order].to_dict("records")
-    shown = times.loc[order].to_numpy().tolist()
-    for at, (row, own) in enumerate(zip(records, shown, strict=True)):
+    for at, row in enumerate(records):
         names = dict.fromkeys(filter(None, (row[f"{a}_operation"], row[f"{b}_operation"])))
         operation = " → ".join(names) + " (backward)" * bool(row["backward"])
         above = [("module", part) for part in row["path"].split("/") if part]
         path = (*above, ("operation", operation)) if at < _MOST_ROWS else _OTHER
-        for depth in range(1, len(path) + 1):
-            key = path[:depth]
-            a_ms, b_ms, ns = sums.get(key, (0.0, 0.0, 0))
-            # A node is as wide as those below together, so each place is rounded once.
-            sums[key] = a_ms + own[0], b_ms + own[1], ns + round(sum(own) * NS_PER_MS)
+        # A node is as wide as those below together, so each place is rounded once.
+        own = row[sides[0]], row[sides[1]], round((row[sides[0]] + row[sides[1]]) * NS_PER_MS)
+        for key in (path[:depth] for depth in range(1, len(path) + 1)):
+            before, after, ns = sums.get(key, (0.0, 0.0, 0))
+            sums[key] = before + own[0], after + own[1], ns + own[2]
     nodes = {path: sums[path] for path in sorted(sums, key=len)}
     rows = []
-    for a_ms, b_ms, ns in nodes.values():
-        change = b_ms - a_ms
-        hover = f"{a} {a_ms:,.3f} ms, {b} {b_ms:,.3f} ms ({change:+,.3f} ms)"
-        rows.append(("", ns, a_ms, b_ms, change, _colour(a_ms, b_ms), hover))
-    columns = ["category", "gpu_time_ns", f"{a}_time_ms", f"{b}_time_ms", "difference_ms"]
-    frame = pd.DataFrame(rows, columns=[*columns, "colour", "hover"])
+    for before, after, ns in nodes.values():
+        change = after - before
+        hover = f"{a} {before:,.3f} ms, {b} {after:,.3f} ms ({change:+,.3f} ms)"
+        rows.append(("", ns, before, after, change, _colour(before, after), hover))
+    columns = ["category", "gpu_time_ns", *sides, "difference_ms", "colour", "hover"]
+    frame = pd.DataFrame(rows, columns=columns)
     return pd.concat([pd.DataFrame(numbered(nodes)), frame], axis=1)
 
 
@@ -206,10 +192,8 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
         table = compare_time_lost(lost, letters, comparison.divisors, normalize=normalize)
         told = [lost_by_roofline(lost, letters)] if normalize else []
     elif normalize:
-        raise UsageError(
-            "--normalize roofline needs recorded shapes and known devices in all traces;"
-            " give the peaks with --device-peaks"
-        )
+        needs = "--normalize roofline needs recorded shapes and known devices in all traces"
+        raise UsageError(f"{needs}; give the peaks with --device-peaks")
     trees = {}
     if (places := comparison.tables.get("places")) is not None and len(places):
         own = places if len(letters) == 2 else places[places["trace"] == letters[1]]
@@ -219,21 +203,11 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
     each = zip(letters[1:], comparison.verdicts, strict=True)
     said = [(letter, v.text, v.work_ratio, v.speed_ratio) for letter, v in each]
     verdict = pd.DataFrame(said, columns=["trace", "verdict", "work_ratio", "speed_ratio"])
-    return Report(
-        title=TITLE,
-        sheets={"verdict": verdict}
-        | ({} if findings is None else {"findings": findings})
-        | comparison.tables
-        | ({} if table is None else {"roofline": table}),
-        facts=comparison.facts,
-        notes=[*told, *comparison.notes],
-        descriptions=_DESCRIPTIONS,
-        charts=charts,
-        page_sheets=trees,
-        units={"verdict": {}},
-        answers=[Answer("Verdict", "verdict", list(map(str, verdict)))],
-        members=comparison.members,
-    )
+    every = {"verdict": verdict, "findings": findings, **comparison.tables, "roofline": table}
+    sheets = {name: sheet for name, sheet in every.items() if sheet is not None}
+    words = sheets, comparison.facts, [*told, *comparison.notes], _DESCRIPTIONS, charts, trees
+    answers = [Answer("Verdict", "verdict", list(map(str, verdict)))]
+    return Report(TITLE, *words, {"verdict": {}}, answers, comparison.members)
 
 
 _ROUNDING = 1e-6  # ms, of a division
@@ -246,11 +220,8 @@ def history_table(comparison: Comparison) -> pd.DataFrame:
     Columns `table`, `figure`, `median_ms`, `mad_ms`, `time_ms`, `difference_ms` (from the median)
     and `difference_mads` (empty where the history does not vary). The farthest come first.
     """
-    parts: list[tuple[str, list[str], Float64Array]] = []
-    for name in KEYS:
-        if (aligned := comparison.aligned.get(name)) is not None:
-            keys = aligned.keys.drop(columns="device", errors="ignore").astype(str)
-            parts.append((name, keys.iloc[:, -1].tolist(), comparison.times_ms(name)))
+    held = ((name, comparison.aligned.get(name)) for name in KEYS)
+    parts = [(name, each.names, comparison.times_ms(name)) for name, each in held if each]
     if comparison.savings is not None:
         ids, cells = comparison.savings
         parts.append(("findings", ids, np.nan_to_num(cells[..., 0])))
@@ -278,11 +249,8 @@ def history_report(comparison: Comparison) -> Report:
     text += f" {count} before{': ' if named else ''}{', '.join(named)}."
     called = [*comparison.letters[:-1], "Trace"]
     paths = ((name, m.path) for name, m in zip(called, comparison.measurements, strict=True))
-    facts: list[tuple[str, object]] = [("Verdict", text), *paths]
-    return Report(
-        title="GPU performance against its history",
-        sheets={"history": table},
-        facts=[*facts, ("Times", time_basis(comparison))],
-        descriptions={"history": "Each figure against the median of those before it"},
-        members={"unit": comparison.unit.document(comparison.letters), "verdict": {"text": text}},
-    )
+    facts = [("Verdict", text), *paths, ("Times", time_basis(comparison))]
+    words = {"history": "Each figure against the median of those before it"}
+    members = {"unit": comparison.unit_told, "verdict": {"text": text}}
+    title = "GPU performance against its history"
+    return Report(title, {"history": table}, facts, descriptions=words, members=members)

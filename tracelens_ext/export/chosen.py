@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tracelens_ext.errors import UsageError
-from tracelens_ext.fleet.inputs import rank_of
+from tracelens_ext.fleet.places import rank_of
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import GPU_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace

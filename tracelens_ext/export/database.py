@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.errors import UsageError
-from tracelens_ext.fleet.inputs import ORDER, rank_of
+from tracelens_ext.fleet.places import ORDER, rank_of
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT

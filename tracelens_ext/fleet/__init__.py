@@ -30,23 +30,14 @@ def __getattr__(name: str) -> object:
 @hookimpl
 def tracelens_commands() -> list[Command]:
     """The commands of this package."""
+    fleet, ranks = "tracelens_ext.cli.fleet:fleet", "tracelens_ext.cli.fleet:ranks"
+    analyse = "Analyse the traces of all ranks: which are slow, and why."
+    show = "Show slow ranks and links, and each collective call."
+    far = "fleet s3://bucket/run -o s3://bucket/results --workers 8"
+    strict = "fleet run/ -o results --scheduler tcp://host:8786 --strict"
+    runs = ("fleet 'run/*.json.gz' -o results", far, strict)
+    shown = ("ranks results", "ranks results --top 50", "ranks results --json")
     return [
-        Command(
-            "fleet",
-            "Analyse the traces of all ranks: which are slow, and why.",
-            "tracelens_ext.cli.fleet:fleet",
-            "Compare",
-            examples=(
-                "fleet 'run/*.json.gz' -o results",
-                "fleet s3://bucket/run -o s3://bucket/results --workers 8",
-                "fleet run/ -o results --scheduler tcp://host:8786 --strict",
-            ),
-        ),
-        Command(
-            "ranks",
-            "Show slow ranks and links, and each collective call.",
-            "tracelens_ext.cli.fleet:ranks",
-            "Compare",
-            examples=("ranks results", "ranks results --top 50", "ranks results --json"),
-        ),
+        Command("fleet", analyse, fleet, "Compare", examples=runs),
+        Command("ranks", show, ranks, "Compare", examples=shown),
     ]

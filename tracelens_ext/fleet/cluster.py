@@ -14,13 +14,18 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from importlib import util
+from typing import TYPE_CHECKING, Any
 
+from tracelens_ext import __version__
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.fleet.inputs import FleetInput, reason
 from tracelens_ext.fleet.job import Outcome, TraceJob, run_job
+from tracelens_ext.fleet.places import FleetInput, reason
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
+
+if TYPE_CHECKING:
+    from distributed import Client, Future, LocalCluster
 
 _CONNECT_WITHIN_S = 30
 _OWN_PORT = "127.0.0.1:0"  # for Dask's web servers, which cannot be left out
@@ -37,83 +42,65 @@ class ClusterError(TracelensError):
 
 def require_fleet_extra() -> None:
     """Check that what a fleet needs is installed."""
-    import importlib.util
-
     for name in ("distributed", "fsspec", "pyarrow"):
-        if importlib.util.find_spec(name) is None:
+        if util.find_spec(name) is None:
             how = "not installed here; run: pip install 'tracelens-ext[fleet]'"
             raise UsageError(f"a fleet needs {name}, {how}")
 
 
 def default_workers(sources: Sequence[FleetInput] = ()) -> int:
     """As many processes as this one may use cores, and as memory has room for such traces."""
-    known = [(s.size, s.url.endswith(".gz")) for s in sources if s.size is not None]
-    sizes = [text_bytes(size, compressed=compressed) for size, compressed in known]
+    sizes = (text_bytes(s.size or 0, compressed=s.url.endswith(".gz")) for s in sources)
     return min(cores(), traces_at_once(max(sizes, default=0)))
 
 
 @contextmanager
-def workers_of(scheduler: str | None, workers: int) -> Iterator[Any]:
+def workers_of(scheduler: str | None, workers: int) -> Iterator[Client]:
     """A Dask client: of a scheduler, of processes of this machine, or (0) of a thread of ours."""
     from distributed import Client
 
-    with _quiet():
-        if scheduler is not None:
-            try:
-                client = Client(scheduler, timeout=_CONNECT_WITHIN_S, set_as_default=False)
-            except (OSError, ValueError, TypeError) as error:
-                raise ClusterError(
-                    f"{scheduler}: no Dask scheduler answers ({reason(error)});"
-                    " check the address, such as tcp://host:8786"
-                ) from None
-            with client:
-                _check_versions(client, scheduler)
-                yield client
-            return
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with _quiet(), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        if scheduler is None:
             with processes_starting():
                 cluster = _local_cluster(workers, folder)
                 client = Client(cluster, set_as_default=False)
             with cluster, client:
                 yield client
+            return
+        try:
+            client = Client(scheduler, timeout=_CONNECT_WITHIN_S, set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            answers = f"{scheduler}: no Dask scheduler answers ({reason(error)})"
+            raise ClusterError(f"{answers}; check the address, such as tcp://host:8786") from None
+        with client:
+            _check_versions(client, scheduler)
+            yield client
 
 
-def _local_cluster(workers: int, folder: str) -> Any:  # noqa: ANN401  # it has no type hints
+def _local_cluster(workers: int, folder: str) -> LocalCluster:
     """Workers of this machine, one job each; only this machine can connect to them."""
     import dask
     from distributed import LocalCluster
 
     # A death is told at once; who was at fault, and how often, is counted here.
     settings = {"distributed.scheduler.allowed-failures": 0, "temporary-directory": folder}
+    own: dict[str, Any] = {"n_workers": max(workers, 1), "threads_per_worker": 1}
+    own |= {"processes": workers > 0, "memory_limit": 0}  # the system knows when memory is short
+    own |= {"host": "127.0.0.1" if workers > 0 else None, "local_directory": folder}
+    # None would be every address of the machine, and a port that may be taken.
+    own |= {"dashboard_address": _OWN_PORT, "worker_dashboard_address": _OWN_PORT}
+    own |= {"scheduler_kwargs": {"dashboard": False}, "silence_logs": logging.CRITICAL}
     with dask.config.set(settings):
-        return LocalCluster(
-            n_workers=max(workers, 1),
-            threads_per_worker=1,
-            processes=workers > 0,
-            host="127.0.0.1" if workers > 0 else None,
-            # None would be every address of the machine, and a port that may be taken.
-            dashboard_address=_OWN_PORT,
-            worker_dashboard_address=_OWN_PORT,
-            scheduler_kwargs={"dashboard": False},
-            memory_limit=0,  # the system knows better when memory is short
-            local_directory=folder,
-            silence_logs=logging.CRITICAL,
-        )
+        return LocalCluster(**own)
 
 
 def run_jobs(
-    client: Any,  # noqa: ANN401
-    jobs: Sequence[TraceJob],
-    attempts: int,
-    *,
-    in_order: bool,
+    client: Client, jobs: Sequence[TraceJob], attempts: int, *, in_order: bool
 ) -> Iterator[tuple[TraceJob, Outcome, int]]:
     """Yield each job when over, how it went, and its attempts; `in_order`: one job a thread."""
-    if not jobs:
-        return
     waiting = deque((job, 1) for job in jobs)
-    running: dict[Any, tuple[TraceJob, int]] = {}
-    over: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    running: dict[Future, tuple[TraceJob, int]] = {}
+    over: queue.SimpleQueue[Future] = queue.SimpleQueue()
     a_thread, seen = 1 if in_order else _MORE_THAN_THREADS, time.monotonic()
     try:
         while waiting or running:
@@ -144,49 +131,42 @@ def run_jobs(
             future.cancel()
 
 
-def _outcome(future: Any, job: TraceJob) -> Outcome:  # noqa: ANN401
+def _outcome(future: Future, job: TraceJob) -> Outcome:
     """How a job went; a worker's death is one way."""
     from distributed.scheduler import KilledWorker
 
     if future.status in ("cancelled", "lost"):
         raise ClusterError(_GONE)
-    if future.status != "error":
+    if (error := future.exception()) is None:
         return future.result()  # type: ignore[no-any-return]
-    error = future.exception()
-    what = f"failed ({type(error).__name__}: {reason(error)})"
-    if isinstance(error, KilledWorker):
-        what = "process died (out of memory, or killed)"
+    died = "process died (out of memory, or killed)"
+    failed = f"failed ({type(error).__name__}: {reason(error)})"
+    what = died if isinstance(error, KilledWorker) else failed
     return Outcome(stage="worker", message=f"{job.source.name}: the worker {what}")
 
 
-def _threads(client: Any) -> int:  # noqa: ANN401
+def _threads(client: Client) -> int:
     """The threads of the workers."""
     try:
         return sum(client.nthreads().values())
-    except (OSError, TimeoutError):
+    except OSError:
         raise ClusterError(_GONE) from None
 
 
-def _check_versions(client: Any, scheduler: str) -> None:  # noqa: ANN401
+def _check_versions(client: Client, scheduler: str) -> None:
     """Refuse workers that lack this program, or have another version of it."""
-    from tracelens_ext import __version__
-
     try:
         found = client.run(_version, on_error="return")
-    except (OSError, TimeoutError):
+    except OSError:
         raise ClusterError(_GONE) from None
     for worker, answer in found.items():
         if answer != __version__:
             has = f"has version {answer}" if isinstance(answer, str) else "lacks it"
-            raise ClusterError(
-                f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has};"
-                " install the same version there, with the extra fleet"
-            )
+            differ = f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has}"
+            raise ClusterError(f"{differ}; install the same version there, with the extra fleet")
 
 
 def _version() -> str:
-    from tracelens_ext import __version__
-
     require_fleet_extra()
     return __version__
 
@@ -194,14 +174,14 @@ def _version() -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Dask logs whatever happens to a worker, and so do its libraries; failures are told here."""
-    noisy = ("distributed", "tornado", "asyncio")
     # Dask gives loggers below these, such as that of clients, levels of their own.
+    noisy = ("distributed", "tornado", "asyncio")
     names = {*noisy, *(n for n in logging.root.manager.loggerDict if n.startswith(noisy))}
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)

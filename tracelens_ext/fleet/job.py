@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,25 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from tracelens_ext import __version__, errors
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.categorize import RulePack
+from tracelens_ext.categorize import KernelCategorizer, RulePack, load_maps, load_pack
+from tracelens_ext.categorize.maps import map_in_file
 from tracelens_ext.collectives.collectives import collective_calls
-from tracelens_ext.errors import (
-    OutputError,
-    TraceCutOffError,
-    TraceError,
-    TracelensError,
-    UsageError,
-)
-from tracelens_ext.fleet.inputs import (
-    ORDER,
-    FleetInput,
-    base_name,
-    file_system,
-    rank_of,
-    world_size_of,
-)
-from tracelens_ext.fleet.store import DONE, ResultStore
+from tracelens_ext.fleet import places
+from tracelens_ext.hooks import default_registry
 from tracelens_ext.hooks.registry import one_line
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.part import communication_about, rank_tables
@@ -62,9 +51,6 @@ class JobOptions:
     @property
     def key(self) -> str:
         """A hash of all that changes the result: what was done with another is done again."""
-        from tracelens_ext import __version__
-        from tracelens_ext.hooks import default_registry
-
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
         reading = (self.reading.salvage, self.reading.max_bytes)
         parts = [LAYOUT, __version__, self.rules, self.unlinked_kernels, reading, plugins]
@@ -78,25 +64,22 @@ def portable_rules(
     without_packs: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What a user's categories are made of, read, as a worker elsewhere has none of the files."""
-    from tracelens_ext.categorize import KernelCategorizer, load_maps, load_pack
-    from tracelens_ext.categorize.maps import map_in_file
-
     if categorizer is not None and not isinstance(categorizer, str | os.PathLike):
-        raise UsageError("categorizer: a fleet takes a name or a JSON file, no function or map")
-    KernelCategorizer.create(
-        rules=rules, categorizer=categorizer, maps=maps, without_packs=without_packs
-    )
+        told = "categorizer: a fleet takes a name or a JSON file, no function or map"
+        raise errors.UsageError(told)
+    given: dict[str, Any] = {"rules": rules, "categorizer": categorizer, "maps": maps}
+    KernelCategorizer.create(**given, without_packs=without_packs)
     chosen = None if categorizer is None else os.fspath(categorizer)
-    is_file = chosen is not None and chosen.lower().endswith(".json")
 
-    def named(packs: Iterable[RulePack]) -> list[RulePack]:
+    def named(pack: RulePack) -> RulePack:
         """Where the files lie changes nothing."""
-        return [replace(pack, source=Path(pack.source or "").name) for pack in packs]
+        return replace(pack, source=Path(pack.source or "").name)
 
+    is_file = chosen is not None and chosen.lower().endswith(".json")
     return {
-        "rules": named(map(load_pack, rules)),
-        "maps": named(pack for place in maps for pack in load_maps(place, passed_over=[])),
-        "categorizer": named([map_in_file(chosen)])[0] if chosen and is_file else chosen,
+        "rules": [named(load_pack(each)) for each in rules],
+        "maps": [named(pack) for place in maps for pack in load_maps(place, passed_over=[])],
+        "categorizer": named(map_in_file(chosen)) if chosen and is_file else chosen,
         "without_packs": list(without_packs),
     }
 
@@ -105,22 +88,19 @@ def portable_rules(
 class TraceJob:
     """One trace to be done."""
 
-    source: FleetInput  #: the trace
+    source: places.FleetInput  #: the trace
     place: int  #: its place among all traces by name, its rank if neither it nor its name says one
-    store: ResultStore  #: where its parts go
+    store: places.ResultStore  #: where its parts go
     options: JobOptions  #: how it is analysed
     key: str  #: `options.key`, made where the fleet is started
 
     def is_done(self, mark: Mapping[str, Any] | None) -> bool:
         """Whether a marker says that this very job was done."""
-        return (
-            mark is not None
-            and self.source.identity is not None
-            and mark.get("key") == self.key
-            and mark.get("identity") == self.source.identity
-            and mark.get("trace") == self.source.name
-            and (mark.get("by_place") is False or mark.get("place") == self.place)
-        )
+        if mark is None or self.source.identity is None:
+            return False
+        here = mark.get("by_place") is False or mark.get("place") == self.place
+        asked = self.key, self.source.identity, self.source.name
+        return here and (mark.get("key"), mark.get("identity"), mark.get("trace")) == asked
 
 
 @dataclass(frozen=True)
@@ -144,22 +124,19 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
     try:
         with _on_this_machine(source) as path:
             stage = "read"
-            analyzer = TreePerfAnalyzer(
-                path,
-                use_kernel_name_categories=True,
-                include_unlinked_kernels=options.unlinked_kernels,
-                cache=options.cache and not source.is_remote,
-                reading=options.reading,
-                **options.rules,
-            )
+            how = {"use_kernel_name_categories": True, "reading": options.reading, **options.rules}
+            how["include_unlinked_kernels"] = options.unlinked_kernels
+            how["cache"] = options.cache and not source.is_remote
+            analyzer = TreePerfAnalyzer(path, **how)
             stage = "analyse"
             about, tables = _results(job, analyzer)
         stage = "write"
-        job.store.remove(f"{DONE}/{source.stem}.json")  # its parts no longer count
+        marker = f"{places.DONE}/{source.stem}.json"
+        job.store.remove(marker)  # its parts no longer count
         for name, frame in tables.items():
             job.store.put_table(f"{name}/{source.stem}", frame)
         about["seconds"] = round(time.perf_counter() - started, 3)
-        job.store.mark(source.stem, about)
+        job.store.put(marker, json.dumps(about, indent=1).encode())
     except Exception as error:  # noqa: BLE001  # one trace's trouble must not stop the others
         return _failure(stage, source, error)
     return Outcome(about, problems=tuple(analyzer.problems))
@@ -167,34 +144,25 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is noted of a trace, and its tables."""
-    trace, work = analyzer.trace, analyzer.work
-    rank, rank_from = rank_of(trace.metadata, job.source.url, job.place)
-    tables = trace_tables(analyzer, job.source.name, rank, job.place)
-    about = {
-        "key": job.key,
-        "trace": job.source.name,
-        "url": job.source.url,
-        "identity": dict(job.source.identity) if job.source.identity else None,
-        "rank": rank,
-        "rank_from": rank_from,
-        "place": job.place,
-        "by_place": rank_from == ORDER or tables["overlap"]["rank"].nunique() > 1,
-        "world_size": (world := world_size_of(trace.metadata)),
-        "communication": communication_about(trace.metadata, tables, world),
-        "format": trace.provenance.format,
-        "events": trace.recorded,
-        "gpu_events": len(work),
-        "dropped": sum(trace.provenance.dropped.values()),
-        "gpu_time_ms": int(work.duration.sum()) / 1e6,
-        "notes": list(trace.provenance.notes),
-        "rows": {name: len(frame) for name, frame in tables.items()},
-    }
-    return about, tables
+    trace, work, source = analyzer.trace, analyzer.work, job.source
+    rank, rank_from = places.rank_of(trace.metadata, source.url, job.place)
+    tables = trace_tables(analyzer, source.name, rank, job.place)
+    world, read = places.world_size_of(trace.metadata), trace.provenance
+    about: dict[str, Any] = {"key": job.key, "trace": source.name, "url": source.url}
+    about["identity"] = dict(source.identity) if source.identity else None
+    about |= {"rank": rank, "rank_from": rank_from, "place": job.place}
+    about["by_place"] = rank_from == places.ORDER or tables["overlap"]["rank"].nunique() > 1
+    about["world_size"] = world
+    about["communication"] = communication_about(trace.metadata, tables, world)
+    about |= {"format": read.format, "events": trace.recorded, "gpu_events": len(work)}
+    about["dropped"] = sum(read.dropped.values())
+    about |= {"gpu_time_ms": float(work.duration.sum()) / 1e6, "notes": list(read.notes)}
+    return about | {"rows": {name: len(frame) for name, frame in tables.items()}}, tables
 
 
-def _failure(stage: str, source: FleetInput, error: Exception) -> Outcome:
+def _failure(stage: str, source: places.FleetInput, error: Exception) -> Outcome:
     """What went wrong at a stage, and whether it would go wrong again."""
-    final = isinstance(error, TracelensError) and not isinstance(error, OutputError)
+    final = isinstance(error, errors.TracelensError) and not isinstance(error, errors.OutputError)
     said = _one_line(error)
     if stage == "open":
         # fsspec says of any web server that does not answer that it has no such file.
@@ -202,14 +170,14 @@ def _failure(stage: str, source: FleetInput, error: Exception) -> Outcome:
         final |= isinstance(error, FileNotFoundError | PermissionError) and not web
         said = _one_line(error.__cause__) if isinstance(error.__cause__, OSError) else said
         said = f"{source.name}: cannot be opened ({said}); check the URL"
-    elif stage == "read" and isinstance(error, TraceError):
-        final = not (isinstance(error, TraceCutOffError) and source.is_remote)  # on its way
-        said = _one_line(TraceError(source.name, error.problem, error.remedy))
+    elif stage == "read" and isinstance(error, errors.TraceError):
+        final = not (isinstance(error, errors.TraceCutOffError) and source.is_remote)  # on its way
+        said = _one_line(errors.TraceError(source.name, error.problem, error.remedy))
     return Outcome(stage=stage, message=said, final=final)
 
 
 @contextmanager
-def _on_this_machine(source: FleetInput) -> Iterator[Path]:
+def _on_this_machine(source: places.FleetInput) -> Iterator[Path]:
     """A path at which a trace can be read; what is far away is copied here first."""
     if not source.is_remote:
         yield Path(source.url)
@@ -219,11 +187,10 @@ def _on_this_machine(source: FleetInput) -> Iterator[Path]:
     place = None
     with suppress(ValueError):  # a Dask worker's own folder goes with it, even if it is killed
         place = get_worker().local_directory
-    with tempfile.TemporaryDirectory(
-        prefix="tracelens-ext-", dir=place, ignore_cleanup_errors=True
-    ) as folder:
-        copy = Path(folder) / (base_name(source.url) or "trace.json")
-        files, path = file_system(source.url)
+    own: dict[str, Any] = {"prefix": "tracelens-ext-", "dir": place}
+    with tempfile.TemporaryDirectory(**own, ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / (source.base_name or "trace.json")
+        files, path = places.file_system(source.url)
         with files.open(path, "rb") as far, copy.open("wb") as near:
             shutil.copyfileobj(far, near, _COPY_BYTES)
         yield copy
@@ -241,12 +208,12 @@ TABLES = (
     *("findings", "rank_calls", "rank_iterations", "overlap"),
 )
 #: What has no type of its own in a table without rows: a column has one type in all parts.
-_NUMBERS = {"time ms": "float64", "percent": "float64"}
 _TEXTS = (
     *("type", "kind", "cpu_op", "name", "Categories", "kernel_category", "kernel_name"),
     *("collective", "Collective name", "Process Group Name", "Process Group Description"),
     *("Process Group Ranks", "dtype", "iteration"),
 )
+_TYPES = dict.fromkeys(_TEXTS, "str") | {"time ms": "float64", "percent": "float64"}
 
 
 def trace_tables(
@@ -284,12 +251,11 @@ def categories(work: GpuWork) -> pd.DataFrame:
 
 def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataFrame:
     """A table with the columns that tell traces apart, first."""
-    types = dict.fromkeys(_TEXTS, "str") | _NUMBERS
-    frame = frame.astype({column: kind for column, kind in types.items() if column in frame})
+    frame = frame.astype({column: kind for column, kind in _TYPES.items() if column in frame})
     if "device" not in frame:
         devices = np.unique(work.trace.device).tolist()
-        only = devices[0] if len(devices) == 1 else None
-        frame.insert(0, "device", pd.Series([only] * len(frame), frame.index, "Int64"))
+        only = devices[0] if len(devices) == 1 else pd.NA
+        frame.insert(0, "device", pd.Series(only, frame.index, "Int64"))
     frame.insert(0, "rank", rank)
-    frame.insert(0, "trace", pd.Series([name] * len(frame), frame.index, "str"))
+    frame.insert(0, "trace", pd.Series(name, frame.index, "str"))
     return frame

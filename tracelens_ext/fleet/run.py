@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import TraceNotFoundError, UsageError
+from tracelens_ext.fleet import places
 from tracelens_ext.fleet.cluster import default_workers, require_fleet_extra, run_jobs, workers_of
-from tracelens_ext.fleet.inputs import (
-    ORDER,
-    FleetInput,
-    find_inputs,
-    missing_ranks,
-    rank_in_name,
-)
 from tracelens_ext.fleet.job import TABLES, JobOptions, Outcome, TraceJob, portable_rules
-from tracelens_ext.fleet.store import ResultStore
 from tracelens_ext.fleet.together import PAGE, REDUCTIONS, ranks_together, reductions
 from tracelens_ext.fleet.together import TABLES as TOGETHER
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
-Done = Mapping[str, Mapping[str, Any]]
+if TYPE_CHECKING:
+    from distributed import Client
+
 Outcomes = Mapping[str, tuple[Outcome, int]]
 
 ATTEMPTS = 3
@@ -34,7 +29,7 @@ _TRACE_COLUMNS = [
     *("trace", "rank", "rank_from", "world_size", "state", "attempts", "events", "gpu_events"),
     *("events_dropped", "gpu_time_ms", "seconds", "format", "parts"),
 ]
-_FAILURE_COLUMNS = ["trace", "rank", "stage", "message", "attempts"]
+_FAILURES = {"trace": "str", "rank": "Int64", "stage": "str", "message": "str", "attempts": "int64"}
 
 
 @dataclass(frozen=True)
@@ -116,9 +111,16 @@ def run_fleet(
         ClusterError: the scheduler cannot be reached, or is lost; what is done is kept.
     """
     require_fleet_extra()
-    sources, not_found = find_inputs([os.fspath(item) for item in inputs])
-    store = ResultStore.at(os.fspath(out))
-    workers = _check(sources, not_found, store, scheduler, workers, attempts)
+    sources, not_found = places.find_inputs([os.fspath(item) for item in inputs])
+    store = places.ResultStore.at(os.fspath(out))
+    if scheduler is not None and workers is not None:
+        raise UsageError("workers are of this machine; a scheduler has its own: give one of them")
+    if attempts < 1:
+        raise UsageError(f"{attempts} attempts are none; give at least 1")
+    if not sources:
+        told = "a fleet needs a trace; name files, a folder, a pattern or a URL"
+        raise not_found[0] if not_found else UsageError(told)
+    workers = _processes(sources, store, workers)
     reading = replace(reading, verify_cache=verify_cache or reading.verify_cache)
     if workers or scheduler is not None:
         reading = replace(reading, jobs=1)  # the traces are what is done side by side
@@ -126,28 +128,25 @@ def run_fleet(
     options = JobOptions(portable, include_unlinked_kernels, reading, cache, pause_s)
     names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS, *TOGETHER)]
     store.claim([*names, *TABLES, PAGE, ".done"], force=force)
-    key = options.key
+    key, marks = options.key, store.marks()
     jobs = [TraceJob(source, at, store, options, key) for at, source in enumerate(sources)]
-    marks = store.marks()
     todo = [job for job in jobs if not job.is_done(marks.get(job.source.stem))]
+    outcomes: dict[str, tuple[Outcome, int]] = {}
+    failed, kept, tell = 0, len(jobs) - len(todo), progress or (lambda *_: None)
     with workers_of(scheduler, min(workers, len(todo))) if todo else nullcontext() as client:
-        tell = progress or (lambda *_: None)
-        outcomes: dict[str, tuple[Outcome, int]] = {}
-        failed, total = 0, len(jobs)
-        tell(total - len(todo), 0, total)
-        in_order = scheduler is None
-        for job, outcome, tried in run_jobs(client, todo, attempts, in_order=in_order):
+        tell(kept, 0, len(jobs))
+        for job, outcome, tried in run_jobs(client, todo, attempts, in_order=scheduler is None):
             outcomes[job.source.stem] = outcome, tried
             failed += outcome.about is None
-            tell(total - len(todo) + len(outcomes) - failed, failed, total)
+            tell(kept + len(outcomes) - failed, failed, len(jobs))
         return _finish(client, store, jobs, marks, outcomes, not_found, ranks_per_node)
 
 
 def _finish(
-    client: Any,  # noqa: ANN401
-    store: ResultStore,
+    client: Client | None,
+    store: places.ResultStore,
     jobs: Sequence[TraceJob],
-    marks: Done,
+    marks: places.Done,
     outcomes: Outcomes,
     not_found: Sequence[TraceNotFoundError],
     ranks_per_node: int | None,
@@ -156,22 +155,20 @@ def _finish(
     fresh = {stem: each.about for stem, (each, _) in outcomes.items()}
     abouts = {job.source.stem: {**marks, **fresh}[job.source.stem] for job in jobs}
     done = {stem: about for stem, about in abouts.items() if about is not None}
-    broken = [(j, rank_in_name(j.source.url)) for j in jobs if j.source.stem not in done]
+    lacking = [job.source for job in jobs if job.source.stem not in done]
+    broken = [(source, places.rank_in_name(source.url)) for source in lacking]
     failed = [rank for _, rank in broken if rank is not None]
     ranks, missing, world_notes = _missing(done, failed)
     rows: list[tuple[object, ...]] = []
-    for job, rank in broken:
-        outcome, tried = outcomes[job.source.stem]
-        rows.append((job.source.name, rank, outcome.stage, outcome.message, tried))
+    for source, rank in broken:
+        outcome, tried = outcomes[source.stem]
+        rows.append((source.name, rank, outcome.stage, outcome.message, tried))
     rows += [(each.path, None, "find", f"{each.path}: {each.problem}", 1) for each in not_found]
     told = "no trace of it is among the inputs"
     rows += [(None, rank, "missing", f"rank {rank}: {told}", 0) for rank in ranks]
-    types = dict.fromkeys(("trace", "stage", "message"), "str")
-    failures = pd.DataFrame(rows, columns=_FAILURE_COLUMNS)
-    failures = failures.astype(types | {"rank": "Int64", "attempts": "int64"})
-    traces = _traces(jobs, done, outcomes)
+    failures, traces = pd.DataFrame(rows, columns=[*_FAILURES]), _traces(jobs, done, outcomes)
     store.put_table("traces", traces)
-    store.put_table("failures", failures)
+    store.put_table("failures", failures := failures.astype(_FAILURES))
     tables, notes = reductions(store, done) if done else ({}, [])
     for name in (*REDUCTIONS, *TOGETHER):
         if name in tables:
@@ -180,101 +177,78 @@ def _finish(
             store.remove(f"{name}.parquet")
     if done:
         tables = ranks_together(client, store, done, failed, ranks_per_node) | tables
-    return FleetResult(
-        out=store.url,
-        tables=tables | {"traces": traces},
-        failures=failures,
-        done=len(done) - len(jobs) + len(outcomes),
-        kept=len(jobs) - len(outcomes),
-        failed=len(broken) + len(not_found),
-        missing=missing,
-        notes=[*_rank_notes(done), *world_notes, *notes, *_left_out(done, abouts, marks)],
-        problems=list(dict.fromkeys(p for each, _ in outcomes.values() for p in each.problems)),
-    )
+    kept, unusable = len(jobs) - len(outcomes), len(broken) + len(not_found)
+    counts = len(done) - kept, kept, unusable, missing
+    notes = [*_rank_notes(done), *world_notes, *notes, *_left_out(done, abouts, marks)]
+    problems = list(dict.fromkeys(p for each, _ in outcomes.values() for p in each.problems))
+    tables = tables | {"traces": traces}
+    return FleetResult(store.url, tables, failures, *counts, notes, problems)
 
 
-def _check(
-    sources: Sequence[FleetInput],
-    not_found: Sequence[TraceNotFoundError],
-    store: ResultStore,
-    scheduler: str | None,
-    workers: int | None,
-    attempts: int,
+def _processes(
+    sources: Sequence[places.FleetInput], store: places.ResultStore, workers: int | None
 ) -> int:
-    """Refuse what cannot go well; answers the number of processes."""
-    if scheduler is not None and workers is not None:
-        raise UsageError("workers are of this machine; a scheduler has its own: give one of them")
-    if attempts < 1:
-        raise UsageError(f"{attempts} attempts are none; give at least 1")
-    if not sources:
-        no_input = UsageError("a fleet needs a trace; name files, a folder, a pattern or a URL")
-        raise next(iter(not_found), no_input)
+    """How many processes work; refuses what they cannot do."""
     count = default_workers(sources) if workers is None else workers
     if count < 0:
         raise UsageError(f"{count} workers are too few; give 0 for this process alone")
     here = [url for url in (store.url, *(s.url for s in sources)) if url.startswith("memory://")]
-    if here and (scheduler is not None or count):
+    if here and count:
         raise UsageError(f"{here[0]}: is in the memory of this process; needs 0 workers")
     return count
 
 
-def _traces(jobs: Sequence[TraceJob], done: Done, outcomes: Outcomes) -> pd.DataFrame:
+def _traces(jobs: Sequence[TraceJob], done: places.Done, outcomes: Outcomes) -> pd.DataFrame:
     """A row a trace, whatever became of it."""
     rows = []
-    for job in jobs:
-        stem = job.source.stem
-        about, tried = done.get(stem, {}), outcomes[stem][1] if stem in outcomes else 0
+    for source in (job.source for job in jobs):
+        about, (_, tried) = done.get(source.stem, {}), outcomes.get(source.stem, (None, 0))
         state = "failed" if not about else "done" if tried else "kept"
-        parts = f"{stem}.parquet" if about else None
-        own = {"trace": job.source.name, "state": state, "attempts": tried, "parts": parts}
+        own = {"trace": source.name, "state": state, "attempts": tried}
+        own["parts"] = f"{source.stem}.parquet" if about else None
         own["events_dropped"] = about.get("dropped")
-        rows.append({"rank": rank_in_name(job.source.url), **about, **own})
+        rows.append({"rank": places.rank_in_name(source.url), **about, **own})
     whole = ("rank", "world_size", "events", "gpu_events", "events_dropped", "attempts")
     types = dict.fromkeys(_TRACE_COLUMNS, "str") | dict.fromkeys(whole, "Int64")
     types |= dict.fromkeys(("gpu_time_ms", "seconds"), "float64")
     return pd.DataFrame(rows, columns=_TRACE_COLUMNS).astype(types)
 
 
-def _missing(done: Done, failed: Sequence[int]) -> tuple[list[int], int, list[str]]:
+def _missing(done: places.Done, failed: Sequence[int]) -> tuple[list[int], int, list[str]]:
     """The ranks without a trace, how many they are, and what is odd about the size of the world."""
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
         return [], 0, []
     listed, largest = ", ".join(map(str, sorted(sizes))), max(sizes)
     notes = [f"The traces are of jobs of different sizes ({listed} ranks)."] * (len(sizes) > 1)
-    ranks = [about["rank"] for about in done.values() if about["rank_from"] != ORDER]
+    ranks = [about["rank"] for about in done.values() if about["rank_from"] != places.ORDER]
     there = {rank for rank in [*ranks, *failed] if rank < largest}
     if largest > _MOST_MISSING_LISTED:
         notes.append(f"Ranks missing from a world of {largest:,} are not listed.")
         return [], largest - len(there), notes
-    return missing_ranks(there, largest), largest - len(there), notes
+    return places.missing_ranks(there, largest), largest - len(there), notes
 
 
-def _rank_notes(done: Done) -> list[str]:
+def _rank_notes(done: places.Done) -> Iterator[str]:
     """Say which ranks are guesses, and which several traces claim."""
-    notes = []
-    of_name = Counter(about["rank_from"] for about in done.values())
+    known = Counter(about["rank_from"] for about in done.values())
     for kind, words in (("name", "from the names of their files"), ("order", "by their order")):
-        if of_name[kind]:
-            traces = f"{of_name[kind]} trace{'s do' if of_name[kind] > 1 else ' does'}"
-            notes.append(f"{traces} not say the rank; it is taken {words}.")
+        if known[kind]:
+            traces = f"{known[kind]} trace{'s do' if known[kind] > 1 else ' does'}"
+            yield f"{traces} not say the rank; it is taken {words}."
     often = Counter(about["rank"] for about in done.values())
-    shared = sorted(rank for rank, count in often.items() if count > 1)
-    if shared:
+    if shared := sorted(rank for rank, count in often.items() if count > 1):
         more = f" and {len(shared) - 5} more" if len(shared) > 5 else ""
-        listed = ", ".join(map(str, shared[:5])) + more
-        notes.append(f"Several traces are of the same rank: {listed}.")
-    return notes
+        listed = ", ".join(map(str, shared[:5]))
+        yield f"Several traces are of the same rank: {listed}{more}."
 
 
-def _left_out(done: Done, named: Container[str], marks: Iterable[str]) -> list[str]:
+def _left_out(done: places.Done, named: Container[str], marks: Iterable[str]) -> Iterator[str]:
     """Say how many events could not be used, and of how many traces parts are not used."""
-    notes = []
     if dropped := [about["dropped"] for about in done.values() if about["dropped"]]:
         traces = f"{len(dropped)} trace{'s' * (len(dropped) > 1)}"
-        notes.append(f"{sum(dropped):,} events of {traces} could not be used and are dropped.")
+        yield f"{sum(dropped):,} events of {traces} could not be used and are dropped."
     if others := sum(stem not in named for stem in marks):
         traces = "1 trace that is" if others == 1 else f"{others} traces that are"
         told = "not among the inputs are left out; they stay in the folder"
-        notes.append(f"Parts of {traces} {told}.")
-    return notes
+        yield f"Parts of {traces} {told}."

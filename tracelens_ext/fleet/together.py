@@ -6,15 +6,16 @@ Of the calls a process group is one task for a Dask worker, then all groups toge
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
-from tracelens_ext.fleet.store import ResultStore
+from tracelens_ext.fleet.places import Done, ResultStore
 from tracelens_ext.lazy import pd
 from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
@@ -26,19 +27,19 @@ from tracelens_ext.report.report import Report
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.text import ms_text
 
-#: Reduction → the folder of parts, what makes a row, its time, and whether each GPU counts.
-_SPREADS = {
-    "timeline_spread": ("timeline", ("type",), "time ms", True),
-    "category_spread": ("categories", ("kernel_category",), "total_time_ms", True),
-    "op_spread": ("ops", ("name",), "total_direct_kernel_time_ms", False),
-    "finding_spread": ("findings", ("finding",), "claimed_ms", False),
-    "kernel_spread": ("kernels", ("kernel_category", "kernel_name"), "total_time_ms", False),
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: Reduction → the folder of parts, what makes a row, its time, and `device` where each counts.
+_SPREADS: dict[str, tuple[Any, ...]] = {
+    "finding_spread": ("findings", ["finding"], "claimed_ms"),
+    "timeline_spread": ("timeline", ["type"], "time ms", "device"),
+    "category_spread": ("categories", ["kernel_category"], "total_time_ms", "device"),
+    "op_spread": ("ops", ["name"], "total_direct_kernel_time_ms"),
+    "kernel_spread": ("kernels", ["kernel_category", "kernel_name"], "total_time_ms"),
 }
 #: All reductions, in the order in which they are shown.
-REDUCTIONS = (
-    *("finding_spread", "ranks", "timeline_spread", "category_spread", "op_spread"),
-    "kernel_spread",
-)
+REDUCTIONS = ("finding_spread", "ranks", *[*_SPREADS][1:])
 _ROWS_TOGETHER = 100_000
 #: Rows of the timeline that are columns of `ranks`.
 _TIMES = (
@@ -47,15 +48,12 @@ _TIMES = (
 )
 
 
-def reductions(
-    store: ResultStore, done: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, pd.DataFrame], list[str]]:
+def reductions(store: ResultStore, done: Done) -> tuple[dict[str, pd.DataFrame], list[str]]:
     """The tables over all ranks by their names in `REDUCTIONS`, and notes."""
     tables: dict[str, pd.DataFrame] = {}
-    for name, (folder, keys, value, per_device) in _SPREADS.items():
-        columns = ["rank", *(["device"] if per_device else []), *keys, value]
-        parts = _parts(store, done, folder, columns)
-        tables[name] = spread(parts, keys, value, per_device=per_device)
+    for name, (folder, keys, value, *device) in _SPREADS.items():
+        parts = _parts(store, done, folder, ["rank", *device, *keys, value])
+        tables[name] = spread(parts, keys, value, per_device=bool(device))
     columns = ["trace", "rank", "device", "type", "time ms"]
     tables["ranks"] = _ranks(_parts(store, done, "timeline", columns))
     found = tables["finding_spread"]
@@ -66,7 +64,7 @@ def reductions(
 
 
 def _parts(
-    store: ResultStore, done: Mapping[str, Mapping[str, Any]], folder: str, columns: Sequence[str]
+    store: ResultStore, done: Done, folder: str, columns: Sequence[str]
 ) -> Iterator[pd.DataFrame]:
     """The parts of one table, some together, each with a number of its own in `part`."""
     import pyarrow as pa
@@ -109,19 +107,22 @@ def spread(
     Parts have `part` (a number for each trace), `rank`, `keys` and `value`, and `device` where each
     GPU of a rank counts by itself. Ranks that lack a key do not count.
     """
-    names, times = _coded(parts, list(keys), value, per_device=per_device)
+    numbers: dict[tuple[object, ...], int] = {}  # of the distinct keys
+    by, pieces = [*keys, "part", "rank", *["device"] * per_device], []
+    for part in parts:
+        sums = part.groupby(by, sort=False, dropna=False)[value].sum().rename("ms").reset_index()
+        here = sums.groupby([*keys], sort=False, dropna=False).ngroup().to_numpy()
+        distinct = sums[[*keys]].drop_duplicates().itertuples(index=False, name=None)
+        codes = [numbers.setdefault(key, len(numbers)) for key in distinct]
+        pieces.append(sums[["rank", "ms"]].assign(key=np.array(codes, dtype=np.int64)[here]))
+    times = pd.concat(pieces, ignore_index=True)
     shortest = times.sort_values(["ms", "rank"], kind="stable")
     longest = times.sort_values(["ms", "rank"], ascending=[False, True], kind="stable")
     grouped, by_longest = (each.groupby("key", sort=False) for each in (shortest, longest))
-    found = grouped.agg(
-        ranks=("ms", "size"),
-        mean_ms=("ms", "mean"),
-        min_ms=("ms", "min"),
-        max_ms=("ms", "max"),
-        min_rank=("rank", "first"),
-    )
+    names = {"size": "ranks"} | {name: f"{name}_ms" for name in ("mean", "min", "max")}
+    found = grouped["ms"].agg([*names]).rename(columns=names)
     found["squares"] = grouped["ms"].var(ddof=0) * found["ranks"]
-    found["max_rank"] = by_longest["rank"].first()
+    found["min_rank"], found["max_rank"] = grouped["rank"].first(), by_longest["rank"].first()
     top = by_longest.head(TOP)
     shown = [f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)]
     found["top_ranks"] = top.assign(shown=shown).groupby("key")["shown"].agg(", ".join)
@@ -133,41 +134,20 @@ def spread(
     found["std_ms"] = np.sqrt(found["squares"] / others.where(others > 0))
     columns = ["ranks", "mean_ms", "std_ms", "min_ms", "max_ms", "min_rank", "max_rank"]
     columns += ["max over mean (%)", "top_ranks"]
-    return names.loc[found.index].join(found[columns]).reset_index(drop=True)
+    rows = pd.DataFrame([*numbers], columns=[*keys]).loc[found.index]
+    return rows.join(found[columns]).reset_index(drop=True)
 
 
-def _coded(
-    parts: Iterable[pd.DataFrame], keys: list[str], value: str, *, per_device: bool
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The distinct keys, and `ms` by `key` (the number of its row in the former) and `rank`."""
-    numbers: dict[tuple[object, ...], int] = {}
-    times = []
-    for part in parts:
-        by = [*keys, "part", "rank", *(["device"] if per_device else [])]
-        sums = part.groupby(by, sort=False, dropna=False)[value].sum().rename("ms").reset_index()
-        here = sums.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
-        distinct = sums[keys].drop_duplicates().itertuples(index=False, name=None)
-        codes = [numbers.setdefault(key, len(numbers)) for key in distinct]
-        code = np.array(codes, dtype=np.int64)[here]
-        times.append(pd.DataFrame({"key": code, "rank": sums["rank"], "ms": sums["ms"]}))
-    names = pd.DataFrame(list(numbers), columns=keys)
-    return names, pd.concat(times, ignore_index=True)
-
-
-#: The tables, in the order in which they are shown.
-TABLES = (
-    *("verdicts", "collective_groups", "wait_origins", "clocks", "overlap"),
-    *("collective_sync", "collective_waits"),
-)
-#: Those that grow with the calls stay in the folder.
+_SMALL = ("verdicts", "collective_groups", "wait_origins", "clocks", "overlap")
+#: The tables, in the order in which they are shown; those that grow with the calls come last.
+TABLES = (*_SMALL, "collective_sync", "collective_waits")
 PAGE = "ranks.html"
-_LARGE = ("collective_sync", "collective_waits")
 
 
 def ranks_together(
-    client: Any,  # noqa: ANN401  # Dask has no type hints
+    client: Client | None,
     store: ResultStore,
-    done: Mapping[str, Mapping[str, Any]],
+    done: Done,
     failed: Sequence[int],
     ranks_per_node: int | None,
 ) -> dict[str, pd.DataFrame]:
@@ -179,8 +159,7 @@ def ranks_together(
             stems.setdefault(key, []).append(stem)
     sets = {each for about in abouts.values() for each in about["sets"]}
     ranks = sum(len(about["ranks"]) for about in abouts.values())
-    sizes = [about["world_size"] for about in done.values() if about["world_size"]]
-    world = max(sizes, default=None)
+    world = max((about["world_size"] or 0 for about in done.values()), default=0) or None
     options = {"world": world, "failed": failed, "ranks_per_node": ranks_per_node}
     links = _reports(store, done)
     work = [(store, key, stems[key], len(sets) < 2, ranks) for key in sorted(stems)]
@@ -191,29 +170,27 @@ def ranks_together(
         try:
             groups = [client.submit(_group, *each, pure=False) for each in work]
             return client.submit(_all, store, groups, abouts, options, links, pure=False).result()  # type: ignore[no-any-return]
-        except (KilledWorker, CancelledError, TimeoutError, OSError):
+        except (KilledWorker, CancelledError, OSError):
             pass  # the workers are gone; what they would have done is done here
     return _all(store, [_group(*each) for each in work], abouts, options, links)
 
 
-def _reports(store: ResultStore, done: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _reports(store: ResultStore, done: Done) -> list[tuple[str, str]]:
     """Name and address of the ranks' report pages, in the folder of the results or by the trace."""
     if not store.is_local:
         return []
     from tracelens_ext.perf_report import default_report_path
 
-    out = Path(store.path_of(PAGE)).resolve().parent
-    pages = []
+    out, pages, links = Path(store.path_of(PAGE)).resolve().parent, [], []
     for about in done.values():
         page = default_report_path(Path(about["url"])).with_suffix(".html").resolve()
-        pages.append((int(about["rank"]), [out / page.name, page]))
-    names = [beside[0].name for _, beside in pages]
-    links = []
-    for rank, beside in sorted(pages):
+        pages.append((int(about["rank"]), page.name, page))
+    names = Counter(name for _, name, _ in pages)
+    for rank, name, page in sorted(pages):
         # Of several traces with one name, it is not known whose page lies there.
-        unique = beside[names.count(beside[0].name) > 1 :]
-        if there := [path for path in unique if path.is_file()]:
-            address = quote(os.path.relpath(there[0], out).replace(os.sep, "/"))
+        beside = [out / name, page][names[name] > 1 :]
+        if there := next(filter(Path.is_file, beside), None):
+            address = quote(os.path.relpath(there, out).replace(os.sep, "/"))
             links.append((f"Report of rank {rank}", address))
     return links
 
@@ -230,27 +207,26 @@ def _group(
 def _all(
     store: ResultStore,
     groups: Sequence[GroupCalls],
-    abouts: Mapping[str, Mapping[str, Any]],
+    abouts: Done,
     options: Mapping[str, Any],
     links: Sequence[tuple[str, str]],
 ) -> dict[str, pd.DataFrame]:
-    joined = {}
+    tables = {}
     for name in ("rank_iterations", "overlap"):
         frames = [store.get_table(f"{name}/{stem}").to_pandas() for stem in abouts]
-        joined[name] = pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
-    iterations, tables = joined.pop("rank_iterations"), joined
+        tables[name] = pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
+    iterations = tables.pop("rank_iterations")
     if groups:
         tables |= job_tables(groups, iterations, list(abouts.values()), **options)
     for name, frame in tables.items():
         store.put_table(name, frame)
     if "verdicts" in tables and store.is_local and all(map(find_spec, ("jinja2", "plotly"))):
         write_page(Path(store.path_of(PAGE)), tables, links)
-    return {name: tables[name] for name in TABLES if name in tables and name not in _LARGE}
+    return {name: tables[name] for name in _SMALL if name in tables}
 
 
-_ORIGINS = Chart(
-    "Waits by the rank they come from", "origins", "rank", "wait_ms", "stacked", 64, "cause"
-)
+_BY_RANK = "Waits by the rank they come from"
+_ORIGINS = Chart(_BY_RANK, "origins", "rank", "wait_ms", "stacked", 64, "cause")
 _MOST_COLUMNS, _MOST_POINTS, _MOST_LEGEND, _MOST_VERDICTS = 300, 2000, 6, 10
 _PALETTE = (ONE_COLOUR, "#e58a2b", "#2f9e73", "#d1495b", "#8d6bc7", "#17a2b8", "#8b93a1")
 
@@ -260,10 +236,8 @@ def write_page(
 ) -> None:
     """Write the page of the tables over all ranks."""
     sync, waits = tables["collective_sync"], tables["collective_waits"]
-    waits = waits.assign(
-        wait_ms=waits["wait_us"] / 1e3,
-        iteration=waits["call"].map(sync.set_index("call")["iteration"]),
-    )
+    iteration = waits["call"].map(sync.set_index("call")["iteration"])
+    waits = waits.assign(wait_ms=waits["wait_us"] / 1e3, iteration=iteration)
     known = sync[sync["bus_bandwidth_gb_s"].notna() & (sync["bytes"] > 0)]
     keys = ["collective", "process_group", "ranks", "span", "bytes"]
     rates = known.groupby(keys, dropna=False)["bus_bandwidth_gb_s"]
@@ -273,18 +247,15 @@ def write_page(
         "origins": tables["wait_origins"].astype({"rank": "Int64"}),
         "bandwidths": rates.agg(calls="size", median_gb_s="median", best_gb_s="max").reset_index(),
         "not_matched": sync[sync["state"] != "complete"],
-        "collective_groups": tables["collective_groups"],
-        "clocks": tables["clocks"],
-        "overlap": tables["overlap"],
+        **{name: tables[name] for name in ("collective_groups", "clocks", "overlap")},
     }
     charts = [_ORIGINS] if _ORIGINS.fits(sheets["origins"]) else []
     first = tables["verdicts"].head(_MOST_VERDICTS)  # in words; the table has all
-    columns = (first[name].tolist() for name in ("verdict", "rank", "evidence"))
-    facts: list[tuple[str, object]] = [
-        ("Verdict", f"{verdict}{'' if pd.isna(rank) else f', rank {rank:.0f}'}: {evidence}")
-        for verdict, rank, evidence in zip(*columns, strict=True)
+    said = [
+        f"{verdict}{'' if pd.isna(rank) else f', rank {rank:.0f}'}: {evidence}"
+        for verdict, rank, evidence in first[["verdict", "rank", "evidence"]].to_numpy().tolist()
     ]
-    facts = facts or [("Verdict", "none: no rank and no link stands out")]
+    facts = [("Verdict", text) for text in said or ["none: no rank and no link stands out"]]
     report = Report("The ranks of a job", sheets, facts=facts, charts=charts)
     figures = [*_heat_map(sheets["waits"].dropna()), *_bandwidths(sheets["bandwidths"])]
     write_html(path, report, figures=figures, links=links)
@@ -302,27 +273,20 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
     cells = waits.groupby([waits["rank"], at])["wait_ms"].sum().unstack()
     cells = cells.reindex(range(int(cells.index.min()), int(cells.index.max()) + 1))
     rows = [[None if np.isnan(ms) else ms for ms in row] for row in cells.to_numpy().tolist()]
-    longest = waits.groupby("rank")["wait_ms"].sum().nlargest(3)
-    cells_drawn: dict[str, object] = {
-        "x": [plotly_text(name) for name in across],
-        "y": cells.index.tolist(),
-        "z": rows,
-        "zmin": 0,
-        "colorscale": [[0, "rgba(139,147,161,0.15)"], [1, "#d1495b"]],
-        "colorbar": {"thickness": 10, "ticksuffix": " ms", "outlinewidth": 0},
-        "hovertemplate": "<b>rank %{y}</b>, iteration %{x}<br>%{z:,.3~f} ms<extra></extra>",
-        "xgap": 1,
-        "ygap": 1 if len(rows) <= 128 else 0,
-    }
+    drawn: dict[str, object] = {"x": [*map(plotly_text, across)], "y": cells.index.tolist()}
+    drawn |= {"z": rows, "zmin": 0, "colorscale": [[0, "rgba(139,147,161,0.15)"], [1, "#d1495b"]]}
+    drawn["colorbar"] = {"thickness": 10, "ticksuffix": " ms", "outlinewidth": 0}
+    told = "<b>rank %{y}</b>, iteration %{x}<br>%{z:,.3~f} ms<extra></extra>"
+    drawn |= {"hovertemplate": told, "xgap": 1, "ygap": 1 if len(rows) <= 128 else 0}
     down = {"autorange": "reversed", "tickformat": "d", "title": {"text": "rank"}}
-    words = [f"rank {rank} {duration_text(ms)}" for rank, ms in longest.items()]
+    longest = waits.groupby("rank")["wait_ms"].sum().nlargest(3).items()
+    words = [f"rank {rank} {duration_text(ms)}" for rank, ms in longest]
     layout = {
         "height": int(np.clip(22 * len(rows) + 70, 180, 700)),
         "xaxis": {"type": "category", "title": {"text": "iteration"}, "showgrid": False},
         "yaxis": {**down, "showgrid": False} | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
-    summary = f"The longest: {', '.join(words)}"
-    spec = spec_of([trace("heatmap", **cells_drawn)], layout)
+    summary, spec = f"The longest: {', '.join(words)}", spec_of([trace("heatmap", **drawn)], layout)
     return [Figure("chart-waits", "Waits by rank and iteration", summary, [], "waits", spec)]
 
 
@@ -346,9 +310,8 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
             f" calls: {row.calls:,}"
             for row in part.itertuples()
         ]
-        traces.append(
-            trace("scatter", len(traces), mode="markers", marker=marker, customdata=told, **at)
-        )
+        drawn = {"mode": "markers", "marker": marker, "customdata": told, **at}
+        traces.append(trace("scatter", len(traces), **drawn))
     best = table.groupby(table["span"].fillna(""))["best_gb_s"].max()
     where = {"node": "Best in a node", "across": "Best across nodes"}
     words = [f"{where.get(str(span), 'Best')}: {rate:,.1f} GB/s" for span, rate in best.items()]
@@ -359,15 +322,10 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
         across | {"y0": rate, "y1": rate, "label": {"text": text, **label}}
         for text, rate in zip(words, best.tolist(), strict=True)
     ]
-    summary = "; ".join(words)
     if len(points) < len(table):
-        summary += f"; the {len(points):,} of {len(table):,} points with the most calls"
-    layout = {
-        "shapes": lines,
-        "height": 380,
-        "xaxis": {"type": "log", "title": {"text": "bytes of the call"}, "exponentformat": "SI"},
-        "yaxis": {"title": {"text": "GB/s"}, "range": [0, 1.12 * float(best.max())]},
-    }
-    spec = spec_of(traces, layout)
-    title = "Bus bandwidth by size, the median of each group"
+        words.append(f"the {len(points):,} of {len(table):,} points with the most calls")
+    size = {"type": "log", "title": {"text": "bytes of the call"}, "exponentformat": "SI"}
+    rate = {"title": {"text": "GB/s"}, "range": [0, 1.12 * float(best.max())]}
+    spec = spec_of(traces, {"shapes": lines, "height": 380, "xaxis": size, "yaxis": rate})
+    title, summary = "Bus bandwidth by size, the median of each group", "; ".join(words)
     return [Figure("chart-bandwidths", title, summary, legend, "bandwidths", spec)]

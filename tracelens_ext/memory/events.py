@@ -12,7 +12,6 @@ address. That is its free; where it is another allocation, the profiler has lost
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,15 +24,7 @@ from tracelens_ext.modules.modules import MODULE_PREFIX, SEPARATOR, class_names
 from tracelens_ext.nesting import ROOT, nearest_marked
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int32Array, Int64Array, IntArray, Trace
 from tracelens_ext.tree import CallTree
-from tracelens_ext.work.grouping import (
-    by_group_and_time,
-    find_paths,
-    last_before,
-    maxima,
-    minima,
-    number_groups,
-    sums,
-)
+from tracelens_ext.work import grouping
 
 #: The number of the host; GPUs have theirs.
 HOST = -1
@@ -75,7 +66,7 @@ class MemoryEvents:
     @cached_property
     def has_totals(self) -> BoolArray:
         """Whether a total is recorded of each device; else its levels begin at 0, (d,)."""
-        return maxima(self.place, self.total, len(self.devices)) >= 0
+        return grouping.maxima(self.place, self.total, len(self.devices)) >= 0
 
     @cached_property
     def _gap(self) -> Int64Array:
@@ -98,11 +89,6 @@ class MemoryEvents:
         return np.cumsum(self.size) + self._gap
 
     @cached_property
-    def before(self) -> Int64Array:
-        """Bytes that were allocated on each device before its first event, (d,)."""
-        return (self.level - self.size)[self.first]
-
-    @cached_property
     def breaks(self) -> Int64Array:
         """Events of each device before which others were lost: their totals do not add up, (d,)."""
         changes = (np.diff(self._gap) != 0) & (np.diff(self.place) == 0)
@@ -111,20 +97,19 @@ class MemoryEvents:
     @cached_property
     def peak(self) -> Int64Array:
         """The first event of each device at which its level is highest, (d,)."""
-        highest = maxima(self.place, self.level, len(self.devices))
+        highest = grouping.maxima(self.place, self.level, len(self.devices))
         at = np.flatnonzero(self.level == highest[self.place])
-        return minima(self.place[at], at, len(self.devices))
+        return grouping.minima(self.place[at], at, len(self.devices))
 
     @cached_property
     def blocks(self) -> Blocks:
         """What the trace saw allocated."""
-        used = pd.DataFrame({"event": np.flatnonzero(self.size)})
-        used["allocates"] = self.size[used["event"]] > 0
-        chains = used.groupby([self.place[used["event"]], self.address[used["event"]]])
-        after_block = chains["allocates"].shift(1, fill_value=False)
-        follower = chains["event"].shift(-1, fill_value=NONE)
-        birth, death = (of[used["allocates"]].to_numpy() for of in (used["event"], follower))
-        return Blocks(birth, death, used["event"][~used["allocates"] & ~after_block].to_numpy())
+        event = pd.Series(np.flatnonzero(self.size))
+        chain, allocates = [self.place[event], self.address[event]], self.size[event] > 0
+        after_block = pd.Series(allocates).groupby(chain).shift(1, fill_value=False)
+        follower = event.groupby(chain).shift(-1, fill_value=NONE)
+        freed = event[~allocates & ~after_block].to_numpy()
+        return Blocks(event[allocates].to_numpy(), follower[allocates].to_numpy(), freed)
 
     def alive_at(self, moments: Int64Array) -> Int64Array:
         """The blocks that are alive after one event of each device, ascending."""
@@ -136,7 +121,8 @@ class MemoryEvents:
         """Bytes older than the trace that are still allocated after an event of a device, (d,)."""
         freed = self.blocks.older_freed
         freed = freed[freed <= moments[self.place[freed]]]
-        return self.before + sums(self.place[freed], self.size[freed], len(self.devices))
+        before = (self.level - self.size)[self.first]  # allocated when the trace begins
+        return before + grouping.sums(self.place[freed], self.size[freed], len(self.devices))
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,28 +146,17 @@ def read_memory_events(trace: Trace) -> MemoryEvents:
         rows = rows[trace.name[rows] == trace.names.index(_NAME)]
     size, address = (trace.arg(name).at(rows, _NO_NUMBER) for name in ("Bytes", "Addr"))
     usable = (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
-    unusable = int(np.count_nonzero(~usable))
     rows, size, address = rows[usable], size[usable], address[usable]
     number, kind = (trace.arg(name).at(rows) for name in ("Device Id", "Device Type"))
     number = np.where(kind == _HOST_TYPE, HOST, number)
-    first, place = number_groups([number])
-    order = by_group_and_time(place, trace.ts[rows])
+    first, place = grouping.number_groups([number])
+    order = grouping.by_group_and_time(place, trace.ts[rows])
     rows = rows[order]
-    total, reserved = (trace.arg(name).at(rows) for name in ("Total Allocated", "Total Reserved"))
-    for column in (total, reserved):
-        column[(column < 0) | (column >= _MOST_BYTES)] = NONE
-    return MemoryEvents(
-        row=rows,
-        time=trace.ts[rows],
-        thread=trace.thread[rows],
-        size=size[order],
-        address=address[order],
-        total=total,
-        reserved=reserved,
-        place=place[order],
-        devices=number[first],
-        unusable=unusable,
-    )
+    totals = (trace.arg(name).at(rows) for name in ("Total Allocated", "Total Reserved"))
+    total, reserved = (np.where((t < 0) | (t >= _MOST_BYTES), NONE, t) for t in totals)
+    of = {"row": rows, "time": trace.ts[rows], "thread": trace.thread[rows], "size": size[order]}
+    of |= {"address": address[order], "total": total, "reserved": reserved, "place": place[order]}
+    return MemoryEvents(**of, devices=number[first], unusable=int((~usable).sum()))
 
 
 _OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
@@ -205,7 +180,7 @@ class _Around(NamedTuple):
         """The nearest earlier of some events that ends no sooner, and those around it."""
         rows, parent = nested(trace, rows)
         ends = trace.end_of(rows)
-        at = last_before(trace.thread[rows], trace.ts[rows], thread, time + 1)
+        at = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, time + 1)
         climbing = np.flatnonzero(at != ROOT)
         while len(climbing := climbing[ends[at[climbing]] < time[climbing]]):
             at[climbing] = parent[at[climbing]]
@@ -239,13 +214,14 @@ def find_owners(
     kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     hosts = _Around.of(trace, trace.rows_of(*kinds), thread, time)
     is_op = trace.kind[hosts.rows] == EventKind.CPU_OP
-    named = is_op & ~_named(trace, hosts.rows, lambda name: name.startswith(_STEP))
+    named = is_op & ~trace.named(trace.name[hosts.rows], lambda name: name.startswith(_STEP))
     outer = hosts.rows_at(_outermost(hosts, named)[hosts.nearest(named)])
     thread, time = _where_forward(tree, hosts, events)
     frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    modules = frames[_named(trace, frames, lambda name: name.startswith(MODULE_PREFIX))]
-    users = frames[_named(trace, frames, _USER_FRAME.match)]
-    inner = _Around.of(trace, users, thread, time)
+    modules, inner = (
+        _Around.of(trace, frames[trace.named(trace.name[frames], test)], thread, time)
+        for test in (lambda name: name.startswith(MODULE_PREFIX), _USER_FRAME.match)
+    )
     operations = [*trace.names, NO_OPERATION]
 
     def name(rows: Int64Array) -> Int64Array:
@@ -255,15 +231,10 @@ def find_owners(
         "phase": (_phases(trace, hosts, is_op), ["", "forward", "backward", "optimizer"]),
         "operation": (name(hosts.rows_at(hosts.nearest(is_op))), operations),
         "outer_operation": (name(outer), operations),
-        "module": _module_paths(trace, _Around.of(trace, modules, thread, time)),
+        "module": _module_paths(trace, modules),
         "python_frame": (name(inner.rows_at(inner.of_moment)), [*trace.names, ""]),
     }
     return owners, np.where(outer != NONE, trace.end_of(outer), NONE)
-
-
-def _named(trace: Trace, rows: Int64Array, test: Callable[[str], object]) -> BoolArray:
-    """Which events have a name that passes a test."""
-    return trace.named(trace.name[rows], test)
 
 
 def _outermost(around: _Around, marked: BoolArray) -> Int64Array:
@@ -277,10 +248,10 @@ def _outermost(around: _Around, marked: BoolArray) -> Int64Array:
 
 def _phases(trace: Trace, hosts: _Around, is_op: BoolArray) -> Int64Array:
     """None, forward, backward or optimizer: by names, and by autograd's own mark on operations."""
-    optimizer = _named(trace, hosts.rows, _OPTIMIZER.match)
-    backward = _named(trace, hosts.rows, lambda name: name.startswith(_BACKWARD))
+    names, phase = trace.name[hosts.rows], np.zeros(len(hosts.of_moment), dtype=np.int64)
+    optimizer = trace.named(names, _OPTIMIZER.match)
+    backward = trace.named(names, lambda name: name.startswith(_BACKWARD))
     backward |= trace.arg("Fwd thread id").at(hosts.rows) > 0
-    phase: Int64Array = np.zeros(len(hosts.of_moment), dtype=np.int64)
     for number, marked in enumerate((is_op, backward & is_op, optimizer), 1):
         phase[hosts.nearest(marked) != ROOT] = number
     return phase
@@ -290,15 +261,13 @@ def _where_forward(
     tree: CallTree, hosts: _Around, events: MemoryEvents
 ) -> tuple[IntArray, Int64Array]:
     """Thread and time of each event; in the backward pass those of the forward operation."""
-    thread, time, forward_of = events.thread.copy(), events.time.copy(), tree.forward_of_backward
-    forward_of_row = np.full(len(tree.trace), NONE, dtype=np.int64)
-    forward_of_row[list(forward_of)] = list(forward_of.values())
-    forward = forward_of_row[hosts.rows]
+    of_row = np.full(len(tree.trace), NONE, dtype=np.int64)
+    of_row[[*tree.forward_of_backward]] = [*tree.forward_of_backward.values()]
+    forward = of_row[hosts.rows]
     at = hosts.nearest(forward != NONE)
-    moved = np.flatnonzero(at != ROOT)
-    made_by = forward[at[moved]]
-    thread[moved], time[moved] = tree.trace.thread[made_by], tree.trace.ts[made_by]
-    return thread, time
+    made_by, moved = np.append(forward, NONE)[at], at != ROOT
+    thread = np.where(moved, tree.trace.thread[made_by], events.thread)
+    return thread, np.where(moved, tree.trace.ts[made_by], events.time)
 
 
 def _module_paths(trace: Trace, modules: _Around) -> tuple[Int64Array, list[str]]:
@@ -306,6 +275,6 @@ def _module_paths(trace: Trace, modules: _Around) -> tuple[Int64Array, list[str]
     used, codes = np.unique(trace.name[modules.rows], return_inverse=True)
     names = [trace.names[code].removeprefix(MODULE_PREFIX) for code in used.tolist()]
     labels, codes = class_names(names, codes.astype(np.int64))
-    paths = find_paths(modules.parent, codes)
+    paths = grouping.find_paths(modules.parent, codes)
     of_moment = np.append(paths.of_node, NONE)[modules.of_moment]
     return of_moment, [*paths.texts(labels, SEPARATOR), ""]

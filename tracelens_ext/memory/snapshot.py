@@ -149,21 +149,15 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
                 where = segment.get("device", 0), block.get("address", at)
                 held.append((*where, size, frames.code(block)))
             at += block["size"]
-    used = [
-        (
-            device,
-            event.get("addr", NONE),
-            event.get("size", NONE),
-            event.get("time_us", 0),
-            NONE if event["action"] == _FREES else frames.code(event),
-            event["action"] == _FREES,
-        )
-        for device, trace in enumerate(content["device_traces"])
-        for event in trace
-        if event["action"] in {"alloc", _FREES}
-    ]
-    names = ["device", "address", "size", "time", "frame", "frees"]
-    all_events = pd.DataFrame(used, columns=names, dtype=np.int64).astype({"frees": bool})
+    used = []
+    for device, trace in enumerate(content["device_traces"]):
+        for event in trace:
+            if (action := event["action"]) in {"alloc", _FREES}:
+                told = event.get("addr", NONE), event.get("size", NONE), event.get("time_us", 0)
+                frame = NONE if action == _FREES else frames.code(event)
+                used.append((device, *told, frame, action == _FREES))
+    columns = ["device", "address", "size", "time", "frame", "frees"]
+    all_events = pd.DataFrame(used, columns=columns, dtype=np.int64).astype({"frees": bool})
     usable = all_events["size"].between(0, _MOST - 1) & (all_events["address"] >= 0)
     usable &= all_events["time"].abs() < _MOST * 2**10
     events = _with_older(all_events[usable], held, frames.names[BEFORE])
@@ -171,24 +165,14 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     start = int(time[recorded].min()) if recorded.any() else 0
     devices, place = np.unique(events["device"].to_numpy(), return_inverse=True)
     nothing = np.full(len(events), NONE, dtype=np.int64)
-    return Snapshot(
-        path,
-        MemoryEvents(
-            **dict.fromkeys(("row", "thread", "total", "reserved"), nothing),
-            time=np.where(recorded, time - start, 0),
-            size=np.where(events["frees"], -events["size"], events["size"]),
-            address=events["address"].to_numpy(),
-            place=place.reshape(-1),
-            devices=devices,
-            unusable=0,
-        ),
-        events["frame"].to_numpy(),
-        list(frames.names),
-        recorded,
-        [_segment(each) for each in segments],
-        _iterations(content.get("external_annotations") or [], start),
-        int((~usable).sum()),
-    )
+    of = dict.fromkeys(("row", "thread", "total", "reserved"), nothing)
+    of |= {"time": np.where(recorded, time - start, 0), "address": events["address"].to_numpy()}
+    of["size"] = np.where(events["frees"], -events["size"], events["size"])
+    memory = MemoryEvents(**of, place=place.reshape(-1), devices=devices, unusable=0)
+    of_segments, codes = [_segment(each) for each in segments], events["frame"].to_numpy()
+    iterations = _iterations(content.get("external_annotations") or [], start)
+    dropped, names = int((~usable).sum()), list(frames.names)
+    return Snapshot(path, memory, codes, names, recorded, of_segments, iterations, dropped)
 
 
 def _with_older(
@@ -216,8 +200,7 @@ class _Frames:
 
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
-        self._codes: dict[int, int] = {}
-        self._labels: dict[int, str] = {}
+        self._codes, self._labels = dict[int, int](), dict[int, str]()
 
     def code(self, holder: dict[str, Any]) -> int:
         """The code of the frame of a block or an event."""
@@ -268,27 +251,19 @@ def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
     events, count = snapshot.events, len(snapshot.events.devices)
     segments = pd.DataFrame(snapshot.segments, columns=[*_SEGMENT, *_SIZES])
     reserved = segments.groupby("device")["total_bytes"].sum()
-    place, recorded = events.place, snapshot.recorded
-    peaks = pd.DataFrame(
-        {
-            "device": events.devices,
-            "allocations": np.bincount(place[recorded & (events.size > 0)], minlength=count),
-            "frees": np.bincount(place[recorded & (events.size < 0)], minlength=count),
-            "peak_allocated_bytes": events.level[events.peak],
-            "peak_at_ms": events.time[events.peak] / NS_PER_MS,
-            "end_total_bytes": events.level[events.last],
-            "reserved_bytes": reserved.reindex(events.devices, fill_value=0).to_numpy(),
-        }
-    )
+    peaks = pd.DataFrame({"device": events.devices})
+    for name, those in (("allocations", events.size > 0), ("frees", events.size < 0)):
+        peaks[name] = np.bincount(events.place[snapshot.recorded & those], minlength=count)
+    peaks["peak_allocated_bytes"] = events.level[events.peak]
+    peaks["peak_at_ms"] = events.time[events.peak] / NS_PER_MS
+    peaks["end_total_bytes"] = events.level[events.last]
+    peaks["reserved_bytes"] = reserved.reindex(events.devices, fill_value=0).to_numpy()
     of_segments = segments.groupby(_SEGMENT)[_SIZES]
     table = of_segments.sum()
     table.insert(0, "segments", of_segments.size())
-    tables = {
-        "memory_peaks": peaks,
-        "memory_at_peak": _held(snapshot, events.peak),
-        "memory_at_end": _held(snapshot, events.last),
-        "memory_segments": table.reset_index(),
-    }
+    tables = {"memory_peaks": peaks, "memory_at_peak": _held(snapshot, events.peak)}
+    tables["memory_at_end"] = _held(snapshot, events.last)
+    tables["memory_segments"] = table.reset_index()
     return tables | {"findings": _findings(snapshot, tables)}
 
 

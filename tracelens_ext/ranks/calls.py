@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +30,10 @@ class GroupCalls(NamedTuple):
 def group_calls(rows: pd.DataFrame) -> GroupCalls:
     """The calls of a named process group, from the rows of `rank_calls` of all its ranks."""
     text, size = rows["Process Group Ranks"].iloc[0], rows["Group size"].iloc[0]
-    present = sorted(rows["rank"].unique().tolist())
-    members = present if size == len(present) else None  # not known
-    if re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text):
-        members = sorted({*numbers_in(text)})
+    present, told = {*rows["rank"].tolist()}, re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text)
+    members: list[int] | None = sorted({*numbers_in(text)} if told else present)
+    if not told and size != len(present):
+        members = None  # not known
     rows = prepared(rows, members)
     matched = rows[rows["recorded"]].reset_index(drop=True)
     match_group(matched)
@@ -45,10 +46,8 @@ def group_calls(rows: pd.DataFrame) -> GroupCalls:
 def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCalls:
     """The calls of the kernels of which no group is known."""
     matched = prepared(rows[rows["recorded"]].reset_index(drop=True), None)
-    matched["matched_by"], matched["kind"] = "unnamed", matched["Collective name"]
-    matched["src"] = matched["dst"] = -1
-    matched["sizes"] = 0
-    matched["like"] = matched.groupby("kernel_name", sort=False).ngroup()
+    matched = matched.assign(matched_by="unnamed", kind=matched["Collective name"])
+    matched = matched.assign(src=-1, dst=-1, sizes=0, like=pd.factorize(matched["kernel_name"])[0])
     if one_group and matched["rank"].nunique() == ranks > 1:  # by order in the iteration
         number, alike = _ordinals(matched, ranks)
         matched["no"] = np.where(alike, number, -1)
@@ -67,23 +66,18 @@ def _described(
     first = {"process_group": "Process Group Name", "description": "Process Group Description"}
     first |= {"key": "key", "shortest": "dur", "last_rank": "rank"}
     first |= {n: n for n in ("iteration", "matched_by", "dtype", "kernel_name", "src", "dst")}
-    calls = matched.groupby("no", sort=True).agg(
-        **{name: (column, "first") for name, column in first.items()},
-        collective=("kind", "max"),
-        n=("rank", "size"),
-        different=("sizes", "nunique"),
-        most_in=("In msg nelems", "max"),
-        most_out=("Out msg nelems", "max"),
-        sum=("dur", "sum"),
-    )
-    calls = calls.reset_index()
+    told = {name: (column, "first") for name, column in first.items()}
+    told |= {"collective": ("kind", "max"), "n": ("rank", "size"), "sum": ("dur", "sum")}
+    told |= {"different": ("sizes", "nunique"), "most_in": ("In msg nelems", "max")}
+    told["most_out"] = "Out msg nelems", "max"
+    calls = matched.groupby("no", sort=True).agg(**told).reset_index()
     kernel = calls["kernel_name"].map({n: simple_name(n) for n in set(calls["kernel_name"])})
     calls["collective"] = calls["collective"].where(calls["collective"] != "", kernel)
     pair, single = calls["dst"] >= 0, calls["no"] >= most
     nobody = single & (calls["matched_by"] == "unnamed")
-    ends = [f"[{min(p)}, {max(p)}]" for p in zip(calls["src"], calls["dst"], strict=True)]
-    calls["ranks"] = np.where(pair, ends, str(members) if members else "")
-    calls["ranks"] = calls["ranks"].mask(nobody, "").astype("str")
+    ends = [str(sorted(both)) for both in zip(calls["src"], calls["dst"], strict=True)]
+    ranks = pd.Series(np.where(pair, ends, str(members) if members else ""))
+    calls["ranks"] = ranks.mask(nobody, "").astype("str")
     calls["group_size"] = pd.Series(np.where(pair, 2.0, size)).mask(nobody)
     _state(calls, matched, single)
     _figures(calls)
@@ -134,7 +128,6 @@ def _figures(calls: pd.DataFrame) -> None:
     calls.loc[known & ~whole, "reason"] = "its bytes are not known"
 
 
-P2P = ("send", "recv")
 PAIR = "send/recv"
 _SAME_CLOCK_NS = 100_000  #: ends of one call differ by less, shifted ones by more
 _USUAL, _TRIED = 21, 2000  #: sure pairs that tell an offset, and calls that are tried without
@@ -147,7 +140,8 @@ def prepared(rows: pd.DataFrame, members: list[int] | None) -> pd.DataFrame:
     Adds `kind`, `like`, `sizes`, `src`, `dst` (of a pair, else -1), `no` and `matched_by`.
     """
     name = rows["Collective name"]
-    p2p, even = name.isin(P2P), ~name.str.lower().str.replace("_", "").str.contains("alltoall")
+    even = ~name.str.lower().str.replace("_", "").str.contains("alltoall")
+    p2p = name.isin(["send", "recv"])
     own = rows["rank"].astype("float64")
     src = rows["Src Rank"].where(name != "send", own).where(p2p)
     dst = rows["Dst Rank"].where(name != "recv", own).where(p2p)
@@ -197,15 +191,11 @@ def _by_seq(part: pd.DataFrame) -> tuple[Int64Array, Any] | None:
     if part["Seq"].isna().any() or not (steps.dropna() == 1).mean() >= _TRUSTED:
         return None
     slots = part.groupby("Seq", sort=True)
-    seen = slots.agg(
-        kinds=("kind", "nunique"),
-        steps=("iteration", "nunique"),
-        rows=("rank", "size"),
-        ranks=("rank", "nunique"),
-    )
-    like = (seen[["kinds", "steps"]] == 1).all(axis=None) and (seen["rows"] == seen["ranks"]).all()
-    whole = (seen["ranks"] == part["rank"].nunique()).mean()
-    good = like and whole >= _TRUSTED
+    seen = slots[["kind", "iteration", "rank"]].nunique()
+    like = (seen[["kind", "iteration"]] == 1).all(axis=None) and (
+        seen["rank"] == slots.size()
+    ).all()
+    good = like and (seen["rank"] == part["rank"].nunique()).mean() >= _TRUSTED
     return (slots.ngroup().to_numpy().astype(np.int64), "seq") if good else None
 
 
@@ -217,12 +207,10 @@ def _by_order(part: pd.DataFrame) -> tuple[Int64Array, Any]:
     if alike.all():
         return number, by
     sure = part[alike].assign(no=number[alike])[["no", "rank", "end"]]
-    following = int(number.max(initial=-1)) + 1
-    places = np.arange(len(part))
-    for _, odd in part.assign(place=places)[~alike].groupby("iteration", sort=False):
-        for slot in _aligned(odd, sure):
-            number[slot] = following
-            following += 1
+    odd = part.assign(place=np.arange(len(part)))[~alike].groupby("iteration", sort=False)
+    slots = chain.from_iterable(_aligned(each, sure) for _, each in odd)
+    for following, slot in enumerate(slots, int(number.max(initial=-1)) + 1):
+        number[slot] = following
     return number, by
 
 
@@ -237,18 +225,15 @@ def _aligned(odd: pd.DataFrame, sure: pd.DataFrame) -> list[list[int]]:
     for rank, part in ranks.items():
         both = rank in ends and first in ends
         gaps = (ends[rank] - ends[first]).dropna() if both else pd.Series(dtype="float64")
-        at = part["end"].iloc[len(part) // 2]
         if len(gaps):  # clocks drift: those of about the same time
-            near = (ends[rank].reindex(gaps.index) - at).abs()
+            near = (ends[rank].reindex(gaps.index) - part["end"].iloc[len(part) // 2]).abs()
             offset = float(gaps[near.nsmallest(_USUAL).index].median())
         else:
             offset = _densest(base, part)
-        if base["like"].tolist() == part["like"].tolist():
-            pairs = np.stack([np.arange(len(part))] * 2)
-        else:
-            pairs = _by_ends(base, part, offset)
-        places, theirs = base["place"].to_numpy(), part["place"].to_numpy()
-        for one, other in zip(places[pairs[0]].tolist(), theirs[pairs[1]].tolist(), strict=True):
+        same = base["like"].tolist() == part["like"].tolist()
+        pairs = np.stack([np.arange(len(part))] * 2) if same else _by_ends(base, part, offset)
+        paired = base["place"].iloc[pairs[0]], part["place"].iloc[pairs[1]]
+        for one, other in zip(*paired, strict=True):
             slots[one].append(other)
         # What this rank has and none before it stands where it ended.
         more = part[columns].drop(part.index[pairs[1]])
@@ -272,15 +257,15 @@ def _by_ends(base: pd.DataFrame, part: pd.DataFrame, offset: float) -> Int64Arra
     near = pd.merge_asof(mine, theirs, on="end", by="sizes", direction="nearest").dropna()
     near["away"] = (near["ended"] - near["end"]).abs()
     near = near[near["away"] < _SAME_CLOCK_NS].sort_values("away", kind="stable")
-    pairs: Int64Array = near.drop_duplicates("at_y")[["at_x", "at_y"]].to_numpy(np.int64).T
-    return pairs
+    return near.drop_duplicates("at_y")[["at_x", "at_y"]].to_numpy(np.int64).T
 
 
 def _densest(base: pd.DataFrame, part: pd.DataFrame) -> float:
     """The offset near which most gaps between the ends of equal calls lie."""
-    sizes, ends = part["sizes"].to_numpy()[:_TRIED], part["end"].to_numpy()[:_TRIED]
-    equal = base["sizes"].to_numpy()[:_TRIED, None] == sizes
-    gaps = np.sort((ends - base["end"].to_numpy()[:_TRIED, None])[equal]).astype(np.float64)
+    (mine, begun), (sizes, ends) = (
+        each[["sizes", "end"]].to_numpy()[:_TRIED].T for each in (base, part)
+    )
+    gaps = np.sort((ends - begun[:, None])[mine[:, None] == sizes]).astype(np.float64)
     if not len(gaps):
         return 0.0
     reach = np.searchsorted(gaps, gaps + _SAME_CLOCK_NS, side="right")

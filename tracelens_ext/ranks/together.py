@@ -52,23 +52,16 @@ def job_tables(
     kernels["start"] -= kernels["rank"].map(offset)
     kernels["end"] -= kernels["rank"].map(offset)
     stuck["launch"] += stuck["base"] - stuck["rank"].map(offset)
-    ends = kernels.groupby("call").agg(start=("start", "max"), end=("end", "max"))
-    calls = calls.join(ends, on="call")
+    calls = calls.join(kernels.groupby("call")[["start", "end"]].max(), on="call")
     calls["span"] = _span(calls, kernels, ranks_per_node)
     places = _places(calls, abouts)
     job = Job(calls, kernels, stuck, origins, iterations, places, world, failed)
-    verdicts = find_verdicts(job)
+    tables = {"verdicts": find_verdicts(job), "wait_origins": origins, "clocks": clocks}
     sync = _in_us(calls.sort_values(["start", "call"], kind="stable", ignore_index=True))
     names = {"algorithm": "algorithm_bandwidth_gb_s", "bus": "bus_bandwidth_gb_s"}
     sync = sync.rename(columns=names)[_SYNC].astype({"group_size": "Int64", "bytes": "Int64"})
-    return {
-        "verdicts": verdicts,
-        "collective_sync": sync,
-        "collective_waits": waits[[*_WAITS, "caused_by_rank"]],
-        "wait_origins": origins,
-        "collective_groups": _groups(calls),
-        "clocks": clocks,
-    }
+    tables |= {"collective_sync": sync, "collective_waits": waits[[*_WAITS, "caused_by_rank"]]}
+    return tables | {"collective_groups": _groups(calls)}
 
 
 def _in_us(frame: pd.DataFrame) -> pd.DataFrame:
@@ -80,15 +73,14 @@ def _numbered(groups: Sequence[GroupCalls]) -> tuple[pd.DataFrame, pd.DataFrame,
     """The calls, kernels and stuck launches of all groups, with numbers of calls and of sets."""
     parts = zip(*((of.calls, of.kernels[_NEEDED], of.stuck) for of in groups), strict=True)
     joined = (pd.concat(each, keys=range(len(groups)), names=["group"]) for each in parts)
-    frames = [each.reset_index("group").reset_index(drop=True) for each in joined]
-    frames[0]["call"] = frames[0].index
-    frames[1] = frames[1].merge(frames[0][["group", "no", "call"]], "left", ["group", "no"])
-    for frame in frames:
-        pair = (frame["src"].astype("int64") + 1) * 2**21 + frame["dst"].astype("int64") + 1
-        frame["set"] = frame["group"].astype("int64") * 2**42 + pair
-    elements = frames[1][["In msg nelems", "Out msg nelems"]].max(axis=1)
-    found = frames[1].rename(columns={"Process Group Name": "process_group"})
-    return frames[0], found.assign(elements=elements), frames[2]
+    calls, kernels, stuck = (each.reset_index("group").reset_index(drop=True) for each in joined)
+    calls["call"] = calls.index
+    kernels = kernels.merge(calls[["group", "no", "call"]], "left", ["group", "no"])
+    kernels["elements"] = kernels[["In msg nelems", "Out msg nelems"]].max(axis=1)
+    for frame in (calls, kernels, stuck):
+        group, src, dst = (frame[name].astype("int64") for name in ("group", "src", "dst"))
+        frame["set"] = group * 2**42 + (src + 1) * 2**21 + dst + 1
+    return calls, kernels.rename(columns={"Process Group Name": "process_group"}), stuck
 
 
 def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None) -> pd.Series:
@@ -96,12 +88,11 @@ def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None
     device = kernels.groupby("rank")["device"].first()
     count = ranks_per_node or int(device.max()) + 1
     if not ranks_per_node and (count < 2 or (device.index % count != device).any()):
-        count = 0
-    spans = {}
-    for text in calls["ranks"].unique():
-        nodes = {rank // max(count, 1) for rank in numbers_in(text)}
-        spans[text] = ("across" if len(nodes) > 1 else "node") if count and nodes else ""
-    return calls["ranks"].map(spans)
+        return pd.Series("", calls.index, "str")
+    texts = calls["ranks"].unique()
+    nodes = [len({rank // count for rank in numbers_in(text)}) for text in texts]
+    words = [("", "node", "across")[min(number, 2)] for number in nodes]
+    return calls["ranks"].map(dict(zip(texts, words, strict=True)))
 
 
 def _places(calls: pd.DataFrame, abouts: Sequence[Mapping[str, Any]]) -> dict[int, object]:
@@ -110,12 +101,12 @@ def _places(calls: pd.DataFrame, abouts: Sequence[Mapping[str, Any]]) -> dict[in
     unnamed = bool((calls["matched_by"] == "unnamed").any())
     places: dict[int, object] = {}
     for about in abouts:
-        found = [
+        found = sorted(
             (index, size)
-            for key, (index, size, whole) in sorted(about["positions"].items())
+            for key, (index, size, whole) in about["positions"].items()
             if key in piped or (unnamed and key not in named and not whole)
-        ]
-        places |= dict.fromkeys(about["ranks"], sorted(found))
+        )
+        places |= dict.fromkeys(about["ranks"], found)
     return places
 
 
@@ -124,11 +115,11 @@ def _groups(calls: pd.DataFrame) -> pd.DataFrame:
     grouped = known.groupby(["key", "collective"], sort=True)
     frame = grouped.agg(process_group=("process_group", "first"), calls=("call", "size"))
     transfer, wait = (grouped[name].sum() / NS_PER_MS for name in ("in_sync", "wait"))
-    cases = [transfer >= 2 * wait, wait >= 2 * transfer]
-    bound = np.select(cases, ["transfer", "wait"], "mixed")
+    bound = np.select([transfer >= 2 * wait, wait >= 2 * transfer], ["transfer", "wait"], "mixed")
     frame = frame.assign(transfer_ms=transfer, wait_ms=wait, bound=pd.array(bound, dtype="str"))
-    frame = frame.reset_index()
-    return frame[["process_group", "collective", "calls", "transfer_ms", "wait_ms", "bound"]]
+    frame = frame.reset_index("collective").reset_index(drop=True)
+    frame.insert(0, "process_group", frame.pop("process_group"))
+    return frame
 
 
 #: Standard deviations that an error stands for, and what no error is below, ns.
@@ -152,16 +143,20 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
     pairs = np.unique(np.stack((of_set, place)), axis=1)
     members = np.split(pairs[1], np.flatnonzero(np.diff(pairs[0])) + 1)
     weight = np.bincount(of_set[np.unique(call, return_index=True)[1]]).astype(np.float64)
-    component = _components(members, len(ranks))
+    component, before = np.arange(len(ranks)), np.full(len(ranks), NONE)
+    while (component != before).any():  # the lowest of the ranks that each is joined with
+        before = component.copy()
+        for of in members:
+            component[of] = component[of].min(initial=len(ranks))
     offset, error = np.zeros(len(ranks)), np.full(len(ranks), _LEAST)
-    of_component = component[[those[0] for those in members if len(those)]]
     for number in np.unique(component[place]).tolist():
         those, mine = np.flatnonzero(component == number), component[place] == number
         matrix = np.full((len(those), len(those)), 1.0 / len(those))
-        for of in np.flatnonzero(of_component == number).tolist():
-            at = np.searchsorted(those, members[of])
-            matrix[np.ix_(at, at)] -= weight[of] / len(at)
-            matrix[at, at] += weight[of]
+        for of, calls in zip(members, weight.tolist(), strict=True):
+            if component[of[0]] == number:
+                at = np.searchsorted(those, of)
+                matrix[np.ix_(at, at)] -= calls / len(at)
+                matrix[at, at] += calls
         inverse = np.linalg.inv(matrix)
         offset[those] = inverse @ pull[those]
         offset[those] -= offset[those[0]]
@@ -175,16 +170,6 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
     found = {"rank": ranks, "offset_us": offset / NS_PER_US, "error_us": error / NS_PER_US}
     calls = np.bincount(place, minlength=len(ranks))
     return pd.DataFrame(found | {"component": component, "calls": calls})
-
-
-def _components(members: list[Int64Array], ranks: int) -> Int64Array:
-    """The lowest of the ranks that each is joined with, as places."""
-    label, before = np.arange(ranks), np.full(ranks, NONE)
-    while (label != before).any():
-        before = label.copy()
-        for those in members:
-            label[those] = label[those].min(initial=ranks)
-    return label
 
 
 _CAUSES = (*OWN, "slow_transfer", "before_recording", "small", "wait")
@@ -232,10 +217,8 @@ class _Timelines:
         self.wait = kernels["wait"].to_numpy(np.float64)
         self.start = start - start.min(initial=0)
         end = self.start + dur
-        begun, ended = (
-            kernels[[f"{name}_{at}" for name in OWN]].to_numpy(np.float64)
-            for at in ("start", "end")
-        )
+        columns = ([f"{name}_{at}" for name in OWN] for at in ("start", "end"))
+        begun, ended = (kernels[names].to_numpy(np.float64) for names in columns)
         exposed = np.maximum(dur - (ended - begun)[:, 0], 0.0)
         waited = exposed * np.nan_to_num(self.wait) / np.maximum(dur, 1)
         self.parts = np.stack((exposed - waited, waited), axis=1)  # transfers, and waits
@@ -250,8 +233,7 @@ class _Timelines:
         self._begun = np.column_stack((begun, sums[self.until]))
         self._ended = np.column_stack((ended, sums[self.after]))
         self._ids = pd.Index(self.call * (2**32) + self.rank)
-        columns = {"set": kernels["set"], "rank": self.rank, "end": end, "row": kernels.index}
-        whole = pd.DataFrame(columns)[~np.isnan(self.wait)]
+        whole = kernels[["set", "rank"]].assign(end=end, row=kernels.index)[~np.isnan(self.wait)]
         #: kernels of calls that all ranks of the set have
         self._whole = whole.sort_values("end", kind="stable")
 
@@ -264,12 +246,10 @@ class _Timelines:
         """The last call before that the waiting and the last rank share: its kernel on each."""
         sets = self._whole[["set", "rank"]].drop_duplicates()
         columns = {"rank": self.rank[late], "other": self.rank[waiting], "start": self.start[late]}
-        need = pd.DataFrame(columns).rename_axis("need").reset_index()
-        need = need.merge(sets, on="rank")
+        need = pd.DataFrame(columns).rename_axis("need").reset_index().merge(sets, on="rank")
         need = need.merge(sets.rename(columns={"rank": "other"}), on=["set", "other"])
-        need = need.sort_values("start", kind="stable")
-        by = ["set", "rank"]
-        found = pd.merge_asof(need, self._whole, left_on="start", right_on="end", by=by).dropna()
+        on: dict[str, Any] = {"left_on": "start", "right_on": "end", "by": ["set", "rank"]}
+        found = pd.merge_asof(need.sort_values("start", kind="stable"), self._whole, **on).dropna()
         found = found.sort_values("end", kind="stable").drop_duplicates("need", keep="last")
         theirs = np.full(len(waiting), NONE, dtype=np.int64)
         theirs[found["need"]] = found["row"]
@@ -334,6 +314,5 @@ def _with_causes(kernels: pd.DataFrame, edges: pd.DataFrame) -> pd.DataFrame:
     cause = best["cause"].map(dict(enumerate(_CAUSES)))
     target = best["target"].fillna(NONE).astype("int64")
     call = pd.Series(kernels["call"].to_numpy()[target]).astype("Int64").mask(target == NONE)
-    return kernels.assign(
-        cause=cause.astype("str"), caused_by_call=call, caused_by_rank=best["rank"]
-    )
+    kernels = kernels.assign(cause=cause.astype("str"), caused_by_call=call)
+    return kernels.assign(caused_by_rank=best["rank"])

@@ -34,7 +34,7 @@ _LISTS = (
     "roofline.tables:PHASES",
     "serving.phases",
     "modules.modules",
-    "memory.tables",
+    "memory.usage",
     "kernels.tables:UNLINKED_KERNELS",
     "gaps.tables",
     "timeline.timeline:COUNTERS",
