@@ -18,14 +18,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import read_memory_events
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.timeline.timeline import copies, queue_levels
-from tracelens_ext.trace import (
-    GPU_KINDS,
-    NONE,
-    NS_PER_US,
-    Float64Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Float64Array, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 
 
@@ -160,11 +153,7 @@ _GIB = 2**30
 
 
 def counter_events(
-    work: GpuWork,
-    gpu: OfGpus,
-    ours: int,
-    shift: int,
-    window: tuple[int, int],
+    work: GpuWork, gpu: OfGpus, ours: int, shift: int, window: tuple[int, int]
 ) -> Iterator[str]:
     """The counters of a trace, as JSON texts.
 

@@ -251,10 +251,10 @@ class TableReader:
         numbers = ("node_id", "logical_node_id", "cu_count", "wave_front_size")
         texts = zip(*map(piece.__getitem__, ("agent_type", "name", "product_name")), strict=True)
         told = zip(*(piece.whole(title).tolist() for title in numbers), texts, strict=True)
-        for node, visible, units, warp, (kind, *names) in sorted(told, key=itemgetter(0)):
+        for node, visible, units, warp, (kind, name, product) in sorted(told, key=itemgetter(0)):
             if kind.strip() == "GPU":
                 ordinal = self._gpus.setdefault(node, len(self._gpus))
-                gpu = rocprof.Agent(rocprof.Handle(), 2, 0, *names, units, warp)
+                gpu = rocprof.Agent(rocprof.Handle(), 2, 0, name, product, units, warp)
                 self._visible[visible] = self._records.device(None, ordinal, gpu)
 
     def _device(self, text: str) -> int:

@@ -205,7 +205,7 @@ def _at(items: Message, number: int) -> Message | None:
 _NAMES: Final = dict(
     enumerate(
         ["pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"], start=1
-    ),
+    )
 ) | {
     **dict(zip((15, 16, 18, 19, 20), ["c64", "bf16", "c128", "f8e5m2", "f8e4m3fn"], strict=True)),
     **dict(zip((21, 22, 26, 27, 30, 31), ["s4", "u4", "s2", "u2", "s1", "u1"], strict=True)),

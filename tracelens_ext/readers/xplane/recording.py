@@ -17,13 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import (
-    Interner,
-    Labels,
-    TraceBuilder,
-    distinct_rows,
-    looked_up,
-)
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, distinct_rows, looked_up
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.readers.xplane.hlo import Arguments
 from tracelens_ext.trace import (
