@@ -9,19 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.class_statistics import statistics
 from tracelens_ext.class_statistics.configuration import InputSpec
-from tracelens_ext.class_statistics.statistics import (
-    Classifier,
-    ClassStatistics,
-    RangeTotal,
-    Total,
-    compute,
-    kernel_totals,
-    memory_totals,
-    no_such_range,
-    range_total,
-)
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.places import DOMAIN
 from tracelens_ext.settings import ReadingOptions
@@ -36,10 +27,10 @@ from tracelens_ext.work.grouping import (
 
 def statistics_of(
     spec: InputSpec,
-    classifier: Classifier,
+    classifier: statistics.Classifier,
     read: Callable[[Path, ReadingOptions], Trace],
     reading: ReadingOptions,
-) -> ClassStatistics:
+) -> statistics.ClassStatistics:
     """Compute the statistics of an input."""
     if spec.missing:
         raise ConfigurationError(spec.missing)
@@ -52,19 +43,19 @@ def statistics_of(
     elif spec.kernels is not None:
         tag = spec.iteration_range
         totals = EventTotals(
-            kernel_totals(spec.kernels, reading),
-            memory_totals(spec.mem, spec.mem_size, reading) if spec.mem else None,
-            range_total(spec.nvtx, tag, reading) if spec.nvtx and tag else None,
+            statistics.kernel_totals(spec.kernels, reading),
+            statistics.memory_totals(spec.mem, spec.mem_size, reading) if spec.mem else None,
+            statistics.range_total(spec.nvtx, tag, reading) if spec.nvtx and tag else None,
         )
     else:
         raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
     iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
     tables, notes = (totals.kernels, totals.memory, totals.ranges), (*spec.remarks, *totals.notes)
-    return compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
+    return statistics.compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
 
 
-def _iterations(title: str, ranges: RangeTotal | None, gpus: int) -> int:
+def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> int:
     """How many iterations the ranges make."""
     if ranges is None:
         raise UsageError(
@@ -88,9 +79,9 @@ _RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 class EventTotals:
     """What the statistics start from."""
 
-    kernels: list[Total]  #: by name, longest first
-    memory: list[Total] | None  #: by kind, longest first; None when not asked for
-    ranges: RangeTotal | None  #: of the tag that was asked for
+    kernels: list[statistics.Total]  #: by name, longest first
+    memory: list[statistics.Total] | None  #: by kind, longest first; None when not asked for
+    ranges: statistics.RangeTotal | None  #: of the tag that was asked for
     gpus: int = 1  #: devices that kernels ran on, at least 1
     notes: tuple[str, ...] = ()  #: what the user should know about the trace, a sentence each
 
@@ -108,12 +99,12 @@ def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None)
     )
 
 
-def _totals(trace: Trace, rows: Int64Array) -> list[Total]:
+def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
     groups = group_durations([trace.name[rows]], trace.dur[rows])
     columns = (groups.keys[0], groups.total, groups.count)
     sizes = _sizes(trace, rows)
     return [
-        Total(trace.names[name], time, count, sizes.get(name))
+        statistics.Total(trace.names[name], time, count, sizes.get(name))
         for name, time, count in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
@@ -128,7 +119,7 @@ def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
     return dict(zip(names.tolist(), sums.tolist(), strict=True))
 
 
-def _ranges(trace: Trace, tag: str) -> RangeTotal:
+def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
     path = trace.provenance.path
     chosen = _called(trace, tag)
     if not len(chosen):  # those there are, with their domains where these are not the default
@@ -136,14 +127,15 @@ def _ranges(trace: Trace, tag: str) -> RangeTotal:
         pairs = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
         prefixes = _domains(trace) | {NONE: ""}
         names = {prefixes[domain] + trace.names[name] for domain, name in pairs.tolist()}
-        raise no_such_range(path, tag, names)
+        raise statistics.no_such_range(path, tag, names)
     projected = project_ranges(trace, link(trace), chosen)
     if not len(projected):
         raise UsageError(
             f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
             " around the launches"
         )
-    return RangeTotal(tag, sum(projected.duration.tolist()), len(projected))
+    durations = projected["end"] - projected["start"]
+    return statistics.RangeTotal(tag, sum(durations.tolist()), len(durations))
 
 
 def _called(trace: Trace, tag: str) -> Int64Array:
@@ -171,30 +163,13 @@ def _domains(trace: Trace) -> dict[int, str]:
     return {NONE: ":"} | {code: f"{json.loads(texts[code])}:" for code in codes if code != NONE}
 
 
-@dataclass(frozen=True)
-class ProjectedRanges:
-    """Projections of ranges, k of them, by device, then in the order of the ranges; all (k,)."""
-
-    row: Int64Array  #: the range, a row of the trace
-    device: Int64Array  #: the device
-    start: Int64Array  #: start of the first GPU event, ns since the trace's first event
-    end: Int64Array  #: end of the last GPU event, likewise
-    count: Int64Array  #: GPU events launched inside
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    @property
-    def duration(self) -> Int64Array:
-        """From the first start to the last end, ns, (k,)."""
-        return self.end - self.start
-
-
-def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> ProjectedRanges:
+def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> pd.DataFrame:
     """Project ranges onto the devices that they started work on.
 
     As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
     the call that launched it is, on the range's own thread: from the first to the last of these.
+    By device, then in the order of the ranges: `row`, the range; `device`; `start` of the first GPU
+    event and `end` of the last, ns since the trace's first event; `count` of GPU events inside.
     """
     linked = np.flatnonzero(launch_of_gpu != NONE)
     launch = launch_of_gpu[linked]
@@ -207,11 +182,13 @@ def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) ->
     own_lane = number * len(trace.threads) + trace.thread[rows]
     times = (trace.ts[rows], trace.end_of(rows))
     first, last = (items_before(lane, moment, own_lane, time) for time in times)
+    found = pd.DataFrame({"row": rows, "device": devices[number], "count": last - first})
     some = last > first
     first, last = first[some], last[some]
-    start = _reduced(np.minimum, trace.ts[gpu], first, last)
-    end = _reduced(np.maximum, trace.end_of(gpu), first, last)
-    return ProjectedRanges(rows[some], devices[number[some]], start, end, last - first)
+    return found[some].assign(
+        start=_reduced(np.minimum, trace.ts[gpu], first, last),
+        end=_reduced(np.maximum, trace.end_of(gpu), first, last),
+    )
 
 
 def _reduced(

@@ -121,9 +121,9 @@ def _totals(table: Table, name_column: str, count_column: str) -> Totals:
         for name, time, count in zip(piece.texts(name_column), times, counts, strict=True):
             time_before, count_before = sums.get(name, (0, 0))
             sums[name] = time_before + time, count_before + count
-        shares = piece.columns.get("time", [None] * len(times))
         unfinished = piece.unfinished
-        longest = max(longest, *zip(times, shares, strict=True), key=lambda row: row[0])
+        shares = zip(times, piece.columns["time"], strict=True)
+        longest = max(longest, *shares, key=lambda row: row[0])
     totals = Totals(Total(name, time, count) for name, (time, count) in sums.items())
     totals.doubt = _missing_rows(table.source, *longest, sum(time for time, _ in sums.values()))
     if unfinished and not totals.doubt:

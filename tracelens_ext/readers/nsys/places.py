@@ -80,11 +80,10 @@ class Places:
         return self._processes[number]
 
     def _stream(self, global_pid: int, device: int, stream: int) -> int:
-        process: int | str = UNKNOWN
+        known = [*self._processes.values()]
+        process = known[0] if len(known) == 1 else UNKNOWN
         if global_pid != MISSING:
             process = self._process(global_pid >> PROCESS_SHIFT)
-        elif len(self._processes) == 1:
-            (process,) = self._processes.values()
         return self._threads[process, f"GPU {device} stream {stream}"]
 
     def _device(self, global_pid: int, ordinal: int) -> int:
@@ -92,9 +91,9 @@ class Places:
             return max(ordinal, -1)
         return ordinal + self._machines[global_pid >> _MACHINE_SHIFT] * DEVICES_A_MACHINE
 
-    def name(self, labels: Labels) -> None:
-        """Give the processes and threads of events the names that the export has for them."""
-        names = self._database.words("PROCESSES", "name")
+    def labels(self) -> Labels:
+        """The names that the export has for the processes and threads of events."""
+        labels, names = Labels(), self._database.words("PROCESSES", "name")
         for global_pid, name in zip(self._first("PROCESSES", "globalPid"), names, strict=True):
             process = self._processes.get(global_pid >> PROCESS_SHIFT)
             if process is not None and name:
@@ -106,6 +105,7 @@ class Places:
             for global_tid, text in zip(chunk["globalTid"][order].tolist(), texts, strict=True):
                 if text:
                     labels.threads.setdefault(self._thread_ids[global_tid], text)
+        return labels
 
     def devices(self) -> tuple[Device, ...]:
         """The GPUs that the export describes."""
@@ -134,7 +134,7 @@ def _scaled(value: int, least: int) -> int:
     return value * 1000 if 0 < value < least else value
 
 
-_API_VERSION = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,6})?(?:_pt[sd][sz])?")
+_API_VERSION = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,6})?(?:_pt[sd][sz])?\Z")
 _EMITTED = re.compile(
     rb", (?:seq = ([0-9]{1,18})(?:, op_id = ([0-9]{1,18}))?|op_id = ([0-9]{1,18}))"
     rb"(?:, sizes = (\[[0-9\[\], -]*\]))?(?:, input_op_ids = .*)?\Z",
@@ -160,8 +160,7 @@ def memcpy_name(copy_kind: int, label: str | None = None) -> str:
 
 def api_name(name: str) -> str:
     """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; not `…_v2`."""
-    found = re.search(rf"{_API_VERSION.pattern}\Z", name)
-    return name[: found.start()] or name if found else name
+    return _API_VERSION.sub("", name, count=1) or name
 
 
 def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
