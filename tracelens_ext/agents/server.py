@@ -55,7 +55,7 @@ class Questions:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
-        self._read: dict[tuple[Path, int, int], TreePerfAnalyzer] = {}
+        self._read = functools.lru_cache(_MOST_TRACES)(self._opened)
 
     def open_trace(self, path: str) -> Answer:
         """Read a trace: facts, what limits it, and which tables it has. Ask this first.
@@ -238,19 +238,13 @@ class Questions:
 
     def _analyzer(self, path: str) -> TreePerfAnalyzer:
         """A trace, read once for as long as its file stays as it is."""
-        found = self._find(path)
-        state = found.stat()
-        key = (found, state.st_mtime_ns, state.st_size)
-        if (analyzer := self._read.pop(key, None)) is None:
-            # Reports of Nsight Systems would have to be converted, which writes.
-            analyzer = TreePerfAnalyzer(
-                found,
-                use_kernel_name_categories=True,
-                cache=False,
-                reading=ReadingOptions(folders=self._folders, nsys="(not here)"),
-            )
-        self._read = dict([*list(self._read.items())[1 - _MOST_TRACES :], (key, analyzer)])
-        return analyzer
+        state = (found := self._find(path)).stat()
+        return self._read(found, state.st_mtime_ns, state.st_size)
+
+    def _opened(self, path: Path, *_: int) -> TreePerfAnalyzer:
+        # Reports of Nsight Systems would have to be converted, which writes.
+        reading = ReadingOptions(folders=self._folders, nsys="(not here)")
+        return TreePerfAnalyzer(path, use_kernel_name_categories=True, cache=False, reading=reading)
 
 
 def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -261,8 +255,7 @@ def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[st
 
 
 def _rows(frame: pd.DataFrame) -> list[Answer]:
-    headers = plain_headers(frame)
-    columns = [plain_column(frame.iloc[:, at]) for at in range(len(headers))]
+    headers, columns = plain_headers(frame), (plain_column(each) for _, each in frame.items())
     return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

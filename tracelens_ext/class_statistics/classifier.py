@@ -111,8 +111,7 @@ class StatisticClassifier:
         if nvtxes is not None and nvtx_iter_name is None:
             raise UsageError("an NVTX table needs nvtx_iter_name, the name of the iterations")
         if not with_header:
-            unit = _UNITS.get(time_scale_to_ms)
-            if unit is None:
+            if (unit := _UNITS.get(time_scale_to_ms)) is None:
                 raise UsageError(f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for ns")
             time, instances = f"Total Time ({unit})", kernel_instance_idx
             places = {kernel_total_time_idx: time, instances: "Instances", kernel_name_idx: "Name"}
@@ -155,27 +154,20 @@ class StatisticReport:
 
         def numbers(line: Line) -> list[float]:
             time = line.time_ns / _NS_PER_MS
-            per_iteration = [time / statistics.divisor, line.per_iteration]
-            return [*per_iteration, time, line.instances]
+            return [time / statistics.divisor, line.per_iteration, time, line.instances]
 
         def table(lines: Sequence[Line]) -> dict[str, list[float]]:
             return {line.name: numbers(line) for line in lines}
 
         ranges, memory = statistics.ranges, statistics.memory
         self.kernel_statistic_table = table(statistics.kernels)
-        (
-            self.kernel_total_time_per_iter,
-            self.kernel_total_instancess_per_iter,
-            self.kernel_total_time,
-            self.kernel_total_instances,
-        ) = numbers(statistics.kernel_total)
+        total = numbers(statistics.kernel_total)
+        self.kernel_total_time_per_iter, self.kernel_total_instancess_per_iter = total[:2]
+        self.kernel_total_time, self.kernel_total_instances = total[2:]
         self.nccl_statistic_table = table(statistics.nccl)
-        (
-            self.nccl_total_time_per_iter,
-            self.nccl_total_kernels_per_iter,
-            self.nccl_total_time,
-            self.nccl_total_kernels,
-        ) = numbers(statistics.nccl_total)
+        total = numbers(statistics.nccl_total)
+        self.nccl_total_time_per_iter, self.nccl_total_kernels_per_iter = total[:2]
+        self.nccl_total_time, self.nccl_total_kernels = total[2:]
         self.nvtx_avg_range_time = float(statistics.range_average_ns) / _NS_PER_MS
         self.nvtx_total_range_time = ranges.time_ns / _NS_PER_MS if ranges else 0.0
         self.nvtx_range_count = ranges.count if ranges else 0
@@ -210,8 +202,9 @@ def _with_titles(
         with Path(table).open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.reader(file))
     else:
-        itertuples: Any = getattr(table, "itertuples", None)
-        given: Any = itertuples(index=False, name=None) if itertuples else table
+        given: Any = table
+        if isinstance(table, pd.DataFrame):
+            given = table.itertuples(index=False, name=None)
         rows = [list(row) for row in given]
     width, free = max(map(len, rows), default=0), iter(more)
     titles = [places[at] if at in places else next(free, f"column {at}") for at in range(width)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 
 from tracelens_ext.class_statistics.statistics import ClassStatistics, Line, RangeTotal
@@ -18,12 +19,8 @@ _NS_PER_MS = 10**6
 _CLASS_WIDTH, _MEMORY_WIDTH = 15, 21
 #: Title and the width of the column that it begins; numbers end where their titles do.
 _COLUMNS = (
-    ("TimePerIter(ms)", 17),
-    ("InstancePerIter", 17),
-    ("TimePerIter(%)", 17),
-    ("TotalTime(ms)", 17),
-    ("TotalInstance", 15),
-    ("TotalTime(%)", 15),
+    *(("TimePerIter(ms)", 17), ("InstancePerIter", 17), ("TimePerIter(%)", 17)),
+    *(("TotalTime(ms)", 17), ("TotalInstance", 15), ("TotalTime(%)", 15)),
 )
 _PERCENT = "(%)"
 _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
@@ -47,9 +44,7 @@ def text(statistics: ClassStatistics, title: str | None) -> str:
 
 def fixed(value: Fraction, decimals: int) -> str:
     """A number with so many decimals, rounded exactly, halves to even."""
-    scaled = round(abs(value) * 10**decimals)
-    whole, part = divmod(scaled, 10**decimals)
-    return f"{'-' if value < 0 and scaled else ''}{whole}.{part:0{decimals}d}"
+    return f"{Decimal(f'{round(value * 10**decimals)}e-{decimals}'):f}"
 
 
 def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
@@ -57,16 +52,16 @@ def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
     return 100 * Fraction(part) / whole if whole else Fraction(0)
 
 
-def _milliseconds(ns: Fraction | int, decimals: int) -> str:
+def _milliseconds(ns: Fraction | int, decimals: int = 3) -> str:
     return fixed(Fraction(ns) / _NS_PER_MS, decimals)
 
 
 def _head(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
     per_iteration = Fraction(total.time_ns, statistics.divisor)
     return [
-        f"{what} time per iteration: {_milliseconds(per_iteration, 3)} (ms)",
+        f"{what} time per iteration: {_milliseconds(per_iteration)} (ms)",
         f"{what} instances per iteration: {total.per_iteration}",
-        f"{what} total time: {_milliseconds(total.time_ns, 3)} (ms)",
+        f"{what} total time: {_milliseconds(total.time_ns)} (ms)",
         f"{what} total instances: {total.instances}",
         f"{what} Statistic:",
     ]
@@ -94,23 +89,20 @@ def _table(
 
 
 def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
-    average, total = statistics.range_average_ns, ranges.time_ns
+    average, total = statistics.range_average_ns, Fraction(ranges.time_ns)
     lines = [
         f"NVTX range count: {ranges.count}",
-        f"NVTX average range time: {_milliseconds(average, 3)} (ms)",
-        f"NVTX total range time: {_milliseconds(total, 3)} (ms)",
-        "",
+        f"NVTX average range time: {_milliseconds(average)} (ms)",
+        f"NVTX total range time: {_milliseconds(total)} (ms)\n",
     ]
-    for what, part, whole in (
-        ("time per range", statistics.exposed_ns, average),
-        ("total time", statistics.exposed_total_ns, total),
-    ):
-        lines.append(f"{_ESTIMATED} {what}: {_milliseconds(part, 3)} (ms)")
+    parts = {"time per range": statistics.exposed_ns, "total time": statistics.exposed_total_ns}
+    for (what, part), whole in zip(parts.items(), (average, total), strict=True):
+        lines.append(f"{_ESTIMATED} {what}: {_milliseconds(part)} (ms)")
         lines.append(f"{_ESTIMATED} {what}: {fixed(percentage(part, whole), 2)} (%)")
     return lines
 
 
-TITLE = "GPU time by kernel class"
+_OF_KERNEL = ("title", "kernel_name", "class", "total_time_ms", "count")
 DESCRIPTIONS = {
     "inputs": "Kernel and NCCL time of each input, NVTX ranges, and what kernels do not fill",
     "kernel_classes": "Kernel time by class, without NCCL",
@@ -123,7 +115,7 @@ DESCRIPTIONS = {
 def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
     """The statistics of some inputs, each with its title; and why others are left out."""
     return Report(
-        title=TITLE,
+        title="GPU time by kernel class",
         sheets=tables(statistics),
         facts=[("Inputs", ", ".join(title for title, _ in statistics))],
         notes=[
@@ -136,7 +128,7 @@ def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
 
 def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
     """The statistics of some inputs by table, each with the column `title`; times in ms."""
-    sheets: dict[str, list[Record]] = {"inputs": []}
+    sheets: dict[str, list[Record]] = {name: [] for name in DESCRIPTIONS}
     for title, each in statistics:
         sheets["inputs"].append({"title": title} | _input(each))
         for table, name, lines in (
@@ -144,19 +136,11 @@ def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
             ("nccl", "collective", each.nccl),
             ("memory_operations", "operation", each.memory or ()),
         ):
-            records = [{"title": title} | _line(each, line, name) for line in lines]
-            sheets.setdefault(table, []).extend(records)
-    sheets["kernels"] = [
-        {
-            "title": title,
-            "kernel_name": kernel.name,
-            "class": name,
-            "total_time_ms": _ms(kernel.time_ns),
-            "count": kernel.instances,
-        }
-        for title, each in statistics
-        for name, kernel in each.kernel_classes
-    ]
+            sheets[table] += ({"title": title} | _line(each, line, name) for line in lines)
+        sheets["kernels"] += (
+            dict(zip(_OF_KERNEL, (title, k.name, name, _ms(k.time_ns), k.instances), strict=True))
+            for name, k in each.kernel_classes
+        )
     return {
         table: pd.DataFrame(
             [{k: encodable(v) if isinstance(v, str) else v for k, v in r.items()} for r in records]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import compress
@@ -67,14 +67,13 @@ def memory_totals(
     totals = _totals(table, "operation", "count")
     if sizes is None:
         return totals
-    moved: Counter[str] = Counter()
     table = open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes", reading=reading)
+    by_name = {total.name: total for total in totals}
     for piece in table.pieces:
         given = piece.required("total", piece.sizes("total"))
         for name, size in zip(piece.texts("operation"), given, strict=True):
-            moved[name] += size
-    for total in totals:
-        total.size_bytes = moved.get(total.name)
+            if total := by_name.get(name):
+                total.size_bytes = (total.size_bytes or 0) + size
     return totals
 
 
@@ -112,32 +111,30 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
 
 def _totals(table: Table, name_column: str, count_column: str) -> Totals:
     """Totals by name, in the order of the table; rows of one name are taken together."""
-    sums: dict[str, tuple[int, int]] = {}
+    totals: dict[str, Total] = {}
     longest: tuple[int, object] = (0, None)
     unfinished = False
     for piece in table.pieces:
         times = piece.required("totaltime", piece.nanoseconds("totaltime"))
         counts = piece.required(count_column, piece.whole(count_column))
         for name, time, count in zip(piece.texts(name_column), times, counts, strict=True):
-            time_before, count_before = sums.get(name, (0, 0))
-            sums[name] = time_before + time, count_before + count
+            total = totals.setdefault(name, Total(name, 0, 0))
+            total.time_ns, total.instances = total.time_ns + time, total.instances + count
         unfinished = piece.unfinished
         shares = zip(times, piece.columns["time"], strict=True)
         longest = max(longest, *shares, key=lambda row: row[0])
-    totals = Totals(Total(name, time, count) for name, (time, count) in sums.items())
-    totals.doubt = _missing_rows(table.source, *longest, sum(time for time, _ in sums.values()))
-    if unfinished and not totals.doubt:
-        totals.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
-    return totals
+    result = Totals(totals.values())
+    result.doubt = _missing_rows(table.source, *longest, sum(each.time_ns for each in result))
+    if unfinished and not result.doubt:
+        result.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
+    return result
 
 
 def _missing_rows(source: str, time: int, share: object, total: int) -> str:
     """A sentence if a table holds less than the percentage of its longest row tells; else empty."""
-    text = str(share).strip(" %")
-    try:
+    text, percent = str(share).strip(" %"), 0.0
+    with suppress(ValueError):
         percent = float(text)
-    except ValueError:
-        return ""
     rounded = 0.5 * 10.0 ** -len(text.partition(".")[2])
     if not 0 < percent <= 100 or total * (percent + rounded) >= 100 * time:
         return ""
@@ -311,16 +308,12 @@ class Classifier:
 
 
 _NAMED = (
-    re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Z][A-Za-z]*)"),
-    re.compile(
-        r"nccl([A-Z][A-Za-z]*?)(?:Ring|Tree|CollNet)?(?:LL128|LL|Simple)?Kernel(?![A-Za-z])"
-    ),
+    r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Z][A-Za-z]*)",
+    r"nccl([A-Z][A-Za-z]*?)(?:Ring|Tree|CollNet)?(?:LL128|LL|Simple)?Kernel(?![A-Za-z])",
 )
 
 
 def collective_of(name: str) -> str:
     """The collective, such as `AllGather`; of a kernel that names none its own short name."""
-    for pattern in _NAMED:
-        if found := pattern.search(name):
-            return found[1]
-    return short_name(name)
+    found = next(filter(None, (re.search(pattern, name) for pattern in _NAMED)), None)
+    return found[1] if found else short_name(name)

@@ -6,6 +6,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,11 +62,9 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
     said |= {"base_ns": trace.base_ns, "events": trace.recorded}
     _insert(connection, "meta", said, said.values())
-    category = np.full(len(trace), NONE, dtype=np.int64)
-    labels: list[str] = []
+    category, labels = np.full(len(trace), NONE, dtype=np.int64), []
     if work.categories is not None:
-        category[work.rows] = work.categories.code
-        labels = work.categories.labels
+        category[work.rows], labels = work.categories.code, work.categories.labels
     pairs = trace.name.astype(np.int64) * (len(labels) + 1) + category + 1
     distinct, name_id = np.unique(pairs, return_inverse=True)
     names, codes = np.divmod(distinct, len(labels) + 1)
@@ -155,14 +154,10 @@ def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
     from tracelens_ext.report.atomic import written_beside
 
     report = build_perf_report(analyzer, iterations=True, counters=True)
-    with written_beside(output) as beside:
-        connection = open_database(analyzer, str(beside))
-        try:
-            for name, frame in report.sheets.items():
-                add_table(connection, name, frame)
-            connection.commit()
-        finally:
-            connection.close()
+    with written_beside(output) as beside, closing(open_database(analyzer, str(beside))) as made:
+        for name, frame in report.sheets.items():
+            add_table(made, name, frame)
+        made.commit()
 
 
 _READS = frozenset(
@@ -170,38 +165,29 @@ _READS = frozenset(
 )
 _OK, _DENY = sqlite3.SQLITE_OK, sqlite3.SQLITE_DENY
 _NO_TABLE = re.compile(r"no such table: (?:main\.)?(.+)")
-_LONGEST_VALUE = 100_000_000  # bytes
+_LONGEST = 100_000_000  # bytes of a value
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
 def query(
-    analyzer: TreePerfAnalyzer,
-    sql: str,
-    *,
-    limit: int,
-    timeout: float,
-    longest: int = _LONGEST_VALUE,
+    analyzer: TreePerfAnalyzer, sql: str, *, limit: int, timeout: float, longest: int = _LONGEST
 ) -> tuple[pd.DataFrame, bool]:
     """The rows that a query gives, and whether there are more than `limit` of them.
 
     Tables of the report are made where the query names them. No value is longer than `longest`.
     """
-    connection = open_database(analyzer)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
-    try:
-        while True:
-            try:
-                return _answer(connection, sql, limit, timeout)
-            except sqlite3.OperationalError as error:
-                missing = _NO_TABLE.fullmatch(str(error))
-                if missing is None or not _added(connection, analyzer, missing[1]):
-                    raise
-    except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as error:
-        raise UsageError(f"this SQL is refused: {_reason(error, timeout)}") from None
-    except MemoryError:
-        raise UsageError("this SQL is refused: there is not enough memory for it") from None
-    finally:
-        connection.close()
+    with closing(open_database(analyzer)) as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+        try:
+            while True:
+                try:
+                    return _answer(connection, sql, limit, timeout)
+                except sqlite3.OperationalError as error:
+                    missing = _NO_TABLE.fullmatch(str(error))
+                    if missing is None or not _added(connection, analyzer, missing[1]):
+                        raise
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, MemoryError) as error:
+            raise UsageError(f"this SQL is refused: {_reason(error, timeout)}") from None
 
 
 def _answer(
@@ -224,24 +210,24 @@ def _answer(
 
 def _added(connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str) -> bool:
     """Whether the table of the report that is missed could be made, by default there or not."""
-    wanted = name.lower()
-    own = wanted.removeprefix("table_")
-    for each, sheet in tables_of_report().items():
-        if each.lower() == (own if own in OWN_NAMES else wanted):
-            options = ReportOptions()
-            if isinstance(getattr(options, sheet.asked_by, None), bool):
-                options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
-            absent = sheet.why_absent(analyzer, options)
-            if absent or (frame := sheet.make(analyzer, options)) is None:
-                why = f"the trace has no table {each}"
-                raise sqlite3.ProgrammingError(why)
-            add_table(connection, each, frame)
-            return True
-    return False
+    own = name.lower().removeprefix("table_")
+    wanted = own if own in OWN_NAMES else name.lower()
+    sheet = {each.lower(): sheet for each, sheet in tables_of_report().items()}.get(wanted)
+    if sheet is None:
+        return False
+    options = ReportOptions()
+    if isinstance(getattr(options, sheet.asked_by, None), bool):
+        options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
+    if sheet.why_absent(analyzer, options) or (frame := sheet.make(analyzer, options)) is None:
+        raise sqlite3.ProgrammingError(f"the trace has no table {sheet.name}")
+    add_table(connection, sheet.name, frame)
+    return True
 
 
 def _reason(error: Exception, timeout: float) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for it"
     if text == "interrupted":
         return f"it takes more than {timeout:g} s; see --timeout"
     if text in ("not authorized", "authorization denied") or "prohibited" in text:
