@@ -130,10 +130,9 @@ class Programs:
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
         """The arguments of an operation; a program of unknown id is found by its module's name."""
         if program not in self._by_id:
-            same = self._by_name.get(module, set())
-            program = next(iter(same)) if len(same) == 1 else NONE
-        if program not in self._by_id:
-            return None
+            if len(same := self._by_name.get(module, set())) != 1:
+                return None
+            (program,) = same
         decoded = self._decode(program)
         return decoded.arguments(operation) if decoded is not None else None
 
@@ -159,10 +158,9 @@ class Programs:
 class _Program:
     def __init__(self, module: Message, number: int) -> None:
         instructions = instructions_of(module)
-        self._number = number
+        self._number, self._frames = number, module.stack_frames
         self._by_name = {each.name: (place, each) for place, each in enumerate(instructions)}
         self._by_id = {each.id: each for each in instructions}
-        self._frames = module.stack_frames
         self.arguments = cache(self._arguments)
 
     def _arguments(self, operation: str) -> Arguments | None:
@@ -174,8 +172,7 @@ class _Program:
         if target := each.custom_call_target.decode("utf-8", "replace"):
             texts.append(f"target={target}")
         texts += [f"result={array}" for array in results_of(each)]
-        for name, sizes in windows_of(each).items():
-            texts.append(f"{name}={'x'.join(map(str, sizes))}")
+        texts += [f"{n}={'x'.join(map(str, sizes))}" for n, sizes in windows_of(each).items()]
         if source := self._source(each.metadata):
             texts.append(f"source={source}")
         columns = [array.dims for array in operands], [array.kind for array in operands], texts
@@ -202,16 +199,11 @@ def _at(items: Message, number: int) -> Message | None:
 
 # Shapes of arrays as XLA has them: `bf16[1,5120,34,31,53]`.
 
-_NAMES: Final = dict(
-    enumerate(
-        ["pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"], start=1
-    )
-) | {
-    **dict(zip((15, 16, 18, 19, 20), ["c64", "bf16", "c128", "f8e5m2", "f8e4m3fn"], strict=True)),
-    **dict(zip((21, 22, 26, 27, 30, 31), ["s4", "u4", "s2", "u2", "s1", "u1"], strict=True)),
-    **dict(zip((23, 24, 25), ["f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz"], strict=True)),
-    **dict(zip((28, 29, 32, 33), ["f8e4m3", "f8e3m4", "f4e2m1fn", "f8e8m0fnu"], strict=True)),
-}
+_ALL_NAMES: Final = (
+    "pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 - - c64 bf16 - c128 f8e5m2 f8e4m3fn s4 u4"
+    " f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz s2 u2 f8e4m3 f8e3m4 s1 u1 f4e2m1fn f8e8m0fnu"
+)
+_NAMES: Final = {at: name for at, name in enumerate(_ALL_NAMES.split(), start=1) if name != "-"}
 _TUPLE: Final = 13
 #: No program has arrays of more; their product would take a damaged file's word for any number.
 MOST_DIMENSIONS: Final = 64

@@ -16,14 +16,15 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
+from tracelens_ext.readers.builder import looked_up
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
 from tracelens_ext.readers.xplane.many_messages import (
+    Bytes,
     DamagedError,
     Fields,
     MessageError,
@@ -61,11 +62,12 @@ def read(source: ByteSource) -> Trace:
     try:
         profile.read(data)
     except DamagedError as error:
-        problem, kind = f"is damaged at byte {error.place:,}", TraceFormatError
+        place, at = error.place, f"at byte {error.place:,}"
+        problem, kind = f"is damaged {at}", TraceFormatError
         if error.is_cut:
-            where = f"the plane at byte {error.place:,} is not whole"
-            problem, kind = f"the profile ends in the middle ({where})", TraceCutOffError
-        damage, place = damage or kind(source.path, problem, AGAIN), error.place
+            problem = f"the profile ends in the middle (the plane {at} is not whole)"
+            kind = TraceCutOffError
+        damage = damage or kind(source.path, problem, AGAIN)
     notes = salvage_notes(source, damage, place, profile.recording.present)
     programs, devices = profile.programs, profile.devices
     return profile.recording.finish(
@@ -166,24 +168,20 @@ class _LineReader:
         data, start, end = joined(events)
         found, count = fields_of(data, start, end), len(events)
         metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
-        ids, number = np.unique(metadata, return_inverse=True)
-        names = [self._recording.builder.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
+        start = offset // _PS_PER_NS
+        names = self._recording.builder.names
         columns = {
-            "ts": np.where(
-                found.numbers(_OCCURRENCES, count) == 0,
-                timestamp_ns + offset // _PS_PER_NS,
-                _NO_TIME,
-            ),
+            "ts": np.where(found.numbers(_OCCURRENCES, count), _NO_TIME, timestamp_ns + start),
             # Ends are rounded as starts are: what encloses another still does.
-            "dur": (offset + duration) // _PS_PER_NS - offset // _PS_PER_NS,
-            "name": np.array(names, dtype=np.int64)[number.reshape(-1)],
+            "dur": (offset + duration) // _PS_PER_NS - start,
+            "name": looked_up(
+                metadata, lambda ids: [names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
+            ),
             "lane": np.full(count, lane, dtype=np.int64),
         }
         self._recording.add(columns, self._stats_of(data, found))
 
-    def _stats_of(
-        self, data: npt.NDArray[np.uint8], events: Fields
-    ) -> dict[str, tuple[Int64Array, Int64Array]]:
+    def _stats_of(self, data: Bytes, events: Fields) -> dict[str, tuple[Int64Array, Int64Array]]:
         event, start, end = events.contents(_STATS)
         found, count = fields_of(data, start, end), len(event)
         key = found.numbers(_STAT_ID, count)
@@ -201,9 +199,10 @@ class _LineReader:
             places = np.flatnonzero(key == number)
             values = whole[places]
             if name in TEXTS:
-                used, at = np.unique(referred[places], return_inverse=True)
-                codes = [texts[self._stats.get(ref, "")] for ref in used.tolist()]
-                values = np.array(codes, dtype=np.int64)[at.reshape(-1)]
+                values = looked_up(
+                    referred[places],
+                    lambda used: [texts[self._stats.get(ref, "")] for ref in used.tolist()],
+                )
                 for i in np.flatnonzero(np.isin(places, list(given))).tolist() if given else ():
                     values[i] = given[int(places[i])]
             result[name] = event[places], values
@@ -291,13 +290,13 @@ class _Columns:
         texts = self.recording.texts
         found = {}
         for stat in (*NUMBERS, *TEXTS):
-            values = [(row, each[stat]) for row, each in enumerate(args) if stat in each]
-            values = [(row, value) for row, value in values if isinstance(value, str | int | float)]
+            told = enumerate(each.get(stat) for each in args)
+            values = [(row, value) for row, value in told if isinstance(value, str | int | float)]
             if stat in NUMBERS:  # which JAX writes as texts
-                told = [(row, int(v)) for row, v in values if _WHOLE.fullmatch(str(v))]
+                pairs = [(row, int(v)) for row, v in values if _WHOLE.fullmatch(str(v))]
             else:
-                told = [(row, texts[text_of(value)]) for row, value in values]
-            rows, codes = np.array(told, dtype=np.int64).reshape(-1, 2).T
+                pairs = [(row, texts[text_of(value)]) for row, value in values]
+            rows, codes = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
             found[stat] = rows, codes
         return found
 

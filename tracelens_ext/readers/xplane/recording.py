@@ -110,13 +110,10 @@ class Recording:
         builder.add(columns, self._numbers() | {_INSTRUCTION: (known, instructions)}, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
         trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
-        args = dict(trace.args)
+        args, about_jax = dict(trace.args), Conventions(framework="JAX")
+        own = args.pop(_INSTRUCTION)
         return replace(
-            trace,
-            args=args,
-            instructions=args.pop(_INSTRUCTION),
-            programs=tuple(programs),
-            conventions=Conventions(framework="JAX"),
+            trace, args=args, instructions=own, programs=tuple(programs), conventions=about_jax
         )
 
     def _join(self) -> None:
@@ -161,12 +158,9 @@ class Recording:
         calls = linked[on_host[linked]]
         result[calls] = np.where(driver[name[calls]], EventKind.DRIVER, EventKind.RUNTIME)
         gpu = linked[on_gpu[linked]]
-        is_copy, is_memset = (
-            self.stats[stat].at(gpu) != NONE for stat in ("memcpy_details", "memset_details")
-        )
-        result[gpu] = np.where(
-            is_copy, EventKind.MEMCPY, np.where(is_memset, EventKind.MEMSET, EventKind.KERNEL)
-        )
+        result[gpu] = EventKind.KERNEL
+        result[gpu[self.stats["memset_details"].at(gpu) != NONE]] = EventKind.MEMSET
+        result[gpu[self.stats["memcpy_details"].at(gpu) != NONE]] = EventKind.MEMCPY
         return result
 
     def _correlation(self) -> Int64Array:
@@ -233,13 +227,11 @@ class Recording:
         # Scopes come first: of equal intervals the first is the parent.
         both = np.concatenate((scoped, np.arange(len(event))))
         is_scope = np.arange(len(both)) < len(scoped)
+        named, names = np.concatenate((scope[scoped], hlo_op)), self.builder.names
         columns = {
             "ts": start[both],
             "dur": (end - start)[both],
-            "name": looked_up(
-                np.concatenate((scope[scoped], hlo_op)),
-                lambda used: [self.builder.names[texts[code]] for code in used.tolist()],
-            ),
+            "name": looked_up(named, lambda used: [names[texts[code]] for code in used.tolist()]),
             "lane": self.columns["lane"][launch[both]],
             "kind": np.where(is_scope, EventKind.USER_ANNOTATION, EventKind.CPU_OP),
         }
@@ -248,9 +240,7 @@ class Recording:
         rows = np.concatenate((on_host, np.flatnonzero(~is_scope) + len(self.kind)))
         keys = (self.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op"))
         distinct, number = distinct_rows(*keys)
-        found = [
-            arguments_of(program, texts[module], texts[op]) for program, module, op in distinct
-        ]
+        found = [arguments_of(of, texts[module], texts[op]) for of, module, op in distinct]
         is_known = np.array([each is not None for each in found], dtype=bool)[number]
         told = [each for at in number.tolist() if (each := found[at]) is not None]
         return columns, rows[is_known], told
