@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS
+from tracelens_ext.class_statistics import statistics as totals
 from tracelens_ext.class_statistics.layout import tables, text
-from tracelens_ext.class_statistics.statistics import (
-    Classifier,
-    ClassStatistics,
-    Line,
-    compute,
-    kernel_totals,
-    memory_totals,
-    range_total,
-)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
@@ -49,7 +41,7 @@ class StatisticClassifier:
     NCCL_CLASS_NAME = NCCL_CLASS
 
     def __init__(self, name_to_class_map: Mapping[str, str]) -> None:
-        self._classes = Classifier(name_to_class_map)
+        self._classes = totals.Classifier(name_to_class_map)
         self.name_to_class_map = {
             key.lower(): name.lower() for key, name in name_to_class_map.items()
         }
@@ -123,11 +115,11 @@ class StatisticClassifier:
             if mems is not None:
                 places = {mem_time_idx: time, mem_count_idx: "Count", mem_name_idx: "Operation"}
                 mems = _with_titles(mems, places)
-        statistics = compute(
+        statistics = totals.compute(
             self._classes,
-            kernel_totals(kernels),
-            None if mems is None else memory_totals(mems),
-            None if nvtxes is None else range_total(nvtxes, nvtx_iter_name or ""),
+            totals.kernel_totals(kernels),
+            None if mems is None else totals.memory_totals(mems),
+            None if nvtxes is None else totals.range_total(nvtxes, nvtx_iter_name or ""),
             iterations=iter_times,
             gpus=num_processes,
         )
@@ -149,14 +141,14 @@ class StatisticReport:
         nvtx_avg_range_time: 0 without ranges, as are the next two.
     """
 
-    def __init__(self, statistics: ClassStatistics) -> None:
+    def __init__(self, statistics: totals.ClassStatistics) -> None:
         self.statistics = statistics
 
-        def numbers(line: Line) -> list[float]:
+        def numbers(line: totals.Line) -> list[float]:
             time = line.time_ns / _NS_PER_MS
             return [time / statistics.divisor, line.per_iteration, time, line.instances]
 
-        def table(lines: Sequence[Line]) -> dict[str, list[float]]:
+        def table(lines: Sequence[totals.Line]) -> dict[str, list[float]]:
             return {line.name: numbers(line) for line in lines}
 
         ranges, memory = statistics.ranges, statistics.memory

@@ -17,12 +17,7 @@ from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.places import DOMAIN
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace
-from tracelens_ext.work.grouping import (
-    by_group_and_time,
-    group_durations,
-    items_before,
-    number_groups,
-)
+from tracelens_ext.work import grouping
 
 
 def statistics_of(
@@ -100,7 +95,7 @@ def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None)
 
 
 def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
-    groups = group_durations([trace.name[rows]], trace.dur[rows])
+    groups = grouping.group_durations([trace.name[rows]], trace.dur[rows])
     columns = (groups.keys[0], groups.total, groups.count)
     sizes = _sizes(trace, rows)
     return [
@@ -175,13 +170,13 @@ def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) ->
     launch = launch_of_gpu[linked]
     devices, number = np.unique(trace.device[linked], return_inverse=True)
     lane = number.reshape(-1) * len(trace.threads) + trace.thread[launch]
-    order = by_group_and_time(lane, trace.ts[launch])
+    order = grouping.by_group_and_time(lane, trace.ts[launch])
     gpu, lane, moment = trace.gpu_rows[linked[order]], lane[order], trace.ts[launch[order]]
     # Each range is asked about on each device.
     number, rows = np.repeat(np.arange(len(devices)), len(rows)), np.tile(rows, len(devices))
     own_lane = number * len(trace.threads) + trace.thread[rows]
     times = (trace.ts[rows], trace.end_of(rows))
-    first, last = (items_before(lane, moment, own_lane, time) for time in times)
+    first, last = (grouping.items_before(lane, moment, own_lane, time) for time in times)
     found = pd.DataFrame({"row": rows, "device": devices[number], "count": last - first})
     some = last > first
     first, last = first[some], last[some]
@@ -201,7 +196,7 @@ def _reduced(
     if not len(first):
         return np.empty(0, dtype=np.int64)
     # Equal slices are computed once: a thousand ranges may hold the same launches.
-    chosen, code = number_groups([first, last])
+    chosen, code = grouping.number_groups([first, last])
     bounds = np.column_stack((first[chosen], last[chosen])).ravel()
     padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
     return function.reduceat(padded, bounds)[::2][code]

@@ -24,14 +24,7 @@ import numpy as np
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
-from tracelens_ext.readers.nsys.places import (
-    MEMSET_NAME,
-    NVTX,
-    NvtxRanges,
-    Places,
-    api_name,
-    memcpy_name,
-)
+from tracelens_ext.readers.nsys import places
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME, one_line
@@ -94,7 +87,7 @@ def read(source: ByteSource) -> Trace:
     ):
         if any(map(database.has_rows, _OF_CUDA)):
             return _Export(database).read(source.progress)
-        recorded = filter(database.has_rows, (NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
+        recorded = filter(database.has_rows, (places.NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
         told = " and ".join(recorded)
         has = f"it has {told}" if told else "its tables are empty"
         problem = f"is a recording of Nsight Systems without CUDA events ({has})"
@@ -107,8 +100,8 @@ class _Export:
     def __init__(self, database: NsysDatabase) -> None:
         self._database = database
         self._builder = TraceBuilder()
-        self._places = Places(database, self._builder)
-        self._ranges = NvtxRanges(database, self._builder, self._places)
+        self._places = places.Places(database, self._builder)
+        self._ranges = places.NvtxRanges(database, self._builder, self._places)
         self._notes: list[str] = []
 
     def read(self, progress: Callable[[int, int | None], None] | None) -> Trace:
@@ -156,7 +149,7 @@ class _Export:
                     kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
                     category = np.where(driver, categories["cuda_driver"], category)
                     numbers = {"correlation": chunk["correlationId"]}
-                name = self._names(chunk["nameId"], api_name)
+                name = self._names(chunk["nameId"], places.api_name)
                 thread = self._places.host_threads(chunk["globalTid"])
                 self._builder.add_rows(chunk, name, kind, thread, category, numbers)
 
@@ -184,7 +177,7 @@ class _Export:
             name = looked_up(chunk["copyKind"], self._copy_names)
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
         for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
-            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
+            name = np.full(len(chunk["start"]), self._builder.names[places.MEMSET_NAME])
             self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
 
     def _graphs(self) -> None:
@@ -224,7 +217,7 @@ class _Export:
         table = "ENUM_CUDA_MEMCPY_OPER"
         ids = self._database.whole(table, "id")["id"].tolist()
         labels = dict(zip(ids, self._database.words(table, "label"), strict=True))
-        return [self._builder.names[memcpy_name(k, labels.get(k))] for k in kinds.tolist()]
+        return [self._builder.names[places.memcpy_name(k, labels.get(k))] for k in kinds.tolist()]
 
 
 # Reports.

@@ -22,16 +22,8 @@ from tracelens_ext.readers.builder import looked_up
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
+from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
-from tracelens_ext.readers.xplane.many_messages import (
-    Bytes,
-    DamagedError,
-    Fields,
-    MessageError,
-    fields,
-    fields_of,
-    joined,
-)
 from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device, Int64Array, Trace
@@ -61,7 +53,7 @@ def read(source: ByteSource) -> Trace:
     place = len(data)
     try:
         profile.read(data)
-    except DamagedError as error:
+    except wire.DamagedError as error:
         place, at = error.place, f"at byte {error.place:,}"
         problem, kind = f"is damaged {at}", TraceFormatError
         if error.is_cut:
@@ -94,7 +86,7 @@ class _Profile:
 
     def read(self, data: memoryview) -> None:
         """Read a whole file."""
-        for number, _, start, end in fields(data):
+        for number, _, start, end in wire.fields(data):
             if number == _PLANES:
                 self._read_plane(data[start:end], start)
             elif number == _HOST_NAMES:
@@ -105,13 +97,13 @@ class _Profile:
         lines: list[tuple[int, memoryview]] = []
         others: list[memoryview] = []
         try:
-            for number, first, start, end in fields(data):
+            for number, first, start, end in wire.fields(data):
                 if number == _LINES:
                     lines.append((place + start, data[start:end]))
                 else:
                     others.append(data[first:end])
-        except DamagedError as error:
-            raise DamagedError(place + error.place, is_cut=False) from None
+        except wire.DamagedError as error:
+            raise wire.DamagedError(place + error.place, is_cut=False) from None
         plane = _decoded("XPlane", b"".join(others), place)
         name = _text(plane.name)
         stats = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
@@ -129,8 +121,8 @@ class _Profile:
         for start, line in lines:
             try:
                 reader.read(_decoded("XLine", line, start))
-            except MessageError:
-                raise DamagedError(start, is_cut=False) from None
+            except wire.MessageError:
+                raise wire.DamagedError(start, is_cut=False) from None
 
 
 def _told(names: Mapping[int, str], stats: Iterable[Message]) -> dict[str, object]:
@@ -165,8 +157,8 @@ class _LineReader:
             self._add(events[first : first + _EVENTS_AT_ONCE], line.timestamp_ns, code)
 
     def _add(self, events: list[bytes], timestamp_ns: int, lane: int) -> None:
-        data, start, end = joined(events)
-        found, count = fields_of(data, start, end), len(events)
+        data, start, end = wire.joined(events)
+        found, count = wire.fields_of(data, start, end), len(events)
         metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
         start = offset // _PS_PER_NS
         names = self._recording.builder.names
@@ -181,9 +173,11 @@ class _LineReader:
         }
         self._recording.add(columns, self._stats_of(data, found))
 
-    def _stats_of(self, data: Bytes, events: Fields) -> dict[str, tuple[Int64Array, Int64Array]]:
+    def _stats_of(
+        self, data: wire.Bytes, events: wire.Fields
+    ) -> dict[str, tuple[Int64Array, Int64Array]]:
         event, start, end = events.contents(_STATS)
-        found, count = fields_of(data, start, end), len(event)
+        found, count = wire.fields_of(data, start, end), len(event)
         key = found.numbers(_STAT_ID, count)
         whole = found.numbers(_UINT64, count) | found.numbers(_INT64, count)
         whole = np.where(whole < 0, _MOST, np.minimum(whole, _MOST))
@@ -216,7 +210,7 @@ def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
     try:
         return message_class(message).FromString(data)
     except DecodeError:
-        raise DamagedError(place, is_cut=False) from None
+        raise wire.DamagedError(place, is_cut=False) from None
 
 
 def _device(ordinal: int, about: Mapping[str, object]) -> Device:

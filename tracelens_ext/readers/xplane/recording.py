@@ -20,15 +20,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, distinct_rows, looked_up
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.readers.xplane.hlo import Arguments
-from tracelens_ext.trace import (
-    NONE,
-    ArgColumn,
-    BoolArray,
-    Conventions,
-    EventKind,
-    Int64Array,
-    Trace,
-)
+from tracelens_ext.trace import NONE, ArgColumn, BoolArray, EventKind, Int64Array, Trace
 
 Lane = tuple[int | str, int | str]
 Stats = Mapping[str, tuple[Int64Array, Int64Array]]
@@ -110,7 +102,7 @@ class Recording:
         builder.add(columns, self._numbers() | {_INSTRUCTION: (known, instructions)}, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
         trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
-        args, about_jax = dict(trace.args), Conventions(framework="JAX")
+        args, about_jax = dict(trace.args), replace(trace.conventions, framework="JAX")
         own = args.pop(_INSTRUCTION)
         return replace(
             trace, args=args, instructions=own, programs=tuple(programs), conventions=about_jax
