@@ -80,10 +80,8 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     if (window := window_of(work, choice)) is not None:
         ends = trace.end[:recorded]
         leave((trace.ts[:recorded] >= window[1]) | (ends <= window[0]), "outside of the window")
-    for numbers, of_gpu, what in (
-        (choice.devices, trace.device, "devices"),
-        (choice.streams, trace.stream, "streams"),
-    ):
+    asked = {"devices": (choice.devices, trace.device), "streams": (choice.streams, trace.stream)}
+    for what, (numbers, of_gpu) in asked.items():
         if numbers is not None:
             others = np.zeros(recorded, dtype=bool)
             others[work.rows] = ~np.isin(of_gpu, list(numbers))
@@ -120,10 +118,8 @@ def shifts(
     traces: Sequence[Trace], names: Sequence[str], clocks: Path | None
 ) -> list[tuple[str, int, str]]:
     """What to call each trace, what to add to its times in ns, and how well that is known."""
-    ranks = [
-        rank_of(trace.metadata, name, at)[0]
-        for at, (trace, name) in enumerate(zip(traces, names, strict=True))
-    ]
+    both = enumerate(zip(traces, names, strict=True))
+    ranks = [rank_of(trace.metadata, name, at)[0] for at, (trace, name) in both]
     if clocks is None:
         alone = len(traces) == 1
         note = "" if alone else "from 0: clocks not compared"
@@ -139,13 +135,11 @@ def shifts(
     known = {int(rank): (float(offset), float(error)) for rank, offset, error in rows}
     if missing := [rank for rank in ranks if rank not in known]:
         raise UsageError(f"{clocks}: has no rank {missing[0]}; export the ranks of that fleet")
-    starts = [
-        trace.base_ns - round(known[rank][0] * 1000)
-        for trace, rank in zip(traces, ranks, strict=True)
-    ]
+    told = [(trace.base_ns, rank, *known[rank]) for trace, rank in zip(traces, ranks, strict=True)]
+    starts = [base - round(offset * 1000) for base, _, offset, _ in told]
     return [
-        (f"rank {rank}", start - min(starts), f"clock ± {known[rank][1]:.1f} µs")
-        for rank, start in zip(ranks, starts, strict=True)
+        (f"rank {rank}", start - min(starts), f"clock ± {error:.1f} µs")
+        for start, (_, rank, _, error) in zip(starts, told, strict=True)
     ]
 
 
@@ -213,13 +207,8 @@ def _head(trace: Trace, tracks: Tracks, *, alone: bool) -> str:
         if isinstance(info, dict):
             members["distributedInfo"] = info
         members["deviceProperties"] = trace.metadata.get("deviceProperties") or [
-            {
-                "id": each.ordinal,
-                "name": each.name,
-                "totalGlobalMem": each.memory_bytes,
-                "numSms": each.units,
-                "warpSize": each.warp,
-            }
+            {"id": each.ordinal, "name": each.name, "totalGlobalMem": each.memory_bytes}
+            | {"numSms": each.units, "warpSize": each.warp}
             for each in trace.devices
         ]
     members["tracelens_ext"] = {
@@ -259,12 +248,10 @@ class _Piece:
         self.pid, self.tid, self.lane, self.gpu = placed
         process = trace.process_of_thread[trace.thread[self.rows]].astype(np.int64)
         group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
+        numbers = {"correlation": trace.correlation, "External id": trace.external_id}
         self.numbers = {
             what: _renumbered(ids, what, group, number[self.rows])
-            for what, number in (
-                ("correlation", trace.correlation),
-                ("External id", trace.external_id),
-            )
+            for what, number in numbers.items()
         }
         event_at = np.full(len(trace), NONE, dtype=np.int64)
         event_at[work.rows] = np.arange(len(work))
@@ -299,19 +286,18 @@ class _Piece:
         cname = [_COLOURS[zlib.crc32(label.encode()) % len(_COLOURS)] for label in self.labels]
         known = [*(f', "cname": "{name}"' for name in cname), ""]  # the last for none
         colours = [known[code] for code in self.category.tolist()]
-        columns = (trace.kind, trace.category, trace.name)
-        kinds, recorded, name = (column[self.rows].tolist() for column in columns)
-        starts, durations = (trace.ts[self.rows] + shift).tolist(), trace.dur[self.rows].tolist()
-        pids, tids = self.pid.tolist(), self.tid.tolist()
-        for at, kind in enumerate(kinds):
+        of_trace = (trace.kind, trace.category, trace.name, trace.ts, trace.dur)
+        columns = (*(column[self.rows] for column in of_trace), self.pid, self.tid)
+        for at, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            kind, recorded, name, start, duration, pid, tid = row
             word = WORDS.get(kind)
-            category = f'"{word}"' if word else categories[recorded[at]]
-            where = f'"pid": {pids[at]}, "tid": {tids[at]}, "ts": {us_text(starts[at])}'
+            category = f'"{word}"' if word else categories[recorded]
+            where = f'"pid": {pid}, "tid": {tid}, "ts": {us_text(start + shift)}'
             if kind == EventKind.INSTANT:
                 head = f'{{"ph": "i", "s": "t", "cat": {category}, {where}'
             else:
-                head = f'{{"ph": "X", "cat": {category}, {where}, "dur": {us_text(durations[at])}'
-            yield f'{head}, "name": {names[name[at]]}{colours[at]}, "args": {{{args[at]}}}}}'
+                head = f'{{"ph": "X", "cat": {category}, {where}, "dur": {us_text(duration)}'
+            yield f'{head}, "name": {names[name]}{colours[at]}, "args": {{{args[at]}}}}}'
             if at in flows:
                 phase, number = flows[at]
                 yield f'{{"ph": {phase}, "id": {number}, "cat": "ac2g", "name": "ac2g", {where}}}'

@@ -262,11 +262,10 @@ def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
 def _iterations(work: GpuWork) -> list[Span]:
     """The iterations of the trace's first process that has any."""
     found = find_iterations(work.tree)
+    columns = (found.number, found.process, found.start, found.end)
     return [
         Span("iterations", f"iteration {number}", int(start), int(end))
-        for number, process, start, end in zip(
-            found.number, found.process, found.start, found.end, strict=True
-        )
+        for number, process, start, end in zip(*columns, strict=True)
         if process == found.process[0]
     ]
 

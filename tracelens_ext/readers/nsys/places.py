@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, looked_up, of_rows
 from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.trace import NONE, Device, EventKind, Int64Array
 
@@ -201,7 +201,7 @@ class NvtxRanges:
 
     def read(self) -> None:
         """Add all of them."""
-        domains = self._named(_DOMAIN, "domainId")
+        words, domains = self._builder.categories, self._named(_DOMAIN, "domainId")
         categories = self._named(_CATEGORY, "domainId", "category")
         for chunk, texts in self._chunks(_COLUMNS):
             naming = int(np.isin(chunk["eventType"], _NAMING).sum())
@@ -212,12 +212,25 @@ class NvtxRanges:
             if not len(rows):
                 continue
             chunk = {name: column[rows] for name, column in chunk.items()}
+            distinct: Interner[bytes] = Interner()
+            codes = distinct.codes((texts[row] for row in rows.tolist()), len(rows))
             domain = chunk["globalTid"] >> PROCESS_SHIFT, chunk["domainId"]
-            told = {
+            groups = {
                 DOMAIN: self._group(domains, "domain", *domain),
                 CATEGORY: self._group(categories, "category", *domain, chunk["category"]),
             }
-            self._add(chunk, [texts[row] for row in rows.tolist()], told)
+            about = np.array([self._about(text) for text in distinct], dtype=np.int64)
+            name, kind, call, sequence, dims = about.T[:, codes]
+            style = chunk["eventType"]
+            is_open = (style != _MARK) & (chunk["end"] == MISSING)
+            self.open_ranges += int(is_open.sum())
+            category = looked_up(style, lambda used: [words[_STYLES[s]] for s in used.tolist()])
+            chunk["end"] = np.where(is_open | (style == _MARK), chunk["start"], chunk["end"])
+            kind = np.where(style == _MARK, EventKind.INSTANT, kind)
+            thread = self._places.host_threads(chunk["globalTid"])
+            numbers = {"External id": call, "Sequence number": sequence}
+            texts_of = {"Input Dims": dims} | groups
+            self._builder.add_rows(chunk, name, kind, thread, category, numbers, texts_of)
 
     def _chunks(
         self, columns: tuple[str, ...], where: str = ""
@@ -254,27 +267,6 @@ class NvtxRanges:
             return texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
 
         return of_rows(code, *key)
-
-    def _add(
-        self, chunk: dict[str, Int64Array], texts: list[bytes], groups: dict[str, Int64Array]
-    ) -> None:
-        distinct: Interner[bytes] = Interner()
-        codes = distinct.codes(texts, len(texts))
-        about = np.array([self._about(text) for text in distinct], dtype=np.int64)
-        name, kind, call, sequence, dims = about.T[:, codes]
-        style = chunk["eventType"]
-        is_open = (style != _MARK) & (chunk["end"] == MISSING)
-        self.open_ranges += int(is_open.sum())
-        category = np.empty(len(style), dtype=np.int64)
-        for number, word in _STYLES.items():
-            category[style == number] = self._builder.categories[word]
-        chunk["end"] = np.where(is_open | (style == _MARK), chunk["start"], chunk["end"])
-        kind = np.where(style == _MARK, EventKind.INSTANT, kind)
-        thread = self._places.host_threads(chunk["globalTid"])
-        numbers = {"External id": call, "Sequence number": sequence}
-        self._builder.add_rows(
-            chunk, name, kind, thread, category, numbers, {"Input Dims": dims} | groups
-        )
 
     def _about(self, text: bytes) -> tuple[int, ...]:
         """Codes and numbers of what a text says: name, kind, call, sequence, shapes; or `NONE`."""
