@@ -40,13 +40,28 @@ _DEVICES = {
     " numMultiprocessors numThreadsPerWarp globalMemorySize coreClockRate globalMemoryBandwidth",
 }
 
+NVTX = "NVTX_EVENTS"
+#: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
+_CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
+_NAMING = (_CATEGORY, 39, _DOMAIN, 76, 97, 98, 99)  # of threads, devices, contexts, streams too
+
+DOMAIN, CATEGORY = "NVTX domain", "NVTX category"
+_NO_TEXT = b"(no text)"
+#: The trace's own word for an event's kind.
+_STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
+_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category")
+
 
 class Places:
-    """Gives the events of an export their threads; says what processes and devices are called."""
+    """Gives the events of an export their threads; says what processes and devices are called.
+
+    It adds the NVTX events too; `open_ranges` of them have no end, so get no length.
+    """
 
     def __init__(self, database: NsysDatabase, builder: TraceBuilder) -> None:
         self._database = database
-        self._threads = builder.threads
+        self._builder, self._threads = builder, builder.threads
+        self.open_ranges = 0
         self._machines: Interner[int] = Interner()
         self._machine_of_pid: dict[int, int] = {}
         self._processes: dict[int, int | str] = {}
@@ -128,79 +143,12 @@ class Places:
         read: list[list[int]] = [c.tolist() for c in self._database.whole(table, *choice).values()]
         return next((ids for ids in read if any(n != MISSING for n in ids)), read[0])
 
+    # NVTX events: a range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx`
+    # wrote is the `CPU_OP` that it tells of. Domain and category are arguments, where they are not
+    # the default.
 
-def _scaled(value: int, least: int) -> int:
-    """A value in Hz or bytes a second, which may have been told in thousands of it."""
-    return value * 1000 if 0 < value < least else value
-
-
-_API_VERSION = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,6})?(?:_pt[sd][sz])?\Z")
-_EMITTED = re.compile(
-    rb", (?:seq = ([0-9]{1,18})(?:, op_id = ([0-9]{1,18}))?|op_id = ([0-9]{1,18}))"
-    rb"(?:, sizes = (\[[0-9\[\], -]*\]))?(?:, input_op_ids = .*)?\Z",
-    re.DOTALL,
-)
-
-#: `copyKind` → how the newer exports label it (`ENUM_CUDA_MEMCPY_OPER`), whatever the version.
-_COPY_KINDS = (
-    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
-    *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host"),
-    *("Peer-to-Peer", "Unified Host-to-Device", "Unified Device-to-Host"),
-    "Unified Device-to-Device",
-)
-MEMSET_NAME = "[CUDA memset]"
-
-
-def memcpy_name(copy_kind: int, label: str | None = None) -> str:
-    """A copy as `nsys stats` names it; of an unknown kind, by the label of the export."""
-    if 0 <= copy_kind < len(_COPY_KINDS):
-        return f"[CUDA memcpy {_COPY_KINDS[copy_kind]}]"
-    return f"[CUDA memcpy {label or f'kind {copy_kind}'}]"
-
-
-def api_name(name: str) -> str:
-    """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; not `…_v2`."""
-    return _API_VERSION.sub("", name, count=1) or name
-
-
-def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
-    """The operation that a range of `torch.autograd.profiler.emit_nvtx` is about; None of others.
-
-    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: its name, its sequence number,
-    the number of the call (an outer one is lower), `NONE` without; shapes as JSON, or empty.
-    """
-    found = _EMITTED.search(text)
-    if found is None or not found.start():
-        return None
-    sequence, op_id, only_id, sizes = found.groups()
-    return text[: found.start()], int(sequence or NONE), int(op_id or only_id or NONE), sizes or b""
-
-
-NVTX = "NVTX_EVENTS"
-#: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
-_CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
-_NAMING = (_CATEGORY, 39, _DOMAIN, 76, 97, 98, 99)  # of threads, devices, contexts, streams too
-
-DOMAIN, CATEGORY = "NVTX domain", "NVTX category"
-_NO_TEXT = b"(no text)"
-#: The trace's own word for an event's kind.
-_STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
-_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category")
-
-
-class NvtxRanges:
-    """Adds the NVTX events of an export to a trace; `open_ranges` have no end, so get no length.
-
-    A range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx` wrote is the
-    `CPU_OP` that it tells of. Domain and category are arguments, where they are not the default.
-    """
-
-    def __init__(self, database: NsysDatabase, builder: TraceBuilder, places: Places) -> None:
-        self._database, self._builder, self._places = database, builder, places
-        self.open_ranges = 0
-
-    def read(self) -> None:
-        """Add all of them."""
+    def add_nvtx(self) -> None:
+        """Add all NVTX events."""
         words, domains = self._builder.categories, self._named(_DOMAIN, "domainId")
         categories = self._named(_CATEGORY, "domainId", "category")
         for chunk, texts in self._chunks(_COLUMNS):
@@ -227,7 +175,7 @@ class NvtxRanges:
             category = looked_up(style, lambda used: [words[_STYLES[s]] for s in used.tolist()])
             chunk["end"] = np.where(is_open | (style == _MARK), chunk["start"], chunk["end"])
             kind = np.where(style == _MARK, EventKind.INSTANT, kind)
-            thread = self._places.host_threads(chunk["globalTid"])
+            thread = self.host_threads(chunk["globalTid"])
             numbers = {"External id": call, "Sequence number": sequence}
             texts_of = {"Input Dims": dims} | groups
             self._builder.add_rows(chunk, name, kind, thread, category, numbers, texts_of)
@@ -275,3 +223,50 @@ class NvtxRanges:
             text, sequence, call, sizes = operation
             kind, dims = EventKind.CPU_OP, self._builder.texts[sizes] if sizes else NONE
         return self._builder.names[text.decode("utf-8", "replace")], kind, call, sequence, dims
+
+
+def _scaled(value: int, least: int) -> int:
+    """A value in Hz or bytes a second, which may have been told in thousands of it."""
+    return value * 1000 if 0 < value < least else value
+
+
+_API_VERSION = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,6})?(?:_pt[sd][sz])?\Z")
+_EMITTED = re.compile(
+    rb", (?:seq = ([0-9]{1,18})(?:, op_id = ([0-9]{1,18}))?|op_id = ([0-9]{1,18}))"
+    rb"(?:, sizes = (\[[0-9\[\], -]*\]))?(?:, input_op_ids = .*)?\Z",
+    re.DOTALL,
+)
+
+#: `copyKind` → how the newer exports label it (`ENUM_CUDA_MEMCPY_OPER`), whatever the version.
+_COPY_KINDS = (
+    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
+    *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host"),
+    *("Peer-to-Peer", "Unified Host-to-Device", "Unified Device-to-Host"),
+    "Unified Device-to-Device",
+)
+MEMSET_NAME = "[CUDA memset]"
+
+
+def memcpy_name(copy_kind: int, label: str | None = None) -> str:
+    """A copy as `nsys stats` names it; of an unknown kind, by the label of the export."""
+    if 0 <= copy_kind < len(_COPY_KINDS):
+        return f"[CUDA memcpy {_COPY_KINDS[copy_kind]}]"
+    return f"[CUDA memcpy {label or f'kind {copy_kind}'}]"
+
+
+def api_name(name: str) -> str:
+    """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; not `…_v2`."""
+    return _API_VERSION.sub("", name, count=1) or name
+
+
+def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
+    """The operation that a range of `torch.autograd.profiler.emit_nvtx` is about; None of others.
+
+    `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: its name, its sequence number,
+    the number of the call (an outer one is lower), `NONE` without; shapes as JSON, or empty.
+    """
+    found = _EMITTED.search(text)
+    if found is None or not found.start():
+        return None
+    sequence, op_id, only_id, sizes = found.groups()
+    return text[: found.start()], int(sequence or NONE), int(op_id or only_id or NONE), sizes or b""

@@ -101,13 +101,12 @@ class _Export:
         self._database = database
         self._builder = TraceBuilder()
         self._places = places.Places(database, self._builder)
-        self._ranges = places.NvtxRanges(database, self._builder, self._places)
         self._notes: list[str] = []
 
     def read(self, progress: Callable[[int, int | None], None] | None) -> Trace:
         """The trace."""
         size, progress = self._database.size, progress or (lambda *_: None)
-        steps = (self._calls, self._ranges.read, self._kernels, self._copies, self._graphs)
+        steps = (self._calls, self._places.add_nvtx, self._kernels, self._copies, self._graphs)
         for number, step in enumerate(steps):
             progress(size * number // len(steps), size)
             step()
@@ -115,7 +114,7 @@ class _Export:
         tables = (self._database.pairs(table, "name", "value") for table in _META_DATA)
         about = dict(next(filter(None, tables), []))
         schema = about.get("EXPORT_SCHEMA_VERSION", "")
-        if count := self._ranges.open_ranges:
+        if count := self._places.open_ranges:
             self._notes.append(
                 f"NVTX ranges that were open when recording ended, without a length here: {count:,}"
             )

@@ -277,7 +277,7 @@ def _rows_of_database(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
     with ResultsDatabase(source.path, source.file_or_bytes()) as database:
         skipped = "KERN" if database.has_rows("OPS") else "OPS"
         for table, kind in _TABLES.items():
-            if table == skipped or table not in database.tables:
+            if table == skipped:
                 continue
             ours = ("Name", "Index", "dev-id") if table != "KERN" else ("KernelName", "", "gpu-id")
             columns = [
