@@ -97,26 +97,18 @@ def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None)
 def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
     groups = grouping.group_durations([trace.name[rows]], trace.dur[rows])
     columns = (groups.keys[0], groups.total, groups.count)
-    sizes = _sizes(trace, rows)
+    # Bytes that all events of a name moved, if the trace tells: it may say anything, so exact.
+    size = trace.arg("bytes").at(rows)
+    exact = pd.Series(size[size >= 0].astype(object))
+    sizes = exact.groupby(trace.name[rows][size >= 0]).sum().to_dict()
     return [
         statistics.Total(trace.names[name], time, count, sizes.get(name))
         for name, time, count in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
-def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
-    """Code of a name → bytes that all events of that name moved, if the trace tells."""
-    size = trace.arg("bytes").at(rows)
-    known = size >= 0
-    names, code = np.unique(trace.name[rows][known], return_inverse=True)
-    sums = np.zeros(len(names), dtype=object)  # a trace may say anything: exact, of any size
-    np.add.at(sums, code, size[known].astype(object))
-    return dict(zip(names.tolist(), sums.tolist(), strict=True))
-
-
 def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
-    path = trace.provenance.path
-    chosen = _called(trace, tag)
+    path, chosen = trace.provenance.path, _called(trace, tag)
     if not len(chosen):  # those there are, with their domains where these are not the default
         rows = trace.rows_of(EventKind.USER_ANNOTATION)
         pairs = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from typing import cast
 
@@ -147,6 +146,8 @@ def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
     return result
 
 
+Levels = IntArray | Float64Array
+
 _MOST_POINTS = 20_000
 _BINS = 2_000
 _GIB = 2**30
@@ -162,7 +163,23 @@ def counter_events(
     """
     if not len(work):
         return
-    points = partial(_points, shift=shift, window=window)
+
+    def points(name: str, key: str, pid: int, time: Int64Array, level: Levels) -> Iterator[str]:
+        """A counter; of too many points the highest of each stretch of them."""
+        order = np.argsort(time, kind="stable")
+        first, last = np.searchsorted(time[order], window)
+        order = order[max(int(first) - 1, 0) : int(last)]  # also the level at its start
+        time, level = time[order], level[order]
+        if len(time) > _MOST_POINTS:
+            firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
+            time, level = time[firsts], np.maximum.reduceat(level, firsts)
+        # The last of the levels at one instant is what stays.
+        stays = np.append(np.diff(time) > 0, True)[: len(time)]
+        head = f'{{"ph": "C", "name": {json.dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
+        quoted = json.dumps(key)
+        for at, value in zip((time[stays] + shift).tolist(), level[stays].tolist(), strict=True):
+            yield f'{head}{us_text(at)}, "args": {{{quoted}: {round(value, 3)}}}}}'
+
     for device, (pid, _) in gpu.items():
         for name, time, share in _shares(work, device):
             yield from points(name, "value", pid, time, share)
@@ -207,32 +224,6 @@ def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float
             share = np.append(100.0 * ns / width, 0.0)
             changes = np.diff(share, prepend=-1.0) != 0
             yield name, edges[changes], share[changes]
-
-
-def _points(
-    name: str,
-    key: str,
-    pid: int,
-    time: Int64Array,
-    level: IntArray | Float64Array,
-    *,
-    shift: int,
-    window: tuple[int, int],
-) -> Iterator[str]:
-    """A counter; of too many points the highest of each stretch of them."""
-    order = np.argsort(time, kind="stable")
-    first, last = np.searchsorted(time[order], window)
-    order = order[max(int(first) - 1, 0) : int(last)]  # also the level at its start
-    time, level = time[order], level[order]
-    if len(time) > _MOST_POINTS:
-        firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
-        time, level = time[firsts], np.maximum.reduceat(level, firsts)
-    # The last of the levels at one instant is what stays.
-    stays = np.append(np.diff(time) > 0, True)[: len(time)]
-    head = f'{{"ph": "C", "name": {json.dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
-    quoted = json.dumps(key)
-    for at, value in zip((time[stays] + shift).tolist(), level[stays].tolist(), strict=True):
-        yield f'{head}{us_text(at)}, "args": {{{quoted}: {round(value, 3)}}}}}'
 
 
 _OF_SEGMENT = ("kind", "category", "name", "operation", "stream", "edge", "known")

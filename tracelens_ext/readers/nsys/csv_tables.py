@@ -37,6 +37,7 @@ from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind, Int64Array, Trace
 
 Row = Sequence[csv_rows.Cell]
+Numbers = list[int | None]
 Rows = Iterator[tuple[int, Row]]
 
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
@@ -103,15 +104,15 @@ class Piece:
     units: Mapping[str, str | None]  #: the unit that a column's title tells, None without
     unfinished: bool = False  #: whether the line of the last row does not end
 
-    def nanoseconds(self, column: str) -> list[int | None]:
+    def nanoseconds(self, column: str) -> Numbers:
         """The times of a column in ns; None for an empty cell."""
         return self._numbers(column, partial(csv_rows.nanoseconds, unit=self.units[column]))
 
-    def sizes(self, column: str) -> list[int | None]:
+    def sizes(self, column: str) -> Numbers:
         """The sizes of a column in bytes; as `nanoseconds`."""
         return self._numbers(column, partial(csv_rows.sizes, unit=self.units[column]))
 
-    def whole(self, column: str) -> list[int | None]:
+    def whole(self, column: str) -> Numbers:
         """The whole numbers of a column; None for an empty cell."""
         return self._numbers(column, csv_rows.whole)
 
@@ -127,18 +128,15 @@ class Piece:
         """The texts of a column."""
         return ["" if cell is None else str(cell) for cell in self.columns[column]]
 
-    def _numbers(
-        self, column: str, parse: Callable[[Sequence[csv_rows.Cell]], list[int | None]]
-    ) -> list[int | None]:
-        cells = self.columns[column]
+    def _numbers(self, column: str, parse: Callable[[Row], Numbers]) -> Numbers:
         try:
-            return parse(cells)
+            return parse(self.columns[column])
         except csv_rows.UnknownUnitError as error:
             problem = f"the unit {error} of the column {column!r} is unknown"
             remedy = "make it again, with nsys stats --timeunit nsec"
             raise TraceFormatError(self.source, problem, remedy) from None
         except ValueError:
-            for line, cell in zip(self.lines, cells, strict=True):
+            for line, cell in zip(self.lines, self.columns[column], strict=True):
                 try:
                     parse([cell])
                 except ValueError:
@@ -267,7 +265,7 @@ def _is_blank(row: Row) -> bool:
     return not row or (len(row) == 1 and not str(row[0]).strip())
 
 
-def _read_file(path: str, reading: ReadingOptions) -> Iterator[tuple[int, Row]]:
+def _read_file(path: str, reading: ReadingOptions) -> Rows:
     with ByteSource(path, reading=reading) as opened:
         yield from csv_rows.rows_of(opened, _MAKE)
 

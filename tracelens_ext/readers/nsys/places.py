@@ -21,6 +21,7 @@ from tracelens_ext.trace import NONE, Device, EventKind, Int64Array
 if TYPE_CHECKING:
     from tracelens_ext.readers.nsys.sqlite import NsysDatabase
 
+Columns = dict[str, Int64Array]
 Names = dict[tuple[int, ...], bytes]
 
 
@@ -71,12 +72,10 @@ class Places:
         """The entry of `threads` for each global thread id, shape (m,)."""
         return of_rows(lambda tid: self._threads[self._thread(tid)], global_tid)
 
-    def streams(
-        self, global_pid: Int64Array, device: Int64Array, stream: Int64Array
-    ) -> tuple[Int64Array, Int64Array]:
+    def streams(self, chunk: Columns) -> tuple[Int64Array, Int64Array]:
         """The entry of `threads`, a process's stream, and the device of each GPU event, (m,)."""
-        device = of_rows(self._device, global_pid, device)
-        return of_rows(self._stream, global_pid, device, stream), device
+        device = of_rows(self._device, chunk["globalPid"], chunk["deviceId"])
+        return of_rows(self._stream, chunk["globalPid"], device, chunk["streamId"]), device
 
     def _thread(self, global_tid: int) -> tuple[int | str, int | str]:
         if global_tid == MISSING:
@@ -151,7 +150,7 @@ class Places:
         """Add all NVTX events."""
         words, domains = self._builder.categories, self._named(_DOMAIN, "domainId")
         categories = self._named(_CATEGORY, "domainId", "category")
-        for chunk, texts in self._chunks(_COLUMNS):
+        for chunk, texts in self._chunks(*_COLUMNS):
             naming = int(np.isin(chunk["eventType"], _NAMING).sum())
             rows = np.flatnonzero(np.isin(chunk["eventType"], list(_STYLES)))
             others = len(texts) - len(rows) - naming
@@ -180,9 +179,7 @@ class Places:
             texts_of = {"Input Dims": dims} | groups
             self._builder.add_rows(chunk, name, kind, thread, category, numbers, texts_of)
 
-    def _chunks(
-        self, columns: tuple[str, ...], where: str = ""
-    ) -> Iterator[tuple[dict[str, Int64Array], list[bytes]]]:
+    def _chunks(self, *columns: str, where: str = "") -> Iterator[tuple[Columns, list[bytes]]]:
         """Events, and the text of each: its own, else the registered one."""
         own = self._database.texts(NVTX, "text", where)
         for chunk in self._database.chunks(NVTX, (*columns, "textId"), where):
@@ -198,7 +195,7 @@ class Places:
         names: Names = {}
         if "eventType" in self._database.tables.get(NVTX, ()):
             where = f" WHERE eventType = {event_type}"
-            for chunk, texts in self._chunks(("globalTid", *columns), where):
+            for chunk, texts in self._chunks("globalTid", *columns, where=where):
                 process = (chunk["globalTid"] >> PROCESS_SHIFT).tolist()
                 keys = zip(process, *(chunk[name].tolist() for name in columns), strict=True)
                 for key, text in zip(keys, texts, strict=True):

@@ -193,15 +193,12 @@ class _Export:
                 " `nsys profile --cuda-graph-trace=node` to see their kernels"
             )
 
-    def _add_gpu(
-        self, chunk: dict[str, Int64Array], kind: EventKind, name: Int64Array, category: str
-    ) -> None:
-        place = (chunk[column] for column in ("globalPid", "deviceId", "streamId"))
-        thread, device = self._places.streams(*place)
+    def _add_gpu(self, chunk: places.Columns, kind: EventKind, name: Int64Array, word: str) -> None:
+        thread, device = self._places.streams(chunk)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
         told = ("bytes", "grid", "shared memory", *MEMORY_KINDS)
         numbers |= {name: chunk[name] for name in told if name in chunk} | {"device": device}
-        code = self._builder.categories[category]
+        code = self._builder.categories[word]
         self._builder.add_rows(chunk, name, kind, thread, code, numbers)
 
     # Names.

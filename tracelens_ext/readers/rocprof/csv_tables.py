@@ -31,6 +31,8 @@ from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
+Rows = Iterator[tuple[int, list[str]]]
+
 FORMAT = "rocprofv3 tables (CSV)"
 
 _ROWS_AT_ONCE = 1 << 15
@@ -127,9 +129,7 @@ def _beside(file: Path | None) -> list[Path]:
 class Table:
     """A table whose titles were read; `kind` says which, `NONE` for no known one."""
 
-    def __init__(
-        self, source: ByteSource, titles: Sequence[str], rows: Iterator[tuple[int, list[str]]]
-    ) -> None:
+    def __init__(self, source: ByteSource, titles: Sequence[str], rows: Rows) -> None:
         self.source, self.width, self.rows = source, len(titles), rows
         self.places = {title.strip().casefold(): place for place, title in enumerate(titles)}
         for title, same in _EARLIER.items():

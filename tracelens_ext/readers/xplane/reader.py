@@ -24,9 +24,11 @@ from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
-from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
+from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording, Stats
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device, Int64Array, Trace
+
+Names = Mapping[int, str]
 
 FORMAT, JSON_FORMAT = "JAX/XLA profile (xplane)", "JAX/XLA trace for viewers (JSON)"
 
@@ -125,7 +127,7 @@ class _Profile:
                 raise wire.DamagedError(start, is_cut=False) from None
 
 
-def _told(names: Mapping[int, str], stats: Iterable[Message]) -> dict[str, object]:
+def _told(names: Names, stats: Iterable[Message]) -> dict[str, object]:
     """Statistics by the names of their ids, which are texts to refer to too; bytes of no text."""
     found: dict[str, object] = {}
     for stat in stats:
@@ -138,9 +140,7 @@ def _told(names: Mapping[int, str], stats: Iterable[Message]) -> dict[str, objec
 class _LineReader:
     """Adds the lines of a plane to a recording."""
 
-    def __init__(
-        self, recording: Recording, plane: Message, name: str, stats: Mapping[int, str]
-    ) -> None:
+    def __init__(self, recording: Recording, plane: Message, name: str, stats: Names) -> None:
         # The host's calls may be on a plane of their own: its ids are those of the same process.
         self._process = _HOST if name.startswith("/host:") else name
         self._recording, self._stats = recording, stats
@@ -173,9 +173,7 @@ class _LineReader:
         }
         self._recording.add(columns, self._stats_of(data, found))
 
-    def _stats_of(
-        self, data: wire.Bytes, events: wire.Fields
-    ) -> dict[str, tuple[Int64Array, Int64Array]]:
+    def _stats_of(self, data: wire.Bytes, events: wire.Fields) -> Stats:
         event, start, end = events.contents(_STATS)
         found, count = wire.fields_of(data, start, end), len(event)
         key = found.numbers(_STAT_ID, count)
@@ -280,7 +278,7 @@ class _Columns:
         elif event.get("name") == "thread_name":
             self.recording.lines[process, label_of(event.get("tid"))] = name
 
-    def _stats(self, args: list[dict[str, Any]]) -> dict[str, tuple[Int64Array, Int64Array]]:
+    def _stats(self, args: list[dict[str, Any]]) -> Stats:
         texts = self.recording.texts
         found = {}
         for stat in (*NUMBERS, *TEXTS):

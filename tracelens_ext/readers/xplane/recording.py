@@ -23,6 +23,7 @@ from tracelens_ext.readers.xplane.hlo import Arguments
 from tracelens_ext.trace import NONE, ArgColumn, BoolArray, EventKind, Int64Array, Trace
 
 Lane = tuple[int | str, int | str]
+ArgumentsOf = Callable[[int, str, str], Arguments | None]
 Stats = Mapping[str, tuple[Int64Array, Int64Array]]
 
 #: Statistics that are read: whole numbers, then texts.
@@ -73,7 +74,7 @@ class Recording:
 
     def finish(
         self,
-        arguments_of: Callable[[int, str, str], Arguments | None],
+        arguments_of: ArgumentsOf,
         notes: Callable[[], list[str]],
         programs: Sequence[bytes] = (),
         **about: Any,  # noqa: ANN401  # of `TraceBuilder.finish`
@@ -206,7 +207,7 @@ class Recording:
     # (`jit(f)/jit(main)/conv_general_dilated`).
 
     def _operations(
-        self, arguments_of: Callable[[int, str, str], Arguments | None]
+        self, arguments_of: ArgumentsOf
     ) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
         """The columns of events that are made of operations.
 
