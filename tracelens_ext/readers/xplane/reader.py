@@ -62,17 +62,14 @@ def read(source: ByteSource) -> Trace:
             problem = f"the profile ends in the middle (the plane {at} is not whole)"
             kind = TraceCutOffError
         damage = damage or kind(source.path, problem, AGAIN)
-    notes = salvage_notes(source, damage, place, profile.recording.present)
-    programs, devices = profile.programs, profile.devices
     return profile.recording.finish(
-        programs.arguments,
-        lambda: [*notes, *programs.notes()],
+        profile.programs,
+        salvage_notes(source, damage, place, profile.recording.present),
         path=source.path,
         format_name=FORMAT,
         bytes_read=len(data),
-        devices=tuple(devices[number] for number in sorted(devices)),
+        devices=tuple(device for _, device in sorted(profile.devices.items())),
         metadata={"hostnames": profile.hosts, **profile.about},
-        programs=programs.used,
     )
 
 
@@ -150,28 +147,28 @@ class _LineReader:
 
     def read(self, line: Message) -> None:
         """Add the events of a line."""
-        lane = self._process, line.id
-        self._recording.lines[lane] = _text(line.display_name or line.name)
-        code, events = self._recording.builder.threads[lane], line.events
-        for first in range(0, len(events), _EVENTS_AT_ONCE):
-            self._add(events[first : first + _EVENTS_AT_ONCE], line.timestamp_ns, code)
+        recording, lane = self._recording, (self._process, line.id)
+        recording.lines[lane] = _text(line.display_name or line.name)
+        code = recording.builder.threads[lane]
+        for first in range(0, len(line.events), _EVENTS_AT_ONCE):
+            events = line.events[first : first + _EVENTS_AT_ONCE]
+            data, start, end = wire.joined(events)
+            found, count = wire.fields_of(data, start, end), len(events)
+            metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
+            start = offset // _PS_PER_NS
+            repeated, begin = found.numbers(_OCCURRENCES, count), line.timestamp_ns + start
+            columns = {
+                "ts": np.where(repeated, _NO_TIME, begin),
+                # Ends are rounded as starts are: what encloses another still does.
+                "dur": (offset + duration) // _PS_PER_NS - start,
+                "name": looked_up(metadata, self._codes),
+                "lane": np.full(count, code, dtype=np.int64),
+            }
+            recording.add(columns, self._stats_of(data, found))
 
-    def _add(self, events: list[bytes], timestamp_ns: int, lane: int) -> None:
-        data, start, end = wire.joined(events)
-        found, count = wire.fields_of(data, start, end), len(events)
-        metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
-        start = offset // _PS_PER_NS
+    def _codes(self, ids: Int64Array) -> list[int]:
         names = self._recording.builder.names
-        columns = {
-            "ts": np.where(found.numbers(_OCCURRENCES, count), _NO_TIME, timestamp_ns + start),
-            # Ends are rounded as starts are: what encloses another still does.
-            "dur": (offset + duration) // _PS_PER_NS - start,
-            "name": looked_up(
-                metadata, lambda ids: [names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
-            ),
-            "lane": np.full(count, lane, dtype=np.int64),
-        }
-        self._recording.add(columns, self._stats_of(data, found))
+        return [names[self._names.get(number) or NO_NAME] for number in ids.tolist()]
 
     def _stats_of(self, data: wire.Bytes, events: wire.Fields) -> Stats:
         event, start, end = events.contents(_STATS)
@@ -255,9 +252,14 @@ class _Columns:
         recording = self.recording
         timed = [event for event in events if event.get("ph") == "X"]
         for event in events:
-            phase = event.get("ph")
-            if phase == "M" or not (phase or event.get("name")):  # the last event is empty
-                self._take_label(event)
+            phase, word = event.get("ph"), event.get("name")
+            if phase == "M" or not (phase or word):  # the last event is empty
+                recording.builder.metadata_events += 1
+                name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
+                if word == "process_name":
+                    recording.planes[process] = name
+                elif word == "thread_name":
+                    recording.lines[process, label_of(event.get("tid"))] = name
             elif phase != "X":
                 recording.builder.dropped["not complete (ph is not X)"] += 1
         names = [text_of(event.get("name")) or NO_NAME for event in timed]
@@ -269,14 +271,6 @@ class _Columns:
             "lane": recording.builder.threads.codes(lanes, len(timed)).astype(np.int64),
         }
         recording.add(columns, self._stats([_args(event) for event in timed]))
-
-    def _take_label(self, event: dict[str, Any]) -> None:
-        self.recording.builder.metadata_events += 1
-        name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
-        if event.get("name") == "process_name":
-            self.recording.planes[process] = name
-        elif event.get("name") == "thread_name":
-            self.recording.lines[process, label_of(event.get("tid"))] = name
 
     def _stats(self, args: list[dict[str, Any]]) -> Stats:
         texts = self.recording.texts
@@ -301,10 +295,9 @@ def read_json(source: ByteSource) -> Trace:
         columns.add(events)
     if not stream.found_events:
         raise TraceFormatError(source.path, "has no traceEvents", "record it again")
-    notes = salvage_notes(source, stream.damage, stream.place, columns.recording.present)
     return columns.recording.finish(
-        lambda *_: None,
-        lambda: notes,
+        Programs(),
+        salvage_notes(source, stream.damage, stream.place, columns.recording.present),
         path=source.path,
         format_name=JSON_FORMAT,
         bytes_read=source.bytes_read,

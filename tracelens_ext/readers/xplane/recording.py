@@ -9,7 +9,7 @@ plane is drawn from its GPU events, by modules, operations, scopes or steps.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
@@ -19,11 +19,10 @@ import numpy as np
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, distinct_rows, looked_up
 from tracelens_ext.readers.kineto.schema import WORDS
-from tracelens_ext.readers.xplane.hlo import Arguments
+from tracelens_ext.readers.xplane.hlo import Arguments, Programs
 from tracelens_ext.trace import NONE, ArgColumn, BoolArray, EventKind, Int64Array, Trace
 
 Lane = tuple[int | str, int | str]
-ArgumentsOf = Callable[[int, str, str], Arguments | None]
 Stats = Mapping[str, tuple[Int64Array, Int64Array]]
 
 #: Statistics that are read: whole numbers, then texts.
@@ -72,21 +71,11 @@ class Recording:
             self._stats.setdefault(stat, []).append((rows + self._count, values))
         self._count += len(columns["ts"])
 
-    def finish(
-        self,
-        arguments_of: ArgumentsOf,
-        notes: Callable[[], list[str]],
-        programs: Sequence[bytes] = (),
-        **about: Any,  # noqa: ANN401  # of `TraceBuilder.finish`
-    ) -> Trace:
-        """The trace.
-
-        `arguments_of` tells what the HLO says of an operation, by the program's id (or `NONE`),
-        the module's and the operation's name; it may add to `programs`. `notes` are asked last.
-        """
+    def finish(self, programs: Programs, notes: list[str], **about: Any) -> Trace:  # noqa: ANN401
+        """The trace; `programs` tell the arguments of operations, `about` is of the builder."""
         self._join()
         builder = self.builder
-        made, known, found = self._operations(arguments_of)
+        made, known, found = self._operations(programs)
         columns = {
             "thread" if name == "lane" else name: np.concatenate((column, made[name]))
             for name, column in {**self.columns, "kind": self.kind}.items()
@@ -102,11 +91,11 @@ class Recording:
         instructions = np.array([each.instruction for each in found], dtype=np.int64)
         builder.add(columns, self._numbers() | {_INSTRUCTION: (known, instructions)}, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
-        trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
+        trace = builder.finish(labels=labels, notes=(*notes, *programs.notes()), **about)
         args, about_jax = dict(trace.args), replace(trace.conventions, framework="JAX")
         own = args.pop(_INSTRUCTION)
         return replace(
-            trace, args=args, instructions=own, programs=tuple(programs), conventions=about_jax
+            trace, args=args, instructions=own, programs=tuple(programs.used), conventions=about_jax
         )
 
     def _join(self) -> None:
@@ -207,7 +196,7 @@ class Recording:
     # (`jit(f)/jit(main)/conv_general_dilated`).
 
     def _operations(
-        self, arguments_of: ArgumentsOf
+        self, programs: Programs
     ) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
         """The columns of events that are made of operations.
 
@@ -233,7 +222,7 @@ class Recording:
         rows = np.concatenate((on_host, np.flatnonzero(~is_scope) + len(self.kind)))
         keys = (self.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op"))
         distinct, number = distinct_rows(*keys)
-        found = [arguments_of(of, texts[module], texts[op]) for of, module, op in distinct]
+        found = [programs.arguments(of, texts[module], texts[op]) for of, module, op in distinct]
         is_known = np.array([each is not None for each in found], dtype=bool)[number]
         told = [each for at in number.tolist() if (each := found[at]) is not None]
         return columns, rows[is_known], told
