@@ -30,8 +30,7 @@ def statistics_of(
     if spec.missing:
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
-        trace = read(spec.trace, reading)
-        totals = event_totals(trace, spec.with_memory, spec.iteration_range)
+        totals = event_totals(read(spec.trace, reading), spec.with_memory, spec.iteration_range)
         if not totals.kernels:
             remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
             raise TraceError(spec.trace, "holds no GPU kernels", remedy)

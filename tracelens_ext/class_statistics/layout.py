@@ -169,8 +169,7 @@ def _input(statistics: ClassStatistics) -> Record:
     for what, total in (("kernel", statistics.kernel_total), ("nccl", statistics.nccl_total)):
         line = _line(statistics, total, "")
         record |= {f"{what}_{column}": value for column, value in line.items() if column}
-    ranges = statistics.ranges
-    if ranges is None:
+    if (ranges := statistics.ranges) is None:
         return record
     average, whole = statistics.range_average_ns, ranges.time_ns
     exposed, exposed_total = statistics.exposed_ns, statistics.exposed_total_ns

@@ -128,8 +128,7 @@ def _exposed(work: GpuWork) -> Int64Array:
 def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) -> None:
     """A table of the report under its name; `table_` before one that has a name of ours."""
     shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
-    columns = ", ".join(map(quoted, plain_headers(frame)))
-    connection.execute(f"create table {shown} ({columns})")
+    connection.execute(f"create table {shown} ({', '.join(map(quoted, plain_headers(frame)))})")
     _insert(connection, shown, *(plain_column(column) for _, column in frame.items()))
 
 

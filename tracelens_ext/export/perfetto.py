@@ -67,8 +67,7 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     trace = work.trace
     recorded = trace.recorded
     kind = trace.kind[:recorded]
-    is_gpu = np.isin(kind, GPU_KINDS)
-    is_host = ~is_gpu & (kind != EventKind.GPU_ANNOTATION)
+    is_host = ~np.isin(kind, (*GPU_KINDS, EventKind.GPU_ANNOTATION))
     keep = ~np.isin(kind, (EventKind.FLOW_START, EventKind.FLOW_END))
     left_out: Counter[str] = Counter()
 
@@ -203,8 +202,7 @@ def _head(trace: Trace, tracks: Tracks, *, alone: bool) -> str:
     members: dict[str, object] = {"generator": GENERATOR}
     if alone:
         members["baseTimeNanoseconds"] = trace.base_ns
-        info = trace.metadata.get("distributedInfo")
-        if isinstance(info, dict):
+        if isinstance(info := trace.metadata.get("distributedInfo"), dict):
             members["distributedInfo"] = info
         members["deviceProperties"] = trace.metadata.get("deviceProperties") or [
             {"id": each.ordinal, "name": each.name, "totalGlobalMem": each.memory_bytes}

@@ -289,8 +289,7 @@ def _recording(work: GpuWork) -> list[Span]:
 
 def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:
     """The segments of the replay's critical path, at the replay's times; none if it is withheld."""
-    simulation = analyzer.simulation()
-    if simulation.state == "withheld":
+    if (simulation := analyzer.simulation()).state == "withheld":
         return []
     table, first = simulation.critical_path, simulation.program.window[0]
     start = first + (table["start_us"] * NS_PER_US).round().astype("int64")

@@ -177,8 +177,7 @@ def open_report(
         rows = csv_rows.rows_of(source, _MAKE)
     else:
         rows = enumerate(_given_rows(source, label), start=1)
-    titles = _header(rows, report, label)
-    return Table(label, _pieces(rows, titles, report, label))
+    return Table(label, _pieces(rows, _header(rows, report, label), report, label))
 
 
 def report_of(titles: Sequence[csv_rows.Cell]) -> str | None:

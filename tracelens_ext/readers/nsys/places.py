@@ -109,8 +109,7 @@ class Places:
         """The names that the export has for the processes and threads of events."""
         labels, names = Labels(), self._database.words("PROCESSES", "name")
         for global_pid, name in zip(self._first("PROCESSES", "globalPid"), names, strict=True):
-            process = self._processes.get(global_pid >> PROCESS_SHIFT)
-            if process is not None and name:
+            if name and (process := self._processes.get(global_pid >> PROCESS_SHIFT)) is not None:
                 labels.processes.setdefault(process, name)
         for chunk in self._database.chunks("ThreadNames", ("globalTid", "nameId", "priority")):
             order = np.argsort(-chunk["priority"], kind="stable")
@@ -262,8 +261,7 @@ def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
     `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: its name, its sequence number,
     the number of the call (an outer one is lower), `NONE` without; shapes as JSON, or empty.
     """
-    found = _EMITTED.search(text)
-    if found is None or not found.start():
+    if (found := _EMITTED.search(text)) is None or not found.start():
         return None
     sequence, op_id, only_id, sizes = found.groups()
     return text[: found.start()], int(sequence or NONE), int(op_id or only_id or NONE), sizes or b""

@@ -242,8 +242,7 @@ def _exported(source: ByteSource) -> Iterator[Path]:
     with TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where) as folder:
         made = Path(folder) / "export.sqlite"
         _export(path, made, source.reading.nsys)
-        kept = cache.keep_conversion(path, made) if cache is not None else None
-        yield kept or made
+        yield (cache.keep_conversion(path, made) if cache is not None else None) or made
 
 
 def _export(path: str, made: Path, chosen: str | None) -> None:

@@ -112,15 +112,13 @@ def read(source: ByteSource) -> Trace:
 
 def _beside(file: Path | None) -> list[Path]:
     """The other tables with the prefix of one, if those of kernels are among them."""
-    found = _TABLE.fullmatch(file.name) if file is not None else None
-    if file is None or found is None:
+    if file is None or (found := _TABLE.fullmatch(file.name)) is None:
         return []
     same = []
     with suppress(OSError):  # a folder that cannot be listed
         for path in sorted(file.absolute().parent.iterdir()):
             other = _TABLE.fullmatch(path.name)
-            if other and other[1] == found[1] and path.is_file():
-                same.append(path)
+            same += [path] if other and other[1] == found[1] and path.is_file() else []
     if not any(path.name.removesuffix(".gz") == found[1] + _KERNELS for path in same):
         return []
     return [path for path in same if path.name != file.name]
@@ -263,8 +261,7 @@ class TableReader:
         `Agent 4` counts what the program sees; a bare number (or `--agent-index absolute`) nodes.
         """
         found = _NUMBER.fullmatch(text.strip())
-        word = (found[1] or "").casefold() if found else "cpu"
-        if found is None or word == "cpu":
+        if found is None or (word := (found[1] or "").casefold()) == "cpu":
             return NONE
         number = int(found[2])
         if word == "gpu":

@@ -144,8 +144,7 @@ class _Tables:
     def _describe_agents(self) -> None:
         table, texts = "rocpd_info_agent", ("type", "product_name", "name", "extdata")
         rows = self._rows(table, ("type_index", "absolute_index", "id"), texts)
-        nodes = self._all(table, "nid")["nid"]
-        machines = self._look_up("rocpd_info_node", "machine_id", nodes)
+        machines = self._look_up("rocpd_info_node", "machine_id", self._all(table, "nid")["nid"])
         for machine, (*numbers, kind, product, name, more) in zip(machines, rows, strict=True):
             if kind == "GPU":
                 agent = rocprof.Agent()
@@ -321,8 +320,8 @@ def _rows_of_json(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
             cells = [args.get(key, "") for key in ("BeginNs", "EndNs", "pid", "tid", "queue-id")]
             ids = flows.get(_place(event))
             cells += [args.get("Name", event.get("name")), ids.pop() if ids else ""]
-            gpu = args.get("dev-id", process.removeprefix("GPU"))
-            yield kind, [*map(str, cells), f"GPU {gpu}"]
+            cells.append(f"GPU {args.get('dev-id', process.removeprefix('GPU'))}")
+            yield kind, [*map(str, cells)]
 
 
 def _place(event: dict[str, object]) -> tuple[str, ...]:

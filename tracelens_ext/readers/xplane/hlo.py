@@ -114,9 +114,8 @@ class Programs:
 
     def __init__(self) -> None:
         self.used: list[bytes] = []
-        self._by_id: dict[int, bytes] = {}
+        self._by_id: dict[int, tuple[str, bytes]] = {}
         self._by_name: dict[str, set[int]] = {}
-        self._names: dict[int, str] = {}
         self._damaged: list[str] = []
         self._decode = cache(self._decoded)
 
@@ -124,7 +123,7 @@ class Programs:
         """Add a program: its label, such as `jit_f(15)`, and its HLO."""
         found = _PROGRAM.match(label)
         name, number = (found[1], int(found[2])) if found else (label, -2 - len(self._by_id))
-        self._by_id[number], self._names[number] = content, label
+        self._by_id[number] = label, content
         self._by_name.setdefault(name, set()).add(number)
 
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
@@ -138,20 +137,20 @@ class Programs:
 
     def notes(self) -> list[str]:
         """What could not be read, a sentence."""
-        if not self._damaged:
-            return []
         names = ", ".join(self._damaged[:3]) + (" …" if len(self._damaged) > 3 else "")
-        return [f"The HLO of {names} is damaged: their operations have no arguments."]
+        note = f"The HLO of {names} is damaged: their operations have no arguments."
+        return [note] if self._damaged else []
 
     def _decoded(self, program: int) -> _Program | None:
         from google.protobuf.message import DecodeError
 
+        label, content = self._by_id[program]
         try:
-            module = message_class("HloProto").FromString(self._by_id[program]).hlo_module
+            module = message_class("HloProto").FromString(content).hlo_module
         except DecodeError:
-            self._damaged.append(self._names[program])
+            self._damaged.append(label)
             return None
-        self.used.append(self._by_id[program])
+        self.used.append(content)
         return _Program(module, len(self.used) - 1)
 
 
@@ -238,8 +237,7 @@ def arrays_of(shape: Message) -> list[Shape]:
     """The arrays of a shape: one, or those of a tuple; sizes that are not known count as 0."""
     if shape.element_type == _TUPLE:
         return [array for part in shape.tuple_shapes for array in arrays_of(part)]
-    kind = _NAMES.get(shape.element_type)
-    if kind is None or len(shape.dimensions) > MOST_DIMENSIONS:
+    if (kind := _NAMES.get(shape.element_type)) is None or len(shape.dimensions) > MOST_DIMENSIONS:
         return []
     return [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]
 

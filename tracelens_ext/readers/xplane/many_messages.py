@@ -87,9 +87,8 @@ def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
         passes.append((going, key, value, content))
         at[going] = content + size
         going = going[at[going] < end[going]]
-    empty = np.empty(0, dtype=np.int64)
-    columns = zip(*(passes or [(empty,) * 4]), strict=True)
-    return Fields(*map(np.concatenate, columns))
+    none = (np.empty(0, dtype=np.int64),) * 4
+    return Fields(*map(np.concatenate, zip(*(passes or [none]), strict=True)))
 
 
 def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -100,8 +99,7 @@ def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
     byte = data[at].astype(np.int64)
     if not len(at) or int(byte.max()) < 0x80:
         return byte, at + 1
-    words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))  # one at each byte
-    word = words[at]
+    word = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[at]  # there is one at each byte
     last = ~word & _HIGHEST_BITS
     last &= ~last + np.uint64(1)  # only the lowest
     size = np.frexp(last.astype(np.float64))[1] >> 3
