@@ -28,8 +28,7 @@ from tracelens_ext.errors import ConfigurationError
 
 _TEXT = Annotated[str, Meta(min_length=1)]
 _NUMBER = Annotated[int, Meta(ge=1)]
-_COUNT, _FILE, _TRUTH = "a whole number from 1", "the name of a file", "true or false"
-_RANGES = "the name of the NVTX ranges"
+_COUNT, _FILE = "a whole number from 1", "the name of a file"
 #: The keys of a section → what each must be, and that in words.
 _Keys = Mapping[str, tuple[Any, str]]
 _DOCUMENT: _Keys = {
@@ -53,7 +52,7 @@ _TABLES: _Keys = {
 }
 _REPORT: _Keys = {
     "path": (_TEXT, _FILE),
-    **dict.fromkeys(("with_nvtx", "with_mem"), (bool | None, _TRUTH)),
+    **dict.fromkeys(("with_nvtx", "with_mem"), (bool | None, "true or false")),
 }
 #: Arguments of the original about the places of columns; here the titles of a table tell them.
 _TOLD_BY_TITLES = (
@@ -160,7 +159,8 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
             with_mem is not False,
         )
     if needs_tag and tag is None:
-        raise ConfigurationError(f"{place}.nvtx_tag_of_iter: expected {_RANGES}, got nothing")
+        expected = "expected the name of the NVTX ranges"
+        raise ConfigurationError(f"{place}.nvtx_tag_of_iter: {expected}, got nothing")
     remark = f"{', '.join(told)}: not needed; the titles of a table tell its columns"
     return InputSpec(
         title=title,

@@ -90,34 +90,20 @@ _RECORDS = {_record(places.values()): kind for kind, places in _COLUMNS.items()}
 _CALL, _DISPATCH, _COPY = _RECORDS
 
 
-class Symbol(msgspec.Struct):
-    """A kernel."""
-
-    kernel_id: _Whole = -1
-    formatted_kernel_name: str | None = None
-    demangled_kernel_name: str | None = None
-    kernel_name: str | None = None
-
-
-class Operations(msgspec.Struct):
-    """A kind of records, and the names of its operations."""
-
-    kind: str = ""
-    operations: list[str] = []
-
-
-class Message(msgspec.Struct):
-    """The text of a roctx range or mark, by its correlation id."""
-
-    key: _Whole = -1
-    value: str = ""
-
+_SHOWN_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
+_SYMBOL = msgspec.defstruct(
+    "Symbol", [("kernel_id", _Whole, -1), *((name, str | None, None) for name in _SHOWN_NAMES)]
+)
+#: A kind of records, and the names of its operations.
+_OPERATIONS = msgspec.defstruct("Operations", [("kind", str, ""), ("operations", list[str], [])])
+#: The text of a roctx range or mark, by its correlation id.
+_MESSAGE = msgspec.defstruct("Message", [("key", _Whole, -1), ("value", str, "")])
 
 _TYPES: dict[tuple[str, ...], type] = {
     ("agents",): rocprof.Agent,
-    ("kernel_symbols",): Symbol,
-    ("strings", "buffer_records"): Operations,
-    ("strings", "marker_api"): Message,
+    ("kernel_symbols",): _SYMBOL,
+    ("strings", "buffer_records"): _OPERATIONS,
+    ("strings", "marker_api"): _MESSAGE,
     ("buffer_records", "kernel_dispatch"): _DISPATCH,
     ("buffer_records", "memory_copy"): _COPY,
 }
@@ -274,7 +260,7 @@ class _Document(EventStream[list[Any]]):
         handles, records, names = list(self._handles), self.records, self.records.builder.names
         numbers = [handle if 0 <= handle < rocprof.MOST_ID else NONE for handle in handles]
         gpus = [devices.get(handle, NONE) for handle in handles]
-        messages = {item.key: item.value for item in self._items[Message]}
+        messages = {item.key: item.value for item in self._items[_MESSAGE]}
         for kind, pieces in self._columns.items():
             if not pieces:
                 continue
@@ -311,22 +297,21 @@ class _Document(EventStream[list[Any]]):
 
     def _names(self, columns: dict[str, Int64Array]) -> Int64Array:
         """The codes of each record's kind, and of its operation: they are indices in tables."""
-        builder, operations = self.records.builder, self._items[Operations]
+        builder, operations = self.records.builder, self._items[_OPERATIONS]
         distinct, number = distinct_rows(columns["kind"], columns["operation"])
         codes = []
         for kind, operation in distinct:
-            known = operations[kind] if 0 <= kind < len(operations) else Operations()
+            known: Any = operations[kind] if 0 <= kind < len(operations) else _OPERATIONS()
             of_kind = known.operations
             name = of_kind[operation] if 0 <= operation < len(of_kind) else f"operation {operation}"
             codes.append((builder.categories[known.kind or f"kind {kind}"], builder.names[name]))
         return np.array(codes, dtype=np.int64)[number].T
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
-        symbols = {symbol.kernel_id: symbol for symbol in self._items[Symbol]}
-        found = [symbols.get(number, Symbol()) for number in ids.tolist()]
-        shown = (
-            each.formatted_kernel_name or each.demangled_kernel_name or each.kernel_name
-            for each in found
-        )
-        names = self.records.builder.names
-        return [names[rocprof.kernel_name(*each)] for each in zip(shown, ids.tolist(), strict=True)]
+        spellings = attrgetter(*_SHOWN_NAMES)
+        known = {symbol.kernel_id: spellings(symbol) for symbol in self._items[_SYMBOL]}
+        names, codes = self.records.builder.names, []
+        for number in ids.tolist():
+            formatted, demangled, own = known.get(number, (None, None, None))
+            codes.append(names[rocprof.kernel_name(formatted or demangled or own, number)])
+        return codes

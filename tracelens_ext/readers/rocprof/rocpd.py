@@ -94,8 +94,7 @@ class _Tables:
 
     def read(self) -> None:
         """Add all records."""
-        self._describe_processes()
-        self._describe_agents()
+        self._describe()
         for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
             self._add_calls(chunk)
         # Marks of roctx; other samples are of what is not analysed.
@@ -133,15 +132,14 @@ class _Tables:
     def _look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
         return self._database.look_up(table + self._guid, column, ids)
 
-    def _describe_processes(self) -> None:
+    def _describe(self) -> None:
+        """Say what processes, threads and agents are."""
         for row, pid, command in self._rows("rocpd_info_process", ("id", "pid"), ("command",)):
             self._processes[row] = self._records.process((self._guid, row), pid, command)
         for row, tid, name in self._rows("rocpd_info_thread", ("pid", "tid"), ("name",)):
             if name and row in self._processes:
                 process = self._records.processes[self._processes[row]]
                 self._records.thread_names[process, tid] = name
-
-    def _describe_agents(self) -> None:
         table, texts = "rocpd_info_agent", ("type", "product_name", "name", "extdata")
         rows = self._rows(table, ("type_index", "absolute_index", "id"), texts)
         machines = self._look_up("rocpd_info_node", "machine_id", self._all(table, "nid")["nid"])

@@ -15,12 +15,9 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor_pool import DescriptorPool
 
 _PACKAGE: Final = "tracelens_ext"
 #: Message → its fields: name, number, type; `*` says that it is repeated. Planes, and the lines of
@@ -72,7 +69,7 @@ def message_class(name: str) -> Message:
 
 
 @cache
-def _pool() -> DescriptorPool:
+def _pool() -> Any:  # noqa: ANN401  # a `DescriptorPool`
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     kinds = descriptor_pb2.FieldDescriptorProto
@@ -85,8 +82,7 @@ def _pool() -> DescriptorPool:
             name, number, kind = text.split()
             field = declared.field.add(name=name, number=int(number))
             field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
-            kind = kind.rstrip("*")
-            if kind.islower():
+            if (kind := kind.rstrip("*")).islower():
                 field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
             else:
                 field.type, field.type_name = kinds.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
