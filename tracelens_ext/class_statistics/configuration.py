@@ -162,16 +162,9 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
         expected = "expected the name of the NVTX ranges"
         raise ConfigurationError(f"{place}.nvtx_tag_of_iter: {expected}, got nothing")
     remark = f"{', '.join(told)}: not needed; the titles of a table tell its columns"
-    return InputSpec(
-        title=title,
-        **files,
-        with_memory=with_memory,
-        iterations=iterations,
-        gpus=gpus,
-        iteration_range=tag if with_ranges else None,
-        missing="; ".join(missing),
-        remarks=(remark,) if told else (),
-    )
+    about: dict[str, Any] = {"title": title, "iterations": iterations, "gpus": gpus, **files}
+    about |= {"iteration_range": tag if with_ranges else None, "missing": "; ".join(missing)}
+    return InputSpec(**about, with_memory=with_memory, remarks=(remark,) if told else ())
 
 
 def _checked(keys: _Keys, value: object, at: str) -> list[Any]:

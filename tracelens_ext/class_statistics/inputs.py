@@ -52,16 +52,12 @@ def statistics_of(
 def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> int:
     """How many iterations the ranges make."""
     if ranges is None:
-        raise UsageError(
-            f"{title}: say how many iterations were recorded, or with an iteration range"
-            " where they are"
-        )
+        asked = "say how many iterations were recorded, or with an iteration range where they are"
+        raise UsageError(f"{title}: {asked}")
     iterations, rest = divmod(ranges.count, gpus)
     if rest or not iterations:
-        raise UsageError(
-            f"{title}: {ranges.count:,} NVTX ranges {ranges.tag!r} do not go"
-            f" evenly into {gpus:,} GPUs; say how many iterations and GPUs there are"
-        )
+        odd = f"{ranges.count:,} NVTX ranges {ranges.tag!r} do not go evenly into {gpus:,} GPUs"
+        raise UsageError(f"{title}: {odd}; say how many iterations and GPUs there are")
     return iterations
 
 
@@ -82,15 +78,12 @@ class EventTotals:
 
 def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None) -> EventTotals:
     """Sum the events of a trace."""
-    memory = (EventKind.MEMCPY, EventKind.MEMSET)
-    kernel_places = trace.kind[trace.gpu_rows] == EventKind.KERNEL
-    return EventTotals(
-        kernels=_totals(trace, trace.rows_of(EventKind.KERNEL)),
-        memory=_totals(trace, trace.rows_of(*memory)) if with_memory else None,
-        ranges=_ranges(trace, tag) if tag is not None else None,
-        gpus=max(len(np.unique(trace.device[kernel_places])), 1),
-        notes=trace.provenance.notes,
-    )
+    kernels, copies = trace.rows_of(EventKind.KERNEL), (EventKind.MEMCPY, EventKind.MEMSET)
+    memory = _totals(trace, trace.rows_of(*copies)) if with_memory else None
+    ranges = _ranges(trace, tag) if tag is not None else None
+    gpus = len(np.unique(trace.device[trace.kind[trace.gpu_rows] == EventKind.KERNEL]))
+    notes = trace.provenance.notes
+    return EventTotals(_totals(trace, kernels), memory, ranges, max(gpus, 1), notes)
 
 
 def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
@@ -115,12 +108,10 @@ def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
         names = {prefixes[domain] + trace.names[name] for domain, name in pairs.tolist()}
         raise statistics.no_such_range(path, tag, names)
     projected = project_ranges(trace, link(trace), chosen)
-    if not len(projected):
-        raise UsageError(
-            f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
-            " around the launches"
-        )
     durations = projected["end"] - projected["start"]
+    if not len(durations):
+        problem = f"the NVTX ranges {tag!r} started no GPU work on their threads"
+        raise UsageError(f"{path}: {problem}; name ranges around the launches")
     return statistics.RangeTotal(tag, sum(durations.tolist()), len(durations))
 
 

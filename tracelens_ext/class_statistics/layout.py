@@ -132,10 +132,8 @@ def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
         title="GPU time by kernel class",
         sheets=tables(statistics),
         facts=[("Inputs", ", ".join(title for title, _ in statistics))],
-        notes=[
-            *(f"Left out: {problem}" for problem in problems),
-            *(f"{title}: {n}" for title, each in statistics for n in (*each.warnings, *each.notes)),
-        ],
+        notes=[f"Left out: {problem}" for problem in problems]
+        + [f"{title}: {n}" for title, each in statistics for n in (*each.warnings, *each.notes)],
         descriptions=DESCRIPTIONS,
     )
 

@@ -100,10 +100,8 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     """The error for a tag that no range has."""
     said = f"{source}: no NVTX range"
     if not names:
-        return UsageError(
-            f"{said} {tag!r}: there are no ranges that started GPU work;"
-            " record with: nsys profile -t cuda,nvtx"
-        )
+        why = "there are no ranges that started GPU work; record with: nsys profile -t cuda,nvtx"
+        return UsageError(f"{said} {tag!r}: {why}")
     some = sorted(names)[:_MOST_COMPARED]
     near = map(repr, difflib.get_close_matches(tag, some, n=_NEAREST, cutoff=0.0))
     return UsageError(f"{said} is called {tag!r}; the nearest: {', '.join(near)}")
@@ -139,10 +137,8 @@ def _missing_rows(source: str, time: int, share: object, total: int) -> str:
     if not 0 < percent <= 100 or total * (percent + rounded) >= 100 * time:
         return ""
     found = 100 * total / (100 * time / percent)
-    return (
-        f"{source}: its rows are {found:.0f} % of the time that its percentages tell; it was"
-        " cut off or filtered, and the rest counts nowhere"
-    )
+    said = f"{source}: its rows are {found:.0f} % of the time that its percentages tell"
+    return f"{said}; it was cut off or filtered, and the rest counts nowhere"
 
 
 #: How copies are shown; all others by the names that they have.
@@ -195,8 +191,7 @@ class ClassStatistics:
     @property
     def exposed_total_ns(self) -> Fraction:
         """Of all ranges together."""
-        total = self.ranges.time_ns if self.ranges else 0
-        return Fraction(total - self.kernel_total.time_ns)
+        return Fraction((self.ranges.time_ns if self.ranges else 0) - self.kernel_total.time_ns)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -209,10 +204,8 @@ class ClassStatistics:
                 " that every iteration is one range on each GPU"
             )
         if ranges is not None and self.exposed_ns < 0:
-            warnings.append(
-                f"the NVTX ranges {ranges.tag!r} are shorter than the kernels of an iteration:"
-                " kernels ran at the same time, or outside of the ranges"
-            )
+            said = f"the NVTX ranges {ranges.tag!r} are shorter than the kernels of an iteration"
+            warnings.append(f"{said}: kernels ran at the same time, or outside of the ranges")
         return tuple(warnings)
 
 
@@ -287,10 +280,9 @@ class Classifier:
         pack = substring_pack(mapping, name)
         for key, category in mapping.items():
             if category.strip().lower() == OTHERS_CLASS:
-                raise RuleError(
-                    f"{name}: {key!r}: the class {category!r} is that of all kernels without a"
-                    " key; leave the key out, or name its class otherwise"
-                )
+                said = f"the class {category!r} is that of all kernels without a key"
+                remedy = "leave the key out, or name its class otherwise"
+                raise RuleError(f"{name}: {key!r}: {said}; {remedy}")
         lower = (encodable(category).lower() for category in mapping.values())
         self.classes = tuple(c for c in dict.fromkeys(lower) if c != NCCL_CLASS)
         self._categorizer = KernelCategorizer([BoundPack(pack, "categorizer", limited=False)])

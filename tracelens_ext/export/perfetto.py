@@ -57,9 +57,8 @@ def parse_window(text: str) -> tuple[int, int]:
         first, last = (round(float(time[1]) * _NS[time[2]]) for time in times if time)
         if first < last:
             return first, last
-    raise UsageError(
-        f"--window {text!r} is no window; write START-END with units, such as 1200ms-1300ms"
-    )
+    expected = "write START-END with units, such as 1200ms-1300ms"
+    raise UsageError(f"--window {text!r} is no window; {expected}")
 
 
 def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:

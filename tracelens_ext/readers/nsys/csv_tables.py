@@ -280,9 +280,8 @@ def _given_rows(source: object, label: str) -> Iterable[Row]:
             return chain([titles], ([row.get(title) for title in titles] for row in rows))
         if all(isinstance(row, Sequence) and not isinstance(row, str | bytes) for row in rows):
             return rows
-    raise TypeError(
-        f"{label}: a table is a path, a DataFrame, or a list of rows, not {type(source).__name__}"
-    )
+    expected = f"{label}: a table is a path, a DataFrame, or a list of rows"
+    raise TypeError(f"{expected}, not {type(source).__name__}")
 
 
 FORMAT = "nsys stats cuda_gpu_trace (CSV)"

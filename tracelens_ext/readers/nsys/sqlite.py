@@ -115,9 +115,8 @@ class _Export:
         about = dict(next(filter(None, tables), []))
         schema = about.get("EXPORT_SCHEMA_VERSION", "")
         if count := self._places.open_ranges:
-            self._notes.append(
-                f"NVTX ranges that were open when recording ended, without a length here: {count:,}"
-            )
+            what = "NVTX ranges that were open when recording ended, without a length here"
+            self._notes.append(f"{what}: {count:,}")
         if not any(map(self._database.has_rows, _OF_CUDA[:-1])):
             told = self._database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
             found = dict.fromkeys(text.strip() for severity, text in told if severity in _SEVERE)
@@ -188,10 +187,9 @@ class _Export:
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
             count += len(name)
         if count:
-            self._notes.append(
-                f"CUDA graphs recorded whole, one GPU event each: {count:,}; record with"
-                " `nsys profile --cuda-graph-trace=node` to see their kernels"
-            )
+            remedy = "record with `nsys profile --cuda-graph-trace=node` to see their kernels"
+            found = f"CUDA graphs recorded whole, one GPU event each: {count:,}"
+            self._notes.append(f"{found}; {remedy}")
 
     def _add_gpu(self, chunk: places.Columns, kind: EventKind, name: Int64Array, word: str) -> None:
         thread, device = self._places.streams(chunk)
@@ -248,14 +246,11 @@ def _exported(source: ByteSource) -> Iterator[Path]:
 def _export(path: str, made: Path, chosen: str | None) -> None:
     name = Path(path)
     if not (program := shutil.which(chosen or "nsys")):
-        missing = "the program `nsys`, which converts it, is not on the PATH"
-        raise TraceFormatError(
-            path,
-            "is a report of Nsight Systems, and "
-            + (f"there is no program {chosen} to convert it" if chosen else missing),
-            f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed and"
-            f" give {name.stem}.sqlite, or name the program with --nsys",
-        )
+        why = "the program `nsys`, which converts it, is not on the PATH"
+        why = f"there is no program {chosen} to convert it" if chosen else why
+        remedy = f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
+        remedy += f" and give {name.stem}.sqlite, or name the program with --nsys"
+        raise TraceFormatError(path, f"is a report of Nsight Systems, and {why}", remedy)
     command = [program, "export", "--type=sqlite", "--force-overwrite=true", f"--output={made}"]
     command.append(str(name.absolute()))
     why = "`nsys export` wrote no database"

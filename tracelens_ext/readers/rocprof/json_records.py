@@ -140,9 +140,8 @@ def from_document(
     try:
         text = msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TraceFormatError(
-            path, f"is no JSON document ({error})", "give it as loaded"
-        ) from None
+        problem = f"is no JSON document ({error})"
+        raise TraceFormatError(path, problem, "give it as loaded") from None
     with ByteSource(BytesIO(text), reading=reading) as source:
         source.path = path
         return read(source)

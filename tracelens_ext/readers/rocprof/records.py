@@ -173,9 +173,8 @@ class RocprofRecords:
     def finish(self, path: str, format_name: str, bytes_read: int) -> Trace:
         """The trace."""
         if not self._has_calls:
-            self.notes.append(
-                "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
-            )
+            told = "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
+            self.notes.append(told)
         trace = self.builder.finish(
             path=path,
             format_name=format_name,
