@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,10 +32,8 @@ _NUMBER = Annotated[int, Meta(ge=1)]
 _COUNT, _FILE = "a whole number from 1", "the name of a file"
 #: The keys of a section → what each must be, and that in words.
 _Keys = Mapping[str, tuple[Any, str]]
-_DOCUMENT: _Keys = {
-    "inputs": (list[Any], "a list of inputs"),
-    "kernel_to_class_map": (dict[str, str] | None, "an object of texts"),
-}
+_MAP = (dict[str, str] | None, "an object of texts")
+_DOCUMENT: _Keys = {"inputs": (list[Any], "a list of inputs"), "kernel_to_class_map": _MAP}
 _FORMAT = Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
 _INPUT: _Keys = {
     "format": (_FORMAT, "one of csv, nsys-rep, sqlite"),
@@ -46,14 +45,9 @@ _ARGUMENTS: _Keys = {
     "num_of_gpus": (_NUMBER | None, _COUNT),
     "nvtx_tag_of_iter": (_TEXT | None, "a text"),
 }
-_TABLES: _Keys = {
-    "kernel_sum": (_TEXT, _FILE),
-    **dict.fromkeys(("nvtx_proj_trace", "mem_time_sum"), (_TEXT | None, f"{_FILE}, or null")),
-}
-_REPORT: _Keys = {
-    "path": (_TEXT, _FILE),
-    **dict.fromkeys(("with_nvtx", "with_mem"), (bool | None, "true or false")),
-}
+_MAYBE, _TRUTH = (_TEXT | None, f"{_FILE}, or null"), (bool | None, "true or false")
+_TABLES: _Keys = {"kernel_sum": (_TEXT, _FILE), "nvtx_proj_trace": _MAYBE, "mem_time_sum": _MAYBE}
+_REPORT: _Keys = {"path": (_TEXT, _FILE), "with_nvtx": _TRUTH, "with_mem": _TRUTH}
 #: Arguments of the original about the places of columns; here the titles of a table tell them.
 _TOLD_BY_TITLES = (
     *("with_header", "time_scale_to_ms", "kernel_total_time_idx", "kernel_instance_idx"),
@@ -108,11 +102,9 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     inputs, class_map = _checked(_DOCUMENT, read_commented_json(path), f"{source}: ")
     if not inputs:
         raise ConfigurationError(f"{source}: inputs: expected one input at least, got none")
-    found = [
-        _input(each, f"{source}: inputs[{at}]", Path(source).parent)
-        for at, each in enumerate(inputs)
-    ]
-    return Configuration(tuple(found), class_map)
+    places = (f"{source}: inputs[{at}]" for at in range(len(inputs)))
+    found = tuple(map(_input, inputs, places, repeat(Path(source).parent)))
+    return Configuration(found, class_map)
 
 
 def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
@@ -153,11 +145,8 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
     else:
         path, with_nvtx, with_mem = _checked(_REPORT, report, f"{at}.nsys_report")
         files = {"trace": located("nsys_report.path", path)}
-        with_ranges, needs_tag, with_memory = (
-            with_nvtx is not False,
-            with_nvtx,
-            with_mem is not False,
-        )
+        with_ranges, with_memory = with_nvtx is not False, with_mem is not False
+        needs_tag = with_nvtx
     if needs_tag and tag is None:
         expected = "expected the name of the NVTX ranges"
         raise ConfigurationError(f"{place}.nvtx_tag_of_iter: {expected}, got nothing")

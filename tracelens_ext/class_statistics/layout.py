@@ -227,9 +227,8 @@ class StatisticClassifier:
 
     def __init__(self, name_to_class_map: Mapping[str, str]) -> None:
         self._classes = totals.Classifier(name_to_class_map)
-        self.name_to_class_map = {
-            key.lower(): name.lower() for key, name in name_to_class_map.items()
-        }
+        lower = ((key.lower(), name.lower()) for key, name in name_to_class_map.items())
+        self.name_to_class_map = dict(lower)
 
     def statistic(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import compress
+from itertools import compress, product
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
@@ -144,8 +144,7 @@ def _missing_rows(source: str, time: int, share: object, total: int) -> str:
 #: How copies are shown; all others by the names that they have.
 _SHORT_COPIES = {
     f"[CUDA memcpy {start}-to-{end}]": f"[CUDA memcpy {start[0]}2{end[0]}]"
-    for start in ("Device", "Host")
-    for end in ("Device", "Host")
+    for start, end in product(("Device", "Host"), repeat=2)
 }
 
 
@@ -198,11 +197,10 @@ class ClassStatistics:
         """What makes the numbers doubtful, a sentence each."""
         warnings, ranges = list(self.doubts), self.ranges
         if ranges is not None and ranges.count != self.divisor:
-            warnings.append(
-                f"{ranges.count:,} NVTX ranges {ranges.tag!r}, not {self.divisor:,}"
-                f" ({self.iterations:,} iterations by {self.gpus:,} GPUs); the estimate assumes"
-                " that every iteration is one range on each GPU"
-            )
+            expected = f"{self.divisor:,} ({self.iterations:,} iterations by {self.gpus:,} GPUs)"
+            said = "the estimate assumes that every iteration is one range on each GPU"
+            found = f"{ranges.count:,} NVTX ranges {ranges.tag!r}, not {expected}"
+            warnings.append(f"{found}; {said}")
         if ranges is not None and self.exposed_ns < 0:
             said = f"the NVTX ranges {ranges.tag!r} are shorter than the kernels of an iteration"
             warnings.append(f"{said}: kernels ran at the same time, or outside of the ranges")

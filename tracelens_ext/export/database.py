@@ -159,9 +159,8 @@ def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
         made.commit()
 
 
-_READS = frozenset(
-    (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-)
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ}
+_READS |= {sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _OK, _DENY = sqlite3.SQLITE_OK, sqlite3.SQLITE_DENY
 _NO_TABLE = re.compile(r"no such table: (?:main\.)?(.+)")
 _LONGEST = 100_000_000  # bytes of a value

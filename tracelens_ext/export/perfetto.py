@@ -245,11 +245,9 @@ class _Piece:
         self.pid, self.tid, self.lane, self.gpu = placed
         process = trace.process_of_thread[trace.thread[self.rows]].astype(np.int64)
         group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
-        numbers = {"correlation": trace.correlation, "External id": trace.external_id}
-        self.numbers = {
-            what: _renumbered(ids, what, group, number[self.rows])
-            for what, number in numbers.items()
-        }
+        recorded = {"correlation": trace.correlation, "External id": trace.external_id}
+        numbers = {what: number[self.rows] for what, number in recorded.items()}
+        self.numbers = {w: _renumbered(ids, w, group, each) for w, each in numbers.items()}
         event_at = np.full(len(trace), NONE, dtype=np.int64)
         event_at[work.rows] = np.arange(len(work))
         self.event = event_at[self.rows]  # of the GPU; NONE for others
@@ -269,10 +267,8 @@ class _Piece:
         triples = [(names.index(span.lane), span.start, span.end) for span in self.spans]
         track, start, end = np.array(triples, dtype=np.int64).reshape(-1, 3).T
         lane = fit_lanes(track, start, end)
-        tids = [
-            tracks.lanes(self.ours, name, int(lane[track == at].max()) + 1)
-            for at, name in enumerate(names)
-        ]
+        counts = [int(lane[track == at].max()) + 1 for at in range(len(names))]
+        tids = [tracks.lanes(self.ours, *each) for each in zip(names, counts, strict=True)]
         return [tids[at][of] for at, of in zip(track.tolist(), lane.tolist(), strict=True)]
 
     def events(self) -> Iterator[str]:

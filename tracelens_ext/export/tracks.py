@@ -278,13 +278,11 @@ def _findings(analyzer: TreePerfAnalyzer) -> list[Span]:
 def _recording(work: GpuWork) -> list[Span]:
     """What of the recording cannot be judged: `hole`, `before`, `start_up`."""
     devices = find_lanes(work, "device").device.tolist()
-    return [
-        Span(
-            *("recording", each["kind"], each["start"], each["end"]),
-            {"device": devices[each["device"]], "what": each["what"], "place": each["place"]},
-        )
-        for each in recording_of(work).parts.to_dict("records")
-    ]
+    spans = []
+    for each in recording_of(work).parts.to_dict("records"):
+        told = {"device": devices[each["device"]], "what": each["what"], "place": each["place"]}
+        spans.append(Span("recording", each["kind"], each["start"], each["end"], told))
+    return spans
 
 
 def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:

@@ -68,11 +68,7 @@ _SPELLINGS = {
     "projduration": "projectedduration",
 }
 #: Columns that are read where they are there.
-_OPTIONAL = {
-    Report.GPU_TRACE: ("device", "strm", "srcmemkd", "dstmemkd"),
-    Report.KERNELS: ("time",),
-    Report.MEMORY_TIME: ("time",),
-}
+_OPTIONAL = {"device", "strm", "srcmemkd", "dstmemkd", "time"}
 #: What has all these columns is that report; the first that fits, so the special come first.
 _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Report.RANGES, ("name", "projectedstart", "projectedduration")),
@@ -216,7 +212,7 @@ def _header(rows: Rows, report: Report, source: str) -> Row:
 
 
 def _pieces(rows: Rows, titles: Row, report: Report, source: str) -> Iterator[Piece]:
-    known = (*dict(_RECOGNISED)[report], *_OPTIONAL.get(report, ()))
+    known = {*dict(_RECOGNISED)[report], *_OPTIONAL}
     places = {column: at for column, at in _places(titles).items() if column in known}
     units = {column: unit for column, (_, unit) in places.items()}
     body = _body(rows, len(titles), source)

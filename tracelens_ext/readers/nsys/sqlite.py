@@ -255,9 +255,8 @@ def _export(path: str, made: Path, chosen: str | None) -> None:
     command.append(str(name.absolute()))
     why = "`nsys export` wrote no database"
     try:
-        done = subprocess.run(  # noqa: S603  # the user's own program, no shell
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
-        )
+        nothing = subprocess.DEVNULL
+        done = subprocess.run(command, stdin=nothing, capture_output=True, check=False)  # noqa: S603
         if done.returncode == 0 and made.is_file():
             return
         if done.returncode != 0:

@@ -58,20 +58,14 @@ _TITLES: tuple[tuple[int, set[str]], ...] = (
     (_SUMS, {"name", "calls", "totaldurationns"}),
 )
 _OF_ALL = {"start": "start_timestamp", "end": "end_timestamp", "correlation": "correlation_id"}
-#: Table of records → what they are, the titles of their names and domains, and where numbers and
-#: devices stand.
+#: Table of records → what they are, the titles of their names and domains, and where more numbers
+#: and devices stand.
+_OF_DISPATCHES = {"lane": "queue_id"} | {title: title for title in rocprof.GEOMETRY}
+_ENDS = {"source": "source_agent_id", "target": "destination_agent_id"}
 _RECORDS: dict[int, tuple[EventKind, str, str, dict[str, str], dict[str, str]]] = {
-    _CALLS: (EventKind.RUNTIME, "function", "domain", _OF_ALL | {"thread": "thread_id"}, {}),
-    _DISPATCHES: (
-        *(EventKind.KERNEL, "kernel_name", ""),
-        _OF_ALL | {"lane": "queue_id"} | dict(zip(rocprof.GEOMETRY, rocprof.GEOMETRY, strict=True)),
-        {"device": "agent_id"},
-    ),
-    _COPIES: (
-        *(EventKind.MEMCPY, "direction", "kind"),
-        _OF_ALL | {"lane": "stream_id"},
-        {"source": "source_agent_id", "target": "destination_agent_id"},
-    ),
+    _CALLS: (EventKind.RUNTIME, "function", "domain", {"thread": "thread_id"}, {}),
+    _DISPATCHES: (EventKind.KERNEL, "kernel_name", "", _OF_DISPATCHES, {"device": "agent_id"}),
+    _COPIES: (EventKind.MEMCPY, "direction", "kind", {"lane": "stream_id"}, _ENDS),
 }
 #: Titles of rocprof and rocprofv2 → those of rocprofv3; a stream where there is no queue.
 _EARLIER = {
@@ -282,7 +276,7 @@ class TableReader:
     def _add_records(self, table: int, piece: _Piece) -> None:
         kind, name, domain, numbers, devices = _RECORDS[table]
         names, categories = self._records.builder.names, self._records.builder.categories
-        columns = {column: piece.whole(title) for column, title in numbers.items()}
+        columns = {column: piece.whole(title) for column, title in (_OF_ALL | numbers).items()}
         columns |= {column: piece.codes(title, self._device) for column, title in devices.items()}
         if kind == EventKind.KERNEL:
             columns["name"] = piece.codes(name, lambda text: names[rocprof.kernel_name(text, 0)])

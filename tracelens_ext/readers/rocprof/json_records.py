@@ -31,6 +31,8 @@ from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
+Pieces = dict[EventKind, dict[str, list[Int64Array]]]
+
 FORMAT = "rocprofv3 JSON"
 ROOT = "rocprofiler-sdk-tool"
 
@@ -39,10 +41,8 @@ _GPU = 2
 _WALKED = ("strings", "buffer_records", "callback_records")
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 #: What a number is where a record does not tell it.
-_DEFAULTS = {
-    **dict.fromkeys(("start_timestamp", "end_timestamp", "x", "y", "z"), MISSING),
-    **dict.fromkeys(("kind", "operation", "bytes"), -1),
-}
+_DEFAULTS = dict.fromkeys(("start_timestamp", "end_timestamp", "x", "y", "z"), MISSING)
+_DEFAULTS |= dict.fromkeys(("kind", "operation", "bytes"), -1)
 _OF_ALL = {
     "start": "start_timestamp",
     "end": "end_timestamp",
@@ -91,9 +91,8 @@ _CALL, _DISPATCH, _COPY = _RECORDS
 
 
 _SHOWN_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
-_SYMBOL = msgspec.defstruct(
-    "Symbol", [("kernel_id", _Whole, -1), *((name, str | None, None) for name in _SHOWN_NAMES)]
-)
+_NAMES_OF_SYMBOL = [(name, str | None, None) for name in _SHOWN_NAMES]
+_SYMBOL = msgspec.defstruct("Symbol", [("kernel_id", _Whole, -1), *_NAMES_OF_SYMBOL])
 #: A kind of records, and the names of its operations.
 _OPERATIONS = msgspec.defstruct("Operations", [("kind", str, ""), ("operations", list[str], [])])
 #: The text of a roctx range or mark, by its correlation id.
@@ -108,11 +107,8 @@ _TYPES: dict[tuple[str, ...], type] = {
     ("buffer_records", "memory_copy"): _COPY,
 }
 #: Why records of a kind are left out.
-_LEFT_OUT = {
-    "memory_allocation": rocprof.ALLOCATION,
-    "scratch_memory": rocprof.ALLOCATION,
-    "counter_collection": rocprof.COUNTER,
-}
+_LEFT_OUT = dict.fromkeys(("memory_allocation", "scratch_memory"), rocprof.ALLOCATION)
+_LEFT_OUT["counter_collection"] = rocprof.COUNTER
 
 
 def _type_of(path: tuple[str, ...]) -> type:
@@ -169,9 +165,7 @@ class _Document(EventStream[list[Any]]):
         self._metadata: object = None
         self._items: defaultdict[type, list[Any]] = defaultdict(list)
         self._handles: Interner[int] = Interner()
-        self._columns: dict[EventKind, dict[str, list[Int64Array]]] = {
-            kind: defaultdict(list) for kind in _COLUMNS
-        }
+        self._columns: Pieces = {kind: defaultdict(list) for kind in _COLUMNS}
 
     # What is where.
 

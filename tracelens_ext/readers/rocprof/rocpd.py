@@ -277,10 +277,8 @@ def _rows_of_database(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
             if table == skipped:
                 continue
             ours = ("Name", "Index", "dev-id") if table != "KERN" else ("KernelName", "", "gpu-id")
-            columns = [
-                database.words(table, column)
-                for column in ("BeginNs", "EndNs", "pid", "tid", "queue-id", *ours)
-            ]
+            titles = ("BeginNs", "EndNs", "pid", "tid", "queue-id", *ours)
+            columns = [database.words(table, title) for title in titles]
             columns[5] = _names(database, columns[5])
             for *row, gpu in zip(*columns, strict=True):
                 yield kind, [*row, f"GPU {gpu}"]

@@ -73,9 +73,8 @@ def _pool() -> Any:  # noqa: ANN401  # a `DescriptorPool`
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="xplane_as_read.proto", package=_PACKAGE, syntax="proto3"
-    )
+    file = descriptor_pb2.FileDescriptorProto(package=_PACKAGE, syntax="proto3")
+    file.name = "xplane_as_read.proto"
     for message, fields in _MESSAGES.items():
         declared = file.message_type.add(name=message)
         for text in fields.split(","):

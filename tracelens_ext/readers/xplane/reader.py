@@ -170,6 +170,10 @@ class _LineReader:
         names = self._recording.builder.names
         return [names[self._names.get(number) or NO_NAME] for number in ids.tolist()]
 
+    def _texts(self, ids: Int64Array) -> list[int]:
+        texts = self._recording.texts
+        return [texts[self._stats.get(number, "")] for number in ids.tolist()]
+
     def _stats_of(self, data: wire.Bytes, events: wire.Fields) -> Stats:
         event, start, end = events.contents(_STATS)
         found, count = wire.fields_of(data, start, end), len(event)
@@ -188,10 +192,7 @@ class _LineReader:
             places = np.flatnonzero(key == number)
             values = whole[places]
             if name in TEXTS:
-                values = looked_up(
-                    referred[places],
-                    lambda used: [texts[self._stats.get(ref, "")] for ref in used.tolist()],
-                )
+                values = looked_up(referred[places], self._texts)
                 for i in np.flatnonzero(np.isin(places, list(given))).tolist() if given else ():
                     values[i] = given[int(places[i])]
             result[name] = event[places], values
@@ -210,9 +211,8 @@ def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
 
 def _device(ordinal: int, about: Mapping[str, object]) -> Device:
     """A GPU, as the statistics of its plane describe it."""
-    vendor, major, minor = (
-        about.get(key) for key in ("device_vendor", "compute_cap_major", "compute_cap_minor")
-    )
+    told = ("device_vendor", "compute_cap_major", "compute_cap_minor")
+    vendor, major, minor = map(about.get, told)
     units, memory = (
         value if isinstance(value := about.get(key), int) and 0 < value < 1 << 62 else 0
         for key in ("core_count", "memory_size")

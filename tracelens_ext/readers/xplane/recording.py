@@ -103,9 +103,8 @@ class Recording:
         self.columns = {n: np.concatenate([empty, *some]) for n, some in self._pieces.items()}
         self.stats: dict[str, ArgColumn] = {}
         for name in (*NUMBERS, *TEXTS):
-            rows, values = map(
-                np.concatenate, zip(*self._stats.get(name, [(empty, empty)]), strict=True)
-            )
+            pieces = self._stats.get(name, [(empty, empty)])
+            rows, values = map(np.concatenate, zip(*pieces, strict=True))
             distinct, first = np.unique(rows, return_index=True)  # of one that is there twice
             self.stats[name] = ArgColumn(distinct.astype(np.int32), values[first])
         lanes, lane = self.builder.threads, self.columns["lane"]
@@ -120,9 +119,8 @@ class Recording:
         steps, names = self.stats["step_num"], list(self.builder.names)
         rows = steps.rows[self.kind[steps.rows] == EventKind.USER_ANNOTATION]
         told = zip(self.columns["name"][rows].tolist(), steps.at(rows).tolist(), strict=True)
-        self.columns["name"][rows] = [
-            self.builder.names[f"{names[code]}#{number}"] for code, number in told
-        ]
+        codes = self.builder.names
+        self.columns["name"][rows] = [codes[f"{names[code]}#{number}"] for code, number in told]
 
     def _kinds(self, on_host: BoolArray) -> Int64Array:
         name, names = self.columns["name"], self.builder.names
