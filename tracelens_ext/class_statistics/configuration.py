@@ -103,8 +103,8 @@ def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     if not inputs:
         raise ConfigurationError(f"{source}: inputs: expected one input at least, got none")
     places = (f"{source}: inputs[{at}]" for at in range(len(inputs)))
-    found = tuple(map(_input, inputs, places, repeat(Path(source).parent)))
-    return Configuration(found, class_map)
+    folder = repeat(Path(source).parent)
+    return Configuration(tuple(map(_input, inputs, places, folder)), class_map)
 
 
 def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
@@ -136,8 +136,7 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
         return here if here.exists() and not beside.exists() else beside
 
     if form.lower() == "csv":
-        at_tables = f"{at}.nsys_csv_file_path"
-        names = zip(_TABLES, _checked(_TABLES, tables, at_tables), strict=True)
+        names = zip(_TABLES, _checked(_TABLES, tables, f"{at}.nsys_csv_file_path"), strict=True)
         paths = [located(f"nsys_csv_file_path.{key}", name) for key, name in names]
         files = dict(zip(("kernels", "nvtx", "mem"), paths, strict=True))
         with_ranges = needs_tag = files["nvtx"] is not None

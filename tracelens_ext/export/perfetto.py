@@ -66,7 +66,6 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     trace = work.trace
     recorded = trace.recorded
     kind = trace.kind[:recorded]
-    is_host = ~np.isin(kind, (*GPU_KINDS, EventKind.GPU_ANNOTATION))
     keep = ~np.isin(kind, (EventKind.FLOW_START, EventKind.FLOW_END))
     left_out: Counter[str] = Counter()
 
@@ -85,7 +84,8 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
             others[work.rows] = ~np.isin(of_gpu, list(numbers))
             leave(others, f"of other {what}")
     if not choice.host:
-        leave(is_host, "on the host (--no-host)")
+        gpu_kinds = (*GPU_KINDS, EventKind.GPU_ANNOTATION)
+        leave(~np.isin(kind, gpu_kinds), "on the host (--no-host)")
     if not choice.stacks:
         leave(kind == EventKind.PYTHON_FUNCTION, "Python frames (--stacks)")
     if choice.min_ns:

@@ -323,14 +323,12 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
             devices[text] = Device(int(found[2]), found[1]) if found else Device(number, text)
     device = np.fromiter((devices[text].ordinal for text in texts), np.int64, count)
     stream = _ids(piece.whole("strm"))
-    thread = of_rows(lambda *place: builder.threads[place], device, stream)
     known: Interner[str] = Interner()
     name = known.codes(names, count)
     kinds = [
         next((kind for start, kind in _KINDS if text.startswith(start)), EventKind.KERNEL)
         for text in known
     ]
-    categories = builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))
     numbers = {"correlation": _ids(piece.whole("corrid")), "device": device, "stream": stream}
     for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):
         if column in piece.columns:
@@ -343,8 +341,8 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
             "dur": _filled(piece.nanoseconds("duration")),
             "name": builder.names.codes(known, len(known))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
-            "thread": thread,
-            "category": categories[name],
+            "thread": of_rows(lambda *place: builder.threads[place], device, stream),
+            "category": builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))[name],
         },
         {argument: (rows, values) for argument, values in numbers.items()},
         {},

@@ -203,12 +203,11 @@ class Places:
 
     def _group(self, names: Names, what: str, *key: Int64Array) -> Int64Array:
         """The text of each event's domain or category, `NONE` of the default one, (m,)."""
-        texts = self._builder.texts
 
         def code(*ids: int) -> int:
             if ids[-1] in (MISSING, 0):
                 return NONE
-            return texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
+            return self._builder.texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
 
         return of_rows(code, *key)
 

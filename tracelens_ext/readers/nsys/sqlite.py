@@ -136,9 +136,8 @@ class _Export:
     def _calls(self) -> None:
         """Calls on host threads."""
         categories = self._builder.categories
-        columns = (*_ON_HOST, "correlationId", "eventClass")
         for table, word in {_CALLS: "cuda_runtime", **_LIBRARIES}.items():
-            for chunk in self._database.chunks(table, columns):
+            for chunk in self._database.chunks(table, (*_ON_HOST, "correlationId", "eventClass")):
                 kind: Int64Array | int = EventKind.CPU_OP
                 category: Int64Array | int = categories[word]
                 numbers = {}
@@ -156,22 +155,18 @@ class _Export:
     def _kernels(self) -> None:
         ids = ("demangledName", "shortName", "mangledName")
         for chunk in self._database.chunks(_KERNELS, (*_ON_GPU, *ids, *_GRID, *_SHARED)):
-            for argument, columns, total in (
-                ("grid", _GRID, np.prod),
-                ("shared memory", _SHARED, np.sum),
-            ):
+            for argument, columns in (("grid", _GRID), ("shared memory", _SHARED)):
                 told = np.array([chunk[column] for column in columns])
                 sane = np.clip(told, 0, 2**20)  # more blocks in a dimension mean no more here
-                known = (told != MISSING).all(axis=0)
-                chunk[argument] = np.where(known, total(sane, axis=0), MISSING)
+                total = (np.prod if columns is _GRID else np.sum)(sane, axis=0)
+                chunk[argument] = np.where((told != MISSING).all(axis=0), total, MISSING)
             name = chunk[ids[0]]
             for other in ids[1:]:
                 name = np.where(name == MISSING, chunk[other], name)
             self._add_gpu(chunk, EventKind.KERNEL, self._names(name), "kernel")
 
     def _copies(self) -> None:
-        columns = (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)
-        for chunk in self._database.chunks(_COPIES, columns):
+        for chunk in self._database.chunks(_COPIES, (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)):
             name = looked_up(chunk["copyKind"], self._copy_names)
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
         for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
@@ -196,8 +191,7 @@ class _Export:
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
         told = ("bytes", "grid", "shared memory", *MEMORY_KINDS)
         numbers |= {name: chunk[name] for name in told if name in chunk} | {"device": device}
-        code = self._builder.categories[word]
-        self._builder.add_rows(chunk, name, kind, thread, code, numbers)
+        self._builder.add_rows(chunk, name, kind, thread, self._builder.categories[word], numbers)
 
     # Names.
 

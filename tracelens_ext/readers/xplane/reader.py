@@ -171,8 +171,7 @@ class _LineReader:
         return [names[self._names.get(number) or NO_NAME] for number in ids.tolist()]
 
     def _texts(self, ids: Int64Array) -> list[int]:
-        texts = self._recording.texts
-        return [texts[self._stats.get(number, "")] for number in ids.tolist()]
+        return [self._recording.texts[self._stats.get(number, "")] for number in ids.tolist()]
 
     def _stats_of(self, data: wire.Bytes, events: wire.Fields) -> Stats:
         event, start, end = events.contents(_STATS)

@@ -180,11 +180,10 @@ class Recording:
         sized = sizes != NONE
         lanes = self.builder.threads
         streams = [_stream(self.lines.get(lane, ""), lane[1]) for lane in lanes] or [NONE]
-        stream = np.array(streams, dtype=np.int64)[self.columns["lane"][self.gpu]]
         return {
             "correlation": (linked, self.correlation[linked]),
             "device": (self.gpu, self.device[self.gpu]),
-            "stream": (self.gpu, stream),
+            "stream": (self.gpu, np.array(streams, dtype=np.int64)[self.columns["lane"][self.gpu]]),
             "bytes": (copies[sized], sizes[sized]),
         }
 
@@ -244,8 +243,7 @@ class Recording:
         order = np.lexsort((start[gpu], start[launch], lane[launch]))
         gpu, launch = gpu[order], launch[order]
         key = (stats[stat].at(gpu) for stat in ("program_id", "hlo_module", "hlo_op"))
-        call = distinct_rows(*key, self.device[gpu], lane[launch])[1]
-        first = np.diff(call, prepend=NONE) != 0
+        first = np.diff(distinct_rows(*key, self.device[gpu], lane[launch])[1], prepend=NONE) != 0
         name = self.columns["name"][gpu]
         again = name == name[np.maximum.accumulate(np.where(first, np.arange(len(gpu)), 0))]
         again &= np.diff(launch, prepend=NONE) != 0
