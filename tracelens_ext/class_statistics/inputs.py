@@ -19,12 +19,11 @@ from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.work import grouping
 
+Reader = Callable[[Path, ReadingOptions], Trace]
+
 
 def statistics_of(
-    spec: InputSpec,
-    classifier: statistics.Classifier,
-    read: Callable[[Path, ReadingOptions], Trace],
-    reading: ReadingOptions,
+    spec: InputSpec, classifier: statistics.Classifier, read: Reader, reading: ReadingOptions
 ) -> statistics.ClassStatistics:
     """Compute the statistics of an input."""
     if spec.missing:
@@ -168,9 +167,7 @@ def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) ->
     )
 
 
-def _reduced(
-    function: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array
-) -> Int64Array:
+def _reduced(of: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array) -> Int64Array:
     """A function of each slice of values, `first` inclusive, `last` exclusive; none is empty.
 
     Slices are taken in order of their starts, so that what lies between two is looked at once.
@@ -181,4 +178,4 @@ def _reduced(
     chosen, code = grouping.number_groups([first, last])
     bounds = np.column_stack((first[chosen], last[chosen])).ravel()
     padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
-    return function.reduceat(padded, bounds)[::2][code]
+    return of.reduceat(padded, bounds)[::2][code]

@@ -369,11 +369,9 @@ class StatisticReport:
         (file or sys.stdout).write(self.text(title))
 
 
-def _with_titles(
-    table: TableSource, places: Mapping[int, str], *more: str
-) -> list[Sequence[object]]:
+def _with_titles(table: TableSource, places: Mapping[int, str], *more: str) -> list[list[Any]]:
     """The rows of a table without a header, below titles: `places`, else `more`, as expected."""
-    rows: list[Sequence[object]]
+    rows: list[list[Any]]
     if isinstance(table, str | os.PathLike):
         with Path(table).open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.reader(file))

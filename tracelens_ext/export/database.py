@@ -188,21 +188,19 @@ def query(
             raise UsageError(f"this SQL is refused: {_reason(error, timeout)}") from None
 
 
-def _answer(
-    connection: sqlite3.Connection, sql: str, limit: int, timeout: float
-) -> tuple[pd.DataFrame, bool]:
-    ends = time.monotonic() + timeout
-    connection.set_authorizer(lambda action, *_: _OK if action in _READS else _DENY)
-    connection.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+def _answer(db: sqlite3.Connection, sql: str, limit: int, wait: float) -> tuple[pd.DataFrame, bool]:
+    ends = time.monotonic() + wait
+    db.set_authorizer(lambda action, *_: _OK if action in _READS else _DENY)
+    db.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
     try:
-        cursor = connection.execute(sql)
+        cursor = db.execute(sql)
         if cursor.description is None:
             raise sqlite3.ProgrammingError("it is no query; write SELECT …")
         rows = cursor.fetchmany(limit + 1)
         names = [column[0] for column in cursor.description]
     finally:
-        connection.set_authorizer(None)
-        connection.set_progress_handler(None, 0)
+        db.set_authorizer(None)
+        db.set_progress_handler(None, 0)
     return pd.DataFrame(rows[:limit], columns=names, dtype=object), len(rows) > limit
 
 

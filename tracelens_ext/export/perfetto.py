@@ -32,6 +32,7 @@ from tracelens_ext.trace import GPU_KINDS, NONE, BoolArray, EventKind, Int64Arra
 from tracelens_ext.work.gpu_work import GpuWork
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
+Shift = tuple[str, int, str]
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -112,9 +113,7 @@ def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
     return int(found.start[at].min()), int(ends.max())
 
 
-def shifts(
-    traces: Sequence[Trace], names: Sequence[str], clocks: Path | None
-) -> list[tuple[str, int, str]]:
+def shifts(traces: Sequence[Trace], names: Sequence[str], clocks: Path | None) -> list[Shift]:
     """What to call each trace, what to add to its times in ns, and how well that is known."""
     both = enumerate(zip(traces, names, strict=True))
     ranks = [rank_of(trace.metadata, name, at)[0] for at, (trace, name) in both]

@@ -51,11 +51,10 @@ class Tracks:
 
 #: device → the process of its GPU work, and stream → the first thread of that
 OfGpus = dict[int, tuple[int, dict[int, int]]]
+Placed = tuple[Int64Array, Int64Array, Int64Array, OfGpus]
 
 
-def place(
-    tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str
-) -> tuple[Int64Array, Int64Array, Int64Array, OfGpus]:
+def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:
     """Where m events of a trace are drawn, in processes and threads after those of `tracks`.
 
     Process, thread and lane of each, (m,), the first lane of a track is 0; and those of GPUs.
@@ -84,8 +83,9 @@ def place(
             shown = f"stream {number}" if number != NONE else str(name)
         else:
             told = trace.process_names.get(process, "")
-            is_name = told and told != str(process)
-            words = f"{told} ({process})" if is_name else f"process {process}"
+            words = (
+                f"{told} ({process})" if told not in ("", str(process)) else f"process {process}"
+            )
             shown = trace.thread_names.get((process, name)) or f"thread {name}"
         if key not in pids:
             pids[key] = tracks.process(" · ".join(filter(None, (label, words, error))))

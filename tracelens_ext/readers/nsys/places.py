@@ -9,17 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, looked_up, of_rows
-from tracelens_ext.readers.sqlite_columns import MISSING
+from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.trace import NONE, Device, EventKind, Int64Array
-
-if TYPE_CHECKING:
-    from tracelens_ext.readers.nsys.sqlite import NsysDatabase
 
 Columns = dict[str, Int64Array]
 Names = dict[tuple[int, ...], bytes]
@@ -41,7 +37,7 @@ _DEVICES = {
     " numMultiprocessors numThreadsPerWarp globalMemorySize coreClockRate globalMemoryBandwidth",
 }
 
-NVTX = "NVTX_EVENTS"
+NVTX, STRINGS = "NVTX_EVENTS", ("StringIds", "value")
 #: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
 _CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
 _NAMING = (_CATEGORY, 39, _DOMAIN, 76, 97, 98, 99)  # of threads, devices, contexts, streams too
@@ -59,7 +55,7 @@ class Places:
     It adds the NVTX events too; `open_ranges` of them have no end, so get no length.
     """
 
-    def __init__(self, database: NsysDatabase, builder: TraceBuilder) -> None:
+    def __init__(self, database: Database, builder: TraceBuilder) -> None:
         self._database = database
         self._builder, self._threads = builder, builder.threads
         self.open_ranges = 0
@@ -114,7 +110,7 @@ class Places:
         for chunk in self._database.chunks("ThreadNames", ("globalTid", "nameId", "priority")):
             order = np.argsort(-chunk["priority"], kind="stable")
             order = order[np.isin(chunk["globalTid"][order], list(self._thread_ids))]
-            texts = self._database.strings(chunk["nameId"][order])
+            texts = self._database.look_up(*STRINGS, chunk["nameId"][order])
             for global_tid, text in zip(chunk["globalTid"][order].tolist(), texts, strict=True):
                 if text:
                     labels.threads.setdefault(self._thread_ids[global_tid], text)
@@ -184,7 +180,7 @@ class Places:
         for chunk in self._database.chunks(NVTX, (*columns, "textId"), where):
             texts = list(islice(own, len(chunk["textId"])))
             lacking = [at for at, text in enumerate(texts) if not text]
-            found = self._database.strings(chunk["textId"][lacking]) if lacking else []
+            found = self._database.look_up(*STRINGS, chunk["textId"][lacking]) if lacking else []
             for at, text in zip(lacking, found, strict=True):
                 texts[at] = text.encode() if text else None
             yield chunk, [text or _NO_TEXT for text in texts]

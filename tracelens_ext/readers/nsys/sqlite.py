@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,10 +50,6 @@ class NsysDatabase(Database):
         )
         return events or any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables)
 
-    def strings(self, ids: Int64Array) -> list[str | None]:
-        """The texts that ids of `StringIds` stand for; None of one that is not there."""
-        return self.look_up("StringIds", "value", ids)
-
     def pairs(self, table: str, first: str, second: str) -> list[tuple[str, str]]:
         """The texts of two columns of a table, row by row."""
         return list(zip(self.words(table, first), self.words(table, second), strict=True))
@@ -60,13 +57,10 @@ class NsysDatabase(Database):
 
 FORMAT = "Nsight Systems SQLite export"
 
-_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-_COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
-_MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
-_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_CUDA = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")
+_OF_CUDA = tuple(f"CUPTI_ACTIVITY_KIND_{name}" for name in _CUDA)
+_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS = _OF_CUDA
 _LIBRARIES = {"CUBLAS_EVENTS": "cublas", "CUDNN_EVENTS": "cudnn"}
-_OF_CUDA = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS)
 
 _GRID = ("gridX", "gridY", "gridZ")
 _SHARED = ("staticSharedMemory", "dynamicSharedMemory")
@@ -197,7 +191,7 @@ class _Export:
 
     def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
         """The name that each id of a text stands for, as the builder numbers it."""
-        names, find = self._builder.names, self._database.strings
+        names, find = self._builder.names, partial(self._database.look_up, *places.STRINGS)
         return looked_up(ids, lambda used: [names[spell(t) if t else NO_NAME] for t in find(used)])
 
     def _copy_names(self, kinds: Int64Array) -> list[int]:

@@ -77,8 +77,10 @@ _EARLIER = {
     "queue-id": "queue_id",
     "pid": "process_id",
     "tid": "thread_id",
-    **dict.fromkeys(("grd", "grid_size"), "grid_size_x"),  # of all dimensions
-    **dict.fromkeys(("wgr", "workgroup_size"), "workgroup_size_x"),
+    "grd": "grid_size_x",
+    "grid_size": "grid_size_x",  # of all dimensions
+    "wgr": "workgroup_size_x",
+    "workgroup_size": "workgroup_size_x",
     "stream_id": "queue_id",
 }
 _LEFT_OUT = {_COUNTERS: rocprof.COUNTER, _ALLOCATIONS: rocprof.ALLOCATION}

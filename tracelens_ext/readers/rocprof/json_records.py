@@ -43,13 +43,8 @@ _Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 #: What a number is where a record does not tell it.
 _DEFAULTS = dict.fromkeys(("start_timestamp", "end_timestamp", "x", "y", "z"), MISSING)
 _DEFAULTS |= dict.fromkeys(("kind", "operation", "bytes"), -1)
-_OF_ALL = {
-    "start": "start_timestamp",
-    "end": "end_timestamp",
-    "kind": "kind",
-    "operation": "operation",
-    "correlation": "correlation_id.internal",
-}
+_OF_ALL = {"start": "start_timestamp", "end": "end_timestamp", "kind": "kind"}
+_OF_ALL |= {"operation": "operation", "correlation": "correlation_id.internal"}
 #: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
 _COLUMNS = {
     EventKind.RUNTIME: _OF_ALL | {"thread": "thread_id"},

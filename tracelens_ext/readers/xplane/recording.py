@@ -23,6 +23,7 @@ from tracelens_ext.readers.xplane.hlo import Arguments, Programs
 from tracelens_ext.trace import NONE, ArgColumn, BoolArray, EventKind, Int64Array, Trace
 
 Lane = tuple[int | str, int | str]
+Columns = Mapping[str, Int64Array]
 Stats = Mapping[str, tuple[Int64Array, Int64Array]]
 
 #: Statistics that are read: whole numbers, then texts.
@@ -63,7 +64,7 @@ class Recording:
         """Events so far, those left out too."""
         return self._count + self.builder.present
 
-    def add(self, columns: Mapping[str, Int64Array], stats: Stats) -> None:
+    def add(self, columns: Columns, stats: Stats) -> None:
         """Add events: `ts`, `dur` in ns, codes `name`, `lane`; and their statistics."""
         for column, pieces in self._pieces.items():
             pieces.append(columns[column])
@@ -192,9 +193,7 @@ class Recording:
     # made around the launches of each call of an instruction, in an annotation with its scope
     # (`jit(f)/jit(main)/conv_general_dilated`).
 
-    def _operations(
-        self, programs: Programs
-    ) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
+    def _operations(self, programs: Programs) -> tuple[Columns, Int64Array, list[Arguments]]:
         """The columns of events that are made of operations.
 
         Also the rows of those with arguments, recorded ones too, ascending; and their arguments.
