@@ -67,10 +67,9 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
         category[work.rows], labels = work.categories.code, work.categories.labels
     pairs = trace.name.astype(np.int64) * (len(labels) + 1) + category + 1
     distinct, name_id = np.unique(pairs, return_inverse=True)
-    names, codes = np.divmod(distinct, len(labels) + 1)
-    known = [None, *labels]
-    texts = [trace.names[name] for name in names.tolist()]
-    _insert(connection, "names", range(len(texts)), texts, [known[code] for code in codes.tolist()])
+    names, codes = (part.tolist() for part in np.divmod(distinct, len(labels) + 1))
+    texts, known = [trace.names[name] for name in names], [None, *labels]
+    _insert(connection, "names", range(len(texts)), texts, [known[code] for code in codes])
     _insert(connection, "events", *_events(analyzer, name_id))
     code, operations = work.tree.cpu_op_label_of_gpu
     operation = [operations[each] for each in code.tolist()]

@@ -147,9 +147,7 @@ _COLOURS = (
     *("thread_state_running", "rail_response", "rail_animation", "rail_idle", "rail_load"),
     *("thread_state_iowait", "startup", "cq_build_running", "good", "bad", "terrible", "olive"),
 )
-_CALL_PATH_NAMES = 16
-_AT_ONCE = 4096
-_EVER = 1 << 62  # ns
+_CALL_PATH_NAMES, _AT_ONCE, _EVER = 16, 4096, 1 << 62  # the last in ns
 
 
 @dataclass(frozen=True, eq=False)

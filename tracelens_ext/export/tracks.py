@@ -148,9 +148,7 @@ def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
 
 Levels = IntArray | Float64Array
 
-_MOST_POINTS = 20_000
-_BINS = 2_000
-_GIB = 2**30
+_MOST_POINTS, _BINS, _GIB = 20_000, 2_000, 2**30
 
 
 def counter_events(

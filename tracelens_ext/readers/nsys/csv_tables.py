@@ -43,8 +43,7 @@ Rows = Iterator[tuple[int, Row]]
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 
-_ROWS_AT_ONCE = 1 << 15
-_MOST_PREAMBLE_LINES = 1000
+_ROWS_AT_ONCE, _MOST_PREAMBLE_LINES = 1 << 15, 1000
 _MAKE = "give what `nsys stats --format csv` makes of a report"
 
 
@@ -59,14 +58,9 @@ class Report(StrEnum):
 
 
 #: Another spelling of a title → its column, all without blanks, in lower case.
-_SPELLINGS = {
-    "operations": "count",
-    "instances": "count",
-    "stream": "strm",
-    "correlationid": "corrid",
-    "projstart": "projectedstart",
-    "projduration": "projectedduration",
-}
+_SPELLINGS = {"operations": "count", "instances": "count", "stream": "strm"}
+_SPELLINGS |= {"correlationid": "corrid", "projstart": "projectedstart"}
+_SPELLINGS |= {"projduration": "projectedduration"}
 #: Columns that are read where they are there.
 _OPTIONAL = {"device", "strm", "srcmemkd", "dstmemkd", "time"}
 #: What has all these columns is that report; the first that fits, so the special come first.

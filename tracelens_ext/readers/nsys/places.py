@@ -21,9 +21,7 @@ Columns = dict[str, Int64Array]
 Names = dict[tuple[int, ...], bytes]
 
 
-PROCESS_SHIFT = 24
-_MACHINE_SHIFT = 48
-_LOW_BITS = (1 << 24) - 1
+PROCESS_SHIFT, _MACHINE_SHIFT, _LOW_BITS = 24, 48, (1 << 24) - 1
 
 #: Devices of the second machine in a report count from here, those of the third from twice this.
 DEVICES_A_MACHINE = 100

@@ -68,21 +68,12 @@ _RECORDS: dict[int, tuple[EventKind, str, str, dict[str, str], dict[str, str]]] 
     _COPIES: (EventKind.MEMCPY, "direction", "kind", {"lane": "stream_id"}, _ENDS),
 }
 #: Titles of rocprof and rocprofv2 → those of rocprofv3; a stream where there is no queue.
-_EARLIER = {
-    "kernelname": "kernel_name",
-    "beginns": "start_timestamp",
-    "endns": "end_timestamp",
-    "gpu-id": "agent_id",
-    "gpu_id": "agent_id",
-    "queue-id": "queue_id",
-    "pid": "process_id",
-    "tid": "thread_id",
-    "grd": "grid_size_x",
-    "grid_size": "grid_size_x",  # of all dimensions
-    "wgr": "workgroup_size_x",
-    "workgroup_size": "workgroup_size_x",
-    "stream_id": "queue_id",
-}
+_EARLIER = (
+    {"kernelname": "kernel_name", "beginns": "start_timestamp", "endns": "end_timestamp"}
+    | {"gpu-id": "agent_id", "gpu_id": "agent_id", "queue-id": "queue_id", "pid": "process_id"}
+    | {"tid": "thread_id", "grd": "grid_size_x", "grid_size": "grid_size_x"}  # of all dimensions
+    | {"wgr": "workgroup_size_x", "workgroup_size": "workgroup_size_x", "stream_id": "queue_id"}
+)
 _LEFT_OUT = {_COUNTERS: rocprof.COUNTER, _ALLOCATIONS: rocprof.ALLOCATION}
 _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
 

@@ -224,22 +224,12 @@ def _at(table: pd.DataFrame, ids: Int64Array, *columns: str) -> Columns:
 #: What a record is: the title of its name in rocprofv3's tables, and its domain or kind.
 _Kind = tuple[str, str]
 _KERNELS, _COPIES = ("kernel_name", ""), ("direction", "MEMORY_COPY")
-_TABLES: Final[dict[str, _Kind]] = {
-    "HIP": ("function", "HIP_API"),
-    "HSA": ("function", "HSA_API"),
-    "rocTX": ("function", "MARKER_API"),
-    "OPS": _KERNELS,
-    "KERN": _KERNELS,
-    "COPY": _COPIES,
-}
+_HIP, _HSA, _MARKS = (("function", domain) for domain in ("HIP_API", "HSA_API", "MARKER_API"))
+_TABLES: dict[str, _Kind] = {"HIP": _HIP, "HSA": _HSA, "rocTX": _MARKS, "OPS": _KERNELS}
+_TABLES |= {"KERN": _KERNELS, "COPY": _COPIES}
 _TIMES: Final = {"BeginNs", "EndNs"}
-_PROCESSES: Final[tuple[tuple[re.Pattern[str], _Kind], ...]] = (
-    (re.compile(r"CPU HIP"), _TABLES["HIP"]),
-    (re.compile(r"CPU HSA"), _TABLES["HSA"]),
-    (re.compile(r"Markers"), _TABLES["rocTX"]),
-    (re.compile(r"COPY"), _COPIES),
-    (re.compile(r"GPU\d+$"), _KERNELS),
-)
+_PROCESSES: dict[str, _Kind] = {"CPU HIP": _HIP, "CPU HSA": _HSA, "Markers": _MARKS}
+_PROCESSES |= {"COPY": _COPIES, r"GPU\d+$": _KERNELS}
 
 
 class ResultsDatabase(Database):
@@ -310,7 +300,9 @@ def _rows_of_json(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
             flows[_place(event)].append(str(event.get("id")))
     for event in events:
         process = processes.get(str(event.get("pid")), "")
-        kind = next((kind for pattern, kind in _PROCESSES if pattern.match(process)), None)
+        kind = next(
+            (kind for pattern, kind in _PROCESSES.items() if re.match(pattern, process)), None
+        )
         args = event.get("args")
         if event.get("ph") == "X" and isinstance(args, dict) and kind is not None:
             cells = [args.get(key, "") for key in ("BeginNs", "EndNs", "pid", "tid", "queue-id")]

@@ -36,8 +36,7 @@ _PLANES, _HOST_NAMES, _LINES = 1, 4, 3
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
 _HOST = "/host:CPU"
 _VERSIONS = ("jax_version", "jaxlib_version")
-_PS_PER_NS = 1000
-_EVENTS_AT_ONCE = 1 << 16
+_PS_PER_NS, _EVENTS_AT_ONCE = 1000, 1 << 16
 #: Numbers of fields: of an event its metadata, offset and duration; of a statistic its values.
 _EVENT, _STATS, _OCCURRENCES = (1, 2, 3), 4, 5
 _STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
@@ -228,8 +227,7 @@ def _text(content: bytes) -> str:
 # called like planes, with statistics as arguments. There is no HLO, and JAX leaves out what is
 # beyond a million. Format: `trace_events_to_json` (tsl/profiler/convert) of openxla/xla.
 
-_NS_PER_US: Final = 1e3
-_MOST_US: Final = 2**53
+_NS_PER_US, _MOST_US = 1e3, 2**53
 _WHOLE: Final = re.compile("[0-9]{1,18}")
 
 
