@@ -31,20 +31,14 @@ _TEXT = Annotated[str, Meta(min_length=1)]
 _NUMBER = Annotated[int, Meta(ge=1)]
 _COUNT, _FILE = "a whole number from 1", "the name of a file"
 #: The keys of a section → what each must be, and that in words.
-_Keys = Mapping[str, tuple[Any, str]]
+_Keys = dict[str, tuple[Any, str]]
+_MANY, _GPUS, _TAG = (_NUMBER, _COUNT), (_NUMBER | None, _COUNT), (_TEXT | None, "a text")
 _MAP = (dict[str, str] | None, "an object of texts")
 _DOCUMENT: _Keys = {"inputs": (list[Any], "a list of inputs"), "kernel_to_class_map": _MAP}
 _FORMAT = Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
-_INPUT: _Keys = {
-    "format": (_FORMAT, "one of csv, nsys-rep, sqlite"),
-    "title": (_TEXT | None, "a text"),
-    **dict.fromkeys(("nsys_csv_file_path", "nsys_report", "analysis_args"), (Any, "a section")),
-}
-_ARGUMENTS: _Keys = {
-    "num_of_iters": (_NUMBER, _COUNT),
-    "num_of_gpus": (_NUMBER | None, _COUNT),
-    "nvtx_tag_of_iter": (_TEXT | None, "a text"),
-}
+_INPUT: _Keys = {"format": (_FORMAT, "one of csv, nsys-rep, sqlite"), "title": _TAG}
+_INPUT |= dict.fromkeys(("nsys_csv_file_path", "nsys_report", "analysis_args"), (Any, "a section"))
+_ARGUMENTS: _Keys = {"num_of_iters": _MANY, "num_of_gpus": _GPUS, "nvtx_tag_of_iter": _TAG}
 _MAYBE, _TRUTH = (_TEXT | None, f"{_FILE}, or null"), (bool | None, "true or false")
 _TABLES: _Keys = {"kernel_sum": (_TEXT, _FILE), "nvtx_proj_trace": _MAYBE, "mem_time_sum": _MAYBE}
 _REPORT: _Keys = {"path": (_TEXT, _FILE), "with_nvtx": _TRUTH, "with_mem": _TRUTH}

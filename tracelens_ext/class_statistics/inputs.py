@@ -60,10 +60,6 @@ def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> 
     return iterations
 
 
-#: Profilers before 2023 record annotations as operators.
-_RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
-
-
 @dataclass(frozen=True)
 class EventTotals:
     """What the statistics start from."""
@@ -119,7 +115,8 @@ def _called(trace: Trace, tag: str) -> Int64Array:
 
     The tables of `nsys stats` write the domain before the name, the default one as nothing.
     """
-    rows = trace.rows_of(*_RANGE_KINDS)
+    # Profilers before 2023 record annotations as operators.
+    rows = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
     def is_named(name: str) -> BoolArray:
         codes = [code for code, known in enumerate(trace.names) if known == name]

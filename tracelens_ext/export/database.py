@@ -114,11 +114,9 @@ def _exposed(work: GpuWork) -> Int64Array:
         own = np.flatnonzero(work.trace.device == device)
         start, end = work.start[own], work.end[own]
         times = np.unique(np.concatenate((start, end)))
-        change = np.zeros(len(times), dtype=np.int64)
         first, last = np.searchsorted(times, start), np.searchsorted(times, end)
-        np.add.at(change, first, 1)
-        np.add.at(change, last, -1)
-        alone = np.where(np.cumsum(change)[:-1] == 1, np.diff(times), 0)
+        begun, ended = (np.cumsum(np.bincount(at, minlength=len(times))) for at in (first, last))
+        alone = np.where((begun - ended)[:-1] == 1, np.diff(times), 0)
         total = np.concatenate(([0], np.cumsum(alone)))
         result[own] = total[last] - total[first]
     return result
@@ -160,7 +158,6 @@ def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ}
 _READS |= {sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-_OK, _DENY = sqlite3.SQLITE_OK, sqlite3.SQLITE_DENY
 _NO_TABLE = re.compile(r"no such table: (?:main\.)?(.+)")
 _LONGEST = 100_000_000  # bytes of a value
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
@@ -189,7 +186,7 @@ def query(
 
 def _answer(db: sqlite3.Connection, sql: str, limit: int, wait: float) -> tuple[pd.DataFrame, bool]:
     ends = time.monotonic() + wait
-    db.set_authorizer(lambda action, *_: _OK if action in _READS else _DENY)
+    db.set_authorizer(lambda a, *_: sqlite3.SQLITE_OK if a in _READS else sqlite3.SQLITE_DENY)
     db.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
     try:
         cursor = db.execute(sql)

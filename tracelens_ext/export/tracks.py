@@ -216,10 +216,9 @@ def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float
     communicates = work.is_communication[own]
     busy = covered(start, end, edges[:-1], edges[1:])
     rest = covered(start[~communicates], end[~communicates], edges[:-1], edges[1:])
-    width = np.diff(edges)
     for name, ns in (("GPU busy (%)", busy), ("exposed communication (%)", busy - rest)):
         if ns.any():
-            share = np.append(100.0 * ns / width, 0.0)
+            share = np.append(100.0 * ns / np.diff(edges), 0.0)
             changes = np.diff(share, prepend=-1.0) != 0
             yield name, edges[changes], share[changes]
 

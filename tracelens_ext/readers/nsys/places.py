@@ -74,9 +74,8 @@ class Places:
     def _thread(self, global_tid: int) -> tuple[int | str, int | str]:
         if global_tid == MISSING:
             return UNKNOWN, UNKNOWN
-        thread = self._process(global_tid >> PROCESS_SHIFT), global_tid & _LOW_BITS
-        self._thread_ids[global_tid] = thread
-        return thread
+        process = self._process(global_tid >> PROCESS_SHIFT)
+        return self._thread_ids.setdefault(global_tid, (process, global_tid & _LOW_BITS))
 
     def _process(self, number: int) -> int | str:
         """A process id; of one that two machines both have, the second time with the machine."""
@@ -238,9 +237,8 @@ MEMSET_NAME = "[CUDA memset]"
 
 def memcpy_name(copy_kind: int, label: str | None = None) -> str:
     """A copy as `nsys stats` names it; of an unknown kind, by the label of the export."""
-    if 0 <= copy_kind < len(_COPY_KINDS):
-        return f"[CUDA memcpy {_COPY_KINDS[copy_kind]}]"
-    return f"[CUDA memcpy {label or f'kind {copy_kind}'}]"
+    known = dict(enumerate(_COPY_KINDS)).get(copy_kind)
+    return f"[CUDA memcpy {known or label or f'kind {copy_kind}'}]"
 
 
 def api_name(name: str) -> str:

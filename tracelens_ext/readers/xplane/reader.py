@@ -43,6 +43,7 @@ _STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
 #: A start that is dropped: that of an event that stands for several.
 _NO_TIME = -(2**62)
 _MOST = 2**62
+_ABOUT = ("device_vendor", "compute_cap_major", "compute_cap_minor", "core_count", "memory_size")
 _WARP, _USUAL_WARP = {"AMD": 64}, 32
 
 
@@ -209,12 +210,8 @@ def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
 
 def _device(ordinal: int, about: Mapping[str, object]) -> Device:
     """A GPU, as the statistics of its plane describe it."""
-    told = ("device_vendor", "compute_cap_major", "compute_cap_minor")
-    vendor, major, minor = map(about.get, told)
-    units, memory = (
-        value if isinstance(value := about.get(key), int) and 0 < value < 1 << 62 else 0
-        for key in ("core_count", "memory_size")
-    )
+    vendor, major, minor, *sizes = map(about.get, _ABOUT)
+    units, memory = (n if isinstance(n, int) and 0 < n < 1 << 62 else 0 for n in sizes)
     name = f"{vendor} GPU, compute capability {major}.{minor or 0}" if vendor and major else ""
     return Device(ordinal, name, units, _WARP.get(str(vendor), _USUAL_WARP), memory)
 
