@@ -21,9 +21,8 @@ Projection = tuple[int, int, int, int, int]
 
 def projected(trace: Trace, rows: list[int]) -> list[Projection]:
     found = project_ranges(trace, link(trace), np.array(rows, dtype=np.int64))
-    columns = (found.row, found.device, found.start, found.end, found.count)
-    assert (found.duration == found.end - found.start).all()
-    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+    columns = (found[name].tolist() for name in ("row", "device", "start", "end", "count"))
+    return sorted(zip(*columns, strict=True))
 
 
 def one_by_one(trace: Trace, rows: list[int]) -> list[Projection]:

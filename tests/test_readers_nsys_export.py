@@ -319,7 +319,7 @@ def test_tables_of_the_real_program_say_what_the_events_do(tmp_path: Path) -> No
     ranges = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
     ours = project_ranges(trace, link(trace), ranges)
     assert sorted(_projections(tables[Report.RANGES])) == sorted(
-        zip((ours.start + trace.base_ns).tolist(), ours.duration.tolist(), strict=True)
+        zip(ours["start"] + trace.base_ns, ours["end"] - ours["start"], strict=True)
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
-    from tracelens_ext.class_statistics.classifier import StatisticClassifier
+    from tracelens_ext.class_statistics.layout import StatisticClassifier
     from tracelens_ext.errors import TracelensError
     from tracelens_ext.hooks import hookimpl
     from tracelens_ext.perf_report import generate_perf_report_pytorch
@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 _HOME = {
     "CallTree": "tree",
     "KernelCategorizer": "categorize",
-    "StatisticClassifier": "class_statistics.classifier",
+    "StatisticClassifier": "class_statistics.layout",
     "Trace": "trace",
     "TracelensError": "errors",
     "TreePerfAnalyzer": "analyzer",

@@ -17,76 +17,37 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from tracelens_ext.categorize.maps import without_repetition
 from tracelens_ext.errors import ConfigurationError
 
-_Text = Annotated[str, Meta(min_length=1)]
-_Count = Annotated[int, Meta(ge=1)]
-_COUNT, _FILE, _TRUTH = "a whole number from 1", "the name of a file", "true or false"
-_RANGES = "the name of the NVTX ranges"
-#: What a value must be, by its key.
-_EXPECTED = {
-    "": "an object",
-    "inputs": "a list of inputs",
-    "kernel_to_class_map": "an object of texts",
-    "format": "one of csv, nsys-rep, sqlite",
-    "title": "a text",
-    "num_of_iters": _COUNT,
-    "num_of_gpus": _COUNT,
-    "nvtx_tag_of_iter": "a text",
-    "kernel_sum": _FILE,
-    "nvtx_proj_trace": f"{_FILE}, or null",
-    "mem_time_sum": f"{_FILE}, or null",
-    "path": _FILE,
-    "with_nvtx": _TRUTH,
-    "with_mem": _TRUTH,
-}
+_TEXT = Annotated[str, Meta(min_length=1)]
+_NUMBER = Annotated[int, Meta(ge=1)]
+_COUNT, _FILE = "a whole number from 1", "the name of a file"
+#: The keys of a section → what each must be, and that in words.
+_Keys = dict[str, tuple[Any, str]]
+_MANY, _GPUS, _TAG = (_NUMBER, _COUNT), (_NUMBER | None, _COUNT), (_TEXT | None, "a text")
+_MAP = (dict[str, str] | None, "an object of texts")
+_DOCUMENT: _Keys = {"inputs": (list[Any], "a list of inputs"), "kernel_to_class_map": _MAP}
+_FORMAT = Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
+_INPUT: _Keys = {"format": (_FORMAT, "one of csv, nsys-rep, sqlite"), "title": _TAG}
+_INPUT |= dict.fromkeys(("nsys_csv_file_path", "nsys_report", "analysis_args"), (Any, "a section"))
+_ARGUMENTS: _Keys = {"num_of_iters": _MANY, "num_of_gpus": _GPUS, "nvtx_tag_of_iter": _TAG}
+_MAYBE, _TRUTH = (_TEXT | None, f"{_FILE}, or null"), (bool | None, "true or false")
+_TABLES: _Keys = {"kernel_sum": (_TEXT, _FILE), "nvtx_proj_trace": _MAYBE, "mem_time_sum": _MAYBE}
+_REPORT: _Keys = {"path": (_TEXT, _FILE), "with_nvtx": _TRUTH, "with_mem": _TRUTH}
 #: Arguments of the original about the places of columns; here the titles of a table tell them.
 _TOLD_BY_TITLES = (
     *("with_header", "time_scale_to_ms", "kernel_total_time_idx", "kernel_instance_idx"),
     *("kernel_name_idx", "nvtx_tag_idx", "nvtx_name_idx", "nvtx_proj_duration_idx"),
     *("mem_name_idx", "mem_time_idx", "mem_count_idx"),
 )
-
-
-class _Document(Struct):
-    inputs: list[Any]
-    kernel_to_class_map: dict[str, str] | None = None
-
-
-class _Input(Struct):
-    format: Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
-    title: _Text | None = None
-    nsys_csv_file_path: Any = None
-    nsys_report: Any = None
-    analysis_args: Any = None
-
-
-class _Arguments(Struct):
-    num_of_iters: _Count
-    num_of_gpus: _Count | None = None
-    nvtx_tag_of_iter: _Text | None = None
-
-
-class _Tables(Struct):
-    kernel_sum: _Text
-    nvtx_proj_trace: _Text | None = None
-    mem_time_sum: _Text | None = None
-
-
-class _Report(Struct):
-    path: _Text
-    with_nvtx: bool | None = None
-    with_mem: bool | None = None
-
-
-_Section = TypeVar("_Section", bound=Struct)
 
 
 @dataclass(frozen=True)
@@ -132,13 +93,12 @@ class Configuration:
 def load_configuration(path: str | os.PathLike[str]) -> Configuration:
     """Read a configuration file."""
     source = os.fspath(path)
-    document = _checked(_Document, read_commented_json(path), f"{source}: ")
-    if not document.inputs:
+    inputs, class_map = _checked(_DOCUMENT, read_commented_json(path), f"{source}: ")
+    if not inputs:
         raise ConfigurationError(f"{source}: inputs: expected one input at least, got none")
-    folder = Path(source).parent
-    places = [f"{source}: inputs[{i}]" for i in range(len(document.inputs))]
-    found = [_input(each, at, folder) for at, each in zip(places, document.inputs, strict=True)]
-    return Configuration(tuple(found), document.kernel_to_class_map)
+    places = (f"{source}: inputs[{at}]" for at in range(len(inputs)))
+    folder = repeat(Path(source).parent)
+    return Configuration(tuple(map(_input, inputs, places, folder)), class_map)
 
 
 def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
@@ -154,12 +114,11 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
 
 
 def _input(value: object, at: str, folder: Path) -> InputSpec:
-    section = _checked(_Input, value, at)
-    given, missing, place = section.analysis_args, [], f"{at}.analysis_args"
+    form, title, tables, report, given = _checked(_INPUT, value, at)
     told = [key for key in given if key in _TOLD_BY_TITLES] if isinstance(given, dict) else []
     rest = {key: given[key] for key in given if key not in told} if told else given
-    arguments = _checked(_Arguments, rest, place)
-    is_csv = section.format.lower() == "csv"
+    iterations, gpus, tag = _checked(_ARGUMENTS, rest, place := f"{at}.analysis_args")
+    missing: list[str] = []
 
     def located(key: str, name: str | None) -> Path | None:
         if name is None:
@@ -170,53 +129,50 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
             missing.append(f"{at}.{key}: there is neither {places}; check the path")
         return here if here.exists() and not beside.exists() else beside
 
-    with_memory = True
-    if is_csv:
-        names = _checked(_Tables, section.nsys_csv_file_path, f"{at}.nsys_csv_file_path")
-        keys = dict(zip(("kernels", "nvtx", "mem"), names.__struct_fields__, strict=True))
-        files = {
-            field: located(f"nsys_csv_file_path.{key}", getattr(names, key))
-            for field, key in keys.items()
-        }
-        with_ranges = needs_tag = names.nvtx_proj_trace is not None
+    if form.lower() == "csv":
+        names = zip(_TABLES, _checked(_TABLES, tables, f"{at}.nsys_csv_file_path"), strict=True)
+        paths = [located(f"nsys_csv_file_path.{key}", name) for key, name in names]
+        files = dict(zip(("kernels", "nvtx", "mem"), paths, strict=True))
+        with_ranges = needs_tag = files["nvtx"] is not None
+        gpus, with_memory = gpus or 1, True
     else:
-        report = _checked(_Report, section.nsys_report, f"{at}.nsys_report")
-        files = {"trace": located("nsys_report.path", report.path)}
-        with_ranges, needs_tag = report.with_nvtx is not False, bool(report.with_nvtx)
-        with_memory = report.with_mem is not False
-    if needs_tag and arguments.nvtx_tag_of_iter is None:
-        raise ConfigurationError(f"{place}.nvtx_tag_of_iter: expected {_RANGES}, got nothing")
+        path, with_nvtx, with_mem = _checked(_REPORT, report, f"{at}.nsys_report")
+        files = {"trace": located("nsys_report.path", path)}
+        with_ranges, with_memory = with_nvtx is not False, with_mem is not False
+        needs_tag = with_nvtx
+    if needs_tag and tag is None:
+        expected = "expected the name of the NVTX ranges"
+        raise ConfigurationError(f"{place}.nvtx_tag_of_iter: {expected}, got nothing")
     remark = f"{', '.join(told)}: not needed; the titles of a table tell its columns"
-    return InputSpec(
-        title=section.title,
-        **files,
-        with_memory=with_memory,
-        iterations=arguments.num_of_iters,
-        gpus=arguments.num_of_gpus or (1 if is_csv else None),
-        iteration_range=arguments.nvtx_tag_of_iter if with_ranges else None,
-        missing="; ".join(missing),
-        remarks=(remark,) if told else (),
-    )
+    about: dict[str, Any] = {"title": title, "iterations": iterations, "gpus": gpus, **files}
+    about |= {"iteration_range": tag if with_ranges else None, "missing": "; ".join(missing)}
+    return InputSpec(**about, with_memory=with_memory, remarks=(remark,) if told else ())
 
 
-def _checked(kind: type[_Section], value: Any, at: str) -> _Section:  # noqa: ANN401
-    """A section of the file, whose keys are all known; `at` is the file and the place in it."""
-    dot, known = "" if at.endswith(": ") else ".", kind.__struct_fields__
-    for key in value if isinstance(value, dict) else ():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+def _checked(keys: _Keys, value: object, at: str) -> list[Any]:
+    """The values of a section of the file; `at` is the file and the place in it."""
+    dot = "" if at.endswith(": ") else "."
+    if not isinstance(value, dict):
+        place = at if dot else f"{at}the file"
+        raise ConfigurationError(f"{place}: expected an object, got {_shown(value)}")
+    for key in value:
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else "leave it out"
-            listed = ", ".join(known)
+            listed = ", ".join(keys)
             raise ConfigurationError(f"{at}{dot}{key}: unknown key; {hint} (known: {listed})")
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        found = re.search(r"`\$\.(\w+)|field `(\w+)`", str(error))
-        key = found[1] or found[2] if found else ""
-        got = value.get(key) if key else value
-        place = f"{at}{dot}{key}" if key else at + ("the file" if not dot else "")
-        shown = "nothing" if got is None else f"{got!r:.60}"
-        raise ConfigurationError(f"{place}: expected {_EXPECTED[key]}, got {shown}") from None
+    for key in {**value, **keys}:
+        kind, expected = keys[key]
+        try:
+            msgspec.convert(value.get(key), kind)
+        except msgspec.ValidationError:
+            got = _shown(value.get(key))
+            raise ConfigurationError(f"{at}{dot}{key}: expected {expected}, got {got}") from None
+    return [value.get(key) for key in keys]
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else f"{value!r:.60}"
 
 
 _STRING = r'"(?:[^"\\]|\\.)*"'

@@ -9,141 +9,105 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.class_statistics import statistics
 from tracelens_ext.class_statistics.configuration import InputSpec
-from tracelens_ext.class_statistics.statistics import (
-    Classifier,
-    ClassStatistics,
-    RangeTotal,
-    Total,
-    compute,
-    kernel_totals,
-    memory_totals,
-    no_such_range,
-    range_total,
-)
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
+from tracelens_ext.lazy import pd
 from tracelens_ext.linking import link
 from tracelens_ext.readers.nsys.places import DOMAIN
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace
-from tracelens_ext.work.grouping import (
-    by_group_and_time,
-    group_durations,
-    items_before,
-    number_groups,
-)
+from tracelens_ext.work import grouping
+
+Reader = Callable[[Path, ReadingOptions], Trace]
 
 
 def statistics_of(
-    spec: InputSpec,
-    classifier: Classifier,
-    read: Callable[[Path, ReadingOptions], Trace],
-    reading: ReadingOptions,
-) -> ClassStatistics:
+    spec: InputSpec, classifier: statistics.Classifier, read: Reader, reading: ReadingOptions
+) -> statistics.ClassStatistics:
     """Compute the statistics of an input."""
     if spec.missing:
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
-        trace = read(spec.trace, reading)
-        totals = event_totals(trace, spec.with_memory, spec.iteration_range)
+        totals = event_totals(read(spec.trace, reading), spec.with_memory, spec.iteration_range)
         if not totals.kernels:
             remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
             raise TraceError(spec.trace, "holds no GPU kernels", remedy)
     elif spec.kernels is not None:
         tag = spec.iteration_range
         totals = EventTotals(
-            kernel_totals(spec.kernels, reading),
-            memory_totals(spec.mem, spec.mem_size, reading) if spec.mem else None,
-            range_total(spec.nvtx, tag, reading) if spec.nvtx and tag else None,
+            statistics.kernel_totals(spec.kernels, reading),
+            statistics.memory_totals(spec.mem, spec.mem_size, reading) if spec.mem else None,
+            statistics.range_total(spec.nvtx, tag, reading) if spec.nvtx and tag else None,
         )
     else:
         raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
     iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
     tables, notes = (totals.kernels, totals.memory, totals.ranges), (*spec.remarks, *totals.notes)
-    return compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
+    return statistics.compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
 
 
-def _iterations(title: str, ranges: RangeTotal | None, gpus: int) -> int:
+def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> int:
     """How many iterations the ranges make."""
     if ranges is None:
-        raise UsageError(
-            f"{title}: say how many iterations were recorded, or with an iteration range"
-            " where they are"
-        )
+        asked = "say how many iterations were recorded, or with an iteration range where they are"
+        raise UsageError(f"{title}: {asked}")
     iterations, rest = divmod(ranges.count, gpus)
     if rest or not iterations:
-        raise UsageError(
-            f"{title}: {ranges.count:,} NVTX ranges {ranges.tag!r} do not go"
-            f" evenly into {gpus:,} GPUs; say how many iterations and GPUs there are"
-        )
+        odd = f"{ranges.count:,} NVTX ranges {ranges.tag!r} do not go evenly into {gpus:,} GPUs"
+        raise UsageError(f"{title}: {odd}; say how many iterations and GPUs there are")
     return iterations
-
-
-#: Profilers before 2023 record annotations as operators.
-_RANGE_KINDS = (EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
 
 @dataclass(frozen=True)
 class EventTotals:
     """What the statistics start from."""
 
-    kernels: list[Total]  #: by name, longest first
-    memory: list[Total] | None  #: by kind, longest first; None when not asked for
-    ranges: RangeTotal | None  #: of the tag that was asked for
+    kernels: list[statistics.Total]  #: by name, longest first
+    memory: list[statistics.Total] | None  #: by kind, longest first; None when not asked for
+    ranges: statistics.RangeTotal | None  #: of the tag that was asked for
     gpus: int = 1  #: devices that kernels ran on, at least 1
     notes: tuple[str, ...] = ()  #: what the user should know about the trace, a sentence each
 
 
 def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None) -> EventTotals:
     """Sum the events of a trace."""
-    memory = (EventKind.MEMCPY, EventKind.MEMSET)
-    kernel_places = trace.kind[trace.gpu_rows] == EventKind.KERNEL
-    return EventTotals(
-        kernels=_totals(trace, trace.rows_of(EventKind.KERNEL)),
-        memory=_totals(trace, trace.rows_of(*memory)) if with_memory else None,
-        ranges=_ranges(trace, tag) if tag is not None else None,
-        gpus=max(len(np.unique(trace.device[kernel_places])), 1),
-        notes=trace.provenance.notes,
-    )
+    kernels, copies = trace.rows_of(EventKind.KERNEL), (EventKind.MEMCPY, EventKind.MEMSET)
+    memory = _totals(trace, trace.rows_of(*copies)) if with_memory else None
+    ranges = _ranges(trace, tag) if tag is not None else None
+    gpus = len(np.unique(trace.device[trace.kind[trace.gpu_rows] == EventKind.KERNEL]))
+    notes = trace.provenance.notes
+    return EventTotals(_totals(trace, kernels), memory, ranges, max(gpus, 1), notes)
 
 
-def _totals(trace: Trace, rows: Int64Array) -> list[Total]:
-    groups = group_durations([trace.name[rows]], trace.dur[rows])
+def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
+    groups = grouping.group_durations([trace.name[rows]], trace.dur[rows])
     columns = (groups.keys[0], groups.total, groups.count)
-    sizes = _sizes(trace, rows)
+    # Bytes that all events of a name moved, if the trace tells: it may say anything, so exact.
+    size = trace.arg("bytes").at(rows)
+    exact = pd.Series(size[size >= 0].astype(object))
+    sizes = exact.groupby(trace.name[rows][size >= 0]).sum().to_dict()
     return [
-        Total(trace.names[name], time, count, sizes.get(name))
+        statistics.Total(trace.names[name], time, count, sizes.get(name))
         for name, time, count in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
-def _sizes(trace: Trace, rows: Int64Array) -> dict[int, int]:
-    """Code of a name → bytes that all events of that name moved, if the trace tells."""
-    size = trace.arg("bytes").at(rows)
-    known = size >= 0
-    names, code = np.unique(trace.name[rows][known], return_inverse=True)
-    sums = np.zeros(len(names), dtype=object)  # a trace may say anything: exact, of any size
-    np.add.at(sums, code, size[known].astype(object))
-    return dict(zip(names.tolist(), sums.tolist(), strict=True))
-
-
-def _ranges(trace: Trace, tag: str) -> RangeTotal:
-    path = trace.provenance.path
-    chosen = _called(trace, tag)
+def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
+    path, chosen = trace.provenance.path, _called(trace, tag)
     if not len(chosen):  # those there are, with their domains where these are not the default
         rows = trace.rows_of(EventKind.USER_ANNOTATION)
         pairs = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
         prefixes = _domains(trace) | {NONE: ""}
         names = {prefixes[domain] + trace.names[name] for domain, name in pairs.tolist()}
-        raise no_such_range(path, tag, names)
+        raise statistics.no_such_range(path, tag, names)
     projected = project_ranges(trace, link(trace), chosen)
-    if not len(projected):
-        raise UsageError(
-            f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
-            " around the launches"
-        )
-    return RangeTotal(tag, sum(projected.duration.tolist()), len(projected))
+    durations = projected["end"] - projected["start"]
+    if not len(durations):
+        problem = f"the NVTX ranges {tag!r} started no GPU work on their threads"
+        raise UsageError(f"{path}: {problem}; name ranges around the launches")
+    return statistics.RangeTotal(tag, sum(durations.tolist()), len(durations))
 
 
 def _called(trace: Trace, tag: str) -> Int64Array:
@@ -151,7 +115,8 @@ def _called(trace: Trace, tag: str) -> Int64Array:
 
     The tables of `nsys stats` write the domain before the name, the default one as nothing.
     """
-    rows = trace.rows_of(*_RANGE_KINDS)
+    # Profilers before 2023 record annotations as operators.
+    rows = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
 
     def is_named(name: str) -> BoolArray:
         codes = [code for code, known in enumerate(trace.names) if known == name]
@@ -171,52 +136,35 @@ def _domains(trace: Trace) -> dict[int, str]:
     return {NONE: ":"} | {code: f"{json.loads(texts[code])}:" for code in codes if code != NONE}
 
 
-@dataclass(frozen=True)
-class ProjectedRanges:
-    """Projections of ranges, k of them, by device, then in the order of the ranges; all (k,)."""
-
-    row: Int64Array  #: the range, a row of the trace
-    device: Int64Array  #: the device
-    start: Int64Array  #: start of the first GPU event, ns since the trace's first event
-    end: Int64Array  #: end of the last GPU event, likewise
-    count: Int64Array  #: GPU events launched inside
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    @property
-    def duration(self) -> Int64Array:
-        """From the first start to the last end, ns, (k,)."""
-        return self.end - self.start
-
-
-def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> ProjectedRanges:
+def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> pd.DataFrame:
     """Project ranges onto the devices that they started work on.
 
     As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
     the call that launched it is, on the range's own thread: from the first to the last of these.
+    By device, then in the order of the ranges: `row`, the range; `device`; `start` of the first GPU
+    event and `end` of the last, ns since the trace's first event; `count` of GPU events inside.
     """
     linked = np.flatnonzero(launch_of_gpu != NONE)
     launch = launch_of_gpu[linked]
     devices, number = np.unique(trace.device[linked], return_inverse=True)
     lane = number.reshape(-1) * len(trace.threads) + trace.thread[launch]
-    order = by_group_and_time(lane, trace.ts[launch])
+    order = grouping.by_group_and_time(lane, trace.ts[launch])
     gpu, lane, moment = trace.gpu_rows[linked[order]], lane[order], trace.ts[launch[order]]
     # Each range is asked about on each device.
     number, rows = np.repeat(np.arange(len(devices)), len(rows)), np.tile(rows, len(devices))
     own_lane = number * len(trace.threads) + trace.thread[rows]
     times = (trace.ts[rows], trace.end_of(rows))
-    first, last = (items_before(lane, moment, own_lane, time) for time in times)
+    first, last = (grouping.items_before(lane, moment, own_lane, time) for time in times)
+    found = pd.DataFrame({"row": rows, "device": devices[number], "count": last - first})
     some = last > first
     first, last = first[some], last[some]
-    start = _reduced(np.minimum, trace.ts[gpu], first, last)
-    end = _reduced(np.maximum, trace.end_of(gpu), first, last)
-    return ProjectedRanges(rows[some], devices[number[some]], start, end, last - first)
+    return found[some].assign(
+        start=_reduced(np.minimum, trace.ts[gpu], first, last),
+        end=_reduced(np.maximum, trace.end_of(gpu), first, last),
+    )
 
 
-def _reduced(
-    function: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array
-) -> Int64Array:
+def _reduced(of: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array) -> Int64Array:
     """A function of each slice of values, `first` inclusive, `last` exclusive; none is empty.
 
     Slices are taken in order of their starts, so that what lies between two is looked at once.
@@ -224,7 +172,7 @@ def _reduced(
     if not len(first):
         return np.empty(0, dtype=np.int64)
     # Equal slices are computed once: a thousand ranges may hold the same launches.
-    chosen, code = number_groups([first, last])
+    chosen, code = grouping.number_groups([first, last])
     bounds = np.column_stack((first[chosen], last[chosen])).ravel()
     padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
-    return function.reduceat(padded, bounds)[::2][code]
+    return of.reduceat(padded, bounds)[::2][code]

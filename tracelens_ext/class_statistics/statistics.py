@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import compress
+from itertools import compress, product
 
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
@@ -67,14 +67,13 @@ def memory_totals(
     totals = _totals(table, "operation", "count")
     if sizes is None:
         return totals
-    moved: Counter[str] = Counter()
     table = open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes", reading=reading)
+    by_name = {total.name: total for total in totals}
     for piece in table.pieces:
         given = piece.required("total", piece.sizes("total"))
         for name, size in zip(piece.texts("operation"), given, strict=True):
-            moved[name] += size
-    for total in totals:
-        total.size_bytes = moved.get(total.name)
+            if total := by_name.get(name):
+                total.size_bytes = (total.size_bytes or 0) + size
     return totals
 
 
@@ -101,10 +100,8 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     """The error for a tag that no range has."""
     said = f"{source}: no NVTX range"
     if not names:
-        return UsageError(
-            f"{said} {tag!r}: there are no ranges that started GPU work;"
-            " record with: nsys profile -t cuda,nvtx"
-        )
+        why = "there are no ranges that started GPU work; record with: nsys profile -t cuda,nvtx"
+        return UsageError(f"{said} {tag!r}: {why}")
     some = sorted(names)[:_MOST_COMPARED]
     near = map(repr, difflib.get_close_matches(tag, some, n=_NEAREST, cutoff=0.0))
     return UsageError(f"{said} is called {tag!r}; the nearest: {', '.join(near)}")
@@ -112,47 +109,42 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
 
 def _totals(table: Table, name_column: str, count_column: str) -> Totals:
     """Totals by name, in the order of the table; rows of one name are taken together."""
-    sums: dict[str, tuple[int, int]] = {}
+    totals: dict[str, Total] = {}
     longest: tuple[int, object] = (0, None)
     unfinished = False
     for piece in table.pieces:
         times = piece.required("totaltime", piece.nanoseconds("totaltime"))
         counts = piece.required(count_column, piece.whole(count_column))
         for name, time, count in zip(piece.texts(name_column), times, counts, strict=True):
-            time_before, count_before = sums.get(name, (0, 0))
-            sums[name] = time_before + time, count_before + count
-        shares = piece.columns.get("time", [None] * len(times))
+            total = totals.setdefault(name, Total(name, 0, 0))
+            total.time_ns, total.instances = total.time_ns + time, total.instances + count
         unfinished = piece.unfinished
-        longest = max(longest, *zip(times, shares, strict=True), key=lambda row: row[0])
-    totals = Totals(Total(name, time, count) for name, (time, count) in sums.items())
-    totals.doubt = _missing_rows(table.source, *longest, sum(time for time, _ in sums.values()))
-    if unfinished and not totals.doubt:
-        totals.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
-    return totals
+        shares = zip(times, piece.columns["time"], strict=True)
+        longest = max(longest, *shares, key=lambda row: row[0])
+    result = Totals(totals.values())
+    result.doubt = _missing_rows(table.source, *longest, sum(each.time_ns for each in result))
+    if unfinished and not result.doubt:
+        result.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
+    return result
 
 
 def _missing_rows(source: str, time: int, share: object, total: int) -> str:
     """A sentence if a table holds less than the percentage of its longest row tells; else empty."""
-    text = str(share).strip(" %")
-    try:
+    text, percent = str(share).strip(" %"), 0.0
+    with suppress(ValueError):
         percent = float(text)
-    except ValueError:
-        return ""
     rounded = 0.5 * 10.0 ** -len(text.partition(".")[2])
     if not 0 < percent <= 100 or total * (percent + rounded) >= 100 * time:
         return ""
     found = 100 * total / (100 * time / percent)
-    return (
-        f"{source}: its rows are {found:.0f} % of the time that its percentages tell; it was"
-        " cut off or filtered, and the rest counts nowhere"
-    )
+    said = f"{source}: its rows are {found:.0f} % of the time that its percentages tell"
+    return f"{said}; it was cut off or filtered, and the rest counts nowhere"
 
 
 #: How copies are shown; all others by the names that they have.
 _SHORT_COPIES = {
     f"[CUDA memcpy {start}-to-{end}]": f"[CUDA memcpy {start[0]}2{end[0]}]"
-    for start in ("Device", "Host")
-    for end in ("Device", "Host")
+    for start, end in product(("Device", "Host"), repeat=2)
 }
 
 
@@ -198,24 +190,20 @@ class ClassStatistics:
     @property
     def exposed_total_ns(self) -> Fraction:
         """Of all ranges together."""
-        total = self.ranges.time_ns if self.ranges else 0
-        return Fraction(total - self.kernel_total.time_ns)
+        return Fraction((self.ranges.time_ns if self.ranges else 0) - self.kernel_total.time_ns)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers doubtful, a sentence each."""
         warnings, ranges = list(self.doubts), self.ranges
         if ranges is not None and ranges.count != self.divisor:
-            warnings.append(
-                f"{ranges.count:,} NVTX ranges {ranges.tag!r}, not {self.divisor:,}"
-                f" ({self.iterations:,} iterations by {self.gpus:,} GPUs); the estimate assumes"
-                " that every iteration is one range on each GPU"
-            )
+            expected = f"{self.divisor:,} ({self.iterations:,} iterations by {self.gpus:,} GPUs)"
+            said = "the estimate assumes that every iteration is one range on each GPU"
+            found = f"{ranges.count:,} NVTX ranges {ranges.tag!r}, not {expected}"
+            warnings.append(f"{found}; {said}")
         if ranges is not None and self.exposed_ns < 0:
-            warnings.append(
-                f"the NVTX ranges {ranges.tag!r} are shorter than the kernels of an iteration:"
-                " kernels ran at the same time, or outside of the ranges"
-            )
+            said = f"the NVTX ranges {ranges.tag!r} are shorter than the kernels of an iteration"
+            warnings.append(f"{said}: kernels ran at the same time, or outside of the ranges")
         return tuple(warnings)
 
 
@@ -290,10 +278,9 @@ class Classifier:
         pack = substring_pack(mapping, name)
         for key, category in mapping.items():
             if category.strip().lower() == OTHERS_CLASS:
-                raise RuleError(
-                    f"{name}: {key!r}: the class {category!r} is that of all kernels without a"
-                    " key; leave the key out, or name its class otherwise"
-                )
+                said = f"the class {category!r} is that of all kernels without a key"
+                remedy = "leave the key out, or name its class otherwise"
+                raise RuleError(f"{name}: {key!r}: {said}; {remedy}")
         lower = (encodable(category).lower() for category in mapping.values())
         self.classes = tuple(c for c in dict.fromkeys(lower) if c != NCCL_CLASS)
         self._categorizer = KernelCategorizer([BoundPack(pack, "categorizer", limited=False)])
@@ -311,16 +298,12 @@ class Classifier:
 
 
 _NAMED = (
-    re.compile(r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Z][A-Za-z]*)"),
-    re.compile(
-        r"nccl([A-Z][A-Za-z]*?)(?:Ring|Tree|CollNet)?(?:LL128|LL|Simple)?Kernel(?![A-Za-z])"
-    ),
+    r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Z][A-Za-z]*)",
+    r"nccl([A-Z][A-Za-z]*?)(?:Ring|Tree|CollNet)?(?:LL128|LL|Simple)?Kernel(?![A-Za-z])",
 )
 
 
 def collective_of(name: str) -> str:
     """The collective, such as `AllGather`; of a kernel that names none its own short name."""
-    for pattern in _NAMED:
-        if found := pattern.search(name):
-            return found[1]
-    return short_name(name)
+    found = next(filter(None, (re.search(pattern, name) for pattern in _NAMED)), None)
+    return found[1] if found else short_name(name)

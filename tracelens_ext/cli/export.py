@@ -18,7 +18,7 @@ from tracelens_ext.report.terminal import frame_table
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.export.chosen import Choice
+    from tracelens_ext.export.perfetto import Choice
 
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
@@ -58,7 +58,7 @@ def export(
         stacks: With Python frames.
         clocks FILE: clocks.parquet of fleet: puts several ranks on one axis.
     """
-    from tracelens_ext.export.chosen import Choice, parse_window
+    from tracelens_ext.export.perfetto import Choice, parse_window
 
     if window is not None and iteration is not None:
         raise UsageError("--window and --iteration exclude each other; give one")
@@ -102,8 +102,7 @@ def _write_perfetto(
 ) -> None:
     import gzip
 
-    from tracelens_ext.export.chosen import shifts
-    from tracelens_ext.export.perfetto import Source, Told, perfetto_json
+    from tracelens_ext.export.perfetto import Source, Told, perfetto_json, shifts
     from tracelens_ext.export.tracks import spans_of
 
     if findings is None:

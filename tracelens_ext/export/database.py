@@ -6,6 +6,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,17 +62,14 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
     said |= {"base_ns": trace.base_ns, "events": trace.recorded}
     _insert(connection, "meta", said, said.values())
-    category = np.full(len(trace), NONE, dtype=np.int64)
-    labels: list[str] = []
+    category, labels = np.full(len(trace), NONE, dtype=np.int64), []
     if work.categories is not None:
-        category[work.rows] = work.categories.code
-        labels = work.categories.labels
+        category[work.rows], labels = work.categories.code, work.categories.labels
     pairs = trace.name.astype(np.int64) * (len(labels) + 1) + category + 1
     distinct, name_id = np.unique(pairs, return_inverse=True)
-    names, codes = np.divmod(distinct, len(labels) + 1)
-    known = [None, *labels]
-    texts = [trace.names[name] for name in names.tolist()]
-    _insert(connection, "names", range(len(texts)), texts, [known[code] for code in codes.tolist()])
+    names, codes = (part.tolist() for part in np.divmod(distinct, len(labels) + 1))
+    texts, known = [trace.names[name] for name in names], [None, *labels]
+    _insert(connection, "names", range(len(texts)), texts, [known[code] for code in codes])
     _insert(connection, "events", *_events(analyzer, name_id))
     code, operations = work.tree.cpu_op_label_of_gpu
     operation = [operations[each] for each in code.tolist()]
@@ -116,11 +114,9 @@ def _exposed(work: GpuWork) -> Int64Array:
         own = np.flatnonzero(work.trace.device == device)
         start, end = work.start[own], work.end[own]
         times = np.unique(np.concatenate((start, end)))
-        change = np.zeros(len(times), dtype=np.int64)
         first, last = np.searchsorted(times, start), np.searchsorted(times, end)
-        np.add.at(change, first, 1)
-        np.add.at(change, last, -1)
-        alone = np.where(np.cumsum(change)[:-1] == 1, np.diff(times), 0)
+        begun, ended = (np.cumsum(np.bincount(at, minlength=len(times))) for at in (first, last))
+        alone = np.where((begun - ended)[:-1] == 1, np.diff(times), 0)
         total = np.concatenate(([0], np.cumsum(alone)))
         result[own] = total[last] - total[first]
     return result
@@ -129,8 +125,7 @@ def _exposed(work: GpuWork) -> Int64Array:
 def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) -> None:
     """A table of the report under its name; `table_` before one that has a name of ours."""
     shown = quoted(f"table_{name}" if name.lower() in OWN_NAMES else name)
-    columns = ", ".join(map(quoted, plain_headers(frame)))
-    connection.execute(f"create table {shown} ({columns})")
+    connection.execute(f"create table {shown} ({', '.join(map(quoted, plain_headers(frame)))})")
     _insert(connection, shown, *(plain_column(column) for _, column in frame.items()))
 
 
@@ -155,93 +150,76 @@ def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
     from tracelens_ext.report.atomic import written_beside
 
     report = build_perf_report(analyzer, iterations=True, counters=True)
-    with written_beside(output) as beside:
-        connection = open_database(analyzer, str(beside))
-        try:
-            for name, frame in report.sheets.items():
-                add_table(connection, name, frame)
-            connection.commit()
-        finally:
-            connection.close()
+    with written_beside(output) as beside, closing(open_database(analyzer, str(beside))) as made:
+        for name, frame in report.sheets.items():
+            add_table(made, name, frame)
+        made.commit()
 
 
-_READS = frozenset(
-    (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-)
-_OK, _DENY = sqlite3.SQLITE_OK, sqlite3.SQLITE_DENY
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ}
+_READS |= {sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _NO_TABLE = re.compile(r"no such table: (?:main\.)?(.+)")
-_LONGEST_VALUE = 100_000_000  # bytes
+_LONGEST = 100_000_000  # bytes of a value
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 
 
 def query(
-    analyzer: TreePerfAnalyzer,
-    sql: str,
-    *,
-    limit: int,
-    timeout: float,
-    longest: int = _LONGEST_VALUE,
+    analyzer: TreePerfAnalyzer, sql: str, *, limit: int, timeout: float, longest: int = _LONGEST
 ) -> tuple[pd.DataFrame, bool]:
     """The rows that a query gives, and whether there are more than `limit` of them.
 
     Tables of the report are made where the query names them. No value is longer than `longest`.
     """
-    connection = open_database(analyzer)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
-    try:
-        while True:
-            try:
-                return _answer(connection, sql, limit, timeout)
-            except sqlite3.OperationalError as error:
-                missing = _NO_TABLE.fullmatch(str(error))
-                if missing is None or not _added(connection, analyzer, missing[1]):
-                    raise
-    except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError) as error:
-        raise UsageError(f"this SQL is refused: {_reason(error, timeout)}") from None
-    except MemoryError:
-        raise UsageError("this SQL is refused: there is not enough memory for it") from None
-    finally:
-        connection.close()
+    with closing(open_database(analyzer)) as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+        try:
+            while True:
+                try:
+                    return _answer(connection, sql, limit, timeout)
+                except sqlite3.OperationalError as error:
+                    missing = _NO_TABLE.fullmatch(str(error))
+                    if missing is None or not _added(connection, analyzer, missing[1]):
+                        raise
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, MemoryError) as error:
+            raise UsageError(f"this SQL is refused: {_reason(error, timeout)}") from None
 
 
-def _answer(
-    connection: sqlite3.Connection, sql: str, limit: int, timeout: float
-) -> tuple[pd.DataFrame, bool]:
-    ends = time.monotonic() + timeout
-    connection.set_authorizer(lambda action, *_: _OK if action in _READS else _DENY)
-    connection.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+def _answer(db: sqlite3.Connection, sql: str, limit: int, wait: float) -> tuple[pd.DataFrame, bool]:
+    ends = time.monotonic() + wait
+    db.set_authorizer(lambda a, *_: sqlite3.SQLITE_OK if a in _READS else sqlite3.SQLITE_DENY)
+    db.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
     try:
-        cursor = connection.execute(sql)
+        cursor = db.execute(sql)
         if cursor.description is None:
             raise sqlite3.ProgrammingError("it is no query; write SELECT …")
         rows = cursor.fetchmany(limit + 1)
         names = [column[0] for column in cursor.description]
     finally:
-        connection.set_authorizer(None)
-        connection.set_progress_handler(None, 0)
+        db.set_authorizer(None)
+        db.set_progress_handler(None, 0)
     return pd.DataFrame(rows[:limit], columns=names, dtype=object), len(rows) > limit
 
 
 def _added(connection: sqlite3.Connection, analyzer: TreePerfAnalyzer, name: str) -> bool:
     """Whether the table of the report that is missed could be made, by default there or not."""
-    wanted = name.lower()
-    own = wanted.removeprefix("table_")
-    for each, sheet in tables_of_report().items():
-        if each.lower() == (own if own in OWN_NAMES else wanted):
-            options = ReportOptions()
-            if isinstance(getattr(options, sheet.asked_by, None), bool):
-                options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
-            absent = sheet.why_absent(analyzer, options)
-            if absent or (frame := sheet.make(analyzer, options)) is None:
-                why = f"the trace has no table {each}"
-                raise sqlite3.ProgrammingError(why)
-            add_table(connection, each, frame)
-            return True
-    return False
+    own = name.lower().removeprefix("table_")
+    wanted = own if own in OWN_NAMES else name.lower()
+    sheet = {each.lower(): sheet for each, sheet in tables_of_report().items()}.get(wanted)
+    if sheet is None:
+        return False
+    options = ReportOptions()
+    if isinstance(getattr(options, sheet.asked_by, None), bool):
+        options = replace(options, **{sheet.asked_by: True})  # type: ignore[arg-type]
+    if sheet.why_absent(analyzer, options) or (frame := sheet.make(analyzer, options)) is None:
+        raise sqlite3.ProgrammingError(f"the trace has no table {sheet.name}")
+    add_table(connection, sheet.name, frame)
+    return True
 
 
 def _reason(error: Exception, timeout: float) -> str:
     text = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for it"
     if text == "interrupted":
         return f"it takes more than {timeout:g} s; see --timeout"
     if text in ("not authorized", "authorization denied") or "prohibited" in text:

@@ -9,29 +9,136 @@ Format: the "Trace Event Format" document of the Chromium project.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from itertools import chain, islice
+from pathlib import Path
 
 import numpy as np
 
-from tracelens_ext.export.chosen import Choice, choose, window_of
-from tracelens_ext.export.tracks import (
-    Span,
-    Tracks,
-    counter_events,
-    fit_lanes,
-    place,
-    us_text,
-)
+from tracelens_ext.errors import UsageError
+from tracelens_ext.export.tracks import Span, Tracks, counter_events, fit_lanes, place, us_text
+from tracelens_ext.fleet.places import rank_of
+from tracelens_ext.iterations.iterations import find_iterations
+from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
-from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
+from tracelens_ext.trace import GPU_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.work.gpu_work import GpuWork
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
+Shift = tuple[str, int, str]
+_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which events are exported."""
+
+    #: (start, end) in ns since the trace's first event; what touches it is in, whole
+    window: tuple[int, int] | None = None
+    #: the number of the one to export, with the GPU work that it launched
+    iteration: int | None = None
+    devices: frozenset[int] | None = None  #: of the GPU events; None for all
+    streams: frozenset[int] | None = None
+    min_ns: int = 0  #: GPU and host events that took less are left out
+    host: bool = True  #: whether host events are in
+    stacks: bool = False  #: whether Python frames are
+
+
+def parse_window(text: str) -> tuple[int, int]:
+    """`1200ms-1300ms` in ns."""
+    times = [_TIME.fullmatch(part.strip()) for part in text.split("-")]
+    if len(times) == 2 and times[0] and times[1]:
+        first, last = (round(float(time[1]) * _NS[time[2]]) for time in times if time)
+        if first < last:
+            return first, last
+    expected = "write START-END with units, such as 1200ms-1300ms"
+    raise UsageError(f"--window {text!r} is no window; {expected}")
+
+
+def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
+    """The rows to export but flow events, ascending; how many others are left out, and why."""
+    trace = work.trace
+    recorded = trace.recorded
+    kind = trace.kind[:recorded]
+    keep = ~np.isin(kind, (EventKind.FLOW_START, EventKind.FLOW_END))
+    left_out: Counter[str] = Counter()
+
+    def leave(which: BoolArray, reason: str) -> None:
+        which = which & keep
+        left_out[reason] += int(which.sum())
+        keep[which] = False
+
+    if (window := window_of(work, choice)) is not None:
+        ends = trace.end[:recorded]
+        leave((trace.ts[:recorded] >= window[1]) | (ends <= window[0]), "outside of the window")
+    asked = {"devices": (choice.devices, trace.device), "streams": (choice.streams, trace.stream)}
+    for what, (numbers, of_gpu) in asked.items():
+        if numbers is not None:
+            others = np.zeros(recorded, dtype=bool)
+            others[work.rows] = ~np.isin(of_gpu, list(numbers))
+            leave(others, f"of other {what}")
+    if not choice.host:
+        gpu_kinds = (*GPU_KINDS, EventKind.GPU_ANNOTATION)
+        leave(~np.isin(kind, gpu_kinds), "on the host (--no-host)")
+    if not choice.stacks:
+        leave(kind == EventKind.PYTHON_FUNCTION, "Python frames (--stacks)")
+    if choice.min_ns:
+        spans = kind != EventKind.INSTANT
+        leave(spans & (trace.dur[:recorded] < choice.min_ns), "shorter than --min-us")
+    return np.flatnonzero(keep), +left_out
+
+
+def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
+    """The window that is exported, ns since the trace's first event; None for all of it.
+
+    Of an iteration from its start to its end, or that of the last work that it launched.
+    """
+    if (number := choice.iteration) is None:
+        return choice.window
+    found = find_iterations(work.tree)
+    at = np.flatnonzero(found.has_number(number)[:-1])
+    if not len(at):
+        known = ", ".join(str(n) for n in dict.fromkeys(found.number[:20])) or "none"
+        raise UsageError(f"--iteration {number}: there is none of that number; there are: {known}")
+    at = at[found.start[at] < found.end[at[0]]]  # a later one of that number is another
+    launched = np.isin(found.of_gpu, at) & (found.of_gpu != NONE)
+    ends = np.concatenate((found.end[at], work.end[launched]))
+    return int(found.start[at].min()), int(ends.max())
+
+
+def shifts(traces: Sequence[Trace], names: Sequence[str], clocks: Path | None) -> list[Shift]:
+    """What to call each trace, what to add to its times in ns, and how well that is known."""
+    both = enumerate(zip(traces, names, strict=True))
+    ranks = [rank_of(trace.metadata, name, at)[0] for at, (trace, name) in both]
+    if clocks is None:
+        alone = len(traces) == 1
+        note = "" if alone else "from 0: clocks not compared"
+        return [("" if alone else f"rank {rank}", 0, note) for rank in ranks]
+    try:
+        frame = pd.read_parquet(clocks)
+    except (OSError, ValueError, ImportError) as error:
+        raise UsageError(f"{clocks}: is no clocks.parquet of fleet ({error})") from None
+    columns = ["rank", "offset_us", "error_us"]
+    if not set(frame.columns) >= {*columns}:
+        raise UsageError(f"{clocks}: is no clocks.parquet of fleet; it lacks rank or offset_us")
+    rows = frame.dropna(subset=["offset_us"])[columns].itertuples(index=False, name=None)
+    known = {int(rank): (float(offset), float(error)) for rank, offset, error in rows}
+    if missing := [rank for rank in ranks if rank not in known]:
+        raise UsageError(f"{clocks}: has no rank {missing[0]}; export the ranks of that fleet")
+    told = [(trace.base_ns, rank, *known[rank]) for trace, rank in zip(traces, ranks, strict=True)]
+    starts = [base - round(offset * 1000) for base, _, offset, _ in told]
+    return [
+        (f"rank {rank}", start - min(starts), f"clock ± {error:.1f} µs")
+        for start, (_, rank, _, error) in zip(starts, told, strict=True)
+    ]
+
 
 #: The version of what the head says under `tracelens_ext`.
 HEAD_VERSION = 1
@@ -40,9 +147,7 @@ _COLOURS = (
     *("thread_state_running", "rail_response", "rail_animation", "rail_idle", "rail_load"),
     *("thread_state_iowait", "startup", "cq_build_running", "good", "bad", "terrible", "olive"),
 )
-_CALL_PATH_NAMES = 16
-_AT_ONCE = 4096
-_EVER = 1 << 62  # ns
+_CALL_PATH_NAMES, _AT_ONCE, _EVER = 16, 4096, 1 << 62  # the last in ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +198,11 @@ def _head(trace: Trace, tracks: Tracks, *, alone: bool) -> str:
     members: dict[str, object] = {"generator": GENERATOR}
     if alone:
         members["baseTimeNanoseconds"] = trace.base_ns
-        info = trace.metadata.get("distributedInfo")
-        if isinstance(info, dict):
+        if isinstance(info := trace.metadata.get("distributedInfo"), dict):
             members["distributedInfo"] = info
         members["deviceProperties"] = trace.metadata.get("deviceProperties") or [
-            {
-                "id": each.ordinal,
-                "name": each.name,
-                "totalGlobalMem": each.memory_bytes,
-                "numSms": each.units,
-                "warpSize": each.warp,
-            }
+            {"id": each.ordinal, "name": each.name, "totalGlobalMem": each.memory_bytes}
+            | {"numSms": each.units, "warpSize": each.warp}
             for each in trace.devices
         ]
     members["tracelens_ext"] = {
@@ -143,13 +242,9 @@ class _Piece:
         self.pid, self.tid, self.lane, self.gpu = placed
         process = trace.process_of_thread[trace.thread[self.rows]].astype(np.int64)
         group = process if trace.conventions.gpu_by_process else np.zeros_like(process)
-        self.numbers = {
-            what: _renumbered(ids, what, group, number[self.rows])
-            for what, number in (
-                ("correlation", trace.correlation),
-                ("External id", trace.external_id),
-            )
-        }
+        recorded = {"correlation": trace.correlation, "External id": trace.external_id}
+        numbers = {what: number[self.rows] for what, number in recorded.items()}
+        self.numbers = {w: _renumbered(ids, w, group, each) for w, each in numbers.items()}
         event_at = np.full(len(trace), NONE, dtype=np.int64)
         event_at[work.rows] = np.arange(len(work))
         self.event = event_at[self.rows]  # of the GPU; NONE for others
@@ -169,10 +264,8 @@ class _Piece:
         triples = [(names.index(span.lane), span.start, span.end) for span in self.spans]
         track, start, end = np.array(triples, dtype=np.int64).reshape(-1, 3).T
         lane = fit_lanes(track, start, end)
-        tids = [
-            tracks.lanes(self.ours, name, int(lane[track == at].max()) + 1)
-            for at, name in enumerate(names)
-        ]
+        counts = [int(lane[track == at].max()) + 1 for at in range(len(names))]
+        tids = [tracks.lanes(self.ours, *each) for each in zip(names, counts, strict=True)]
         return [tids[at][of] for at, of in zip(track.tolist(), lane.tolist(), strict=True)]
 
     def events(self) -> Iterator[str]:
@@ -183,19 +276,18 @@ class _Piece:
         cname = [_COLOURS[zlib.crc32(label.encode()) % len(_COLOURS)] for label in self.labels]
         known = [*(f', "cname": "{name}"' for name in cname), ""]  # the last for none
         colours = [known[code] for code in self.category.tolist()]
-        columns = (trace.kind, trace.category, trace.name)
-        kinds, recorded, name = (column[self.rows].tolist() for column in columns)
-        starts, durations = (trace.ts[self.rows] + shift).tolist(), trace.dur[self.rows].tolist()
-        pids, tids = self.pid.tolist(), self.tid.tolist()
-        for at, kind in enumerate(kinds):
+        of_trace = (trace.kind, trace.category, trace.name, trace.ts, trace.dur)
+        columns = (*(column[self.rows] for column in of_trace), self.pid, self.tid)
+        for at, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            kind, recorded, name, start, duration, pid, tid = row
             word = WORDS.get(kind)
-            category = f'"{word}"' if word else categories[recorded[at]]
-            where = f'"pid": {pids[at]}, "tid": {tids[at]}, "ts": {us_text(starts[at])}'
+            category = f'"{word}"' if word else categories[recorded]
+            where = f'"pid": {pid}, "tid": {tid}, "ts": {us_text(start + shift)}'
             if kind == EventKind.INSTANT:
                 head = f'{{"ph": "i", "s": "t", "cat": {category}, {where}'
             else:
-                head = f'{{"ph": "X", "cat": {category}, {where}, "dur": {us_text(durations[at])}'
-            yield f'{head}, "name": {names[name[at]]}{colours[at]}, "args": {{{args[at]}}}}}'
+                head = f'{{"ph": "X", "cat": {category}, {where}, "dur": {us_text(duration)}'
+            yield f'{head}, "name": {names[name]}{colours[at]}, "args": {{{args[at]}}}}}'
             if at in flows:
                 phase, number = flows[at]
                 yield f'{{"ph": {phase}, "id": {number}, "cat": "ac2g", "name": "ac2g", {where}}}'

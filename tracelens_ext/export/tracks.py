@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from typing import cast
 
@@ -18,14 +17,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import read_memory_events
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.timeline.timeline import copies, queue_levels
-from tracelens_ext.trace import (
-    GPU_KINDS,
-    NONE,
-    NS_PER_US,
-    Float64Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Float64Array, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 
 
@@ -59,11 +51,10 @@ class Tracks:
 
 #: device → the process of its GPU work, and stream → the first thread of that
 OfGpus = dict[int, tuple[int, dict[int, int]]]
+Placed = tuple[Int64Array, Int64Array, Int64Array, OfGpus]
 
 
-def place(
-    tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str
-) -> tuple[Int64Array, Int64Array, Int64Array, OfGpus]:
+def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:
     """Where m events of a trace are drawn, in processes and threads after those of `tracks`.
 
     Process, thread and lane of each, (m,), the first lane of a track is 0; and those of GPUs.
@@ -92,8 +83,9 @@ def place(
             shown = f"stream {number}" if number != NONE else str(name)
         else:
             told = trace.process_names.get(process, "")
-            is_name = told and told != str(process)
-            words = f"{told} ({process})" if is_name else f"process {process}"
+            words = (
+                f"{told} ({process})" if told not in ("", str(process)) else f"process {process}"
+            )
             shown = trace.thread_names.get((process, name)) or f"thread {name}"
         if key not in pids:
             pids[key] = tracks.process(" · ".join(filter(None, (label, words, error))))
@@ -154,17 +146,13 @@ def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
     return result
 
 
-_MOST_POINTS = 20_000
-_BINS = 2_000
-_GIB = 2**30
+Levels = IntArray | Float64Array
+
+_MOST_POINTS, _BINS, _GIB = 20_000, 2_000, 2**30
 
 
 def counter_events(
-    work: GpuWork,
-    gpu: OfGpus,
-    ours: int,
-    shift: int,
-    window: tuple[int, int],
+    work: GpuWork, gpu: OfGpus, ours: int, shift: int, window: tuple[int, int]
 ) -> Iterator[str]:
     """The counters of a trace, as JSON texts.
 
@@ -173,7 +161,23 @@ def counter_events(
     """
     if not len(work):
         return
-    points = partial(_points, shift=shift, window=window)
+
+    def points(name: str, key: str, pid: int, time: Int64Array, level: Levels) -> Iterator[str]:
+        """A counter; of too many points the highest of each stretch of them."""
+        order = np.argsort(time, kind="stable")
+        first, last = np.searchsorted(time[order], window)
+        order = order[max(int(first) - 1, 0) : int(last)]  # also the level at its start
+        time, level = time[order], level[order]
+        if len(time) > _MOST_POINTS:
+            firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
+            time, level = time[firsts], np.maximum.reduceat(level, firsts)
+        # The last of the levels at one instant is what stays.
+        stays = np.append(np.diff(time) > 0, True)[: len(time)]
+        head = f'{{"ph": "C", "name": {json.dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
+        quoted = json.dumps(key)
+        for at, value in zip((time[stays] + shift).tolist(), level[stays].tolist(), strict=True):
+            yield f'{head}{us_text(at)}, "args": {{{quoted}: {round(value, 3)}}}}}'
+
     for device, (pid, _) in gpu.items():
         for name, time, share in _shares(work, device):
             yield from points(name, "value", pid, time, share)
@@ -212,38 +216,11 @@ def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float
     communicates = work.is_communication[own]
     busy = covered(start, end, edges[:-1], edges[1:])
     rest = covered(start[~communicates], end[~communicates], edges[:-1], edges[1:])
-    width = np.diff(edges)
     for name, ns in (("GPU busy (%)", busy), ("exposed communication (%)", busy - rest)):
         if ns.any():
-            share = np.append(100.0 * ns / width, 0.0)
+            share = np.append(100.0 * ns / np.diff(edges), 0.0)
             changes = np.diff(share, prepend=-1.0) != 0
             yield name, edges[changes], share[changes]
-
-
-def _points(
-    name: str,
-    key: str,
-    pid: int,
-    time: Int64Array,
-    level: IntArray | Float64Array,
-    *,
-    shift: int,
-    window: tuple[int, int],
-) -> Iterator[str]:
-    """A counter; of too many points the highest of each stretch of them."""
-    order = np.argsort(time, kind="stable")
-    first, last = np.searchsorted(time[order], window)
-    order = order[max(int(first) - 1, 0) : int(last)]  # also the level at its start
-    time, level = time[order], level[order]
-    if len(time) > _MOST_POINTS:
-        firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
-        time, level = time[firsts], np.maximum.reduceat(level, firsts)
-    # The last of the levels at one instant is what stays.
-    stays = np.append(np.diff(time) > 0, True)[: len(time)]
-    head = f'{{"ph": "C", "name": {json.dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
-    quoted = json.dumps(key)
-    for at, value in zip((time[stays] + shift).tolist(), level[stays].tolist(), strict=True):
-        yield f'{head}{us_text(at)}, "args": {{{quoted}: {round(value, 3)}}}}}'
 
 
 _OF_SEGMENT = ("kind", "category", "name", "operation", "stream", "edge", "known")
@@ -273,11 +250,10 @@ def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
 def _iterations(work: GpuWork) -> list[Span]:
     """The iterations of the trace's first process that has any."""
     found = find_iterations(work.tree)
+    columns = (found.number, found.process, found.start, found.end)
     return [
         Span("iterations", f"iteration {number}", int(start), int(end))
-        for number, process, start, end in zip(
-            found.number, found.process, found.start, found.end, strict=True
-        )
+        for number, process, start, end in zip(*columns, strict=True)
         if process == found.process[0]
     ]
 
@@ -299,19 +275,16 @@ def _findings(analyzer: TreePerfAnalyzer) -> list[Span]:
 def _recording(work: GpuWork) -> list[Span]:
     """What of the recording cannot be judged: `hole`, `before`, `start_up`."""
     devices = find_lanes(work, "device").device.tolist()
-    return [
-        Span(
-            *("recording", each["kind"], each["start"], each["end"]),
-            {"device": devices[each["device"]], "what": each["what"], "place": each["place"]},
-        )
-        for each in recording_of(work).parts.to_dict("records")
-    ]
+    spans = []
+    for each in recording_of(work).parts.to_dict("records"):
+        told = {"device": devices[each["device"]], "what": each["what"], "place": each["place"]}
+        spans.append(Span("recording", each["kind"], each["start"], each["end"], told))
+    return spans
 
 
 def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:
     """The segments of the replay's critical path, at the replay's times; none if it is withheld."""
-    simulation = analyzer.simulation()
-    if simulation.state == "withheld":
+    if (simulation := analyzer.simulation()).state == "withheld":
         return []
     table, first = simulation.critical_path, simulation.program.window[0]
     start = first + (table["start_us"] * NS_PER_US).round().astype("int64")

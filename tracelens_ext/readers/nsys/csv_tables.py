@@ -16,7 +16,9 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -27,30 +29,21 @@ import numpy as np
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
+from tracelens_ext.readers import csv_rows
 from tracelens_ext.readers.builder import Interner, TraceBuilder, of_rows
-from tracelens_ext.readers.csv_rows import (
-    Cell,
-    UnfinishedRow,
-    UnknownUnitError,
-    encoding_of,
-    nanoseconds,
-    rows_of,
-    sizes,
-    whole,
-)
 from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind, Int64Array, Trace
 
-Row = Sequence[Cell]
+Row = Sequence[csv_rows.Cell]
+Numbers = list[int | None]
 Rows = Iterator[tuple[int, Row]]
 
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 
-_ROWS_AT_ONCE = 1 << 15
-_MOST_PREAMBLE_LINES = 1000
+_ROWS_AT_ONCE, _MOST_PREAMBLE_LINES = 1 << 15, 1000
 _MAKE = "give what `nsys stats --format csv` makes of a report"
 
 
@@ -64,20 +57,12 @@ class Report(StrEnum):
     GPU_TRACE = "cuda_gpu_trace"
 
 
-#: Column → other spellings of its title, all without blanks, in lower case.
-_SPELLINGS = {
-    "count": ("operations", "instances"),
-    "projectedstart": ("projstart",),
-    "projectedduration": ("projduration",),
-    "corrid": ("correlationid",),
-    "strm": ("stream",),
-}
+#: Another spelling of a title → its column, all without blanks, in lower case.
+_SPELLINGS = {"operations": "count", "instances": "count", "stream": "strm"}
+_SPELLINGS |= {"correlationid": "corrid", "projstart": "projectedstart"}
+_SPELLINGS |= {"projduration": "projectedduration"}
 #: Columns that are read where they are there.
-_OPTIONAL = {
-    Report.GPU_TRACE: ("device", "strm", "srcmemkd", "dstmemkd"),
-    Report.KERNELS: ("time",),
-    Report.MEMORY_TIME: ("time",),
-}
+_OPTIONAL = {"device", "strm", "srcmemkd", "dstmemkd", "time"}
 #: What has all these columns is that report; the first that fits, so the special come first.
 _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     (Report.RANGES, ("name", "projectedstart", "projectedduration")),
@@ -103,23 +88,23 @@ class Piece:
     """Some rows of a table, column by column."""
 
     source: str  #: what messages call the table
-    lines: list[int]  #: where each row stands in the file, or its number among the rows
-    #: the cells by column, named as its title without unit, blanks and case
-    columns: Mapping[str, Sequence[Cell]]
+    lines: Sequence[int]  #: where each row stands in the file, or its number among the rows
+    #: the cells by column, named as its title without unit, blanks and case; else None each
+    columns: Mapping[str, Sequence[csv_rows.Cell]]
     units: Mapping[str, str | None]  #: the unit that a column's title tells, None without
     unfinished: bool = False  #: whether the line of the last row does not end
 
-    def nanoseconds(self, column: str) -> list[int | None]:
+    def nanoseconds(self, column: str) -> Numbers:
         """The times of a column in ns; None for an empty cell."""
-        return self._numbers(column, partial(nanoseconds, unit=self.units[column]))
+        return self._numbers(column, partial(csv_rows.nanoseconds, unit=self.units[column]))
 
-    def sizes(self, column: str) -> list[int | None]:
+    def sizes(self, column: str) -> Numbers:
         """The sizes of a column in bytes; as `nanoseconds`."""
-        return self._numbers(column, partial(sizes, unit=self.units[column]))
+        return self._numbers(column, partial(csv_rows.sizes, unit=self.units[column]))
 
-    def whole(self, column: str) -> list[int | None]:
+    def whole(self, column: str) -> Numbers:
         """The whole numbers of a column; None for an empty cell."""
-        return self._numbers(column, whole)
+        return self._numbers(column, csv_rows.whole)
 
     def required(self, column: str, numbers: Sequence[int | None]) -> list[int]:
         """Numbers of which none may be missing or negative."""
@@ -133,19 +118,15 @@ class Piece:
         """The texts of a column."""
         return ["" if cell is None else str(cell) for cell in self.columns[column]]
 
-    def _numbers(
-        self, column: str, parse: Callable[[Sequence[Cell]], list[int | None]]
-    ) -> list[int | None]:
-        cells = self.columns[column]
+    def _numbers(self, column: str, parse: Callable[[Row], Numbers]) -> Numbers:
         try:
-            return parse(cells)
-        except UnknownUnitError as error:
+            return parse(self.columns[column])
+        except csv_rows.UnknownUnitError as error:
             problem = f"the unit {error} of the column {column!r} is unknown"
-            raise TraceFormatError(
-                self.source, problem, "make it again, with nsys stats --timeunit nsec"
-            ) from None
+            remedy = "make it again, with nsys stats --timeunit nsec"
+            raise TraceFormatError(self.source, problem, remedy) from None
         except ValueError:
-            for line, cell in zip(self.lines, cells, strict=True):
+            for line, cell in zip(self.lines, self.columns[column], strict=True):
                 try:
                     parse([cell])
                 except ValueError:
@@ -183,33 +164,26 @@ def open_report(
         rows = _read_file(label, reading)
     elif isinstance(source, ByteSource):
         label = source.path
-        rows = rows_of(source, _MAKE)
+        rows = csv_rows.rows_of(source, _MAKE)
     else:
         rows = enumerate(_given_rows(source, label), start=1)
-    titles = _header(rows, report, label)
-    return Table(label, _pieces(rows, titles, report, label))
+    return Table(label, _pieces(rows, _header(rows, report, label), report, label))
 
 
-def report_of(titles: Sequence[Cell]) -> str | None:
+def report_of(titles: Sequence[csv_rows.Cell]) -> str | None:
     """The name of the report that has columns of these titles; None for no report."""
-    found = set(_places(titles))
-    for name, wanted in _RECOGNISED:
-        if found.issuperset(wanted):
-            return name
-    return None
+    found = _places(titles).keys()
+    return next((name for name, wanted in _RECOGNISED if found >= {*wanted}), None)
 
 
 def report_in(head: bytes) -> str | None:
     """The name of the report that a file begins with (behind messages), None for no report."""
-    encoding = encoding_of(head)
-    if encoding is None:
+    if (encoding := csv_rows.encoding_of(head)) is None:
         return None
-    lines = head.decode(encoding, "replace").split("\n")
-    try:
-        named = (report_of(row) for row in csv.reader(lines))
-        return next((name for name in named if name), None)
-    except csv.Error:
-        return None
+    with suppress(csv.Error):
+        named = map(report_of, csv.reader(head.decode(encoding, "replace").split("\n")))
+        return next(filter(None, named), None)
+    return None
 
 
 def _header(rows: Rows, report: Report, source: str) -> Row:
@@ -217,33 +191,30 @@ def _header(rows: Rows, report: Report, source: str) -> Row:
     seen: list[str] = []
     header_may_come, preamble = True, 0
     for _, row in rows:
-        if _is_blank(row):
-            header_may_come = True
-            continue
-        name = report_of(row) if header_may_come or len(row) == 1 else None
+        header_may_come = header_may_come or len(row) <= 1
+        name = None if _is_blank(row) or not header_may_come else report_of(row)
         if name == report:
             return row
         if name is not None:
             seen.append(name)
             header_may_come = False
-        elif not seen and (preamble := preamble + 1) > _MOST_PREAMBLE_LINES:
+        elif not _is_blank(row) and not seen and (preamble := preamble + 1) > _MOST_PREAMBLE_LINES:
             break
-        else:
-            header_may_come = header_may_come or len(row) == 1
     what = f"holds the report {seen[0]}, not {report}" if seen else f"holds no report {report}"
     remedy = f"make that with: nsys stats -r {report} --format csv -o NAME FILE.nsys-rep"
     raise TraceFormatError(source, what, remedy)
 
 
 def _pieces(rows: Rows, titles: Row, report: Report, source: str) -> Iterator[Piece]:
-    known = (*dict(_RECOGNISED)[report], *_OPTIONAL.get(report, ()))
+    known = {*dict(_RECOGNISED)[report], *_OPTIONAL}
     places = {column: at for column, at in _places(titles).items() if column in known}
     units = {column: unit for column, (_, unit) in places.items()}
     body = _body(rows, len(titles), source)
     while some := list(islice(body, _ROWS_AT_ONCE)):
-        columns = {name: [row[place] for _, row in some] for name, (place, _) in places.items()}
-        unfinished = isinstance(some[-1][1], UnfinishedRow)
-        yield Piece(source, [line for line, _ in some], columns, units, unfinished)
+        lines, cells = zip(*some, strict=True)
+        columns: dict[str, Any] = defaultdict(partial(list, [None] * len(lines)))
+        columns |= {name: [row[place] for row in cells] for name, (place, _) in places.items()}
+        yield Piece(source, lines, columns, units, isinstance(cells[-1], csv_rows.UnfinishedRow))
 
 
 def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
@@ -266,17 +237,16 @@ def _body(rows: Rows, width: int, source: str) -> Iterator[tuple[int, Row]]:
             raise TraceFormatError(source, problem, "make it again; perhaps it was cut off")
 
 
-def _places(titles: Sequence[Cell]) -> dict[str, tuple[int, str | None]]:
+def _places(titles: Sequence[csv_rows.Cell]) -> dict[str, tuple[int, str | None]]:
     """Column → its place and the unit that its title tells; spellings unified."""
     places: dict[str, tuple[int, str | None]] = {}
     for place, title in enumerate(titles):
         name, _, unit = str(title).strip().partition("(")
         key = "".join(c for c in name.casefold() if c.isalnum())
         places.setdefault(key, (place, unit.rstrip(") ").strip() or None))
-    for column, others in _SPELLINGS.items():
-        for other in others:
-            if other in places:
-                places.setdefault(column, places[other])
+    for other, column in _SPELLINGS.items():
+        if other in places:
+            places.setdefault(column, places[other])
     return places
 
 
@@ -284,9 +254,9 @@ def _is_blank(row: Row) -> bool:
     return not row or (len(row) == 1 and not str(row[0]).strip())
 
 
-def _read_file(path: str, reading: ReadingOptions) -> Iterator[tuple[int, Row]]:
+def _read_file(path: str, reading: ReadingOptions) -> Rows:
     with ByteSource(path, reading=reading) as opened:
-        yield from rows_of(opened, _MAKE)
+        yield from csv_rows.rows_of(opened, _MAKE)
 
 
 def _given_rows(source: object, label: str) -> Iterable[Row]:
@@ -300,9 +270,8 @@ def _given_rows(source: object, label: str) -> Iterable[Row]:
             return chain([titles], ([row.get(title) for title in titles] for row in rows))
         if all(isinstance(row, Sequence) and not isinstance(row, str | bytes) for row in rows):
             return rows
-    raise TypeError(
-        f"{label}: a table is a path, a DataFrame, or a list of rows, not {type(source).__name__}"
-    )
+    expected = f"{label}: a table is a path, a DataFrame, or a list of rows"
+    raise TypeError(f"{expected}, not {type(source).__name__}")
 
 
 FORMAT = "nsys stats cuda_gpu_trace (CSV)"
@@ -324,10 +293,10 @@ def read(source: TableSource | ByteSource) -> Trace:
     devices: dict[str, Device] = {}
     for piece in table.pieces:
         _add(piece, builder, devices)
-    described = {each.ordinal: each for each in reversed(devices.values()) if each.name}
     if not builder.present:
         remedy = "record it again, with: nsys profile -t cuda,nvtx"
         raise TraceFormatError(table.source, "holds no events", remedy)
+    described = {each.ordinal: each for each in reversed(devices.values()) if each.name}
     return builder.finish(
         devices=tuple(described[number] for number in sorted(described)),
         path=table.source,
@@ -340,22 +309,20 @@ def read(source: TableSource | ByteSource) -> Trace:
 def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> None:
     names = piece.texts("name")
     count = len(names)
-    texts = piece.texts("device") if "device" in piece.columns else [""] * count
+    texts = piece.texts("device")
     for text in dict.fromkeys(texts):
         if text not in devices:  # `NVIDIA H100 (1)` is 1; without a number, in order of first sight
             found = _ORDINAL.fullmatch(text)
             number = sum(not _ORDINAL.fullmatch(known) for known in devices)
             devices[text] = Device(int(found[2]), found[1]) if found else Device(number, text)
     device = np.fromiter((devices[text].ordinal for text in texts), np.int64, count)
-    stream = _ids(piece.whole("strm") if "strm" in piece.columns else [None] * count)
-    thread = of_rows(lambda *place: builder.threads[place], device, stream)
+    stream = _ids(piece.whole("strm"))
     known: Interner[str] = Interner()
     name = known.codes(names, count)
     kinds = [
         next((kind for start, kind in _KINDS if text.startswith(start)), EventKind.KERNEL)
         for text in known
     ]
-    categories = builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))
     numbers = {"correlation": _ids(piece.whole("corrid")), "device": device, "stream": stream}
     for argument, column in zip(MEMORY_KINDS, ("srcmemkd", "dstmemkd"), strict=True):
         if column in piece.columns:
@@ -368,8 +335,8 @@ def _add(piece: Piece, builder: TraceBuilder, devices: dict[str, Device]) -> Non
             "dur": _filled(piece.nanoseconds("duration")),
             "name": builder.names.codes(known, len(known))[name],
             "kind": np.array(kinds, dtype=np.int64)[name],
-            "thread": thread,
-            "category": categories[name],
+            "thread": of_rows(lambda *place: builder.threads[place], device, stream),
+            "category": builder.categories.codes((WORDS[kind] for kind in kinds), len(kinds))[name],
         },
         {argument: (rows, values) for argument, values in numbers.items()},
         {},

@@ -9,24 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, of_rows
-from tracelens_ext.readers.sqlite_columns import MISSING
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, looked_up, of_rows
+from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.trace import NONE, Device, EventKind, Int64Array
 
-if TYPE_CHECKING:
-    from tracelens_ext.readers.nsys.sqlite import NsysDatabase
-
+Columns = dict[str, Int64Array]
 Names = dict[tuple[int, ...], bytes]
 
 
-PROCESS_SHIFT = 24
-_MACHINE_SHIFT = 48
-_LOW_BITS = (1 << 24) - 1
+PROCESS_SHIFT, _MACHINE_SHIFT, _LOW_BITS = 24, 48, (1 << 24) - 1
 
 #: Devices of the second machine in a report count from here, those of the third from twice this.
 DEVICES_A_MACHINE = 100
@@ -40,13 +35,28 @@ _DEVICES = {
     " numMultiprocessors numThreadsPerWarp globalMemorySize coreClockRate globalMemoryBandwidth",
 }
 
+NVTX, STRINGS = "NVTX_EVENTS", ("StringIds", "value")
+#: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
+_CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
+_NAMING = (_CATEGORY, 39, _DOMAIN, 76, 97, 98, 99)  # of threads, devices, contexts, streams too
+
+DOMAIN, CATEGORY = "NVTX domain", "NVTX category"
+_NO_TEXT = b"(no text)"
+#: The trace's own word for an event's kind.
+_STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
+_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category")
+
 
 class Places:
-    """Gives the events of an export their threads; says what processes and devices are called."""
+    """Gives the events of an export their threads; says what processes and devices are called.
 
-    def __init__(self, database: NsysDatabase, builder: TraceBuilder) -> None:
+    It adds the NVTX events too; `open_ranges` of them have no end, so get no length.
+    """
+
+    def __init__(self, database: Database, builder: TraceBuilder) -> None:
         self._database = database
-        self._threads = builder.threads
+        self._builder, self._threads = builder, builder.threads
+        self.open_ranges = 0
         self._machines: Interner[int] = Interner()
         self._machine_of_pid: dict[int, int] = {}
         self._processes: dict[int, int | str] = {}
@@ -56,19 +66,16 @@ class Places:
         """The entry of `threads` for each global thread id, shape (m,)."""
         return of_rows(lambda tid: self._threads[self._thread(tid)], global_tid)
 
-    def streams(
-        self, global_pid: Int64Array, device: Int64Array, stream: Int64Array
-    ) -> tuple[Int64Array, Int64Array]:
+    def streams(self, chunk: Columns) -> tuple[Int64Array, Int64Array]:
         """The entry of `threads`, a process's stream, and the device of each GPU event, (m,)."""
-        device = of_rows(self._device, global_pid, device)
-        return of_rows(self._stream, global_pid, device, stream), device
+        device = of_rows(self._device, chunk["globalPid"], chunk["deviceId"])
+        return of_rows(self._stream, chunk["globalPid"], device, chunk["streamId"]), device
 
     def _thread(self, global_tid: int) -> tuple[int | str, int | str]:
         if global_tid == MISSING:
             return UNKNOWN, UNKNOWN
-        thread = self._process(global_tid >> PROCESS_SHIFT), global_tid & _LOW_BITS
-        self._thread_ids[global_tid] = thread
-        return thread
+        process = self._process(global_tid >> PROCESS_SHIFT)
+        return self._thread_ids.setdefault(global_tid, (process, global_tid & _LOW_BITS))
 
     def _process(self, number: int) -> int | str:
         """A process id; of one that two machines both have, the second time with the machine."""
@@ -80,11 +87,10 @@ class Places:
         return self._processes[number]
 
     def _stream(self, global_pid: int, device: int, stream: int) -> int:
-        process: int | str = UNKNOWN
+        known = [*self._processes.values()]
+        process = known[0] if len(known) == 1 else UNKNOWN
         if global_pid != MISSING:
             process = self._process(global_pid >> PROCESS_SHIFT)
-        elif len(self._processes) == 1:
-            (process,) = self._processes.values()
         return self._threads[process, f"GPU {device} stream {stream}"]
 
     def _device(self, global_pid: int, ordinal: int) -> int:
@@ -92,20 +98,20 @@ class Places:
             return max(ordinal, -1)
         return ordinal + self._machines[global_pid >> _MACHINE_SHIFT] * DEVICES_A_MACHINE
 
-    def name(self, labels: Labels) -> None:
-        """Give the processes and threads of events the names that the export has for them."""
-        names = self._database.words("PROCESSES", "name")
+    def labels(self) -> Labels:
+        """The names that the export has for the processes and threads of events."""
+        labels, names = Labels(), self._database.words("PROCESSES", "name")
         for global_pid, name in zip(self._first("PROCESSES", "globalPid"), names, strict=True):
-            process = self._processes.get(global_pid >> PROCESS_SHIFT)
-            if process is not None and name:
+            if name and (process := self._processes.get(global_pid >> PROCESS_SHIFT)) is not None:
                 labels.processes.setdefault(process, name)
         for chunk in self._database.chunks("ThreadNames", ("globalTid", "nameId", "priority")):
             order = np.argsort(-chunk["priority"], kind="stable")
             order = order[np.isin(chunk["globalTid"][order], list(self._thread_ids))]
-            texts = self._database.strings(chunk["nameId"][order])
+            texts = self._database.look_up(*STRINGS, chunk["nameId"][order])
             for global_tid, text in zip(chunk["globalTid"][order].tolist(), texts, strict=True):
                 if text:
                     labels.threads.setdefault(self._thread_ids[global_tid], text)
+        return labels
 
     def devices(self) -> tuple[Device, ...]:
         """The GPUs that the export describes."""
@@ -128,13 +134,91 @@ class Places:
         read: list[list[int]] = [c.tolist() for c in self._database.whole(table, *choice).values()]
         return next((ids for ids in read if any(n != MISSING for n in ids)), read[0])
 
+    # NVTX events: a range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx`
+    # wrote is the `CPU_OP` that it tells of. Domain and category are arguments, where they are not
+    # the default.
+
+    def add_nvtx(self) -> None:
+        """Add all NVTX events."""
+        words, domains = self._builder.categories, self._named(_DOMAIN, "domainId")
+        categories = self._named(_CATEGORY, "domainId", "category")
+        for chunk, texts in self._chunks(*_COLUMNS):
+            naming = int(np.isin(chunk["eventType"], _NAMING).sum())
+            rows = np.flatnonzero(np.isin(chunk["eventType"], list(_STYLES)))
+            others = len(texts) - len(rows) - naming
+            self._builder.metadata_events += naming
+            self._builder.dropped["an NVTX event that is no range and no mark"] += others
+            if not len(rows):
+                continue
+            chunk = {name: column[rows] for name, column in chunk.items()}
+            distinct: Interner[bytes] = Interner()
+            codes = distinct.codes((texts[row] for row in rows.tolist()), len(rows))
+            domain = chunk["globalTid"] >> PROCESS_SHIFT, chunk["domainId"]
+            groups = {
+                DOMAIN: self._group(domains, "domain", *domain),
+                CATEGORY: self._group(categories, "category", *domain, chunk["category"]),
+            }
+            about = np.array([self._about(text) for text in distinct], dtype=np.int64)
+            name, kind, call, sequence, dims = about.T[:, codes]
+            style = chunk["eventType"]
+            is_open = (style != _MARK) & (chunk["end"] == MISSING)
+            self.open_ranges += int(is_open.sum())
+            category = looked_up(style, lambda used: [words[_STYLES[s]] for s in used.tolist()])
+            chunk["end"] = np.where(is_open | (style == _MARK), chunk["start"], chunk["end"])
+            kind = np.where(style == _MARK, EventKind.INSTANT, kind)
+            thread = self.host_threads(chunk["globalTid"])
+            numbers = {"External id": call, "Sequence number": sequence}
+            texts_of = {"Input Dims": dims} | groups
+            self._builder.add_rows(chunk, name, kind, thread, category, numbers, texts_of)
+
+    def _chunks(self, *columns: str, where: str = "") -> Iterator[tuple[Columns, list[bytes]]]:
+        """Events, and the text of each: its own, else the registered one."""
+        own = self._database.texts(NVTX, "text", where)
+        for chunk in self._database.chunks(NVTX, (*columns, "textId"), where):
+            texts = list(islice(own, len(chunk["textId"])))
+            lacking = [at for at, text in enumerate(texts) if not text]
+            found = self._database.look_up(*STRINGS, chunk["textId"][lacking]) if lacking else []
+            for at, text in zip(lacking, found, strict=True):
+                texts[at] = text.encode() if text else None
+            yield chunk, [text or _NO_TEXT for text in texts]
+
+    def _named(self, event_type: int, *columns: str) -> Names:
+        """What a process calls its domains or categories: (process, id …) → JSON text."""
+        names: Names = {}
+        if "eventType" in self._database.tables.get(NVTX, ()):
+            where = f" WHERE eventType = {event_type}"
+            for chunk, texts in self._chunks("globalTid", *columns, where=where):
+                process = (chunk["globalTid"] >> PROCESS_SHIFT).tolist()
+                keys = zip(process, *(chunk[name].tolist() for name in columns), strict=True)
+                for key, text in zip(keys, texts, strict=True):
+                    names[key] = msgspec.json.encode(text.decode("utf-8", "replace"))
+        return names
+
+    def _group(self, names: Names, what: str, *key: Int64Array) -> Int64Array:
+        """The text of each event's domain or category, `NONE` of the default one, (m,)."""
+
+        def code(*ids: int) -> int:
+            if ids[-1] in (MISSING, 0):
+                return NONE
+            return self._builder.texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
+
+        return of_rows(code, *key)
+
+    def _about(self, text: bytes) -> tuple[int, ...]:
+        """Codes and numbers of what a text says: name, kind, call, sequence, shapes; or `NONE`."""
+        kind, call, sequence, dims = EventKind.USER_ANNOTATION, NONE, NONE, NONE
+        if operation := emitted_op(text):
+            text, sequence, call, sizes = operation
+            kind, dims = EventKind.CPU_OP, self._builder.texts[sizes] if sizes else NONE
+        return self._builder.names[text.decode("utf-8", "replace")], kind, call, sequence, dims
+
 
 def _scaled(value: int, least: int) -> int:
     """A value in Hz or bytes a second, which may have been told in thousands of it."""
     return value * 1000 if 0 < value < least else value
 
 
-_API_VERSION = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,6})?(?:_pt[sd][sz])?")
+_API_VERSION = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,6})?(?:_pt[sd][sz])?\Z")
 _EMITTED = re.compile(
     rb", (?:seq = ([0-9]{1,18})(?:, op_id = ([0-9]{1,18}))?|op_id = ([0-9]{1,18}))"
     rb"(?:, sizes = (\[[0-9\[\], -]*\]))?(?:, input_op_ids = .*)?\Z",
@@ -153,15 +237,13 @@ MEMSET_NAME = "[CUDA memset]"
 
 def memcpy_name(copy_kind: int, label: str | None = None) -> str:
     """A copy as `nsys stats` names it; of an unknown kind, by the label of the export."""
-    if 0 <= copy_kind < len(_COPY_KINDS):
-        return f"[CUDA memcpy {_COPY_KINDS[copy_kind]}]"
-    return f"[CUDA memcpy {label or f'kind {copy_kind}'}]"
+    known = dict(enumerate(_COPY_KINDS)).get(copy_kind)
+    return f"[CUDA memcpy {known or label or f'kind {copy_kind}'}]"
 
 
 def api_name(name: str) -> str:
     """A CUDA call without its interface's version: `cudaLaunchKernel` of `…_v7000`; not `…_v2`."""
-    found = re.search(rf"{_API_VERSION.pattern}\Z", name)
-    return name[: found.start()] or name if found else name
+    return _API_VERSION.sub("", name, count=1) or name
 
 
 def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
@@ -170,117 +252,7 @@ def emitted_op(text: bytes) -> tuple[bytes, int, int, bytes] | None:
     `aten::mm, seq = 12, op_id = 345, sizes = [[8, 4], [4, 2]]`: its name, its sequence number,
     the number of the call (an outer one is lower), `NONE` without; shapes as JSON, or empty.
     """
-    found = _EMITTED.search(text)
-    if found is None or not found.start():
+    if (found := _EMITTED.search(text)) is None or not found.start():
         return None
     sequence, op_id, only_id, sizes = found.groups()
     return text[: found.start()], int(sequence or NONE), int(op_id or only_id or NONE), sizes or b""
-
-
-NVTX = "NVTX_EVENTS"
-#: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
-_CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
-_NAMING = (_CATEGORY, 39, _DOMAIN, 76, 97, 98, 99)  # of threads, devices, contexts, streams too
-
-DOMAIN, CATEGORY = "NVTX domain", "NVTX category"
-_NO_TEXT = b"(no text)"
-#: The trace's own word for an event's kind.
-_STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
-_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "category")
-
-
-class NvtxRanges:
-    """Adds the NVTX events of an export to a trace; `open_ranges` have no end, so get no length.
-
-    A range is a `USER_ANNOTATION` called by its text; one that PyTorch's `emit_nvtx` wrote is the
-    `CPU_OP` that it tells of. Domain and category are arguments, where they are not the default.
-    """
-
-    def __init__(self, database: NsysDatabase, builder: TraceBuilder, places: Places) -> None:
-        self._database, self._builder, self._places = database, builder, places
-        self.open_ranges = 0
-
-    def read(self) -> None:
-        """Add all of them."""
-        domains = self._named(_DOMAIN, "domainId")
-        categories = self._named(_CATEGORY, "domainId", "category")
-        for chunk, texts in self._chunks(_COLUMNS):
-            naming = int(np.isin(chunk["eventType"], _NAMING).sum())
-            rows = np.flatnonzero(np.isin(chunk["eventType"], list(_STYLES)))
-            others = len(texts) - len(rows) - naming
-            self._builder.metadata_events += naming
-            self._builder.dropped["an NVTX event that is no range and no mark"] += others
-            if not len(rows):
-                continue
-            chunk = {name: column[rows] for name, column in chunk.items()}
-            domain = chunk["globalTid"] >> PROCESS_SHIFT, chunk["domainId"]
-            told = {
-                DOMAIN: self._group(domains, "domain", *domain),
-                CATEGORY: self._group(categories, "category", *domain, chunk["category"]),
-            }
-            self._add(chunk, [texts[row] for row in rows.tolist()], told)
-
-    def _chunks(
-        self, columns: tuple[str, ...], where: str = ""
-    ) -> Iterator[tuple[dict[str, Int64Array], list[bytes]]]:
-        """Events, and the text of each: its own, else the registered one."""
-        own = self._database.texts(NVTX, "text", where)
-        for chunk in self._database.chunks(NVTX, (*columns, "textId"), where):
-            texts = list(islice(own, len(chunk["textId"])))
-            lacking = [at for at, text in enumerate(texts) if not text]
-            found = self._database.strings(chunk["textId"][lacking]) if lacking else []
-            for at, text in zip(lacking, found, strict=True):
-                texts[at] = text.encode() if text else None
-            yield chunk, [text or _NO_TEXT for text in texts]
-
-    def _named(self, event_type: int, *columns: str) -> Names:
-        """What a process calls its domains or categories: (process, id …) → JSON text."""
-        names: Names = {}
-        if "eventType" in self._database.tables.get(NVTX, ()):
-            where = f" WHERE eventType = {event_type}"
-            for chunk, texts in self._chunks(("globalTid", *columns), where):
-                process = (chunk["globalTid"] >> PROCESS_SHIFT).tolist()
-                keys = zip(process, *(chunk[name].tolist() for name in columns), strict=True)
-                for key, text in zip(keys, texts, strict=True):
-                    names[key] = msgspec.json.encode(text.decode("utf-8", "replace"))
-        return names
-
-    def _group(self, names: Names, what: str, *key: Int64Array) -> Int64Array:
-        """The text of each event's domain or category, `NONE` of the default one, (m,)."""
-        texts = self._builder.texts
-
-        def code(*ids: int) -> int:
-            if ids[-1] in (MISSING, 0):
-                return NONE
-            return texts[names.get(ids) or msgspec.json.encode(f"{what} {ids[-1]}")]
-
-        return of_rows(code, *key)
-
-    def _add(
-        self, chunk: dict[str, Int64Array], texts: list[bytes], groups: dict[str, Int64Array]
-    ) -> None:
-        distinct: Interner[bytes] = Interner()
-        codes = distinct.codes(texts, len(texts))
-        about = np.array([self._about(text) for text in distinct], dtype=np.int64)
-        name, kind, call, sequence, dims = about.T[:, codes]
-        style = chunk["eventType"]
-        is_open = (style != _MARK) & (chunk["end"] == MISSING)
-        self.open_ranges += int(is_open.sum())
-        category = np.empty(len(style), dtype=np.int64)
-        for number, word in _STYLES.items():
-            category[style == number] = self._builder.categories[word]
-        chunk["end"] = np.where(is_open | (style == _MARK), chunk["start"], chunk["end"])
-        kind = np.where(style == _MARK, EventKind.INSTANT, kind)
-        thread = self._places.host_threads(chunk["globalTid"])
-        numbers = {"External id": call, "Sequence number": sequence}
-        self._builder.add_rows(
-            chunk, name, kind, thread, category, numbers, {"Input Dims": dims} | groups
-        )
-
-    def _about(self, text: bytes) -> tuple[int, ...]:
-        """Codes and numbers of what a text says: name, kind, call, sequence, shapes; or `NONE`."""
-        kind, call, sequence, dims = EventKind.USER_ANNOTATION, NONE, NONE, NONE
-        if operation := emitted_op(text):
-            text, sequence, call, sizes = operation
-            kind, dims = EventKind.CPU_OP, self._builder.texts[sizes] if sizes else NONE
-        return self._builder.names[text.decode("utf-8", "replace")], kind, call, sequence, dims

@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,21 +24,15 @@ import numpy as np
 
 from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
-from tracelens_ext.readers.builder import Labels, TraceBuilder, looked_up, of_rows
-from tracelens_ext.readers.nsys.places import (
-    MEMSET_NAME,
-    NVTX,
-    NvtxRanges,
-    Places,
-    api_name,
-    memcpy_name,
-)
+from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
+from tracelens_ext.readers.nsys import places
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME, one_line
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind, Int64Array, Trace
 
 _SEVERE, _MOST_TOLD = ("2", "3"), 5  # warnings and errors
+_KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: How tables begin that an export has even if nothing was recorded.
 _OF_EVERY_EXPORT = (*_META_DATA, "META_DATA_CAPTURE", "TARGET_INFO_", "ENUM_NSYS_")
@@ -55,34 +50,17 @@ class NsysDatabase(Database):
         )
         return events or any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables)
 
-    def strings(self, ids: Int64Array) -> list[str | None]:
-        """The texts that ids of `StringIds` stand for; None of one that is not there."""
-        return self.look_up("StringIds", "value", ids)
-
-    def meta_data(self) -> dict[str, str]:
-        """What the export says about itself, by name."""
-        tables = (
-            zip(self.words(t, "name"), self.words(t, "value"), strict=True) for t in _META_DATA
-        )
-        return next(filter(None, map(dict, tables)), {})
-
-    def diagnostics(self) -> list[str]:
-        """The warnings and errors of the recording, each once."""
-        table = "DIAGNOSTIC_EVENT"
-        told = zip(self.words(table, "severity"), self.words(table, "text"), strict=True)
-        found = [text.strip() for severity, text in told if severity in _SEVERE]
-        return list(dict.fromkeys(found))[:_MOST_TOLD]
+    def pairs(self, table: str, first: str, second: str) -> list[tuple[str, str]]:
+        """The texts of two columns of a table, row by row."""
+        return list(zip(self.words(table, first), self.words(table, second), strict=True))
 
 
 FORMAT = "Nsight Systems SQLite export"
 
-_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-_COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
-_MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
-_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_CUDA = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")
+_OF_CUDA = tuple(f"CUPTI_ACTIVITY_KIND_{name}" for name in _CUDA)
+_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS = _OF_CUDA
 _LIBRARIES = {"CUBLAS_EVENTS": "cublas", "CUDNN_EVENTS": "cudnn"}
-_OF_CUDA = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS)
 
 _GRID = ("gridX", "gridY", "gridZ")
 _SHARED = ("staticSharedMemory", "dynamicSharedMemory")
@@ -102,8 +80,8 @@ def read(source: ByteSource) -> Trace:
         NsysDatabase(source.path, export) as database,
     ):
         if any(map(database.has_rows, _OF_CUDA)):
-            return _Export(database, source.progress).read()
-        recorded = filter(database.has_rows, (NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
+            return _Export(database).read(source.progress)
+        recorded = filter(database.has_rows, (places.NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
         told = " and ".join(recorded)
         has = f"it has {told}" if told else "its tables are empty"
         problem = f"is a recording of Nsight Systems without CUDA events ({has})"
@@ -113,38 +91,34 @@ def read(source: ByteSource) -> Trace:
 class _Export:
     """An export on its way to a trace."""
 
-    def __init__(
-        self, database: NsysDatabase, progress: Callable[[int, int | None], None] | None
-    ) -> None:
+    def __init__(self, database: NsysDatabase) -> None:
         self._database = database
-        self._progress = progress or (lambda *_: None)
         self._builder = TraceBuilder()
-        self._places = Places(database, self._builder)
-        self._ranges = NvtxRanges(database, self._builder, self._places)
+        self._places = places.Places(database, self._builder)
         self._notes: list[str] = []
 
-    def read(self) -> Trace:
+    def read(self, progress: Callable[[int, int | None], None] | None) -> Trace:
         """The trace."""
-        size = self._database.size
-        steps = (self._calls, self._ranges.read, self._kernels, self._copies, self._graphs)
+        size, progress = self._database.size, progress or (lambda *_: None)
+        steps = (self._calls, self._places.add_nvtx, self._kernels, self._copies, self._graphs)
         for number, step in enumerate(steps):
-            self._progress(size * number // len(steps), size)
+            progress(size * number // len(steps), size)
             step()
-        self._progress(size, size)
-        about = self._database.meta_data()
+        progress(size, size)
+        tables = (self._database.pairs(table, "name", "value") for table in _META_DATA)
+        about = dict(next(filter(None, tables), []))
         schema = about.get("EXPORT_SCHEMA_VERSION", "")
-        labels = Labels()
-        self._places.name(labels)
-        if count := self._ranges.open_ranges:
-            self._notes.append(
-                f"NVTX ranges that were open when recording ended, without a length here: {count:,}"
-            )
+        if count := self._places.open_ranges:
+            what = "NVTX ranges that were open when recording ended, without a length here"
+            self._notes.append(f"{what}: {count:,}")
         if not any(map(self._database.has_rows, _OF_CUDA[:-1])):
-            self._notes += [f"Nsight Systems says: {text}" for text in self._database.diagnostics()]
+            told = self._database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
+            found = dict.fromkeys(text.strip() for severity, text in told if severity in _SEVERE)
+            self._notes += [f"Nsight Systems says: {text}" for text in list(found)[:_MOST_TOLD]]
         trace = self._builder.finish(
             devices=self._places.devices(),
             metadata={name: about[name] for name in _KEPT_META_DATA if name in about},
-            labels=labels,
+            labels=self._places.labels(),
             path=self._database.path,
             format_name=f"{FORMAT} (schema {schema})" if schema else FORMAT,
             bytes_read=self._database.size,
@@ -153,88 +127,71 @@ class _Export:
         conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
         return replace(trace, conventions=conventions)
 
-    # Calls on host threads.
-
     def _calls(self) -> None:
-        columns = (*_ON_HOST, "correlationId", "eventClass")
+        """Calls on host threads."""
         categories = self._builder.categories
-        for chunk in self._database.chunks(_CALLS, columns):
-            driver = chunk["eventClass"] == _DRIVER_CLASS
-            runtime, of_driver = categories["cuda_runtime"], categories["cuda_driver"]
-            kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
-            numbers = {"correlation": chunk["correlationId"]}
-            self._add_host(chunk, kind, np.where(driver, of_driver, runtime), numbers)
-        for table, word in _LIBRARIES.items():
-            for chunk in self._database.chunks(table, _ON_HOST):
-                self._add_host(chunk, EventKind.CPU_OP, categories[word], {})
-
-    def _add_host(
-        self,
-        chunk: dict[str, Int64Array],
-        kind: Int64Array | int,
-        category: Int64Array | int,
-        numbers: dict[str, Int64Array],
-    ) -> None:
-        name = self._names(chunk["nameId"], api_name)
-        thread = self._places.host_threads(chunk["globalTid"])
-        self._builder.add_rows(chunk, name, kind, thread, category, numbers)
+        for table, word in {_CALLS: "cuda_runtime", **_LIBRARIES}.items():
+            for chunk in self._database.chunks(table, (*_ON_HOST, "correlationId", "eventClass")):
+                kind: Int64Array | int = EventKind.CPU_OP
+                category: Int64Array | int = categories[word]
+                numbers = {}
+                if table == _CALLS:
+                    driver = chunk["eventClass"] == _DRIVER_CLASS
+                    kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
+                    category = np.where(driver, categories["cuda_driver"], category)
+                    numbers = {"correlation": chunk["correlationId"]}
+                name = self._names(chunk["nameId"], places.api_name)
+                thread = self._places.host_threads(chunk["globalTid"])
+                self._builder.add_rows(chunk, name, kind, thread, category, numbers)
 
     # Work on the GPU.
 
     def _kernels(self) -> None:
         ids = ("demangledName", "shortName", "mangledName")
         for chunk in self._database.chunks(_KERNELS, (*_ON_GPU, *ids, *_GRID, *_SHARED)):
-            name = chunk[ids[0]]
             for argument, columns in (("grid", _GRID), ("shared memory", _SHARED)):
                 told = np.array([chunk[column] for column in columns])
                 sane = np.clip(told, 0, 2**20)  # more blocks in a dimension mean no more here
                 total = (np.prod if columns is _GRID else np.sum)(sane, axis=0)
-                chunk[argument] = np.where((told == MISSING).any(axis=0), MISSING, total)
+                chunk[argument] = np.where((told != MISSING).all(axis=0), total, MISSING)
+            name = chunk[ids[0]]
             for other in ids[1:]:
                 name = np.where(name == MISSING, chunk[other], name)
             self._add_gpu(chunk, EventKind.KERNEL, self._names(name), "kernel")
 
     def _copies(self) -> None:
-        columns = (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)
-        for chunk in self._database.chunks(_COPIES, columns):
+        for chunk in self._database.chunks(_COPIES, (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)):
             name = looked_up(chunk["copyKind"], self._copy_names)
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
         for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
-            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
+            name = np.full(len(chunk["start"]), self._builder.names[places.MEMSET_NAME])
             self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
 
     def _graphs(self) -> None:
         """Graphs recorded as a whole: one GPU event each, called after its graph."""
         count, names = 0, self._builder.names
         for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
-            name = of_rows(
-                lambda n: names["CUDA graph" if n == MISSING else f"CUDA graph {n}"],
-                chunk["graphId"],
-            )
+            ids = chunk["graphId"]
+            name = of_rows(lambda n: names["CUDA graph" + f" {n}" * (n != MISSING)], ids)
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
             count += len(name)
         if count:
-            self._notes.append(
-                f"CUDA graphs recorded whole, one GPU event each: {count:,}; record with"
-                " `nsys profile --cuda-graph-trace=node` to see their kernels"
-            )
+            remedy = "record with `nsys profile --cuda-graph-trace=node` to see their kernels"
+            found = f"CUDA graphs recorded whole, one GPU event each: {count:,}"
+            self._notes.append(f"{found}; {remedy}")
 
-    def _add_gpu(
-        self, chunk: dict[str, Int64Array], kind: EventKind, name: Int64Array, category: str
-    ) -> None:
-        place = (chunk[column] for column in ("globalPid", "deviceId", "streamId"))
-        thread, device = self._places.streams(*place)
+    def _add_gpu(self, chunk: places.Columns, kind: EventKind, name: Int64Array, word: str) -> None:
+        thread, device = self._places.streams(chunk)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
         told = ("bytes", "grid", "shared memory", *MEMORY_KINDS)
         numbers |= {name: chunk[name] for name in told if name in chunk} | {"device": device}
-        code = self._builder.categories[category]
-        self._builder.add_rows(chunk, name, kind, thread, code, numbers)
+        self._builder.add_rows(chunk, name, kind, thread, self._builder.categories[word], numbers)
 
     # Names.
 
     def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
         """The name that each id of a text stands for, as the builder numbers it."""
-        names, find = self._builder.names, self._database.strings
+        names, find = self._builder.names, partial(self._database.look_up, *places.STRINGS)
         return looked_up(ids, lambda used: [names[spell(t) if t else NO_NAME] for t in find(used)])
 
     def _copy_names(self, kinds: Int64Array) -> list[int]:
@@ -242,10 +199,7 @@ class _Export:
         table = "ENUM_CUDA_MEMCPY_OPER"
         ids = self._database.whole(table, "id")["id"].tolist()
         labels = dict(zip(ids, self._database.words(table, "label"), strict=True))
-        return [self._builder.names[memcpy_name(k, labels.get(k))] for k in kinds.tolist()]
-
-
-_KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+        return [self._builder.names[places.memcpy_name(k, labels.get(k))] for k in kinds.tolist()]
 
 
 # Reports.
@@ -260,60 +214,46 @@ _TROUBLE = re.compile(
 @contextmanager
 def _exported(source: ByteSource) -> Iterator[Path]:
     """The export of a report while it is read: of the cache, kept there, or removed again."""
-    path, cache = source.path, source.cache
+    path, cache, where = source.path, source.cache, None
     if source.file is None or source.compressed:
-        what = "a report of Nsight Systems that is gzipped or an open file"
-        raise TraceFormatError(path, f"is {what}", "unpack it and give its path")
-    if cache is not None and (kept := cache.conversion(path)) is not None:
-        yield kept
-        return
-    where = None
-    if cache is not None:  # an export that is made there needs no copying
+        problem = "is a report of Nsight Systems that is gzipped or an open file"
+        raise TraceFormatError(path, problem, "unpack it and give its path")
+    if cache is not None:
+        if (kept := cache.conversion(path)) is not None:
+            yield kept
+            return
         with suppress(OSError):  # the cache says so when it keeps the export
             cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            where = cache.folder if os.access(cache.folder, os.W_OK) else None
+            where = cache.folder if os.access(cache.folder, os.W_OK) else None  # no copying then
     with TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where) as folder:
         made = Path(folder) / "export.sqlite"
         _export(path, made, source.reading.nsys)
-        kept = cache.keep_conversion(path, made) if cache is not None else None
-        yield kept or made
+        yield (cache.keep_conversion(path, made) if cache is not None else None) or made
 
 
 def _export(path: str, made: Path, chosen: str | None) -> None:
-    program = _program(path, chosen)
+    name = Path(path)
+    if not (program := shutil.which(chosen or "nsys")):
+        why = "the program `nsys`, which converts it, is not on the PATH"
+        why = f"there is no program {chosen} to convert it" if chosen else why
+        remedy = f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
+        remedy += f" and give {name.stem}.sqlite, or name the program with --nsys"
+        raise TraceFormatError(path, f"is a report of Nsight Systems, and {why}", remedy)
     command = [program, "export", "--type=sqlite", "--force-overwrite=true", f"--output={made}"]
-    command.append(str(Path(path).absolute()))
+    command.append(str(name.absolute()))
+    why = "`nsys export` wrote no database"
     try:
-        done = subprocess.run(  # noqa: S603  # the user's own program, no shell
-            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
-        )
+        nothing = subprocess.DEVNULL
+        done = subprocess.run(command, stdin=nothing, capture_output=True, check=False)  # noqa: S603
+        if done.returncode == 0 and made.is_file():
+            return
+        if done.returncode != 0:
+            said = _telling(done.stderr) or _telling(done.stdout) or "it says nothing"
+            why = f"`nsys export` failed with exit code {done.returncode} ({said})"
     except OSError as error:
-        raise _failed(path, f"{program} cannot be run ({error.strerror or error})") from None
-    if done.returncode != 0:
-        said = _telling(done.stderr) or _telling(done.stdout) or "it says nothing"
-        raise _failed(path, f"`nsys export` failed with exit code {done.returncode} ({said})")
-    if not made.is_file():
-        raise _failed(path, "`nsys export` wrote no database")
-
-
-def _program(path: str, chosen: str | None) -> str:
-    if found := shutil.which(chosen or "nsys"):
-        return found
-    name, why = Path(path), "the program `nsys`, which converts it, is not on the PATH"
-    if chosen:
-        why = f"there is no program {chosen} to convert it"
-    raise TraceFormatError(
-        path,
-        f"is a report of Nsight Systems, and {why}",
-        f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed and give"
-        f" {name.stem}.sqlite, or name the program with --nsys",
-    )
-
-
-def _failed(path: str, why: str) -> TraceFormatError:
-    problem = f"cannot be converted: {why}"
+        why = f"{program} cannot be run ({error.strerror or error})"
     remedy = "is the report whole, and nsys not older than what recorded it?"
-    return TraceFormatError(path, problem, remedy)
+    raise TraceFormatError(path, f"cannot be converted: {why}", remedy)
 
 
 def _telling(output: bytes) -> str:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -24,20 +25,13 @@ import numpy as np
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
-from tracelens_ext.readers.rocprof.records import (
-    ALLOCATION,
-    COUNTER,
-    DISPATCH,
-    GEOMETRY,
-    RECORD,
-    Agent,
-    RocprofRecords,
-    kernel_name,
-)
+from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
+
+Rows = Iterator[tuple[int, list[str]]]
 
 FORMAT = "rocprofv3 tables (CSV)"
 
@@ -63,32 +57,30 @@ _TITLES: tuple[tuple[int, set[str]], ...] = (
     (_ALLOCATIONS, {"operation", *_TIMES}),
     (_SUMS, {"name", "calls", "totaldurationns"}),
 )
-#: Table of records → what they are, and the titles of their names and domains.
-_RECORDS = {
-    _CALLS: (EventKind.RUNTIME, "function", "domain"),
-    _DISPATCHES: (EventKind.KERNEL, "kernel_name", ""),
-    _COPIES: (EventKind.MEMCPY, "direction", "kind"),
+_OF_ALL = {"start": "start_timestamp", "end": "end_timestamp", "correlation": "correlation_id"}
+#: Table of records → what they are, the titles of their names and domains, and where more numbers
+#: and devices stand.
+_OF_DISPATCHES = {"lane": "queue_id"} | {title: title for title in rocprof.GEOMETRY}
+_ENDS = {"source": "source_agent_id", "target": "destination_agent_id"}
+_RECORDS: dict[int, tuple[EventKind, str, str, dict[str, str], dict[str, str]]] = {
+    _CALLS: (EventKind.RUNTIME, "function", "domain", {"thread": "thread_id"}, {}),
+    _DISPATCHES: (EventKind.KERNEL, "kernel_name", "", _OF_DISPATCHES, {"device": "agent_id"}),
+    _COPIES: (EventKind.MEMCPY, "direction", "kind", {"lane": "stream_id"}, _ENDS),
 }
-#: Titles of rocprof and rocprofv2 → those of rocprofv3.
-_EARLIER = {
-    "kernelname": "kernel_name",
-    "beginns": "start_timestamp",
-    "endns": "end_timestamp",
-    "gpu-id": "agent_id",
-    "gpu_id": "agent_id",
-    "queue-id": "queue_id",
-    "pid": "process_id",
-    "tid": "thread_id",
-    **dict.fromkeys(("grd", "grid_size"), "grid_size_x"),  # of all dimensions
-    **dict.fromkeys(("wgr", "workgroup_size"), "workgroup_size_x"),
-}
-_LEFT_OUT = {_COUNTERS: COUNTER, _ALLOCATIONS: ALLOCATION}
+#: Titles of rocprof and rocprofv2 → those of rocprofv3; a stream where there is no queue.
+_EARLIER = (
+    {"kernelname": "kernel_name", "beginns": "start_timestamp", "endns": "end_timestamp"}
+    | {"gpu-id": "agent_id", "gpu_id": "agent_id", "queue-id": "queue_id", "pid": "process_id"}
+    | {"tid": "thread_id", "grd": "grid_size_x", "grid_size": "grid_size_x"}  # of all dimensions
+    | {"wgr": "workgroup_size_x", "workgroup_size": "workgroup_size_x", "stream_id": "queue_id"}
+)
+_LEFT_OUT = {_COUNTERS: rocprof.COUNTER, _ALLOCATIONS: rocprof.ALLOCATION}
 _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
 
 
 def read(source: ByteSource) -> Trace:
     """Read a table and those beside it."""
-    records = RocprofRecords()
+    records = rocprof.RocprofRecords()
     with ExitStack() as opened:
         tables = [_opened(source)]
         for path in _beside(source.file):
@@ -107,26 +99,22 @@ def read(source: ByteSource) -> Trace:
 
 def _beside(file: Path | None) -> list[Path]:
     """The other tables with the prefix of one, if those of kernels are among them."""
-    found = _TABLE.fullmatch(file.name) if file is not None else None
-    if file is None or found is None:
+    if file is None or (found := _TABLE.fullmatch(file.name)) is None:
         return []
     same = []
     with suppress(OSError):  # a folder that cannot be listed
         for path in sorted(file.absolute().parent.iterdir()):
             other = _TABLE.fullmatch(path.name)
-            if other and other[1] == found[1] and path.is_file():
-                same.append(path)
+            same += [path] if other and other[1] == found[1] and path.is_file() else []
     if not any(path.name.removesuffix(".gz") == found[1] + _KERNELS for path in same):
         return []
     return [path for path in same if path.name != file.name]
 
 
-class _Table:
+class Table:
     """A table whose titles were read; `kind` says which, `NONE` for no known one."""
 
-    def __init__(
-        self, source: ByteSource, titles: Sequence[str], rows: Iterator[tuple[int, list[str]]]
-    ) -> None:
+    def __init__(self, source: ByteSource, titles: Sequence[str], rows: Rows) -> None:
         self.source, self.width, self.rows = source, len(titles), rows
         self.places = {title.strip().casefold(): place for place, title in enumerate(titles)}
         for title, same in _EARLIER.items():
@@ -135,51 +123,45 @@ class _Table:
         self.kind = next((kind for kind, wanted in _TITLES if wanted <= {*self.places}), NONE)
 
 
-def _opened(source: ByteSource) -> _Table:
-    rows = rows_of(source, f"record with: {RECORD}")
-    table = _Table(source, next(rows, (0, []))[1], rows)
+def _opened(source: ByteSource) -> Table:
+    remedy = f"record with: {rocprof.RECORD}"
+    rows = rows_of(source, remedy)
+    table = Table(source, next(rows, (0, []))[1], rows)
     if table.kind != NONE:
         return table
     problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
-    raise TraceFormatError(source.path, problem, f"record with: {RECORD} --output-format csv")
+    raise TraceFormatError(source.path, problem, f"{remedy} --output-format csv")
 
 
-class _Piece:
-    """Some rows of a table, column by column."""
+class _Piece(dict[str, Sequence[str]]):
+    """The cells of some rows of a table, by title; empty ones where there is no such column."""
 
-    def __init__(self, table: _Table, rows: Sequence[Sequence[str]]) -> None:
-        self._places, self._rows = table.places, rows
+    def __init__(self, places: Mapping[str, int], rows: Sequence[Sequence[str]]) -> None:
+        columns = list(zip(*rows, strict=True))
+        super().__init__((title, columns[place]) for title, place in places.items())
+        self.count = len(rows)
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __contains__(self, title: str) -> bool:
-        return title in self._places
-
-    def texts(self, title: str) -> list[str]:
-        """The cells of a column; empty ones if there is none."""
-        place = self._places.get(title)
-        return [""] * len(self) if place is None else [row[place] for row in self._rows]
+    def __missing__(self, title: str) -> Sequence[str]:
+        return [""] * self.count
 
     def whole(self, title: str) -> Int64Array:
         """The numbers of a column, `MISSING` where there is none, shape (m,)."""
-        cells = self.texts(title)
         try:
-            return np.fromiter(map(int, cells), np.int64, len(cells))
+            return np.fromiter(map(int, self[title]), np.int64, self.count)
         except (ValueError, OverflowError):
-            return np.fromiter(map(_whole, cells), np.int64, len(cells))
+            return np.fromiter(map(_whole, self[title]), np.int64, self.count)
 
     def codes(self, title: str, code: Callable[[str], int]) -> Int64Array:
         """What is made of each cell, once for each distinct one, shape (m,)."""
         known: Interner[str] = Interner()
-        numbers = known.codes(self.texts(title), len(self))
+        numbers = known.codes(self[title], self.count)
         return np.array([code(text) for text in known], dtype=np.int64)[numbers]
 
 
 class TableReader:
     """Adds tables to the records, of the same run."""
 
-    def __init__(self, records: RocprofRecords) -> None:
+    def __init__(self, records: rocprof.RocprofRecords) -> None:
         self._records = records
         self._guids: Interner[str] = Interner()
         self._process_of_thread: dict[tuple[int, int], int] = {}
@@ -187,43 +169,34 @@ class TableReader:
         self._gpus: dict[int, int] = {}  # by the number of the agent's node
         self._visible: dict[int, int] = {}  # by its number among those that the program sees
         self._has_agents = False
-        self._told = False
 
-    def read(self, table: _Table) -> None:
+    def read(self, table: Table) -> None:
         """Add a table."""
         for piece in self._pieces(table):
             if table.kind in _RECORDS:
                 self._add_records(table.kind, piece)
             elif table.kind in _LEFT_OUT:
-                self._records.drop(_LEFT_OUT[table.kind], len(piece))
+                self._records.drop(_LEFT_OUT[table.kind], piece.count)
             else:
                 (self._add_agents if table.kind == _AGENTS else self._add_sums)(piece)
 
-    def read_rows(
-        self, source: ByteSource, titles: Sequence[str], rows: Iterable[list[str]]
-    ) -> None:
-        """Add the rows of a table that is no file of its own."""
-        self.read(_Table(source, titles, enumerate(rows)))
-
     def _add_sums(self, piece: _Piece) -> None:
         """Add as many calls of each kernel as are told, in a row, each of mean duration."""
-        builder = self._records.builder
+        names = self._records.builder.names
         calls, total = (np.maximum(piece.whole(t), 0) for t in ("calls", "totaldurationns"))
         if calls.sum(dtype=np.float64) > _MOST_CALLS:
             raise TraceFormatError("the table", f"has over {_MOST_CALLS:,} calls", "make it again")
-        first = np.repeat(np.cumsum(calls) - calls, calls)
-        rest = np.arange(len(first)) - first < np.repeat(total % np.maximum(calls, 1), calls)
-        end = np.cumsum(np.repeat(total // np.maximum(calls, 1), calls) + rest)
-        name = piece.codes("name", lambda text: builder.names[kernel_name(text, 0)])
-        zeros = np.zeros(len(end), dtype=np.int64)
+        mean, rest = np.divmod(total, np.maximum(calls, 1))
+        number = np.arange(calls.sum()) - np.repeat(np.cumsum(calls) - calls, calls)
+        end = np.cumsum(np.repeat(mean, calls) + (number < np.repeat(rest, calls)))
+        name = piece.codes("name", lambda text: names[rocprof.kernel_name(text, 0)])
+        zeros = np.zeros_like(end)
         columns = {
-            "start": np.append(0, end[:-1])[: len(end)],
+            "start": np.append(0, end)[:-1],
             "end": end,
             "process": zeros + self._records.process("?", "?"),
             "name": np.repeat(name, calls),
-            "domain": zeros + builder.categories[DISPATCH],
-            "device": zeros,
-            "lane": zeros,
+            **dict.fromkeys(("device", "lane"), zeros),
         }
         self._records.add(EventKind.KERNEL, columns)
         self._records.notes.append(
@@ -231,14 +204,13 @@ class TableReader:
             " which GPU, and what launched it is not known."
         )
 
-    def _pieces(self, table: _Table) -> Iterator[_Piece]:
+    def _pieces(self, table: Table) -> Iterator[_Piece]:
         count = 0
         while True:
             some: list[list[str]] = []
             damage: TraceCutOffError | None = None
             try:
-                for _, row in islice(table.rows, _ROWS_AT_ONCE):
-                    some.append(row)
+                some.extend(row for _, row in islice(table.rows, _ROWS_AT_ONCE))
             except TraceFormatError as error:
                 damage = TraceCutOffError(error.path, error.problem, AGAIN)
             if not some and damage is None:
@@ -251,7 +223,7 @@ class TableReader:
             self._records.drop("rows with more or fewer cells than titles", odd)
             count += len(whole)
             if whole:
-                yield _Piece(table, whole)
+                yield _Piece(table.places, whole)
             notes = salvage_notes(table.source, damage, table.source.bytes_read, count)
             self._records.notes += notes
             if notes:
@@ -262,16 +234,13 @@ class TableReader:
     def _add_agents(self, piece: _Piece) -> None:
         self._has_agents = True
         numbers = ("node_id", "logical_node_id", "cu_count", "wave_front_size")
-        texts = zip(*map(piece.texts, ("agent_type", "name", "product_name")), strict=True)
-        told = zip(*(piece.whole(title).tolist() for title in numbers), strict=True)
-        for (node, visible, units, warp), (kind, name, product) in sorted(
-            zip(told, texts, strict=True), key=lambda agent: agent[0][0]
-        ):
+        texts = zip(*map(piece.__getitem__, ("agent_type", "name", "product_name")), strict=True)
+        told = zip(*(piece.whole(title).tolist() for title in numbers), texts, strict=True)
+        for node, visible, units, warp, (kind, name, product) in sorted(told, key=itemgetter(0)):
             if kind.strip() == "GPU":
                 ordinal = self._gpus.setdefault(node, len(self._gpus))
-                self._visible[visible] = ordinal
-                gpu = Agent(name=name, product_name=product, cu_count=units, wave_front_size=warp)
-                self._records.describe(gpu.device(ordinal))
+                gpu = rocprof.Agent(rocprof.Handle(), 2, 0, name, product, units, warp)
+                self._visible[visible] = self._records.device(None, ordinal, gpu)
 
     def _device(self, text: str) -> int:
         """The GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` of a CPU.
@@ -279,59 +248,40 @@ class TableReader:
         `Agent 4` counts what the program sees; a bare number (or `--agent-index absolute`) nodes.
         """
         found = _NUMBER.fullmatch(text.strip())
-        if found is None or (found[1] or "").casefold() == "cpu":
+        if found is None or (word := (found[1] or "").casefold()) == "cpu":
             return NONE
         number = int(found[2])
-        if (found[1] or "").casefold() == "gpu":
+        if word == "gpu":
             return number
         if self._has_agents:
             node = self._gpus.get(number, NONE)
-            return self._visible.get(number, node) if found[1] else node
-        if not self._told:
-            self._told = True
-            self._records.notes.append(
-                "GPUs have their numbers as agents, which count CPUs too: PREFIX_agent_info.csv,"
-                " which tells them apart and names them, is not beside the tables."
-            )
+            return self._visible.get(number, node) if word else node
+        note = (
+            "GPUs have their numbers as agents, which count CPUs too: PREFIX_agent_info.csv,"
+            " which tells them apart and names them, is not beside the tables."
+        )
+        if note not in self._records.notes:
+            self._records.notes.append(note)
         return number
 
     # Records.
 
     def _add_records(self, table: int, piece: _Piece) -> None:
-        builder = self._records.builder
-        kind, name, domain = _RECORDS[table]
-        is_kernel = kind == EventKind.KERNEL
-        columns = {
-            "start": piece.whole("start_timestamp"),
-            "end": piece.whole("end_timestamp"),
-            "correlation": piece.whole("correlation_id"),
-            "name": piece.codes(
-                name, lambda t: builder.names[kernel_name(t, 0) if is_kernel else t or NO_NAME]
-            ),
-            "domain": piece.codes(
-                domain, lambda t: builder.categories[DISPATCH if is_kernel else t]
-            ),
-        }
-        if kind == EventKind.RUNTIME:
-            columns["thread"] = piece.whole("thread_id")
-        elif is_kernel:
-            columns["device"] = piece.codes("agent_id", self._device)
-            columns["lane"] = piece.whole("queue_id" if "queue_id" in piece else "stream_id")
-            columns |= {title: piece.whole(title) for title in GEOMETRY}
+        kind, name, domain, numbers, devices = _RECORDS[table]
+        names, categories = self._records.builder.names, self._records.builder.categories
+        columns = {column: piece.whole(title) for column, title in (_OF_ALL | numbers).items()}
+        columns |= {column: piece.codes(title, self._device) for column, title in devices.items()}
+        if kind == EventKind.KERNEL:
+            columns["name"] = piece.codes(name, lambda text: names[rocprof.kernel_name(text, 0)])
         else:
-            ends = ("source_agent_id", "destination_agent_id")
-            gpus = (piece.codes(title, self._device) for title in ends)
-            columns["device"] = self._records.device_of_copy(columns["name"], *gpus)
-            columns["lane"] = piece.whole("stream_id")
-        on_host = kind == EventKind.RUNTIME or "process_id" in piece
-        columns["process"] = self._processes(piece, on_host=on_host)
-        self._records.add(kind, columns)
-
-    def _processes(self, piece: _Piece, *, on_host: bool) -> Int64Array:
-        """The process of each row: what it says, else that of its thread, else the only one."""
-        titles = ("process_id", "thread_id") if on_host else ("thread_id",)
+            columns["name"] = piece.codes(name, lambda text: names[text or NO_NAME])
+            columns["domain"] = piece.codes(domain, categories.__getitem__)
+        # The process of each row: what it says, else that of its thread, else the only one.
+        told = kind == EventKind.RUNTIME or "process_id" in piece
+        place = map(piece.whole, ("process_id", "thread_id") if told else ("thread_id",))
         guids = piece.codes("guid", self._guids.__getitem__)
-        return of_rows(self._process, guids, *map(piece.whole, titles))
+        columns["process"] = of_rows(self._process, guids, *place)
+        self._records.add(kind, columns)
 
     def _process(self, guid: int, *place: int) -> int:
         """A process, of a thread that may be known, or with its own id before it."""

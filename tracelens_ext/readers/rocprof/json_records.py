@@ -24,22 +24,14 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner, distinct_rows, looked_up
 from tracelens_ext.readers.json_events import ANY_CUT, EventStream
 from tracelens_ext.readers.kineto.reader import plain
-from tracelens_ext.readers.rocprof.records import (
-    ALLOCATION,
-    COUNTER,
-    DISPATCH,
-    GEOMETRY,
-    MOST_GPUS,
-    MOST_ID,
-    Agent,
-    RocprofRecords,
-    kernel_name,
-)
+from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import MISSING
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
+
+Pieces = dict[EventKind, dict[str, list[Int64Array]]]
 
 FORMAT = "rocprofv3 JSON"
 ROOT = "rocprofiler-sdk-tool"
@@ -49,32 +41,25 @@ _GPU = 2
 _WALKED = ("strings", "buffer_records", "callback_records")
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 #: What a number is where a record does not tell it.
-_DEFAULTS = {
-    **dict.fromkeys(("start_timestamp", "end_timestamp", "x", "y", "z"), MISSING),
-    **dict.fromkeys(("kind", "operation", "bytes"), -1),
-}
-_OF_ALL = {
-    "start": "start_timestamp",
-    "end": "end_timestamp",
-    "kind": "kind",
-    "operation": "operation",
-    "correlation": "correlation_id.internal",
-}
+_DEFAULTS = dict.fromkeys(("start_timestamp", "end_timestamp", "x", "y", "z"), MISSING)
+_DEFAULTS |= dict.fromkeys(("kind", "operation", "bytes"), -1)
+_OF_ALL = {"start": "start_timestamp", "end": "end_timestamp", "kind": "kind"}
+_OF_ALL |= {"operation": "operation", "correlation": "correlation_id.internal"}
 #: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
 _COLUMNS = {
     EventKind.RUNTIME: _OF_ALL | {"thread": "thread_id"},
     EventKind.KERNEL: _OF_ALL
     | {
         "kernel": "dispatch_info.kernel_id",
-        "agent handle": "dispatch_info.agent_id.handle",
-        "queue handle": "dispatch_info.queue_id.handle",
-        **{name: f"dispatch_info.{name[:-2]}.{name[-1]}" for name in GEOMETRY},
+        "device handle": "dispatch_info.agent_id.handle",
+        "lane handle": "dispatch_info.queue_id.handle",
+        **{name: f"dispatch_info.{name[:-2]}.{name[-1]}" for name in rocprof.GEOMETRY},
     },
     EventKind.MEMCPY: _OF_ALL
     | {
         "source handle": "src_agent_id.handle",
         "target handle": "dst_agent_id.handle",
-        "stream handle": "stream_id.handle",
+        "lane handle": "stream_id.handle",
         "bytes": "bytes",
     },
 }
@@ -100,43 +85,25 @@ _RECORDS = {_record(places.values()): kind for kind, places in _COLUMNS.items()}
 _CALL, _DISPATCH, _COPY = _RECORDS
 
 
-class Symbol(msgspec.Struct):
-    """A kernel."""
-
-    kernel_id: _Whole = -1
-    formatted_kernel_name: str | None = None
-    demangled_kernel_name: str | None = None
-    kernel_name: str | None = None
-
-
-class Operations(msgspec.Struct):
-    """A kind of records, and the names of its operations."""
-
-    kind: str = ""
-    operations: list[str] = []
-
-
-class Message(msgspec.Struct):
-    """The text of a roctx range or mark, by its correlation id."""
-
-    key: _Whole = -1
-    value: str = ""
-
+_SHOWN_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
+_NAMES_OF_SYMBOL = [(name, str | None, None) for name in _SHOWN_NAMES]
+_SYMBOL = msgspec.defstruct("Symbol", [("kernel_id", _Whole, -1), *_NAMES_OF_SYMBOL])
+#: A kind of records, and the names of its operations.
+_OPERATIONS = msgspec.defstruct("Operations", [("kind", str, ""), ("operations", list[str], [])])
+#: The text of a roctx range or mark, by its correlation id.
+_MESSAGE = msgspec.defstruct("Message", [("key", _Whole, -1), ("value", str, "")])
 
 _TYPES: dict[tuple[str, ...], type] = {
-    ("agents",): Agent,
-    ("kernel_symbols",): Symbol,
-    ("strings", "buffer_records"): Operations,
-    ("strings", "marker_api"): Message,
+    ("agents",): rocprof.Agent,
+    ("kernel_symbols",): _SYMBOL,
+    ("strings", "buffer_records"): _OPERATIONS,
+    ("strings", "marker_api"): _MESSAGE,
     ("buffer_records", "kernel_dispatch"): _DISPATCH,
     ("buffer_records", "memory_copy"): _COPY,
 }
 #: Why records of a kind are left out.
-_LEFT_OUT = {
-    "memory_allocation": ALLOCATION,
-    "scratch_memory": ALLOCATION,
-    "counter_collection": COUNTER,
-}
+_LEFT_OUT = dict.fromkeys(("memory_allocation", "scratch_memory"), rocprof.ALLOCATION)
+_LEFT_OUT["counter_collection"] = rocprof.COUNTER
 
 
 def _type_of(path: tuple[str, ...]) -> type:
@@ -164,9 +131,8 @@ def from_document(
     try:
         text = msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TraceFormatError(
-            path, f"is no JSON document ({error})", "give it as loaded"
-        ) from None
+        problem = f"is no JSON document ({error})"
+        raise TraceFormatError(path, problem, "give it as loaded") from None
     with ByteSource(BytesIO(text), reading=reading) as source:
         source.path = path
         return read(source)
@@ -185,22 +151,16 @@ class _Document(EventStream[list[Any]]):
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__(source, self)
-        self.records = RocprofRecords()
+        self.records = rocprof.RocprofRecords()
         self._path: tuple[str, ...] = ()
         self._list_path: tuple[str, ...] = ()  # such as `("buffer_records", "hip_api")`
         self._begin_process()
 
     def _begin_process(self) -> None:
-        self._process = object()
         self._metadata: object = None
-        self._agents: dict[int, Agent] = {}
-        self._symbols: dict[int, Symbol] = {}
-        self._operations: list[Operations] = []
-        self._messages: dict[int, str] = {}
+        self._items: defaultdict[type, list[Any]] = defaultdict(list)
         self._handles: Interner[int] = Interner()
-        self._columns: dict[EventKind, dict[str, list[Int64Array]]] = {
-            kind: defaultdict(list) for kind in _COLUMNS
-        }
+        self._columns: Pieces = {kind: defaultdict(list) for kind in _COLUMNS}
 
     # What is where.
 
@@ -275,14 +235,8 @@ class _Document(EventStream[list[Any]]):
                 if name.endswith("handle"):
                     values = map(self._handles.__getitem__, values)
                 self._columns[of_kind][name].append(np.fromiter(values, np.int64, len(items)))
-        elif kind is Agent:
-            self._agents |= {item.id.handle: item for item in items}
-        elif kind is Symbol:
-            self._symbols |= {item.kernel_id: item for item in items}
-        elif kind is Operations:
-            self._operations += items
-        elif kind is Message:
-            self._messages |= {item.key: item.value for item in items}
+        elif kind is not msgspec.Raw:
+            self._items[kind] += items
         elif path[0] in ("buffer_records", "callback_records"):
             self.records.drop(_LEFT_OUT.get(path[-1], "records of another kind"), len(items))
 
@@ -290,66 +244,62 @@ class _Document(EventStream[list[Any]]):
 
     def end_process(self) -> None:
         """Add its records to the trace; what follows is of another one."""
-        about = self._metadata if isinstance(self._metadata, dict) else {}
-        pid, command, node = about.get("pid"), about.get("command"), about.get("node")
-        words = map(str, command) if isinstance(command, list) else ()
-        machine = str(node.get("machine_id")) if isinstance(node, dict) else ""
-        devices = {
-            handle: self.records.device(machine, agent.logical_node_type_id)
-            for handle, agent in self._agents.items()
-            if agent.type == _GPU and 0 <= agent.logical_node_type_id < MOST_GPUS
-        }
-        for handle, device in devices.items():
-            self.records.describe(self._agents[handle].device(device))
-        label = pid if isinstance(pid, int) else "?", encodable(" ".join(words))
-        handles = list(self._handles)
-        numbers = np.array([h if 0 <= h < MOST_ID else NONE for h in handles], dtype=np.int64)
-        device_of = np.array([devices.get(handle, NONE) for handle in handles], dtype=np.int64)
-        builder = self.records.builder
+        key, (label, devices) = object(), self._described()
+        handles, records, names = list(self._handles), self.records, self.records.builder.names
+        numbers = [handle if 0 <= handle < rocprof.MOST_ID else NONE for handle in handles]
+        gpus = [devices.get(handle, NONE) for handle in handles]
+        messages = {item.key: item.value for item in self._items[_MESSAGE]}
         for kind, pieces in self._columns.items():
             if not pieces:
                 continue
             columns = {name: np.concatenate(column) for name, column in pieces.items()}
-            columns["process"] = np.full_like(
-                columns["start"], self.records.process(self._process, *label)
-            )
+            columns["process"] = np.full_like(columns["start"], records.process(key, *label))
+            for name in [name for name in columns if name.endswith("handle")]:
+                of_handle = np.array(numbers if name.startswith("lane") else gpus, dtype=np.int64)
+                columns[name.removesuffix(" handle")] = of_handle[columns[name]]
             if kind == EventKind.KERNEL:
                 columns["name"] = looked_up(columns["kernel"], self._kernel_names)
-                columns["domain"] = np.full_like(columns["start"], builder.categories[DISPATCH])
-                columns["device"] = device_of[columns["agent handle"]]
-                columns["lane"] = numbers[columns["queue handle"]]
             else:
-                self._name(columns)
-            if kind == EventKind.MEMCPY:
-                ends = (device_of[columns[f"{end} handle"]] for end in ("source", "target"))
-                columns["device"] = self.records.device_of_copy(columns["name"], *ends)
-                columns["lane"] = numbers[columns["stream handle"]]
-            elif kind == EventKind.RUNTIME:
-                markers = self.records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
+                columns["domain"], columns["name"] = self._names(columns)
+            if kind == EventKind.RUNTIME:
+                markers = records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
                 for row in np.flatnonzero(markers).tolist():
-                    if message := self._messages.get(int(columns["correlation"][row])):
-                        columns["name"][row] = builder.names[message]
-            self.records.add(kind, columns)
+                    if message := messages.get(int(columns["correlation"][row])):
+                        columns["name"][row] = names[message]
+            records.add(kind, columns)
         self._begin_process()
 
-    def _name(self, columns: dict[str, Int64Array]) -> None:
-        """Add the codes of each record's kind, and of its operation: they are indices in tables."""
-        builder = self.records.builder
+    def _described(self) -> tuple[tuple[int | str, str], dict[int, int]]:
+        """The id and the command of the process, and the numbers of its GPUs by their handles."""
+        about = self._metadata if isinstance(self._metadata, dict) else {}
+        pid, command, node = about.get("pid"), about.get("command"), about.get("node")
+        words = map(str, command) if isinstance(command, list) else ()
+        machine = str(node.get("machine_id")) if isinstance(node, dict) else ""
+        agents = {agent.id.handle: agent for agent in self._items[rocprof.Agent]}
+        devices = {
+            handle: self.records.device(machine, agent.logical_node_type_id, agent)
+            for handle, agent in agents.items()
+            if agent.type == _GPU and 0 <= agent.logical_node_type_id < rocprof.MOST_GPUS
+        }
+        return (pid if isinstance(pid, int) else "?", encodable(" ".join(words))), devices
+
+    def _names(self, columns: dict[str, Int64Array]) -> Int64Array:
+        """The codes of each record's kind, and of its operation: they are indices in tables."""
+        builder, operations = self.records.builder, self._items[_OPERATIONS]
         distinct, number = distinct_rows(columns["kind"], columns["operation"])
         codes = []
         for kind, operation in distinct:
-            known = self._operations[kind] if 0 <= kind < len(self._operations) else Operations()
-            names = known.operations
-            name = names[operation] if 0 <= operation < len(names) else f"operation {operation}"
-            word = known.kind or f"kind {kind}"
-            codes.append((builder.categories[word], builder.names[name]))
-        table = np.array(codes, dtype=np.int64).reshape(-1, 2)[number]
-        columns["domain"], columns["name"] = table[:, 0], table[:, 1]
+            known: Any = operations[kind] if 0 <= kind < len(operations) else _OPERATIONS()
+            of_kind = known.operations
+            name = of_kind[operation] if 0 <= operation < len(of_kind) else f"operation {operation}"
+            codes.append((builder.categories[known.kind or f"kind {kind}"], builder.names[name]))
+        return np.array(codes, dtype=np.int64)[number].T
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
-        codes = []
+        spellings = attrgetter(*_SHOWN_NAMES)
+        known = {symbol.kernel_id: spellings(symbol) for symbol in self._items[_SYMBOL]}
+        names, codes = self.records.builder.names, []
         for number in ids.tolist():
-            found = self._symbols.get(number, Symbol())
-            shown = found.formatted_kernel_name or found.demangled_kernel_name or found.kernel_name
-            codes.append(self.records.builder.names[kernel_name(shown, number)])
+            formatted, demangled, own = known.get(number, (None, None, None))
+            codes.append(names[rocprof.kernel_name(formatted or demangled or own, number)])
         return codes

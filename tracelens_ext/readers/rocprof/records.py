@@ -9,6 +9,8 @@ JSON `source/lib/output/generateJSON.cpp` of ROCprofiler-SDK.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
@@ -28,7 +30,7 @@ COUNTER = "counter values, which are not analysed"
 
 #: Devices of the second machine in a file count from here, those of the third from twice this.
 _DEVICES_A_MACHINE = 100
-_SUFFIXES = (".kd", " [clone .kd]", " (.kd)")
+_SUFFIX = re.compile(r"(?:\.kd)?(?: \[clone \.kd\])?(?: \(\.kd\))?\Z")
 MOST_ID = 2**62
 #: No machine has as many GPUs.
 MOST_GPUS = 1 << 20
@@ -72,22 +74,23 @@ def kernel_name(text: str | None, number: int) -> str:
     """A kernel's name without the suffix of its descriptor (`.kd`), else its number."""
     if text is None:
         return f"kernel {number}"
-    text = text.strip().strip('"').strip()
-    for suffix in reversed(_SUFFIXES):
-        text = text.removesuffix(suffix)
-    return text or NO_NAME
+    return _SUFFIX.sub("", text.strip().strip('"').strip()) or NO_NAME
 
 
 class RocprofRecords:
-    """Collects records, with codes of its `builder`, and makes the trace; `notes` are sentences."""
+    """Collects records, with codes of its `builder`, and makes the trace.
+
+    Attributes: `notes`, sentences; `processes`, the label of each; `thread_names` by that and id.
+    """
 
     def __init__(self) -> None:
         self.builder = TraceBuilder()
         self.notes: list[str] = []
-        self._labels = Labels()
-        self._processes: list[int | str] = []
+        self.processes: list[int | str] = []
+        self.thread_names: dict[tuple[int | str, int | str], str] = {}
+        self._process_names: dict[int | str, str] = {}
         self._process_of: dict[Hashable, int] = {}
-        self._same_pid: dict[int | str, int] = {}
+        self._same_pid: Counter[int | str] = Counter()
         self._machines: Interner[Hashable] = Interner()
         self._devices: dict[int, Device] = {}
         self._has_calls = False
@@ -95,71 +98,72 @@ class RocprofRecords:
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
         """The number of a process; the key tells it from those with its pid on other machines."""
         if key not in self._process_of:
-            same = self._same_pid[pid] = self._same_pid.get(pid, 0) + 1
-            label = f"{pid} ({same})" if same > 1 else pid
-            self._process_of[key] = len(self._processes)
-            self._processes.append(label)
+            self._same_pid[pid] += 1
+            label = f"{pid} ({same})" if (same := self._same_pid[pid]) > 1 else pid
+            self._process_of[key] = len(self.processes)
+            self.processes.append(label)
             if command:
-                self._labels.processes[label] = command
+                self._process_names[label] = command
         return self._process_of[key]
 
-    def device(self, machine: Hashable, ordinal: int) -> int:
-        """The number of a GPU that has this one on its machine."""
-        return ordinal + self._machines[machine] * _DEVICES_A_MACHINE
-
-    def describe(self, device: Device) -> None:
-        """Say what a GPU is."""
-        self._devices.setdefault(device.ordinal, device)
-
-    def name_thread(self, process: int, thread: int, name: str) -> None:
-        """Give a thread its name."""
-        self._labels.threads[self._processes[process], thread] = name
+    def device(self, machine: Hashable, ordinal: int, agent: Agent) -> int:
+        """The number of a GPU that has this one on its machine, and is this agent."""
+        number = ordinal + self._machines[machine] * _DEVICES_A_MACHINE
+        self._devices.setdefault(number, agent.device(number))
+        return number
 
     def kinds(self, domain: Int64Array) -> Int64Array:
         """What records of domains such as `HIP_RUNTIME_API_EXT`, as codes, are; same shape."""
-        words = [word.casefold() for word in self.builder.categories]
-        markers = np.array(["marker" in word for word in words], dtype=bool)[domain]
-        driver = np.array(["hsa" in word for word in words], dtype=bool)[domain]
-        calls = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
-        return np.where(markers, EventKind.USER_ANNOTATION, calls)
+        found = np.full(len(self.builder.categories), EventKind.RUNTIME, dtype=np.int64)
+        for code, word in enumerate(map(str.casefold, self.builder.categories)):
+            if "marker" in word or "hsa" in word:
+                found[code] = EventKind.USER_ANNOTATION if "marker" in word else EventKind.DRIVER
+        return found[domain]
 
     def add(self, what: EventKind, columns: Mapping[str, Int64Array]) -> None:
         """Add dispatches (`KERNEL`), copies (`MEMCPY`), or else calls, ranges and marks.
 
         Columns: `start`, `end` in ns; `process` of this object; `name` and `domain`, codes of the
-        builder; `correlation`, if it is known. Of calls `thread`; of others `device`, and `lane`:
-        the queue of a dispatch, the stream of a copy; `bytes` and `GEOMETRY`, if they are known.
+        builder; `correlation`, if it is known. Of calls `thread`; of dispatches `device` and
+        `lane`, their queue; of copies `source` and `target`, devices, and `lane`, their stream;
+        `bytes` and `GEOMETRY`, if they are known. Dispatches need no domain.
         """
         kind: Int64Array | int = what
-        if what in (EventKind.KERNEL, EventKind.MEMCPY):
-            word = "queue" if what == EventKind.KERNEL else "stream"
-            threads = of_rows(
-                lambda process, gpu, lane: self._thread(process, f"GPU {gpu} {word} {lane}"),
-                *(columns[key] for key in ("process", "device", "lane")),
-            )
-            told = {"stream": columns["lane"]}
-        else:
+        domain = columns.get("domain", self.builder.categories[DISPATCH])
+        told = dict(columns)
+        if what == EventKind.RUNTIME:
             kind = self.kinds(columns["domain"])
             marker = kind == EventKind.USER_ANNOTATION
             self._has_calls |= not marker.all()
             kind = np.where(marker & (columns["start"] == columns["end"]), EventKind.INSTANT, kind)
-            threads, told = of_rows(self._thread, columns["process"], columns["thread"]), {}
-        told |= {of: columns[of] for of in ("correlation", "device", "bytes") if of in columns}
+            threads = of_rows(self._thread, columns["process"], columns["thread"])
+        else:
+            word = "queue"
+            if what == EventKind.MEMCPY:
+                word, told["device"] = "stream", self._device_of_copy(columns)
+            threads = of_rows(
+                lambda process, gpu, lane: self._thread(process, f"GPU {gpu} {word} {lane}"),
+                *(told[key] for key in ("process", "device", "lane")),
+            )
+            told["stream"] = columns["lane"]
         if GEOMETRY[0] in columns:
             told["grid"] = _blocks([columns[of] for of in GEOMETRY])
-        numbers = {of: np.where(ids < MOST_ID, ids, NONE) for of, ids in told.items()}
-        self.builder.add_rows(columns, columns["name"], kind, threads, columns["domain"], numbers)
+        arguments = ("stream", "correlation", "device", "bytes", "grid")
+        numbers = {
+            of: np.where(told[of] < MOST_ID, told[of], NONE) for of in arguments if of in told
+        }
+        self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)
 
     def _thread(self, process: int, lane: int | str) -> int:
-        return self.builder.threads[self._processes[process], lane]
+        return self.builder.threads[self.processes[process], lane]
 
-    def device_of_copy(
-        self, name: Int64Array, source: Int64Array, target: Int64Array
-    ) -> Int64Array:
+    def _device_of_copy(self, columns: Mapping[str, Int64Array]) -> Int64Array:
         """The GPU (`NONE`: a CPU) of copies: the target if their name says so, or the source."""
-        to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])[name]
-        first, other = np.where(to_device, target, source), np.where(to_device, source, target)
-        return np.where(first == NONE, other, first)
+        to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])
+        ends = columns["target"], columns["source"]
+        first, other = np.where(to_device[columns["name"]], ends, ends[::-1])
+        device: Int64Array = np.where(first == NONE, other, first)
+        return device
 
     def drop(self, reason: str, count: int) -> None:
         """Count records that are left out."""
@@ -169,25 +173,21 @@ class RocprofRecords:
     def finish(self, path: str, format_name: str, bytes_read: int) -> Trace:
         """The trace."""
         if not self._has_calls:
-            self.notes.append(
-                "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
-            )
+            told = "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
+            self.notes.append(told)
         trace = self.builder.finish(
             path=path,
             format_name=format_name,
             bytes_read=bytes_read,
-            devices=tuple(self._devices[number] for number in sorted(self._devices)),
-            labels=self._labels,
+            devices=tuple(device for _, device in sorted(self._devices.items())),
+            labels=Labels(self._process_names, threads=self.thread_names),
             notes=tuple(self.notes),
         )
         if not len(trace):
             left_out = trace.provenance.dropped_text
-            raise TraceFormatError(
-                path,
-                "holds no calls, markers, kernels or copies"
-                + (f" (left out: {left_out})" if left_out else ""),
-                f"record with: {RECORD}",
-            )
+            problem = "holds no calls, markers, kernels or copies"
+            problem += f" (left out: {left_out})" if left_out else ""
+            raise TraceFormatError(path, problem, f"record with: {RECORD}")
         conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
         return replace(trace, conventions=conventions)
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -23,17 +23,8 @@ import numpy as np
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import looked_up, of_rows
-from tracelens_ext.readers.rocprof.csv_tables import TableReader
-from tracelens_ext.readers.rocprof.records import (
-    ALLOCATION,
-    COUNTER,
-    GEOMETRY,
-    MOST_GPUS,
-    RECORD,
-    Agent,
-    RocprofRecords,
-    kernel_name,
-)
+from tracelens_ext.readers.rocprof import records as rocprof
+from tracelens_ext.readers.rocprof.csv_tables import Table, TableReader
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME, json_value, one_line
@@ -43,6 +34,7 @@ Columns = dict[str, Int64Array]
 
 FORMAT = "rocprofv3 database (rocpd)"
 
+_LEFT_OUT = {"rocpd_memory_allocate": rocprof.ALLOCATION, "rocpd_pmc_event": rocprof.COUNTER}
 _STRING = "rocpd_string"
 _PLACE = ("pid", "tid", "agent_id", "queue_id", "stream_id")
 
@@ -51,7 +43,7 @@ class RocpdDatabase(Database):
     """An open database of rocprofv3."""
 
     format = "database of rocprofv3"
-    remedy = f"record again with: {RECORD}"
+    remedy = f"record again with: {rocprof.RECORD}"
 
     def _is_ours(self) -> bool:
         return any(name.startswith("rocpd_region") for name in self.tables) and bool(self.guids)
@@ -65,7 +57,7 @@ class RocpdDatabase(Database):
 def read(source: ByteSource) -> Trace:
     """Read a database."""
     with RocpdDatabase(source.path, source.file_or_bytes()) as database:
-        records = RocprofRecords()
+        records = rocprof.RocprofRecords()
         guids = database.guids
         for number, guid in enumerate(guids):
             if (table := f"rocpd_kernel_dispatch{guid}") not in database.tables:
@@ -86,41 +78,44 @@ def read(source: ByteSource) -> Trace:
 class _Tables:
     """The tables of one guid: one process as rocprofv3 writes it, but they may hold several."""
 
-    def __init__(self, database: RocpdDatabase, guid: str, records: RocprofRecords) -> None:
+    def __init__(self, database: RocpdDatabase, guid: str, records: rocprof.RocprofRecords) -> None:
         self._database, self._guid, self._records = database, guid, records
-        self._builder = records.builder
-        self._tracks = self._by_id("rocpd_track", *_PLACE, "name_id")
-        self._threads = self._by_id("rocpd_info_thread", "tid")
-        self._events = self._by_id("rocpd_event", "stack_id", "category_id")
+        self._names, self._categories = records.builder.names, records.builder.categories
+        self._tracks, self._threads, self._events = (
+            pd.DataFrame(self._all(*wanted)).drop_duplicates("id").set_index("id")
+            for wanted in (
+                ("rocpd_track", "id", *_PLACE, "name_id"),
+                ("rocpd_info_thread", "id", "tid"),
+                ("rocpd_event", "id", "stack_id", "category_id"),
+            )
+        )
         self._processes: dict[int, int] = {}
         self._agents: dict[int, int] = {}
 
     def read(self) -> None:
         """Add all records."""
-        self._describe_processes()
-        self._describe_agents()
+        self._describe()
         for chunk in self._chunks("rocpd_region", "start", "end", "name_id", "tid"):
             self._add_calls(chunk)
         # Marks of roctx; other samples are of what is not analysed.
         for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
             marks = self._records.kinds(chunk["domain"]) == EventKind.USER_ANNOTATION
             self._records.drop("samples that are no marks", int((~marks).sum()))
-            chunk |= {"start": chunk["timestamp"], "end": chunk["timestamp"]}
+            chunk["start"] = chunk["end"] = chunk["timestamp"]
             self._add_calls({column: values[marks] for column, values in chunk.items()})
-        columns = ("start", "end", "kernel_id", "agent_id", "queue_id", *GEOMETRY)
+        columns = ("start", "end", "kernel_id", "agent_id", "queue_id", *rocprof.GEOMETRY)
         for chunk in self._chunks("rocpd_kernel_dispatch", *columns):
             chunk["name"] = looked_up(chunk["kernel_id"], self._kernel_names)
-            chunk["device"] = self._device_of(chunk["agent_id"])
-            chunk["lane"] = chunk["queue_id"]
+            chunk["device"], chunk["lane"] = self._device(chunk["agent_id"]), chunk["queue_id"]
             self._records.add(EventKind.KERNEL, chunk)
         columns = ("start", "end", "name_id", "src_agent_id", "dst_agent_id", "stream_id", "size")
         for chunk in self._chunks("rocpd_memory_copy", *columns):
-            chunk["name"] = self._names(chunk["name_id"])
-            ends = (self._device_of(chunk[c]) for c in ("src_agent_id", "dst_agent_id"))
-            chunk["device"] = self._records.device_of_copy(chunk["name"], *ends)
+            chunk["name"] = looked_up(chunk["name_id"], self._texts_of)
+            ends = (self._device(chunk[end]) for end in ("src_agent_id", "dst_agent_id"))
+            chunk["source"], chunk["target"] = ends
             chunk["lane"], chunk["bytes"] = chunk["stream_id"], chunk["size"]
             self._records.add(EventKind.MEMCPY, chunk)
-        for table, reason in (("rocpd_memory_allocate", ALLOCATION), ("rocpd_pmc_event", COUNTER)):
+        for table, reason in _LEFT_OUT.items():
             self._records.drop(reason, self._database.count(table + self._guid))
 
     # What is where.
@@ -128,43 +123,34 @@ class _Tables:
     def _all(self, table: str, *columns: str) -> Columns:
         return self._database.whole(table + self._guid, *columns)
 
-    def _by_id(self, table: str, *columns: str) -> pd.DataFrame:
-        return pd.DataFrame(self._all(table, "id", *columns)).drop_duplicates("id").set_index("id")
-
-    def _texts(self, table: str, column: str) -> list[str]:
-        return self._database.words(table + self._guid, column)
+    def _rows(self, table: str, numbers: Sequence[str], texts: Sequence[str]) -> Iterator[Any]:
+        """The rows of a table: whole numbers, then texts."""
+        whole = (column.tolist() for column in self._all(table, *numbers).values())
+        words = (self._database.words(table + self._guid, column) for column in texts)
+        return zip(*whole, *words, strict=True)
 
     def _look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
         return self._database.look_up(table + self._guid, column, ids)
 
-    def _describe_processes(self) -> None:
-        table = "rocpd_info_process"
-        rows, pids = (c.tolist() for c in self._all(table, "id", "pid").values())
-        for row, pid, command in zip(rows, pids, self._texts(table, "command"), strict=True):
+    def _describe(self) -> None:
+        """Say what processes, threads and agents are."""
+        for row, pid, command in self._rows("rocpd_info_process", ("id", "pid"), ("command",)):
             self._processes[row] = self._records.process((self._guid, row), pid, command)
-        table = "rocpd_info_thread"
-        rows, tids = (c.tolist() for c in self._all(table, "pid", "tid").values())
-        for row, tid, name in zip(rows, tids, self._texts(table, "name"), strict=True):
+        for row, tid, name in self._rows("rocpd_info_thread", ("pid", "tid"), ("name",)):
             if name and row in self._processes:
-                self._records.name_thread(self._processes[row], tid, name)
-
-    def _describe_agents(self) -> None:
-        table = "rocpd_info_agent"
-        rows = self._all(table, "id", "nid", "type_index", "absolute_index")
-        texts = [self._texts(table, c) for c in ("type", "product_name", "name", "extdata")]
-        machines = self._look_up("rocpd_info_node", "machine_id", rows["nid"])
-        for place, (kind, product, name, more) in enumerate(zip(*texts, strict=True)):
-            if kind != "GPU":
-                continue
-            numbers = [rows[c][place].item() for c in ("type_index", "absolute_index", "id")]
-            ordinal = next((n for n in numbers if 0 <= n < MOST_GPUS), 0)
-            device = self._records.device(machines[place], ordinal)
-            self._agents[numbers[-1]] = device
-            agent = Agent()
-            with suppress(msgspec.MsgspecError):
-                agent = msgspec.json.decode(more, type=Agent)
-            agent.name, agent.product_name = name, product
-            self._records.describe(agent.device(device))
+                process = self._records.processes[self._processes[row]]
+                self._records.thread_names[process, tid] = name
+        table, texts = "rocpd_info_agent", ("type", "product_name", "name", "extdata")
+        rows = self._rows(table, ("type_index", "absolute_index", "id"), texts)
+        machines = self._look_up("rocpd_info_node", "machine_id", self._all(table, "nid")["nid"])
+        for machine, (*numbers, kind, product, name, more) in zip(machines, rows, strict=True):
+            if kind == "GPU":
+                agent = rocprof.Agent()
+                with suppress(msgspec.MsgspecError):
+                    agent = msgspec.json.decode(more, type=rocprof.Agent)
+                agent.name, agent.product_name = name, product
+                ordinal = next((n for n in numbers if 0 <= n < rocprof.MOST_GPUS), 0)
+                self._agents[numbers[-1]] = self._records.device(machine, ordinal, agent)
 
     def _process(self, row: int) -> int:
         """The number of the process that a row of `rocpd_info_process` is, which may be missing."""
@@ -173,7 +159,7 @@ class _Tables:
             self._processes[row] = self._records.process((self._guid, row), pid)
         return self._processes[row]
 
-    def _device_of(self, agents: Int64Array) -> Int64Array:
+    def _device(self, agents: Int64Array) -> Int64Array:
         return of_rows(lambda agent: self._agents.get(agent, NONE), agents)
 
     # Records.
@@ -196,19 +182,15 @@ class _Tables:
         """The codes of the names of categories, which are empty for one that is not there."""
         own = "rocpd_info_category"  # since 4.1.0
         named = (own, "name") if own + self._guid in self._database.tables else (_STRING, "string")
-        return [self._builder.categories[n or ""] for n in self._look_up(*named, categories)]
+        return [self._categories[name or ""] for name in self._look_up(*named, categories)]
 
-    def _names(self, ids: Int64Array) -> Int64Array:
-        def find(own: Int64Array) -> list[int]:
-            texts = self._look_up(_STRING, "string", own)
-            return [self._builder.names[text or NO_NAME] for text in texts]
-
-        return looked_up(ids, find)
+    def _texts_of(self, ids: Int64Array) -> list[int]:
+        return [self._names[text or NO_NAME] for text in self._look_up(_STRING, "string", ids)]
 
     def _add_calls(self, chunk: Columns) -> None:
-        chunk["name"] = self._names(chunk["name_id"])
+        chunk["name"] = looked_up(chunk["name_id"], self._texts_of)
         # Ranges and marks are called by their message, which older versions keep with the event.
-        roctx = np.array([name.startswith("roctx") for name in self._builder.names] or [False])
+        roctx = np.array([name.startswith("roctx") for name in self._names] or [False])
         kinds = self._records.kinds(chunk["domain"])
         rows = np.flatnonzero((kinds == EventKind.USER_ANNOTATION) & roctx[chunk["name"]])
         texts = self._look_up("rocpd_event", "extdata", chunk["event_id"][rows])
@@ -216,7 +198,7 @@ class _Tables:
             members = json_value(text or "")
             message = members.get("message") if isinstance(members, dict) else None
             if message and isinstance(message, str):
-                chunk["name"][row] = self._builder.names[message]
+                chunk["name"][row] = self._names[message]
         known = _at(self._threads, chunk["tid"], "tid")["tid"]
         chunk["thread"] = np.where(known == MISSING, chunk["tid"], known)
         self._records.add(EventKind.RUNTIME, chunk)
@@ -225,7 +207,7 @@ class _Tables:
         table = "rocpd_info_kernel_symbol"
         texts = (self._look_up(table, name, ids) for name in ("display_name", "kernel_name"))
         names = zip(ids.tolist(), *texts, strict=True)
-        return [self._builder.names[kernel_name(shown or own, row)] for row, shown, own in names]
+        return [self._names[rocprof.kernel_name(shown or own, row)] for row, shown, own in names]
 
 
 def _at(table: pd.DataFrame, ids: Int64Array, *columns: str) -> Columns:
@@ -242,22 +224,12 @@ def _at(table: pd.DataFrame, ids: Int64Array, *columns: str) -> Columns:
 #: What a record is: the title of its name in rocprofv3's tables, and its domain or kind.
 _Kind = tuple[str, str]
 _KERNELS, _COPIES = ("kernel_name", ""), ("direction", "MEMORY_COPY")
-_TABLES: Final[dict[str, _Kind]] = {
-    "HIP": ("function", "HIP_API"),
-    "HSA": ("function", "HSA_API"),
-    "rocTX": ("function", "MARKER_API"),
-    "OPS": _KERNELS,
-    "KERN": _KERNELS,
-    "COPY": _COPIES,
-}
+_HIP, _HSA, _MARKS = (("function", domain) for domain in ("HIP_API", "HSA_API", "MARKER_API"))
+_TABLES: dict[str, _Kind] = {"HIP": _HIP, "HSA": _HSA, "rocTX": _MARKS, "OPS": _KERNELS}
+_TABLES |= {"KERN": _KERNELS, "COPY": _COPIES}
 _TIMES: Final = {"BeginNs", "EndNs"}
-_PROCESSES: Final[tuple[tuple[re.Pattern[str], _Kind], ...]] = (
-    (re.compile(r"CPU HIP"), _TABLES["HIP"]),
-    (re.compile(r"CPU HSA"), _TABLES["HSA"]),
-    (re.compile(r"Markers"), _TABLES["rocTX"]),
-    (re.compile(r"COPY"), _COPIES),
-    (re.compile(r"GPU\d+$"), _KERNELS),
-)
+_PROCESSES: dict[str, _Kind] = {"CPU HIP": _HIP, "CPU HSA": _HSA, "Markers": _MARKS}
+_PROCESSES |= {"COPY": _COPIES, r"GPU\d+$": _KERNELS}
 
 
 class ResultsDatabase(Database):
@@ -272,18 +244,18 @@ class ResultsDatabase(Database):
 
 def read_results(source: ByteSource) -> Trace:
     """Read a database or a document of rocprof."""
-    records = RocprofRecords()
+    records = rocprof.RocprofRecords()
     reader = TableReader(records)
     is_database = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     found: dict[_Kind, list[list[str]]] = defaultdict(list)
     for kind, row in _rows_of_database(source) if is_database else _rows_of_json(source):
         found[kind].append(row)
     for (title, domain), rows in found.items():
-        titles = ["start_timestamp", "end_timestamp", "process_id", "thread_id", "queue_id", title]
-        titles += ["correlation_id", "agent_id", "domain", "source_agent_id", "kind", "stream_id"]
-        for row in rows:
-            row += [domain, row[-1], domain, row[4]]
-        reader.read_rows(source, titles, rows)
+        titles = f"start_timestamp end_timestamp process_id thread_id queue_id {title}"
+        titles += " correlation_id agent_id domain"
+        table = Table(source, titles.split(), enumerate([*row, domain] for row in rows))
+        table.places |= {"stream_id": 4, "source_agent_id": 7, "kind": 8}
+        reader.read(table)
     return records.finish(source.path, "rocprof results", source.bytes_read)
 
 
@@ -292,13 +264,11 @@ def _rows_of_database(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
     with ResultsDatabase(source.path, source.file_or_bytes()) as database:
         skipped = "KERN" if database.has_rows("OPS") else "OPS"
         for table, kind in _TABLES.items():
-            if table == skipped or table not in database.tables:
+            if table == skipped:
                 continue
             ours = ("Name", "Index", "dev-id") if table != "KERN" else ("KernelName", "", "gpu-id")
-            columns = [
-                database.words(table, column)
-                for column in ("BeginNs", "EndNs", "pid", "tid", "queue-id", *ours)
-            ]
+            titles = ("BeginNs", "EndNs", "pid", "tid", "queue-id", *ours)
+            columns = [database.words(table, title) for title in titles]
             columns[5] = _names(database, columns[5])
             for *row, gpu in zip(*columns, strict=True):
                 yield kind, [*row, f"GPU {gpu}"]
@@ -330,14 +300,16 @@ def _rows_of_json(source: ByteSource) -> Iterator[tuple[_Kind, list[str]]]:
             flows[_place(event)].append(str(event.get("id")))
     for event in events:
         process = processes.get(str(event.get("pid")), "")
-        kind = next((kind for pattern, kind in _PROCESSES if pattern.match(process)), None)
+        kind = next(
+            (kind for pattern, kind in _PROCESSES.items() if re.match(pattern, process)), None
+        )
         args = event.get("args")
         if event.get("ph") == "X" and isinstance(args, dict) and kind is not None:
             cells = [args.get(key, "") for key in ("BeginNs", "EndNs", "pid", "tid", "queue-id")]
             ids = flows.get(_place(event))
             cells += [args.get("Name", event.get("name")), ids.pop() if ids else ""]
-            gpu = args.get("dev-id", process.removeprefix("GPU"))
-            yield kind, [*map(str, cells), f"GPU {gpu}"]
+            cells.append(f"GPU {args.get('dev-id', process.removeprefix('GPU'))}")
+            yield kind, [*map(str, cells)]
 
 
 def _place(event: dict[str, object]) -> tuple[str, ...]:

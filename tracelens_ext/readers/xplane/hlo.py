@@ -15,12 +15,9 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor_pool import DescriptorPool
 
 _PACKAGE: Final = "tracelens_ext"
 #: Message → its fields: name, number, type; `*` says that it is repeated. Planes, and the lines of
@@ -72,21 +69,19 @@ def message_class(name: str) -> Message:
 
 
 @cache
-def _pool() -> DescriptorPool:
+def _pool() -> Any:  # noqa: ANN401  # a `DescriptorPool`
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="xplane_as_read.proto", package=_PACKAGE, syntax="proto3"
-    )
+    file = descriptor_pb2.FileDescriptorProto(package=_PACKAGE, syntax="proto3")
+    file.name = "xplane_as_read.proto"
     for message, fields in _MESSAGES.items():
         declared = file.message_type.add(name=message)
         for text in fields.split(","):
             name, number, kind = text.split()
             field = declared.field.add(name=name, number=int(number))
             field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
-            kind = kind.rstrip("*")
-            if kind.islower():
+            if (kind := kind.rstrip("*")).islower():
                 field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
             else:
                 field.type, field.type_name = kinds.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
@@ -114,9 +109,8 @@ class Programs:
 
     def __init__(self) -> None:
         self.used: list[bytes] = []
-        self._by_id: dict[int, bytes] = {}
+        self._by_id: dict[int, tuple[str, bytes]] = {}
         self._by_name: dict[str, set[int]] = {}
-        self._names: dict[int, str] = {}
         self._damaged: list[str] = []
         self._decode = cache(self._decoded)
 
@@ -124,45 +118,43 @@ class Programs:
         """Add a program: its label, such as `jit_f(15)`, and its HLO."""
         found = _PROGRAM.match(label)
         name, number = (found[1], int(found[2])) if found else (label, -2 - len(self._by_id))
-        self._by_id[number], self._names[number] = content, label
+        self._by_id[number] = label, content
         self._by_name.setdefault(name, set()).add(number)
 
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
         """The arguments of an operation; a program of unknown id is found by its module's name."""
         if program not in self._by_id:
-            same = self._by_name.get(module, set())
-            program = next(iter(same)) if len(same) == 1 else NONE
-        if program not in self._by_id:
-            return None
+            if len(same := self._by_name.get(module, set())) != 1:
+                return None
+            (program,) = same
         decoded = self._decode(program)
         return decoded.arguments(operation) if decoded is not None else None
 
     def notes(self) -> list[str]:
         """What could not be read, a sentence."""
-        if not self._damaged:
-            return []
         names = ", ".join(self._damaged[:3]) + (" …" if len(self._damaged) > 3 else "")
-        return [f"The HLO of {names} is damaged: their operations have no arguments."]
+        note = f"The HLO of {names} is damaged: their operations have no arguments."
+        return [note] if self._damaged else []
 
     def _decoded(self, program: int) -> _Program | None:
         from google.protobuf.message import DecodeError
 
+        label, content = self._by_id[program]
         try:
-            module = message_class("HloProto").FromString(self._by_id[program]).hlo_module
+            module = message_class("HloProto").FromString(content).hlo_module
         except DecodeError:
-            self._damaged.append(self._names[program])
+            self._damaged.append(label)
             return None
-        self.used.append(self._by_id[program])
+        self.used.append(content)
         return _Program(module, len(self.used) - 1)
 
 
 class _Program:
     def __init__(self, module: Message, number: int) -> None:
         instructions = instructions_of(module)
-        self._number = number
+        self._number, self._frames = number, module.stack_frames
         self._by_name = {each.name: (place, each) for place, each in enumerate(instructions)}
         self._by_id = {each.id: each for each in instructions}
-        self._frames = module.stack_frames
         self.arguments = cache(self._arguments)
 
     def _arguments(self, operation: str) -> Arguments | None:
@@ -174,8 +166,7 @@ class _Program:
         if target := each.custom_call_target.decode("utf-8", "replace"):
             texts.append(f"target={target}")
         texts += [f"result={array}" for array in results_of(each)]
-        for name, sizes in windows_of(each).items():
-            texts.append(f"{name}={'x'.join(map(str, sizes))}")
+        texts += [f"{n}={'x'.join(map(str, sizes))}" for n, sizes in windows_of(each).items()]
         if source := self._source(each.metadata):
             texts.append(f"source={source}")
         columns = [array.dims for array in operands], [array.kind for array in operands], texts
@@ -202,16 +193,11 @@ def _at(items: Message, number: int) -> Message | None:
 
 # Shapes of arrays as XLA has them: `bf16[1,5120,34,31,53]`.
 
-_NAMES: Final = dict(
-    enumerate(
-        ["pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"], start=1
-    ),
-) | {
-    **dict(zip((15, 16, 18, 19, 20), ["c64", "bf16", "c128", "f8e5m2", "f8e4m3fn"], strict=True)),
-    **dict(zip((21, 22, 26, 27, 30, 31), ["s4", "u4", "s2", "u2", "s1", "u1"], strict=True)),
-    **dict(zip((23, 24, 25), ["f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz"], strict=True)),
-    **dict(zip((28, 29, 32, 33), ["f8e4m3", "f8e3m4", "f4e2m1fn", "f8e8m0fnu"], strict=True)),
-}
+_ALL_NAMES: Final = (
+    "pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 - - c64 bf16 - c128 f8e5m2 f8e4m3fn s4 u4"
+    " f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz s2 u2 f8e4m3 f8e3m4 s1 u1 f4e2m1fn f8e8m0fnu"
+)
+_NAMES: Final = {at: name for at, name in enumerate(_ALL_NAMES.split(), start=1) if name != "-"}
 _TUPLE: Final = 13
 #: No program has arrays of more; their product would take a damaged file's word for any number.
 MOST_DIMENSIONS: Final = 64
@@ -246,8 +232,7 @@ def arrays_of(shape: Message) -> list[Shape]:
     """The arrays of a shape: one, or those of a tuple; sizes that are not known count as 0."""
     if shape.element_type == _TUPLE:
         return [array for part in shape.tuple_shapes for array in arrays_of(part)]
-    kind = _NAMES.get(shape.element_type)
-    if kind is None or len(shape.dimensions) > MOST_DIMENSIONS:
+    if (kind := _NAMES.get(shape.element_type)) is None or len(shape.dimensions) > MOST_DIMENSIONS:
         return []
     return [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]
 

@@ -7,7 +7,6 @@ passes of numpy as the longest message has fields.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,8 +61,7 @@ def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
     """Messages in one array of bytes, and where each begins and ends."""
     length = np.fromiter(map(len, messages), np.int64, len(messages))
     end = np.cumsum(length)
-    data = np.frombuffer(b"".join(chain(messages, (PADDING,))), dtype=np.uint8)
-    return data, end - length, end
+    return np.frombuffer(b"".join((*messages, PADDING)), dtype=np.uint8), end - length, end
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
@@ -87,9 +85,8 @@ def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
         passes.append((going, key, value, content))
         at[going] = content + size
         going = going[at[going] < end[going]]
-    empty = np.empty(0, dtype=np.int64)
-    columns = zip(*(passes or [(empty,) * 4]), strict=True)
-    return Fields(*map(np.concatenate, columns))
+    none = (np.empty(0, dtype=np.int64),) * 4
+    return Fields(*map(np.concatenate, zip(*(passes or [none]), strict=True)))
 
 
 def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -100,16 +97,14 @@ def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
     byte = data[at].astype(np.int64)
     if not len(at) or int(byte.max()) < 0x80:
         return byte, at + 1
-    words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))  # one at each byte
-    word = words[at]
+    word = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[at]  # there is one at each byte
     last = ~word & _HIGHEST_BITS
     last &= ~last + np.uint64(1)  # only the lowest
-    size = np.frexp(last.astype(np.float64))[1] >> 3
     word &= last - np.uint64(1)
     value = (word & _SEVEN_BITS[0]) | (word & _SEVEN_BITS[0] << np.uint64(8)) >> np.uint64(1)
     value = (value & _SEVEN_BITS[1]) | (value & _SEVEN_BITS[1] << np.uint64(16)) >> np.uint64(2)
     value = (value & _SEVEN_BITS[2]) | (value & _SEVEN_BITS[2] << np.uint64(32)) >> np.uint64(4)
-    result, end = value.view(np.int64), at + size
+    result, end = value.view(np.int64), at + (np.frexp(last.astype(np.float64))[1] >> 3)
     if len(long := np.flatnonzero(last == 0)):
         ninth, tenth = (data[at[long] + place].astype(np.int64) for place in (8, 9))
         ends = np.where(ninth < 0x80, 9, 10)

@@ -16,24 +16,19 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
+from tracelens_ext.readers.builder import looked_up
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
+from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
-from tracelens_ext.readers.xplane.many_messages import (
-    DamagedError,
-    Fields,
-    MessageError,
-    fields,
-    fields_of,
-    joined,
-)
-from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording
+from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording, Stats
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device, Int64Array, Trace
+
+Names = Mapping[int, str]
 
 FORMAT, JSON_FORMAT = "JAX/XLA profile (xplane)", "JAX/XLA trace for viewers (JSON)"
 
@@ -41,14 +36,14 @@ _PLANES, _HOST_NAMES, _LINES = 1, 4, 3
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
 _HOST = "/host:CPU"
 _VERSIONS = ("jax_version", "jaxlib_version")
-_PS_PER_NS = 1000
-_EVENTS_AT_ONCE = 1 << 16
+_PS_PER_NS, _EVENTS_AT_ONCE = 1000, 1 << 16
 #: Numbers of fields: of an event its metadata, offset and duration; of a statistic its values.
 _EVENT, _STATS, _OCCURRENCES = (1, 2, 3), 4, 5
 _STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
 #: A start that is dropped: that of an event that stands for several.
 _NO_TIME = -(2**62)
 _MOST = 2**62
+_ABOUT = ("device_vendor", "compute_cap_major", "compute_cap_minor", "core_count", "memory_size")
 _WARP, _USUAL_WARP = {"AMD": 64}, 32
 
 
@@ -60,23 +55,21 @@ def read(source: ByteSource) -> Trace:
     place = len(data)
     try:
         profile.read(data)
-    except DamagedError as error:
-        problem, kind = f"is damaged at byte {error.place:,}", TraceFormatError
+    except wire.DamagedError as error:
+        place, at = error.place, f"at byte {error.place:,}"
+        problem, kind = f"is damaged {at}", TraceFormatError
         if error.is_cut:
-            where = f"the plane at byte {error.place:,} is not whole"
-            problem, kind = f"the profile ends in the middle ({where})", TraceCutOffError
-        damage, place = damage or kind(source.path, problem, AGAIN), error.place
-    notes = salvage_notes(source, damage, place, profile.recording.present)
-    programs, devices = profile.programs, profile.devices
+            problem = f"the profile ends in the middle (the plane {at} is not whole)"
+            kind = TraceCutOffError
+        damage = damage or kind(source.path, problem, AGAIN)
     return profile.recording.finish(
-        programs.arguments,
-        lambda: [*notes, *programs.notes()],
+        profile.programs,
+        salvage_notes(source, damage, place, profile.recording.present),
         path=source.path,
         format_name=FORMAT,
         bytes_read=len(data),
-        devices=tuple(devices[number] for number in sorted(devices)),
+        devices=tuple(device for _, device in sorted(profile.devices.items())),
         metadata={"hostnames": profile.hosts, **profile.about},
-        programs=programs.used,
     )
 
 
@@ -92,7 +85,7 @@ class _Profile:
 
     def read(self, data: memoryview) -> None:
         """Read a whole file."""
-        for number, _, start, end in fields(data):
+        for number, _, start, end in wire.fields(data):
             if number == _PLANES:
                 self._read_plane(data[start:end], start)
             elif number == _HOST_NAMES:
@@ -103,13 +96,13 @@ class _Profile:
         lines: list[tuple[int, memoryview]] = []
         others: list[memoryview] = []
         try:
-            for number, first, start, end in fields(data):
+            for number, first, start, end in wire.fields(data):
                 if number == _LINES:
                     lines.append((place + start, data[start:end]))
                 else:
                     others.append(data[first:end])
-        except DamagedError as error:
-            raise DamagedError(place + error.place, is_cut=False) from None
+        except wire.DamagedError as error:
+            raise wire.DamagedError(place + error.place, is_cut=False) from None
         plane = _decoded("XPlane", b"".join(others), place)
         name = _text(plane.name)
         stats = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
@@ -127,11 +120,11 @@ class _Profile:
         for start, line in lines:
             try:
                 reader.read(_decoded("XLine", line, start))
-            except MessageError:
-                raise DamagedError(start, is_cut=False) from None
+            except wire.MessageError:
+                raise wire.DamagedError(start, is_cut=False) from None
 
 
-def _told(names: Mapping[int, str], stats: Iterable[Message]) -> dict[str, object]:
+def _told(names: Names, stats: Iterable[Message]) -> dict[str, object]:
     """Statistics by the names of their ids, which are texts to refer to too; bytes of no text."""
     found: dict[str, object] = {}
     for stat in stats:
@@ -144,9 +137,7 @@ def _told(names: Mapping[int, str], stats: Iterable[Message]) -> dict[str, objec
 class _LineReader:
     """Adds the lines of a plane to a recording."""
 
-    def __init__(
-        self, recording: Recording, plane: Message, name: str, stats: Mapping[int, str]
-    ) -> None:
+    def __init__(self, recording: Recording, plane: Message, name: str, stats: Names) -> None:
         # The host's calls may be on a plane of their own: its ids are those of the same process.
         self._process = _HOST if name.startswith("/host:") else name
         self._recording, self._stats = recording, stats
@@ -156,36 +147,35 @@ class _LineReader:
 
     def read(self, line: Message) -> None:
         """Add the events of a line."""
-        lane = self._process, line.id
-        self._recording.lines[lane] = _text(line.display_name or line.name)
-        code, events = self._recording.builder.threads[lane], line.events
-        for first in range(0, len(events), _EVENTS_AT_ONCE):
-            self._add(events[first : first + _EVENTS_AT_ONCE], line.timestamp_ns, code)
+        recording, lane = self._recording, (self._process, line.id)
+        recording.lines[lane] = _text(line.display_name or line.name)
+        code = recording.builder.threads[lane]
+        for first in range(0, len(line.events), _EVENTS_AT_ONCE):
+            events = line.events[first : first + _EVENTS_AT_ONCE]
+            data, start, end = wire.joined(events)
+            found, count = wire.fields_of(data, start, end), len(events)
+            metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
+            start = offset // _PS_PER_NS
+            repeated, begin = found.numbers(_OCCURRENCES, count), line.timestamp_ns + start
+            columns = {
+                "ts": np.where(repeated, _NO_TIME, begin),
+                # Ends are rounded as starts are: what encloses another still does.
+                "dur": (offset + duration) // _PS_PER_NS - start,
+                "name": looked_up(metadata, self._codes),
+                "lane": np.full(count, code, dtype=np.int64),
+            }
+            recording.add(columns, self._stats_of(data, found))
 
-    def _add(self, events: list[bytes], timestamp_ns: int, lane: int) -> None:
-        data, start, end = joined(events)
-        found, count = fields_of(data, start, end), len(events)
-        metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
-        ids, number = np.unique(metadata, return_inverse=True)
-        names = [self._recording.builder.names[self._names.get(i) or NO_NAME] for i in ids.tolist()]
-        columns = {
-            "ts": np.where(
-                found.numbers(_OCCURRENCES, count) == 0,
-                timestamp_ns + offset // _PS_PER_NS,
-                _NO_TIME,
-            ),
-            # Ends are rounded as starts are: what encloses another still does.
-            "dur": (offset + duration) // _PS_PER_NS - offset // _PS_PER_NS,
-            "name": np.array(names, dtype=np.int64)[number.reshape(-1)],
-            "lane": np.full(count, lane, dtype=np.int64),
-        }
-        self._recording.add(columns, self._stats_of(data, found))
+    def _codes(self, ids: Int64Array) -> list[int]:
+        names = self._recording.builder.names
+        return [names[self._names.get(number) or NO_NAME] for number in ids.tolist()]
 
-    def _stats_of(
-        self, data: npt.NDArray[np.uint8], events: Fields
-    ) -> dict[str, tuple[Int64Array, Int64Array]]:
+    def _texts(self, ids: Int64Array) -> list[int]:
+        return [self._recording.texts[self._stats.get(number, "")] for number in ids.tolist()]
+
+    def _stats_of(self, data: wire.Bytes, events: wire.Fields) -> Stats:
         event, start, end = events.contents(_STATS)
-        found, count = fields_of(data, start, end), len(event)
+        found, count = wire.fields_of(data, start, end), len(event)
         key = found.numbers(_STAT_ID, count)
         whole = found.numbers(_UINT64, count) | found.numbers(_INT64, count)
         whole = np.where(whole < 0, _MOST, np.minimum(whole, _MOST))
@@ -201,9 +191,7 @@ class _LineReader:
             places = np.flatnonzero(key == number)
             values = whole[places]
             if name in TEXTS:
-                used, at = np.unique(referred[places], return_inverse=True)
-                codes = [texts[self._stats.get(ref, "")] for ref in used.tolist()]
-                values = np.array(codes, dtype=np.int64)[at.reshape(-1)]
+                values = looked_up(referred[places], self._texts)
                 for i in np.flatnonzero(np.isin(places, list(given))).tolist() if given else ():
                     values[i] = given[int(places[i])]
             result[name] = event[places], values
@@ -217,18 +205,13 @@ def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
     try:
         return message_class(message).FromString(data)
     except DecodeError:
-        raise DamagedError(place, is_cut=False) from None
+        raise wire.DamagedError(place, is_cut=False) from None
 
 
 def _device(ordinal: int, about: Mapping[str, object]) -> Device:
     """A GPU, as the statistics of its plane describe it."""
-    vendor, major, minor = (
-        about.get(key) for key in ("device_vendor", "compute_cap_major", "compute_cap_minor")
-    )
-    units, memory = (
-        value if isinstance(value := about.get(key), int) and 0 < value < 1 << 62 else 0
-        for key in ("core_count", "memory_size")
-    )
+    vendor, major, minor, *sizes = map(about.get, _ABOUT)
+    units, memory = (n if isinstance(n, int) and 0 < n < 1 << 62 else 0 for n in sizes)
     name = f"{vendor} GPU, compute capability {major}.{minor or 0}" if vendor and major else ""
     return Device(ordinal, name, units, _WARP.get(str(vendor), _USUAL_WARP), memory)
 
@@ -241,8 +224,7 @@ def _text(content: bytes) -> str:
 # called like planes, with statistics as arguments. There is no HLO, and JAX leaves out what is
 # beyond a million. Format: `trace_events_to_json` (tsl/profiler/convert) of openxla/xla.
 
-_NS_PER_US: Final = 1e3
-_MOST_US: Final = 2**53
+_NS_PER_US, _MOST_US = 1e3, 2**53
 _WHOLE: Final = re.compile("[0-9]{1,18}")
 
 
@@ -264,9 +246,14 @@ class _Columns:
         recording = self.recording
         timed = [event for event in events if event.get("ph") == "X"]
         for event in events:
-            phase = event.get("ph")
-            if phase == "M" or not (phase or event.get("name")):  # the last event is empty
-                self._take_label(event)
+            phase, word = event.get("ph"), event.get("name")
+            if phase == "M" or not (phase or word):  # the last event is empty
+                recording.builder.metadata_events += 1
+                name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
+                if word == "process_name":
+                    recording.planes[process] = name
+                elif word == "thread_name":
+                    recording.lines[process, label_of(event.get("tid"))] = name
             elif phase != "X":
                 recording.builder.dropped["not complete (ph is not X)"] += 1
         names = [text_of(event.get("name")) or NO_NAME for event in timed]
@@ -279,25 +266,17 @@ class _Columns:
         }
         recording.add(columns, self._stats([_args(event) for event in timed]))
 
-    def _take_label(self, event: dict[str, Any]) -> None:
-        self.recording.builder.metadata_events += 1
-        name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
-        if event.get("name") == "process_name":
-            self.recording.planes[process] = name
-        elif event.get("name") == "thread_name":
-            self.recording.lines[process, label_of(event.get("tid"))] = name
-
-    def _stats(self, args: list[dict[str, Any]]) -> dict[str, tuple[Int64Array, Int64Array]]:
+    def _stats(self, args: list[dict[str, Any]]) -> Stats:
         texts = self.recording.texts
         found = {}
         for stat in (*NUMBERS, *TEXTS):
-            values = [(row, each[stat]) for row, each in enumerate(args) if stat in each]
-            values = [(row, value) for row, value in values if isinstance(value, str | int | float)]
+            told = enumerate(each.get(stat) for each in args)
+            values = [(row, value) for row, value in told if isinstance(value, str | int | float)]
             if stat in NUMBERS:  # which JAX writes as texts
-                told = [(row, int(v)) for row, v in values if _WHOLE.fullmatch(str(v))]
+                pairs = [(row, int(v)) for row, v in values if _WHOLE.fullmatch(str(v))]
             else:
-                told = [(row, texts[text_of(value)]) for row, value in values]
-            rows, codes = np.array(told, dtype=np.int64).reshape(-1, 2).T
+                pairs = [(row, texts[text_of(value)]) for row, value in values]
+            rows, codes = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
             found[stat] = rows, codes
         return found
 
@@ -310,10 +289,9 @@ def read_json(source: ByteSource) -> Trace:
         columns.add(events)
     if not stream.found_events:
         raise TraceFormatError(source.path, "has no traceEvents", "record it again")
-    notes = salvage_notes(source, stream.damage, stream.place, columns.recording.present)
     return columns.recording.finish(
-        lambda *_: None,
-        lambda: notes,
+        Programs(),
+        salvage_notes(source, stream.damage, stream.place, columns.recording.present),
         path=source.path,
         format_name=JSON_FORMAT,
         bytes_read=source.bytes_read,

@@ -9,7 +9,7 @@ plane is drawn from its GPU events, by modules, operations, scopes or steps.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
@@ -17,26 +17,13 @@ from typing import Any, Final
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.builder import (
-    Interner,
-    Labels,
-    TraceBuilder,
-    distinct_rows,
-    looked_up,
-)
+from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, distinct_rows, looked_up
 from tracelens_ext.readers.kineto.schema import WORDS
-from tracelens_ext.readers.xplane.hlo import Arguments
-from tracelens_ext.trace import (
-    NONE,
-    ArgColumn,
-    BoolArray,
-    Conventions,
-    EventKind,
-    Int64Array,
-    Trace,
-)
+from tracelens_ext.readers.xplane.hlo import Arguments, Programs
+from tracelens_ext.trace import NONE, ArgColumn, BoolArray, EventKind, Int64Array, Trace
 
 Lane = tuple[int | str, int | str]
+Columns = Mapping[str, Int64Array]
 Stats = Mapping[str, tuple[Int64Array, Int64Array]]
 
 #: Statistics that are read: whole numbers, then texts.
@@ -77,7 +64,7 @@ class Recording:
         """Events so far, those left out too."""
         return self._count + self.builder.present
 
-    def add(self, columns: Mapping[str, Int64Array], stats: Stats) -> None:
+    def add(self, columns: Columns, stats: Stats) -> None:
         """Add events: `ts`, `dur` in ns, codes `name`, `lane`; and their statistics."""
         for column, pieces in self._pieces.items():
             pieces.append(columns[column])
@@ -85,21 +72,11 @@ class Recording:
             self._stats.setdefault(stat, []).append((rows + self._count, values))
         self._count += len(columns["ts"])
 
-    def finish(
-        self,
-        arguments_of: Callable[[int, str, str], Arguments | None],
-        notes: Callable[[], list[str]],
-        programs: Sequence[bytes] = (),
-        **about: Any,  # noqa: ANN401  # of `TraceBuilder.finish`
-    ) -> Trace:
-        """The trace.
-
-        `arguments_of` tells what the HLO says of an operation, by the program's id (or `NONE`),
-        the module's and the operation's name; it may add to `programs`. `notes` are asked last.
-        """
+    def finish(self, programs: Programs, notes: list[str], **about: Any) -> Trace:  # noqa: ANN401
+        """The trace; `programs` tell the arguments of operations, `about` is of the builder."""
         self._join()
         builder = self.builder
-        made, known, found = self._operations(arguments_of)
+        made, known, found = self._operations(programs)
         columns = {
             "thread" if name == "lane" else name: np.concatenate((column, made[name]))
             for name, column in {**self.columns, "kind": self.kind}.items()
@@ -115,14 +92,11 @@ class Recording:
         instructions = np.array([each.instruction for each in found], dtype=np.int64)
         builder.add(columns, self._numbers() | {_INSTRUCTION: (known, instructions)}, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
-        trace = builder.finish(labels=labels, notes=tuple(notes()), **about)
-        args = dict(trace.args)
+        trace = builder.finish(labels=labels, notes=(*notes, *programs.notes()), **about)
+        args, about_jax = dict(trace.args), replace(trace.conventions, framework="JAX")
+        own = args.pop(_INSTRUCTION)
         return replace(
-            trace,
-            args=args,
-            instructions=args.pop(_INSTRUCTION),
-            programs=tuple(programs),
-            conventions=Conventions(framework="JAX"),
+            trace, args=args, instructions=own, programs=tuple(programs.used), conventions=about_jax
         )
 
     def _join(self) -> None:
@@ -130,9 +104,8 @@ class Recording:
         self.columns = {n: np.concatenate([empty, *some]) for n, some in self._pieces.items()}
         self.stats: dict[str, ArgColumn] = {}
         for name in (*NUMBERS, *TEXTS):
-            rows, values = map(
-                np.concatenate, zip(*self._stats.get(name, [(empty, empty)]), strict=True)
-            )
+            pieces = self._stats.get(name, [(empty, empty)])
+            rows, values = map(np.concatenate, zip(*pieces, strict=True))
             distinct, first = np.unique(rows, return_index=True)  # of one that is there twice
             self.stats[name] = ArgColumn(distinct.astype(np.int32), values[first])
         lanes, lane = self.builder.threads, self.columns["lane"]
@@ -147,9 +120,8 @@ class Recording:
         steps, names = self.stats["step_num"], list(self.builder.names)
         rows = steps.rows[self.kind[steps.rows] == EventKind.USER_ANNOTATION]
         told = zip(self.columns["name"][rows].tolist(), steps.at(rows).tolist(), strict=True)
-        self.columns["name"][rows] = [
-            self.builder.names[f"{names[code]}#{number}"] for code, number in told
-        ]
+        codes = self.builder.names
+        self.columns["name"][rows] = [codes[f"{names[code]}#{number}"] for code, number in told]
 
     def _kinds(self, on_host: BoolArray) -> Int64Array:
         name, names = self.columns["name"], self.builder.names
@@ -167,12 +139,9 @@ class Recording:
         calls = linked[on_host[linked]]
         result[calls] = np.where(driver[name[calls]], EventKind.DRIVER, EventKind.RUNTIME)
         gpu = linked[on_gpu[linked]]
-        is_copy, is_memset = (
-            self.stats[stat].at(gpu) != NONE for stat in ("memcpy_details", "memset_details")
-        )
-        result[gpu] = np.where(
-            is_copy, EventKind.MEMCPY, np.where(is_memset, EventKind.MEMSET, EventKind.KERNEL)
-        )
+        result[gpu] = EventKind.KERNEL
+        result[gpu[self.stats["memset_details"].at(gpu) != NONE]] = EventKind.MEMSET
+        result[gpu[self.stats["memcpy_details"].at(gpu) != NONE]] = EventKind.MEMCPY
         return result
 
     def _correlation(self) -> Int64Array:
@@ -212,11 +181,10 @@ class Recording:
         sized = sizes != NONE
         lanes = self.builder.threads
         streams = [_stream(self.lines.get(lane, ""), lane[1]) for lane in lanes] or [NONE]
-        stream = np.array(streams, dtype=np.int64)[self.columns["lane"][self.gpu]]
         return {
             "correlation": (linked, self.correlation[linked]),
             "device": (self.gpu, self.device[self.gpu]),
-            "stream": (self.gpu, stream),
+            "stream": (self.gpu, np.array(streams, dtype=np.int64)[self.columns["lane"][self.gpu]]),
             "bytes": (copies[sized], sizes[sized]),
         }
 
@@ -225,9 +193,7 @@ class Recording:
     # made around the launches of each call of an instruction, in an annotation with its scope
     # (`jit(f)/jit(main)/conv_general_dilated`).
 
-    def _operations(
-        self, arguments_of: Callable[[int, str, str], Arguments | None]
-    ) -> tuple[dict[str, Int64Array], Int64Array, list[Arguments]]:
+    def _operations(self, programs: Programs) -> tuple[Columns, Int64Array, list[Arguments]]:
         """The columns of events that are made of operations.
 
         Also the rows of those with arguments, recorded ones too, ascending; and their arguments.
@@ -239,13 +205,11 @@ class Recording:
         # Scopes come first: of equal intervals the first is the parent.
         both = np.concatenate((scoped, np.arange(len(event))))
         is_scope = np.arange(len(both)) < len(scoped)
+        named, names = np.concatenate((scope[scoped], hlo_op)), self.builder.names
         columns = {
             "ts": start[both],
             "dur": (end - start)[both],
-            "name": looked_up(
-                np.concatenate((scope[scoped], hlo_op)),
-                lambda used: [self.builder.names[texts[code]] for code in used.tolist()],
-            ),
+            "name": looked_up(named, lambda used: [names[texts[code]] for code in used.tolist()]),
             "lane": self.columns["lane"][launch[both]],
             "kind": np.where(is_scope, EventKind.USER_ANNOTATION, EventKind.CPU_OP),
         }
@@ -254,9 +218,7 @@ class Recording:
         rows = np.concatenate((on_host, np.flatnonzero(~is_scope) + len(self.kind)))
         keys = (self.stats[stat].at(asked) for stat in ("program_id", "hlo_module", "hlo_op"))
         distinct, number = distinct_rows(*keys)
-        found = [
-            arguments_of(program, texts[module], texts[op]) for program, module, op in distinct
-        ]
+        found = [programs.arguments(of, texts[module], texts[op]) for of, module, op in distinct]
         is_known = np.array([each is not None for each in found], dtype=bool)[number]
         told = [each for at in number.tolist() if (each := found[at]) is not None]
         return columns, rows[is_known], told
@@ -280,8 +242,7 @@ class Recording:
         order = np.lexsort((start[gpu], start[launch], lane[launch]))
         gpu, launch = gpu[order], launch[order]
         key = (stats[stat].at(gpu) for stat in ("program_id", "hlo_module", "hlo_op"))
-        call = distinct_rows(*key, self.device[gpu], lane[launch])[1]
-        first = np.diff(call, prepend=NONE) != 0
+        first = np.diff(distinct_rows(*key, self.device[gpu], lane[launch])[1], prepend=NONE) != 0
         name = self.columns["name"][gpu]
         again = name == name[np.maximum.accumulate(np.where(first, np.arange(len(gpu)), 0))]
         again &= np.diff(launch, prepend=NONE) != 0
