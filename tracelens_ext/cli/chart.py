@@ -54,7 +54,6 @@ def chart(
     *,
     rules: shared.RuleOptions,
     reading: ReadingOptions,
-    screen: shared.Screen,
 ) -> None:
     """Draw where the elapsed time of runs went: a stacked bar each, by category of GPU work.
 
@@ -114,7 +113,7 @@ def chart(
         return
     notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
     lines = [f"{numbers}: {note}" for note, numbers in notes]
-    show(trace_report("Chart", "", {}, lines), _blocks(runs), all_notes=screen.notes)
+    show(trace_report("Chart", "", {}, lines), _blocks(runs))
     tell_written(written)
 
 

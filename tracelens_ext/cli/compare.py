@@ -93,7 +93,6 @@ def compare(
     *,
     asked: Comparing,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel.
 
@@ -121,7 +120,7 @@ def compare(
         from tracelens_ext.cli.memory import show_snapshots
 
         as_json, snapshots = form is Format.json, [*map(Path, traces)]
-        show_snapshots(snapshots, asked.top, analysis.reading, screen, json=as_json)
+        show_snapshots(snapshots, asked.top, analysis.reading, json=as_json)
         return
     paths, history = asked.paths(traces), asked.baseline is not None
     check_outputs(places, paths, force=force)
@@ -137,7 +136,7 @@ def compare(
     if printed:
         print_report(report, printed)
     elif not asked.quiet:
-        show(report, comparison_blocks(comparison, report, asked.top), all_notes=screen.notes)
+        show(report, comparison_blocks(comparison, report, asked.top))
     if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
     quiet = asked.quiet or printed is not None

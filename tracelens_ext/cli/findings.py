@@ -62,7 +62,6 @@ def findings(
     intervals: bool = False,
     *,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show what would save the most time, how much, why, where, and what to do about it.
 
@@ -98,7 +97,7 @@ def findings(
                 report = trace_report("Findings", path, {}, of_trace.notes)
                 blocks = partial(finding_blocks, path, of_trace, whole)
                 again = [[""]] if len(found) > 1 else []
-                show(report, [*again, blocks], all_notes=screen.notes)
+                show(report, [*again, blocks])
     if json:
         documents = [
             {"trace": str(path), **of_trace.as_dict(intervals=intervals)}
@@ -300,7 +299,6 @@ def roofline(
     json: bool = False,
     *,
     reading: ReadingOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost.
 
@@ -353,7 +351,7 @@ def roofline(
             yield [f"{more:,} more not shown (--top)"]
 
     report = trace_report("Roofline", trace, tables, notes, facts=facts)
-    show(report, blocks(), json=json, all_notes=screen.notes)
+    show(report, blocks(), json=json)
 
 
 def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:

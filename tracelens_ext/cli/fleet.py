@@ -52,7 +52,6 @@ def fleet(
     *,
     rules: shared.RuleOptions,
     reading: ReadingOptions,
-    screen: shared.Screen,
 ) -> None:
     """Analyse the traces of all ranks; which ranks are slow, and whom collectives wait for.
 
@@ -95,7 +94,7 @@ def fleet(
             progress=progress,
         )
     if json or not quiet:
-        show(_report(result), _blocks(result, top), json=json, all_notes=screen.notes)
+        show(_report(result), _blocks(result, top), json=json)
     show_problems(result.problems)
     if result.failed:
         total = result.done + result.kept + result.failed

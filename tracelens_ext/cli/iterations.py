@@ -43,7 +43,6 @@ def iterations(
     top: int = 50,
     *,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out.
 
@@ -69,7 +68,7 @@ def iterations(
         blocks.append(Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS))
     blocks.append(lambda console: [_odd_lines(table, console)])
     report = trace_report("Iterations", trace, tables, table.notes)
-    show(report, blocks, json=json, all_notes=screen.notes)
+    show(report, blocks, json=json)
 
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
@@ -155,7 +154,6 @@ def phases(
     json: bool = False,
     *,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers.
 
@@ -189,7 +187,7 @@ def phases(
     show_problems(analyzer.problems)
     report = trace_report("Phases", trace, tables, notes)
     blocks = [*first_lines(analyzer.work, trace), *_parts(tables, top)]
-    show(report, blocks, json=json, all_notes=screen.notes)
+    show(report, blocks, json=json)
 
 
 def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:

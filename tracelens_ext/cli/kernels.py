@@ -52,7 +52,6 @@ def kernels(
     selecting: shared.SelectionOptions,
     options: GapOptions,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too.
 
@@ -115,7 +114,7 @@ def kernels(
             notes = list(dict.fromkeys([*notes, *report.notes])) if json else []
         facts = [("Selected", selected)] if selected else []
         document = trace_report("GPU kernels", trace, tables, notes, facts=facts, members=members)
-        show(document, blocks(), json=json, all_notes=screen.notes)
+        show(document, blocks(), json=json)
     if not json:
         tell_written([output, gap_output])
 

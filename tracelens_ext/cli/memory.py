@@ -35,7 +35,6 @@ def memory(
     json: bool = False,
     *,
     reading: ReadingOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show what was alive when the most memory was allocated, and who allocated it.
 
@@ -48,7 +47,7 @@ def memory(
     from tracelens_ext.memory.usage import memory_notes
 
     if is_snapshot(trace):
-        show_snapshots([trace], top, reading, screen, device=device, json=json)
+        show_snapshots([trace], top, reading, device=device, json=json)
         return
     analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False, reading=reading))
     if not has_memory_events(analyzer.trace):
@@ -65,14 +64,13 @@ def memory(
     tables = _of_device(tables, device, "no memory event is of device", "trace")
     report = trace_report("Memory", trace, tables, memory_notes(analyzer.memory(annotation)))
     blocks = [*first_lines(analyzer.work, trace), *_devices(tables, by, top)]
-    show(report, blocks, json=json, all_notes=screen.notes)
+    show(report, blocks, json=json)
 
 
 def show_snapshots(
     paths: list[Path],
     top: int,
     reading: ReadingOptions,
-    screen: shared.Screen,
     *,
     device: int | None = None,
     json: bool,
@@ -92,7 +90,7 @@ def show_snapshots(
     lines = [f"{name}: {path}" for name, path in facts]
     keep = [f"peak_allocated_bytes{end}" for end in ("", " A", " B", " B - A")]
     parts = [Part(name, table, rows=top, keep=keep) for name, table in tables.items()]
-    show(Report("Memory", tables, facts, notes), [lines, *parts], json=json, all_notes=screen.notes)
+    show(Report("Memory", tables, facts, notes), [lines, *parts], json=json)
 
 
 def _of_device(

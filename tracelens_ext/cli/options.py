@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from tracelens_ext.cli.screen import screen_width
+from tracelens_ext.cli.screen import every_note, screen_width
 from tracelens_ext.errors import UsageError
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
@@ -71,14 +71,6 @@ READING = frozenset(
     | {"verify_cache", "notes"}
 )
 _Made = TypeVar("_Made")
-_SECTIONS = ("Operands:", "Options:")
-
-
-@dataclass(frozen=True)
-class Screen:
-    """How much is shown on the terminal."""
-
-    notes: bool = False  #: every note
 
 
 @dataclass(frozen=True)
@@ -168,21 +160,23 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     docstring, its own or `_SHARED` describes, and those of `ReportOptions`. What is `Annotated` is
     left to typer.
     """
-    parameters = _options_of(command)
+    parameters, keyword = _options_of(command), inspect.Parameter.KEYWORD_ONLY
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
     if "salvage" in names and "notes" not in names:
-        parameters += _options_of(Screen)  # not taken by the command
+        option = _option("notes", False, *_described(_SHARED)[1]["notes"])
+        kind = Annotated[bool, option]
+        parameters.append(inspect.Parameter("notes", keyword, default=False, annotation=kind))
 
     @functools.wraps(command)
     def with_dataclasses(**given: Any) -> None:  # noqa: ANN401  # whatever the command takes
         if given.get("device_peaks") is not None:
             read_peaks(given["device_peaks"])  # before a trace is read that takes long
+        every_note.set(given.get("notes", False))
         _called(command, given)
 
     with_dataclasses.__doc__ = _described(command.__doc__ or "")[0]
-    keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [each.replace(kind=keyword) for each in parameters]
     with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -197,7 +191,7 @@ def _parameters(taker: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Parameter]:
     """The options of a command, or those that stand for a dataclass; `outer` docstrings win."""
-    described = _of_report()
+    described = dict(_of_report())
     if taker is not ReportOptions:
         own = [each.__doc__ or "" for each in reversed(getattr(taker, "__mro__", (taker,)))]
         for text in (_SHARED, *own, *outer):
@@ -229,24 +223,19 @@ def _called(taker: Callable[..., _Made], given: dict[str, Any]) -> _Made:
 
 #: Section, words between name and colon, and help of each parameter that is described.
 _Described = dict[str, tuple[str, list[str], str]]
+_SECTION = re.compile(r"^(Operands:|Options:)$", re.MULTILINE)
+_PARAMETER = re.compile(r"^ {4}(\w+)(.*?): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def _described(doc: str) -> tuple[str, _Described]:
     """A docstring without its sections about parameters, and what these say."""
-    told, found, section, name = [], _Described(), "", ""
-    for line in inspect.cleandoc(doc).splitlines():
-        if line in _SECTIONS:
-            section = line
-        elif not section:
-            told.append(line)
-        elif line.startswith(" " * 8) and name in found:
-            kind, words, text = found[name]
-            found[name] = kind, words, f"{text} {line.strip()}"
-        elif line.strip():
-            head, _, text = line.partition(": ")
-            name, *words = head.split()
-            found[name] = section, words, text
-    return "\n".join(told).strip(), found
+    told, *parts = _SECTION.split(inspect.cleandoc(doc))
+    found = {
+        name: (section, words.split(), re.sub(r"\n *", " ", text))
+        for section, part in zip(parts[::2], parts[1::2], strict=True)
+        for name, words, text in _PARAMETER.findall(part)
+    }
+    return told.strip(), found
 
 
 def _option(name: str, default: object, section: str, words: list[str], text: str) -> Any:  # noqa: ANN401  # typer's, which has no public type
@@ -268,17 +257,17 @@ def _option(name: str, default: object, section: str, words: list[str], text: st
     return typer.Option(*flags, **more, min=least, max=most)
 
 
+@functools.cache
 def _of_report() -> _Described:
-    """The fields of `ReportOptions`, as a docstring would describe them."""
-    found = _Described()
+    """What the fields of `ReportOptions` say of themselves."""
+    lines = ["", "Options:"]
     for field in fields(ReportOptions):
         said, long = field.metadata, field.name.replace("_", "-")
-        words = [f"{said.get('least', '')}..{said.get('most', '')}"]
-        words += [said["metavar"]] if "metavar" in said else []
-        words += [f"--{long}/--no-{long}"] if field.type == "bool | None" else []
+        words = [field.name, f"{said.get('least', '')}..{said.get('most', '')}"]
+        words += [said.get("metavar", ""), f"--{long}/--no-{long}" * (field.type == "bool | None")]
         shown = f" [default: {said['shown_default']}]" if "shown_default" in said else ""
-        found[field.name] = "Options:", words, said["meaning"] + shown
-    return found
+        lines.append(f"    {' '.join(words)}: {said['meaning']}{shown}")
+    return _described("\n".join(lines))[1]
 
 
 def size_of(text: str) -> int:

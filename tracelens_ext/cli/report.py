@@ -67,7 +67,6 @@ class Run:
     report_options: ReportOptions
     top: int = 10
     quiet: bool = False
-    screen: shared.Screen
 
     def __post_init__(self) -> None:
         if self.compare and not self.analysis.kernel_categories:
@@ -99,7 +98,7 @@ class Run:
         show_problems(of_plugins)
         if not self.quiet:
             noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
-            show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
+            show(noted, _blocks(result, self.top))
             tell_written(written)
         return 0
 
@@ -190,7 +189,7 @@ class Run:
             return 1
         if not self.quiet:
             blocks = comparison_blocks(comparison, report, self.top)
-            show(report, [[""], *blocks], all_notes=self.screen.notes)
+            show(report, [[""], *blocks])
             tell_written(written)
         return 0
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,10 +67,12 @@ class Part:
 Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
 
 
-def show(
-    report: Report, blocks: Iterable[Block], *, json: bool = False, all_notes: bool = False
-) -> None:
-    """Print a report: its blocks, then its notes (all of them, or five lines); or it as JSON."""
+#: Whether every note is printed, not five lines of them.
+every_note = ContextVar("every_note", default=False)
+
+
+def show(report: Report, blocks: Iterable[Block], *, json: bool = False) -> None:
+    """Print a report: its blocks, then its notes; or it as JSON."""
     if json:
         print_report(report)
         return
@@ -77,7 +80,7 @@ def show(
     show_blocks(blocks, screen)
     if report.notes:
         screen.print()
-        show_notes(report.notes, screen, whole=all_notes)
+        show_notes(report.notes, screen, whole=every_note.get())
 
 
 def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
