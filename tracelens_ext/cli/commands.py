@@ -97,7 +97,7 @@ demo job.json.gz --ranks 4
 """
 _FILES = {
     "explain": "rules",
-    **dict.fromkeys(("counters", "phases"), "iterations"),
+    **dict.fromkeys(("counters", "memory", "phases"), "iterations"),
     **dict.fromkeys(("roofline", "what-if"), "findings"),
     **dict.fromkeys(("mcp", "sql"), "export"),
     **dict.fromkeys(("cache", "demo", "formats", "plugins"), "installed"),

@@ -117,7 +117,7 @@ def compare(
     places = wanted.for_comparison(Path(), several=False)
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
-        from tracelens_ext.cli.memory import show_snapshots
+        from tracelens_ext.cli.iterations import show_snapshots
 
         as_json, snapshots = form is Format.json, [*map(Path, traces)]
         show_snapshots(snapshots, asked.top, analysis.reading, json=as_json)
