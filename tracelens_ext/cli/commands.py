@@ -96,11 +96,11 @@ demo demo.json.gz --vendor amd
 demo job.json.gz --ranks 4
 """
 _FILES = {
-    "explain": "rules",
+    "tree": "kernels",
     **dict.fromkeys(("counters", "memory", "phases"), "iterations"),
-    **dict.fromkeys(("roofline", "what-if"), "findings"),
+    **dict.fromkeys(("roofline", "what_if"), "findings"),
     **dict.fromkeys(("mcp", "sql"), "export"),
-    **dict.fromkeys(("cache", "demo", "formats", "plugins"), "installed"),
+    **dict.fromkeys(("cache", "demo", "explain", "formats", "plugins", "rules"), "installed"),
 }
 
 
@@ -110,7 +110,7 @@ def tracelens_commands() -> list[Command]:
     result = []
     for name, summary, group in _COMMANDS:
         function = name.replace("-", "_")
-        function = f"tracelens_ext.cli.{_FILES.get(name, function)}:{function}"
+        function = f"tracelens_ext.cli.{_FILES.get(function, function)}:{function}"
         examples = tuple(line for line in _EXAMPLES.splitlines() if line.partition(" ")[0] == name)
         result.append(Command(name, summary, function, group, examples))
     return result

@@ -18,17 +18,19 @@ import typer
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, find_traces, show_problems, without_repetitions
-from tracelens_ext.cli.outputs import check_texts, tell_written, write_text
 from tracelens_ext.cli.screen import (
     Block,
     Part,
     bold,
+    check_texts,
     fact_text,
     first_lines,
     folded,
     show,
     tell,
+    tell_written,
     trace_report,
+    write_text,
 )
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd

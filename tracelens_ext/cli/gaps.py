@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze
-from tracelens_ext.cli.outputs import STANDARD_OUTPUT, check_texts, tell_written, write_text
-from tracelens_ext.cli.screen import NARROW, Block, Part, first_lines, show, trace_report
+from tracelens_ext.cli.screen import (
+    NARROW,
+    STANDARD_OUTPUT,
+    Block,
+    Part,
+    check_texts,
+    first_lines,
+    show,
+    tell_written,
+    trace_report,
+    write_text,
+)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd

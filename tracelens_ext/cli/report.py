@@ -18,8 +18,19 @@ from tracelens_ext.cli.load import (
     show_problems,
     without_repetitions,
 )
-from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
-from tracelens_ext.cli.screen import Block, Part, console, fact_text, show, show_blocks, tell
+from tracelens_ext.cli.screen import (
+    Block,
+    Part,
+    Wanted,
+    check_outputs,
+    console,
+    fact_text,
+    show,
+    show_blocks,
+    tell,
+    tell_written,
+    write_outputs,
+)
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Places, Report

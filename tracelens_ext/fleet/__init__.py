@@ -34,7 +34,7 @@ def tracelens_commands() -> list[Command]:
         Command(
             "fleet",
             "Analyse the traces of all ranks: which are slow, and why.",
-            "tracelens_ext.cli.fleet:fleet",
+            "tracelens_ext.cli.compare:fleet",
             "Compare",
             examples=(
                 "fleet 'run/*.json.gz' -o results",
@@ -45,7 +45,7 @@ def tracelens_commands() -> list[Command]:
         Command(
             "ranks",
             "Show slow ranks and links, and each collective call.",
-            "tracelens_ext.cli.fleet:ranks",
+            "tracelens_ext.cli.compare:ranks",
             "Compare",
             examples=("ranks results", "ranks results --top 50", "ranks results --json"),
         ),
