@@ -15,26 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.load import (
-    analyze,
-    chosen_cache,
-    find_traces,
-    progress_bars,
-    show_problems,
-)
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    Wanted,
-    check_outputs,
-    print_line,
-    print_report,
-    show,
-    tell,
-    tell_written,
-    write_outputs,
-)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
@@ -100,7 +82,7 @@ class Comparing:
         """What is compared, the baseline first."""
         from tracelens_ext.compare.finished import history_in
 
-        paths, problems = find_traces(traces, or_reports=True)
+        paths, problems = load.find_traces(traces, or_reports=True)
         if problems:
             raise problems[0]
         if self.baseline is not None:
@@ -137,7 +119,9 @@ def compare(
     budgets = [parse_budget(text) for text in asked.fail_if or ()]
     form, force = asked.output_format, asked.force
     printed = form if asked.output is None and form in (Format.json, Format.markdown) else None
-    wanted = Wanted(asked.output, None if printed else form, html=asked.html, no_workbook=True)
+    wanted = screen.Wanted(
+        asked.output, None if printed else form, html=asked.html, no_workbook=True
+    )
     places = wanted.for_comparison(Path(), several=False)
     wanted.check_extras()
     if all(map(is_snapshot, traces)):
@@ -147,7 +131,7 @@ def compare(
         show_snapshots(snapshots, asked.top, analysis.reading, json=as_json)
         return
     paths, history = asked.paths(traces), asked.baseline is not None
-    check_outputs(places, paths, force=force)
+    screen.check_outputs(places, paths, force=force)
     measured = _measure_all(paths, analysis, asked.micro_idle_thresh_us, asked.device_peaks)
     comparison = compare_measurements(measured, total=asked.total, history=history)
     if history:
@@ -156,15 +140,15 @@ def compare(
         report = comparison_report(comparison, normalize=asked.normalize is not None)
     findings = [each.item.id for each in offered_detectors()] if budgets else []
     verdicts = check_budgets(budgets, comparison, findings)
-    written = write_outputs(report, places, paths, force=force)
+    written = screen.write_outputs(report, places, paths, force=force)
     if printed:
-        print_report(report, printed)
+        screen.print_report(report, printed)
     elif not asked.quiet:
-        show(report, comparison_blocks(comparison, report, asked.top))
+        screen.show(report, comparison_blocks(comparison, report, asked.top))
     if any(each.unit != "mad" for each in budgets):
         _warn_of_amounts(comparison)
     quiet = asked.quiet or printed is not None
-    tell_written([] if quiet else written)
+    screen.tell_written([] if quiet else written)
     if _tell(verdicts, quiet=quiet):
         raise typer.Exit(CROSSED)
 
@@ -173,9 +157,9 @@ def _tell(verdicts: Sequence[Outcome], *, quiet: bool) -> bool:
     """Say which budgets hold; crossed ones always, on standard error. Whether any is crossed."""
     for verdict in verdicts:
         if verdict.crossed:
-            tell(f"budget crossed: {verdict}")
+            screen.tell(f"budget crossed: {verdict}")
         elif not quiet:
-            print_line(f"Budget holds: {verdict}")
+            screen.print_line(f"Budget holds: {verdict}")
     return any(verdict.crossed for verdict in verdicts)
 
 
@@ -200,9 +184,9 @@ def _measure_all(
     def measured(path: Path) -> Measurement:
         if path in of_reports:
             return of_reports[path]
-        analyzer = analyze(path, options)
+        analyzer = load.analyze(path, options)
         found = measured_for_comparison(analyzer, micro_idle_thresh_us, device_peaks)
-        show_problems(analyzer.problems, shown)
+        load.show_problems(analyzer.problems, shown)
         return with_reference(found, analyzer) if of_reports else found
 
     return list(map(measured, paths))
@@ -216,10 +200,10 @@ def _warn_of_amounts(comparison: Comparison) -> None:
     for letter, verdict in zip(comparison.letters[1:], verdicts, strict=False):
         if verdict.work_ratio is not None and abs(verdict.work_ratio - 1) > _SAME_AMOUNT:
             told = work_text(letter, verdict.work_ratio, comparison.letters[0])
-            tell(f"{told}: budgets on time compare different amounts")
+            screen.tell(f"{told}: budgets on time compare different amounts")
 
 
-def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:
+def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[screen.Block]:
     """The verdict, what was compared, and the tables."""
     from tracelens_ext.compare.verdict import time_basis
 
@@ -233,7 +217,7 @@ def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Itera
         if (frame := report.sheets.get(name)) is not None and len(frame):
             shown = _of_comparison(frame.head(top) if name in _LONG else frame)
             title = title.format(basis=time_basis(comparison))
-            yield Part(title, shown, keep=("difference_ms",))
+            yield screen.Part(title, shown, keep=("difference_ms",))
 
 
 def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
@@ -321,24 +305,24 @@ def fleet(
             **rules.arguments(),
             include_unlinked_kernels=unlinked_kernels,
             ranks_per_node=ranks_per_node,
-            cache=chosen_cache(reading) is not None,
+            cache=load.chosen_cache(reading) is not None,
             reading=reading,
             force=force,
             progress=progress,
         )
     if json or not quiet:
-        show(_report(result), _fleet_blocks(result, top), json=json)
-    show_problems(result.problems)
+        screen.show(_report(result), _fleet_blocks(result, top), json=json)
+    load.show_problems(result.problems)
     if result.failed:
         total = result.done + result.kept + result.failed
         listed = (
             f"{result.failed} of {total} traces failed, listed in {result.out}/failures.parquet"
         )
         first = "; the first" * (result.failed > 1)
-        tell(f"{listed}{first}: {result.failures['message'].iloc[0]}")
+        screen.tell(f"{listed}{first}: {result.failures['message'].iloc[0]}")
     if strict and result.missing:
         lacking = "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
-        tell(f"{lacking} no trace")
+        screen.tell(f"{lacking} no trace")
     if result.failed or (strict and result.missing):
         raise typer.Exit(FAILED)
 
@@ -351,7 +335,7 @@ def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
         return
     from rich.progress import MofNCompleteColumn
 
-    bar = progress_bars(MofNCompleteColumn())
+    bar = load.progress_bars(MofNCompleteColumn())
     task = bar.add_task("Analysing traces", total=None)
 
     def advance(done: int, failed: int, total: int) -> None:
@@ -379,7 +363,7 @@ def _report(result: FleetResult) -> Report:
     return Report("GPU performance of a fleet", sheets, facts, notes)
 
 
-def _fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
+def _fleet_blocks(result: FleetResult, top: int) -> Iterator[screen.Block]:
     """What was done, the verdicts, the spread over ranks, the slowest ranks."""
     tables = result.tables
     yield _headline(result)
@@ -391,13 +375,15 @@ def _fleet_blocks(result: FleetResult, top: int) -> Iterator[Block]:
     timeline = tables["timeline_spread"].set_index("type")
     timeline = (timeline.reindex(list(_TIMES)) if len(timeline) else timeline).reset_index()
     findings, categories = tables["finding_spread"], tables["category_spread"].head(_CATEGORIES)
-    yield Part("What would save time, over the ranks that have it", findings, _FINDINGS)
-    yield Part("GPU timeline over the ranks", timeline, ("type", *_SHOWN))
-    yield Part("GPU time by category over the ranks", categories, ("kernel_category", *_SHOWN))
+    yield screen.Part("What would save time, over the ranks that have it", findings, _FINDINGS)
+    yield screen.Part("GPU timeline over the ranks", timeline, ("type", *_SHOWN))
+    yield screen.Part(
+        "GPU time by category over the ranks", categories, ("kernel_category", *_SHOWN)
+    )
     yield _slowest(tables["ranks"], tables.get("wait_origins"), top)
 
 
-def _verdicts(verdicts: pd.DataFrame) -> Iterator[Block]:
+def _verdicts(verdicts: pd.DataFrame) -> Iterator[screen.Block]:
     """Whose fault it is, in sentences."""
     if not len(verdicts):
         yield "No rank and no link is slow, and no call lacks a rank."
@@ -429,7 +415,7 @@ def _of(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Part:
+def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> screen.Part:
     """The ranks that compute longer than the mean, or for which each other one waits longest."""
     computing = ranks["computation_time_ms"]
     behind = computing - computing.mean()
@@ -443,7 +429,7 @@ def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> Par
     of = f"{min(top, len(ranks))} of {_of(len(ranks), 'rank')}"
     title = f"Slowest {of}, by computation or others' waits"
     frame = ranks[shown].head(top).rename(columns={"computation over mean (%)": "over mean (%)"})
-    return Part(title, frame)
+    return screen.Part(title, frame)
 
 
 def ranks(results: str, top: int = 20, json: bool = False) -> None:
@@ -465,6 +451,6 @@ def ranks(results: str, top: int = 20, json: bool = False) -> None:
     store = ResultStore.at(results)
     tables = {name: store.get_table(name).to_pandas() for name in TABLES}
     calls = tables["collective_sync"].sort_values("wait_us", ascending=False, kind="stable")
-    part = Part(f"{len(calls):,} calls, by wait", calls, _CALLS, top)
+    part = screen.Part(f"{len(calls):,} calls, by wait", calls, _CALLS, top)
     blocks = [*_verdicts(tables["verdicts"]), part]
-    show(Report("The ranks of a job", tables, [("Results", store.url)]), blocks, json=json)
+    screen.show(Report("The ranks of a job", tables, [("Results", store.url)]), blocks, json=json)

@@ -17,21 +17,8 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze, find_traces, show_problems, without_repetitions
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    bold,
-    check_texts,
-    fact_text,
-    first_lines,
-    folded,
-    show,
-    tell,
-    tell_written,
-    trace_report,
-    write_text,
-)
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.json_text import nested_json_text
@@ -96,10 +83,10 @@ def findings(
             show_problems(of_plugins, shown)
             found.append((path, of_trace))
             if not json:
-                report = trace_report("Findings", path, {}, of_trace.notes)
+                report = screen.trace_report("Findings", path, {}, of_trace.notes)
                 blocks = partial(finding_blocks, path, of_trace, whole)
                 again = [[""]] if len(found) > 1 else []
-                show(report, [*again, blocks])
+                screen.show(report, [*again, blocks])
     if json:
         documents = [
             {"trace": str(path), **of_trace.as_dict(intervals=intervals)}
@@ -109,7 +96,7 @@ def findings(
             del documents[0]["trace"]
         typer.echo(nested_json_text(documents if several else documents[0]))
     for problem in problems:
-        tell(str(problem))
+        screen.tell(str(problem))
     if problems:
         raise typer.Exit(1)
 
@@ -127,38 +114,40 @@ def _found(
     return analyzer.findings(device_peaks), list(analyzer.problems)
 
 
-def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
+def finding_blocks(
+    trace: Path, found: Findings, whole: bool, console: Console
+) -> Iterator[screen.Block]:
     """The findings of a trace: the first that are worth it, or all."""
     from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
     from tracelens_ext.findings.told import summary_sentence
 
     width = min(console.width, _WIDEST)
-    lines = folded(f"Trace: {trace}", width, "  ")
+    lines = screen.folded(f"Trace: {trace}", width, "  ")
     first = [f"Recording: {' '.join(found.recording_lines)}", summary_sentence(found)]
     if found.program:
         first.append(f"Program: {found.program['kind']} ({found.program['because']})")
     if found.findings and found.model:
         first.append(_savings(found.model))
-    lines += [line for text in first for line in folded(text, width)]
+    lines += [line for text in first for line in screen.folded(text, width)]
     worth = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
     shown = found.findings if whole else worth[:_MOST]
     for rank, finding in enumerate(shown, 1):
         yield [*lines, ""]
-        head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
-        yield bold(f"{rank:>2}. {head.lstrip()}")
+        head = textwrap.indent("\n".join(screen.folded(finding.title, width - 4)), "    ")
+        yield screen.bold(f"{rank:>2}. {head.lstrip()}")
         lines = []
         for label, text in _parts(finding):  # labels on the left
-            told = folded(text, width - 4 - _LABEL) or [""]
+            told = screen.folded(text, width - 4 - _LABEL) or [""]
             labels = [label, *[""] * (len(told) - 1)]
             lines += [
                 f"    {a:<{_LABEL}}{line}".rstrip() for a, line in zip(labels, told, strict=True)
             ]
     if found.findings:
-        lines += ["", *folded(_SEE, width)]
+        lines += ["", *screen.folded(_SEE, width)]
     if hidden := len(found.findings) - len(shown):
         less = len(found.findings) - len(worth)
         why = f", {less} of which would save less than 1 % each" if less else ""
-        lines += ["", *folded(f"{hidden} more{why}: --all shows them.", width)]
+        lines += ["", *screen.folded(f"{hidden} more{why}: --all shows them.", width)]
     yield lines
 
 
@@ -196,7 +185,7 @@ def _cut(name: str, width: int = _NAME) -> str:
 
 def first_findings(
     table: pd.DataFrame, title: str, trace: str, console: Console
-) -> Iterator[Block]:
+) -> Iterator[screen.Block]:
     """The first findings of a report's table, two lines each, and who tells more.
 
     `title` is said above them, or instead of them.
@@ -204,11 +193,11 @@ def first_findings(
     width = min(console.width, _WIDEST)
     yield [""]
     if not len(table):
-        yield folded(f"{title}.", width)
+        yield screen.folded(f"{title}.", width)
         return
-    yield bold(title)
+    yield screen.bold(title)
     for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
-        yield folded(f"{rank}. {row['title']}", width, "   ")
+        yield screen.folded(f"{rank}. {row['title']}", width, "   ")
         second = f"   {row['confidence']} confidence"
         if row["largest_place"]:
             second += "; the largest part: "
@@ -250,7 +239,7 @@ def what_if(
 
     asked = [parse_change(text) for text in change] if change else None
     table = None if waits is None else read_waits(waits)
-    check_texts([csv], trace, force=force, json=json, every=False)
+    screen.check_texts([csv], trace, force=force, json=json, every=False)
     analyzer = analyze(trace, analysis)
     simulation = analyzer.simulation(iteration, device, table)
     if asked is None or any("finding:" in each for each in change or ()):
@@ -258,7 +247,7 @@ def what_if(
     frame = simulation.what_if(asked)
     show_problems(analyzer.problems)
     if csv is not None:
-        write_text(csv, frame.to_csv(index=False, lineterminator="\n"))
+        screen.write_text(csv, frame.to_csv(index=False, lineterminator="\n"))
     if json:
         columns = ["change", "factor", "wall_ms", "saved_ms"]
         document = {
@@ -270,9 +259,12 @@ def what_if(
         typer.echo(nested_json_text(document))
     elif str(csv) != "-":
         path = simulation.critical_path_summary()
-        parts = [Part("WHAT IF", frame.head(top)), Part("CRITICAL PATH", path.head(top))]
-        show(trace_report("What if", trace, {}), [*simulation.lines(), *parts])
-        tell_written([csv])
+        parts = [
+            screen.Part("WHAT IF", frame.head(top)),
+            screen.Part("CRITICAL PATH", path.head(top)),
+        ]
+        screen.show(screen.trace_report("What if", trace, {}), [*simulation.lines(), *parts])
+        screen.tell_written([csv])
 
 
 Sort = Literal["lost", "time", "percent", "count"]
@@ -337,23 +329,23 @@ def roofline(
     tables = {"roofline": frame, "families": families, "mfu_by_iteration": steps}
     notes = advice(analyzer.work, found)
 
-    def blocks() -> Iterator[Block]:
-        yield from first_lines(analyzer.work, trace)
-        told = [fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)"]
+    def blocks() -> Iterator[screen.Block]:
+        yield from screen.first_lines(analyzer.work, trace)
+        told = [screen.fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)"]
         told.append(f"{modelled(found)}.")
-        yield lambda console: [folded(text, console.width, "  ") for text in told]
+        yield lambda console: [screen.folded(text, console.width, "  ") for text in told]
         shown = [column for column in steps if column != "mfu_%" or steps[column].notna().any()]
-        yield Part.of("mfu_by_iteration", steps[shown].head(_MOST_ITERATIONS))
+        yield screen.Part.of("mfu_by_iteration", steps[shown].head(_MOST_ITERATIONS))
         if (more := len(steps) - _MOST_ITERATIONS) > 0:
             yield [f"{more:,} more iterations (--json shows all)"]
-        yield Part.of("families", families.dropna(axis="columns", how="all"))
+        yield screen.Part.of("families", families.dropna(axis="columns", how="all"))
         rows = [found.rows[i] for i in frame.index[:top].tolist()]
         yield lambda console: [_operations(rows, title, console)]
         if rows and (more := len(frame) - len(rows)):
             yield [f"{more:,} more not shown (--top)"]
 
-    report = trace_report("Roofline", trace, tables, notes, facts=facts)
-    show(report, blocks(), json=json)
+    report = screen.trace_report("Roofline", trace, tables, notes, facts=facts)
+    screen.show(report, blocks(), json=json)
 
 
 def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:
@@ -375,5 +367,5 @@ def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> li
         lines.append(head + cut_middle(name_text(row.operation.name), room))
         why = row.why_slow or (f"no model: {row.why_no_model}" if row.why_no_model else "")
         for text in (shape_text(row), why):
-            lines += folded(_INDENT + text, console.width, _INDENT) if text else []
+            lines += screen.folded(_INDENT + text, console.width, _INDENT) if text else []
     return lines

@@ -11,19 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze
-from tracelens_ext.cli.screen import (
-    NARROW,
-    STANDARD_OUTPUT,
-    Block,
-    Part,
-    check_texts,
-    first_lines,
-    show,
-    tell_written,
-    trace_report,
-    write_text,
-)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
@@ -107,21 +96,21 @@ def gaps(
         gap_sort --gap-sort --sort -s: What kernel pairs are sorted by, largest first.
     """
     selection = selecting.selection()
-    check_texts([output], trace, force=force, json=json, every=options.all)
+    screen.check_texts([output], trace, force=force, json=json, every=options.all)
     how = shared.AnalysisOptions(kernel_categories=False, reading=reading)
     analyzer = analyze(trace, how, without_tpu=True)
     found = GapReport(analyzer, selection, options)
     if output is not None:
-        write_text(output, found.text())
-    if json or output != STANDARD_OUTPUT:
+        screen.write_text(output, found.text())
+    if json or output != screen.STANDARD_OUTPUT:
         notes = found.notes if json else []
         facts = [("Selected", found.selected)] if found.selected else []
-        report = trace_report(
+        report = screen.trace_report(
             "GPU idle time", trace, found.tables, notes, facts=facts, members=found.members
         )
-        show(report, found.blocks(first_lines(analyzer.work)), json=json)
+        screen.show(report, found.blocks(screen.first_lines(analyzer.work)), json=json)
     if not json:
-        tell_written([output])
+        screen.tell_written([output])
 
 
 class GapReport:
@@ -234,7 +223,7 @@ class GapReport:
         headline, bins = [self.answer, "", *self.headline()], self.histogram_lines(BINS, bars=False)
         return gap_text(self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by)
 
-    def blocks(self, first: Sequence[Block] = ()) -> Iterator[Block]:
+    def blocks(self, first: Sequence[screen.Block] = ()) -> Iterator[screen.Block]:
         """Totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
         yield ["=== GPU IDLE TIME GAP ANALYSIS ===", ""]
         yield from first
@@ -248,12 +237,12 @@ class GapReport:
         title = "WHY (device: no stream busy; stream: each by itself)"
         if len(set(summary["scope"])) == 1:
             title, summary = "WHY", summary.drop(columns="scope")
-        yield Part(title, summary)
+        yield screen.Part(title, summary)
         if self.top:
             yield from _hosts(self.tables["gap_hosts"], min(self.top, _HOSTS_SHOWN))
         bars = self.histogram_lines(_TERMINAL_BINS, bars=True)
 
-        def drawn(console: Console) -> list[Block]:
+        def drawn(console: Console) -> list[screen.Block]:
             rule = "=" * min(console.width, 80)
             return [["", "GAP DURATION HISTOGRAM:", rule, *bars, rule]]
 
@@ -264,7 +253,7 @@ class GapReport:
             yield _longest(self.tables["gaps_longest"].head(self.top))
 
 
-def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
+def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
     from tracelens_ext.tree import UNLINKED
 
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
@@ -274,15 +263,17 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
     if not shown["python_frame"].ne("").any():
         columns.remove("python_frame")
     wide, title = [*columns, "avg_gap_us", "max_gap_us"], "WHAT THE HOST WAS IN MEANWHILE:"
-    yield lambda console: [Part(title, shown, columns if console.width < NARROW else wide)]
+    yield lambda console: [
+        screen.Part(title, shown, columns if console.width < screen.NARROW else wide)
+    ]
     if more := len(hosts) - len(shown):
         yield [f"{more:,} more; --gap-output has them all."]
     if shown["host_op"].eq(UNLINKED).any():
         yield [f"{UNLINKED}: the launch of the next GPU event is not in the trace."]
 
 
-def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
-    us, narrow = sign("μs", console), console.width < NARROW
+def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
+    us, narrow = sign("μs", console), console.width < screen.NARROW
     columns = {"count": "Count", "avg_gap_us": f"Avg Gap ({us})", "max_gap_us": f"Max Gap ({us})"}
     if not narrow:  # of the numbers, those that say most
         columns |= {"min_gap_us": f"Min Gap ({us})", "std_gap_us": f"Std Dev ({us})"}
@@ -309,14 +300,14 @@ def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Bl
             texts.append(f"{one} {arrow} {other}")
         texts = cut_names(texts, marks, room, console)
     table.insert(1, "Kernel Transition", texts)
-    yield Part(f"TOP {len(pairs)} KERNEL PAIRS BY {sorted_by.upper()}:", table)
+    yield screen.Part(f"TOP {len(pairs)} KERNEL PAIRS BY {sorted_by.upper()}:", table)
     shared = "N pairs of kernels share these names; --gap-output FILE lists all."
     yield remarks(texts, shared, "--gap-output FILE has them whole", console)
     if narrow:
-        yield [f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."]
+        yield [f"Min Gap and Std Dev need {screen.NARROW} columns; --gap-output FILE has them."]
 
 
-def _longest(longest: pd.DataFrame) -> Part:
+def _longest(longest: pd.DataFrame) -> screen.Part:
     from tracelens_ext.trace import NONE
 
     host = [name for name in ("host_op", "python_frame", "host_call") if longest[name].ne("").any()]
@@ -327,7 +318,7 @@ def _longest(longest: pd.DataFrame) -> Part:
         shown.insert(0, "device", longest["device"])
     of_device = (longest["stream"] == NONE).all()
     what = "TIMES WITHOUT ANY GPU WORK" if of_device else "GAPS OF THE STREAM"
-    return Part(f"LONGEST {len(longest)} {what}:", shown, keep=("next kernel",))
+    return screen.Part(f"LONGEST {len(longest)} {what}:", shown, keep=("next kernel",))
 
 
 def sign(text: str, console: Console) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli import screen
 from tracelens_ext.cli.gaps import (
     GapOptions,
     GapReport,
@@ -22,20 +23,6 @@ from tracelens_ext.cli.gaps import (
     sign,
 )
 from tracelens_ext.cli.load import analyze, show_problems
-from tracelens_ext.cli.screen import (
-    NARROW,
-    STANDARD_OUTPUT,
-    Block,
-    Part,
-    check_texts,
-    first_lines,
-    print_report,
-    screen_width,
-    show,
-    tell_written,
-    trace_report,
-    write_text,
-)
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
@@ -98,7 +85,7 @@ def kernels(
         verb = "need" if len(given) > 1 else "needs"
         raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
     selection = selecting.selection(category)
-    check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
+    screen.check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
     statistics = kernel_statistics(analyzer.work, sort, selection=selection)
     names = kernel_full_names(analyzer.work, sort, selection=selection)
@@ -111,13 +98,15 @@ def kernels(
     selected = shared.selected_text(selection, analyzer.work)
     sorted_by = SORTS[sort][1]
     if output is not None:
-        write_text(output, kernel_text(statistics, names, sorted_by=sorted_by, selected=selected))
+        screen.write_text(
+            output, kernel_text(statistics, names, sorted_by=sorted_by, selected=selected)
+        )
     if gap_output is not None and report is not None:
-        write_text(gap_output, report.text())
+        screen.write_text(gap_output, report.text())
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Iterator[screen.Block]:
         yield ["=== GPU KERNEL ANALYSIS ===", ""]
-        yield from first_lines(analyzer.work)
+        yield from screen.first_lines(analyzer.work)
         yield from _blocks(statistics, top, sorted_by, selected)
         if verbose and len(statistics):
             yield lambda console: [full_name_lines(names, console, top=top)]
@@ -127,16 +116,18 @@ def kernels(
             yield [""]
             yield from report.blocks()
 
-    if json or STANDARD_OUTPUT not in (output, gap_output):
+    if json or screen.STANDARD_OUTPUT not in (output, gap_output):
         members: dict[str, object] = {}
         if report is not None:
             tables, members = tables | report.tables, report.members
             notes = list(dict.fromkeys([*notes, *report.notes])) if json else []
         facts = [("Selected", selected)] if selected else []
-        document = trace_report("GPU kernels", trace, tables, notes, facts=facts, members=members)
-        show(document, blocks(), json=json)
+        document = screen.trace_report(
+            "GPU kernels", trace, tables, notes, facts=facts, members=members
+        )
+        screen.show(document, blocks(), json=json)
     if not json:
-        tell_written([output, gap_output])
+        screen.tell_written([output, gap_output])
 
 
 def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
@@ -148,7 +139,9 @@ def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
     return no_gpu_work(analyzer.work)
 
 
-def _blocks(statistics: pd.DataFrame, top: int, sorted_by: str, selected: str) -> Iterator[Block]:
+def _blocks(
+    statistics: pd.DataFrame, top: int, sorted_by: str, selected: str
+) -> Iterator[screen.Block]:
     """The totals and the first rows of `kernel_statistics`."""
     names = int(statistics["full_names"].sum())
     more = f" ({names} full names)" if names > len(statistics) else ""
@@ -162,8 +155,8 @@ def _blocks(statistics: pd.DataFrame, top: int, sorted_by: str, selected: str) -
         yield lambda console: _kernels(shown, sorted_by, console)
 
 
-def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
-    us, narrow = sign("μs", console), console.width < NARROW
+def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
+    us, narrow = sign("μs", console), console.width < screen.NARROW
     columns = {"rank": "Rank", "count": "Count", "avg_time_us": f"Avg Duration ({us})"}
     columns |= {"total_time_us": f"Total Duration ({us})", "std_time_us": f"Std Dev ({us})"}
     columns |= {"% of launches": "% of Total", "% of duration": "% Duration"}
@@ -174,11 +167,11 @@ def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[
     texts = cut_names(names, share_marks(shown, console), name_room(table, console), console)
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
-    yield Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
+    yield screen.Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
     shared = "N kernels share that name; --verbose shows some, --output FILE all."
     yield remarks(texts, shared, "--output FILE has them whole", console)
     if narrow:
-        yield [f"Std Dev needs {NARROW} columns; --output FILE has it."]
+        yield [f"Std Dev needs {screen.NARROW} columns; --output FILE has it."]
 
 
 def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[str]:
@@ -263,12 +256,14 @@ def tree(
         left_out = _left_out(found, depth, min_percent)
         tables = {"tree": tree_rows(found, found.kept(depth, min_percent))}
         facts = [("GPU busy time", _busy(found))]
-        print_report(trace_report("Call tree", trace, tables, left_out, facts=facts))
+        screen.print_report(screen.trace_report("Call tree", trace, tables, left_out, facts=facts))
         return
     if folded:
         lines = folded_stacks(found, depth=depth, min_percent=min_percent)
     else:
-        lines = _tree_lines(found, depth=depth, min_percent=min_percent, width=screen_width())
+        lines = _tree_lines(
+            found, depth=depth, min_percent=min_percent, width=screen.screen_width()
+        )
     for line in lines:
         sys.stdout.write(f"{safe_text(line)}\n")
 

@@ -18,26 +18,8 @@ from tracelens_ext.class_statistics.configuration import (
     load_class_map,
     load_configuration,
 )
+from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.load import (
-    analyze,
-    check_files,
-    chosen_cache,
-    reading_of,
-    show_problems,
-    tell_dropped,
-)
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    check_outputs,
-    print_report,
-    show,
-    tell,
-    tell_written,
-    trace_report,
-    write_outputs,
-)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format, Places
@@ -128,16 +110,16 @@ def stats(
         classifier = Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
     inputs = [path for spec in specs for path in spec.files]
     places = _places(csv, xlsx)
-    check_outputs(places, inputs, force=force)
+    screen.check_outputs(places, inputs, force=force)
     statistics, problems = _computed(specs, classifier, reading)
     if statistics:
         report = document(statistics, problems)
-        written = write_outputs(report, places, inputs, force=force) if places else []
+        written = screen.write_outputs(report, places, inputs, force=force) if places else []
         if json:
-            print_report(report)
+            screen.print_report(report)
         elif not quiet:
             typer.echo("\n\n".join(text(found, title) for title, found in statistics), nl=False)
-            tell_written(written)
+            screen.tell_written(written)
     if problems:
         raise typer.Exit(1)
 
@@ -165,28 +147,30 @@ def _computed(
     statistics, problems = [], []
     for spec in specs:
         try:
-            check_files([] if spec.missing else spec.files)
+            load.check_files([] if spec.missing else spec.files)
             found = statistics_of(spec, classifier, _read, reading)
         except TracelensError as error:
             if len(specs) == 1:
                 raise
             problems.append(f"{spec.heading}: {error}")
-            tell(problems[-1])
+            screen.tell(problems[-1])
             continue
         statistics.append((spec.heading, found))
         for warning in found.warnings:
-            tell(f"warning: {spec.heading}: {warning}")
+            screen.tell(f"warning: {spec.heading}: {warning}")
         for note in found.notes:
-            tell(f"{spec.heading}: {note}")
+            screen.tell(f"{spec.heading}: {note}")
     return statistics, problems
 
 
 def _read(path: Path, options: ReadingOptions) -> Trace:
     from tracelens_ext.readers import read_trace
 
-    with reading_of(path) as progress:
-        trace = read_trace(path, progress=progress, cache=chosen_cache(options), reading=options)
-    tell_dropped(path, trace)
+    with load.reading_of(path) as progress:
+        trace = read_trace(
+            path, progress=progress, cache=load.chosen_cache(options), reading=options
+        )
+    load.tell_dropped(path, trace)
     return trace
 
 
@@ -259,8 +243,8 @@ def chart(
         check_models(wanted, known_models(rules.maps or (), passed_over), passed_over)
     files = [given.path for given in wanted]
     for note in check_results(out_dir, files, force=force):
-        tell(note)
-    check_files(files)
+        screen.tell(note)
+    load.check_files(files)
     if nsys_cmd is not None:
         reading = replace(reading, nsys=nsys_cmd)
     split = "device" if per_device else "phase" if by_phase else ""
@@ -271,22 +255,22 @@ def chart(
         how = shared.AnalysisOptions(
             rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
         )
-        analyzer = analyze(each.path, how)
+        analyzer = load.analyze(each.path, how)
         runs += measure(analyzer.work, each, position, split)
-        show_problems(analyzer.problems, told)
+        load.show_problems(analyzer.problems, told)
     for run in runs:
         for warning in run.warnings:
-            tell(f"{run.label}: {warning}")
+            screen.tell(f"{run.label}: {warning}")
     written = write_results(out_dir, runs, title=title)
     if quiet:
         return
     notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
     lines = [f"{numbers}: {note}" for note, numbers in notes]
-    show(trace_report("Chart", "", {}, lines), _blocks(runs))
-    tell_written(written)
+    screen.show(screen.trace_report("Chart", "", {}, lines), _blocks(runs))
+    screen.tell_written(written)
 
 
-def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
+def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
     """A line a run, and the table."""
     from tracelens_ext.report.html_text import duration_text
 
@@ -295,7 +279,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
         line = f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
         yield line.replace("\u00a0", " ")
     # Numbers for the runs: their labels would not fit, and could say anything about units.
-    yield Part("Elapsed time by category", _shown(runs))
+    yield screen.Part("Elapsed time by category", _shown(runs))
 
 
 def _shown(runs: Sequence[Run]) -> pd.DataFrame:
