@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -83,18 +84,16 @@ def findings(
             show_problems(of_plugins, shown)
             found.append((path, of_trace))
             if not json:
-                report = screen.trace_report("Findings", path, {}, of_trace.notes)
-                blocks = partial(finding_blocks, path, of_trace, whole)
-                again = [[""]] if len(found) > 1 else []
-                screen.show(report, [*again, blocks])
+                blocks = [[""]] * (len(found) > 1) + [
+                    partial(finding_blocks, path, of_trace, whole)
+                ]
+                screen.show(screen.trace_report("Findings", path, {}, of_trace.notes), blocks)
     if json:
-        documents = [
-            {"trace": str(path), **of_trace.as_dict(intervals=intervals)}
-            for path, of_trace in found
+        documents = [of_trace.as_dict(intervals=intervals) for _, of_trace in found]
+        named_too = [
+            {"trace": str(path)} | d for (path, _), d in zip(found, documents, strict=True)
         ]
-        if not several:
-            del documents[0]["trace"]
-        typer.echo(nested_json_text(documents if several else documents[0]))
+        typer.echo(nested_json_text(named_too if several else documents[0]))
     for problem in problems:
         screen.tell(str(problem))
     if problems:
@@ -126,8 +125,12 @@ def finding_blocks(
     first = [f"Recording: {' '.join(found.recording_lines)}", summary_sentence(found)]
     if found.program:
         first.append(f"Program: {found.program['kind']} ({found.program['because']})")
-    if found.findings and found.model:
-        first.append(_savings(found.model))
+    if found.findings and (model := found.model):
+        told = f"Savings are no more than what is claimed: {model['reason']}."
+        if model["state"] == "good":
+            wrong = f"{model['error_percent']:+.2f} %"
+            told = f"Savings overlap. They are a replay's, which misses the wall time by {wrong}."
+        first.append(told)
     lines += [line for text in first for line in screen.folded(text, width)]
     worth = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
     shown = found.findings if whole else worth[:_MOST]
@@ -137,11 +140,8 @@ def finding_blocks(
         yield screen.bold(f"{rank:>2}. {head.lstrip()}")
         lines = []
         for label, text in _parts(finding):  # labels on the left
-            told = screen.folded(text, width - 4 - _LABEL) or [""]
-            labels = [label, *[""] * (len(told) - 1)]
-            lines += [
-                f"    {a:<{_LABEL}}{line}".rstrip() for a, line in zip(labels, told, strict=True)
-            ]
+            told = zip_longest([label], screen.folded(text, width - 4 - _LABEL), fillvalue="")
+            lines += [f"    {left:<{_LABEL}}{line}".rstrip() for left, line in told]
     if found.findings:
         lines += ["", *screen.folded(_SEE, width)]
     if hidden := len(found.findings) - len(shown):
@@ -151,20 +151,11 @@ def finding_blocks(
     yield lines
 
 
-def _savings(model: Mapping[str, object]) -> str:
-    """How savings were found."""
-    if model["state"] != "good":
-        return f"Savings are no more than what is claimed: {model['reason']}."
-    error = model["error_percent"]
-    return f"Savings overlap. They are a replay's, which misses the wall time by {error:+.2f} %."
-
-
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Label and text of each part, in the order of the page."""
     from tracelens_ext.findings.told import evidence_text, place_texts
 
-    low, high = finding.saving_low_ms, finding.saving_high_ms
-    bounds = {"at least": low, "at most": high}
+    bounds = {"at least": finding.saving_low_ms, "at most": finding.saving_high_ms}
     saves = ", ".join(f"{word} {ms_text(ms)}" for word, ms in bounds.items() if ms is not None)
     yield "advice", finding.advice
     if finding.snippet:
@@ -249,20 +240,16 @@ def what_if(
     if csv is not None:
         screen.write_text(csv, frame.to_csv(index=False, lineterminator="\n"))
     if json:
-        columns = ["change", "factor", "wall_ms", "saved_ms"]
         document = {
             "window": simulation.window(),
             "model": simulation.model(),
-            "what_if": frame[columns].to_dict("records"),
+            "what_if": frame[["change", "factor", "wall_ms", "saved_ms"]].to_dict("records"),
             "path": simulation.critical_path.to_dict("records"),
         }
         typer.echo(nested_json_text(document))
     elif str(csv) != "-":
-        path = simulation.critical_path_summary()
-        parts = [
-            screen.Part("WHAT IF", frame.head(top)),
-            screen.Part("CRITICAL PATH", path.head(top)),
-        ]
+        shown = {"WHAT IF": frame, "CRITICAL PATH": simulation.critical_path_summary()}
+        parts = [screen.Part(title, table.head(top)) for title, table in shown.items()]
         screen.show(screen.trace_report("What if", trace, {}), [*simulation.lines(), *parts])
         screen.tell_written([csv])
 
@@ -322,8 +309,7 @@ def roofline(
             has = ", ".join(sorted(set(names) - {""})) or "none"
             raise UsageError(f"no operation is of the family {family!r}; the trace has {has}")
     facts = roofline_facts(analyzer.trace, found)
-    if selection.text:
-        facts.append(("Selected", selection.text))
+    facts += [("Selected", selection.text)] * bool(selection.text)
     families = analyzer.get_df_families(device_peaks, selection=selection)
     steps = analyzer.get_df_mfu_by_iteration(device_peaks, annotation, selection=selection)
     tables = {"roofline": frame, "families": families, "mfu_by_iteration": steps}
@@ -334,8 +320,8 @@ def roofline(
         told = [screen.fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)"]
         told.append(f"{modelled(found)}.")
         yield lambda console: [screen.folded(text, console.width, "  ") for text in told]
-        shown = [column for column in steps if column != "mfu_%" or steps[column].notna().any()]
-        yield screen.Part.of("mfu_by_iteration", steps[shown].head(_MOST_ITERATIONS))
+        known = steps if steps["mfu_%"].notna().any() else steps.drop(columns="mfu_%")
+        yield screen.Part.of("mfu_by_iteration", known.head(_MOST_ITERATIONS))
         if (more := len(steps) - _MOST_ITERATIONS) > 0:
             yield [f"{more:,} more iterations (--json shows all)"]
         yield screen.Part.of("families", families.dropna(axis="columns", how="all"))
@@ -361,8 +347,8 @@ def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> li
         if row.roofline_ns is not None:
             lost = f"{(row.lost_ns or 0.0) / NS_PER_MS:,.3f}"
             percent = f"{100.0 * row.roofline_ns / row.gpu_ns:,.1f}" if row.gpu_ns else ""
-        numbers = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
-        head = f"{numbers}  {row.bound or '':7} {row.count:>7,}  "
+        head = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
+        head += f"  {row.bound or '':7} {row.count:>7,}  "
         room = max(console.width - len(head), 16)
         lines.append(head + cut_middle(name_text(row.operation.name), room))
         why = row.why_slow or (f"no model: {row.why_no_model}" if row.why_no_model else "")

@@ -8,20 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from tracelens_ext.cli import gaps as idle
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli import screen
-from tracelens_ext.cli.gaps import (
-    GapOptions,
-    GapReport,
-    cut_names,
-    name_room,
-    remarks,
-    share_marks,
-    sign,
-)
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import short_name
@@ -36,8 +29,6 @@ from tracelens_ext.work.patterns import user_pattern
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.operations.tree_table import MergedTree
 
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
@@ -57,7 +48,7 @@ def kernels(
     force: bool = False,
     *,
     selecting: shared.SelectionOptions,
-    options: GapOptions,
+    options: idle.GapOptions,
     analysis: shared.AnalysisOptions,
 ) -> None:
     """List kernels by count or duration; with --gaps, the idle time between them too.
@@ -73,12 +64,8 @@ def kernels(
         gaps -g: Also analyse the idle time between kernels.
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
-    from tracelens_ext.kernels.statistics import (
-        SORTS,
-        kernel_full_names,
-        kernel_sources,
-        kernel_statistics,
-    )
+    from tracelens_ext.kernels import statistics as found
+    from tracelens_ext.recording.told import no_gpu_work
 
     wants_gaps = gaps or gap_output is not None
     if not wants_gaps and (given := shared.given_options(options)):
@@ -87,20 +74,21 @@ def kernels(
     selection = selecting.selection(category)
     screen.check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
-    statistics = kernel_statistics(analyzer.work, sort, selection=selection)
-    names = kernel_full_names(analyzer.work, sort, selection=selection)
+    statistics = found.kernel_statistics(analyzer.work, sort, selection=selection)
+    names = found.kernel_full_names(analyzer.work, sort, selection=selection)
     tables = {"kernel_statistics": statistics, "kernel_full_names": names}
     if sources:
-        tables["kernel_sources"] = kernel_sources(analyzer.work, selection=selection)
-    notes = [] if len(statistics) else [_why_none(analyzer, selection)]
-    report = GapReport(analyzer, selection, options) if wants_gaps else None
+        tables["kernel_sources"] = found.kernel_sources(analyzer.work, selection=selection)
+    none = f"No GPU event is of {selection.text}, so all counts are 0."
+    none = none if len(analyzer.work) else no_gpu_work(analyzer.work)
+    notes = [] if len(statistics) else [none]
+    report = idle.GapReport(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems)
     selected = shared.selected_text(selection, analyzer.work)
-    sorted_by = SORTS[sort][1]
+    sorted_by = found.SORTS[sort][1]
     if output is not None:
-        screen.write_text(
-            output, kernel_text(statistics, names, sorted_by=sorted_by, selected=selected)
-        )
+        text = kernel_text(statistics, names, sorted_by=sorted_by, selected=selected)
+        screen.write_text(output, text)
     if gap_output is not None and report is not None:
         screen.write_text(gap_output, report.text())
 
@@ -117,26 +105,14 @@ def kernels(
             yield from report.blocks()
 
     if json or screen.STANDARD_OUTPUT not in (output, gap_output):
-        members: dict[str, object] = {}
+        more: dict[str, Any] = {"facts": [("Selected", selected)] if selected else []}
         if report is not None:
-            tables, members = tables | report.tables, report.members
+            tables, more["members"] = tables | report.tables, report.members
             notes = list(dict.fromkeys([*notes, *report.notes])) if json else []
-        facts = [("Selected", selected)] if selected else []
-        document = screen.trace_report(
-            "GPU kernels", trace, tables, notes, facts=facts, members=members
-        )
+        document = screen.trace_report("GPU kernels", trace, tables, notes, **more)
         screen.show(document, blocks(), json=json)
     if not json:
         screen.tell_written([output, gap_output])
-
-
-def _why_none(analyzer: TreePerfAnalyzer, selection: Selection) -> str:
-    """Why no kernel is listed."""
-    if len(analyzer.work):
-        return f"No GPU event is of {selection.text}, so all counts are 0."
-    from tracelens_ext.recording.told import no_gpu_work
-
-    return no_gpu_work(analyzer.work)
 
 
 def _blocks(
@@ -156,20 +132,20 @@ def _blocks(
 
 
 def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
-    us, narrow = sign("μs", console), console.width < screen.NARROW
+    us, narrow = idle.sign("μs", console), console.width < screen.NARROW
     columns = {"rank": "Rank", "count": "Count", "avg_time_us": f"Avg Duration ({us})"}
     columns |= {"total_time_us": f"Total Duration ({us})", "std_time_us": f"Std Dev ({us})"}
     columns |= {"% of launches": "% of Total", "% of duration": "% Duration"}
     if narrow:
         del columns["std_time_us"]
     table = shown[[*columns]].rename(columns=columns)
-    names = [name_text(name) for name in shown["kernel_name"]]
-    texts = cut_names(names, share_marks(shown, console), name_room(table, console), console)
+    names, marks = [*map(name_text, shown["kernel_name"])], idle.share_marks(shown, console)
+    texts = idle.cut_names(names, marks, idle.name_room(table, console), console)
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
     yield screen.Part(title, table, keep=("Kernel Name", "Count", "% Duration"))
     shared = "N kernels share that name; --verbose shows some, --output FILE all."
-    yield remarks(texts, shared, "--output FILE has them whole", console)
+    yield idle.remarks(texts, shared, "--output FILE has them whole", console)
     if narrow:
         yield [f"Std Dev needs {screen.NARROW} columns; --output FILE has it."]
 
@@ -178,31 +154,33 @@ def full_name_lines(names: pd.DataFrame, console: Console, *, top: int) -> list[
     """The full names behind the first ranks, the most frequent of each."""
     lines = ["", "FULL KERNEL NAMES:"]
     for rank, of_rank in names[names["rank"] <= top].groupby("rank"):
-        full = of_rank["full_name"].tolist()
+        full = [name_text(each) for each in of_rank["full_name"]]
         lines.append(f"Rank {rank}: {name_text(of_rank['kernel_name'].iloc[0])}")
-        lines += [f"  {name_text(each)}" for each in full[:_NAMES_SHOWN]]
-        if len(full) > _NAMES_SHOWN:
-            more = len(full) - _NAMES_SHOWN
-            lines.append(f"  {sign('…', console)} and {more} more; --output FILE lists them all")
+        lines += [f"  {each}" for each in full[:_NAMES_SHOWN]]
+        if more := len(full[_NAMES_SHOWN:]):
+            dots = idle.sign("…", console)
+            lines.append(f"  {dots} and {more} more; --output FILE lists them all")
     return lines
 
 
 def source_lines(sources: pd.DataFrame, console: Console, *, top: int) -> list[str]:
     """The first rows of `kernel_sources`, two lines each; where they are is not cut."""
     shown = sources.head(top)
-    counts = [f"{sign('×', console)}{count:,}" for count in shown["count"]]
+    counts = [f"{idle.sign('×', console)}{count:,}" for count in shown["count"]]
     beside = max(map(len, counts), default=0)
     names = [name_text(short_name(kernel)) for kernel in shown["kernel_name"]]
-    kernels = told_apart(names, max(console.width - beside - 21, 16), sign("…", console))
+    kernels = told_apart(names, max(console.width - beside - 21, 16), idle.sign("…", console))
     lines = ["", "KERNELS BY SOURCE LINE AND LAYER:"]
     rows = shown.to_dict("records")
     for count, kernel, row in zip(counts, kernels, rows, strict=True):
-        us = f"{row['total_time_us']:14,.3f} {sign('μs', console)}"
+        us = f"{row['total_time_us']:14,.3f} {idle.sign('μs', console)}"
         lines.append(f"{us}  {count:<{beside}}  {kernel}")
         where = [name_text(text) for text in (row["source"], row["layer"]) if text]
         lines.append(f"{'':19}{'  in  '.join(where) or 'no Python frame around the launch'}")
     if len(sources) > top:
-        lines.append(f"{sign('…', console)} and {len(sources) - top:,} more; --json has them all")
+        lines.append(
+            f"{idle.sign('…', console)} and {len(sources) - top:,} more; --json has them all"
+        )
     return lines
 
 
@@ -243,11 +221,10 @@ def tree(
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
     pattern = user_pattern(op, "--op")
-    options = shared.AnalysisOptions(
+    how = shared.AnalysisOptions(
         kernel_categories=False, python_frames=python, capture=capture, reading=reading
     )
-    analyzer = analyze(trace, options)
-    found = merged_tree(analyzer.work, op=pattern, merge=merge)
+    found = merged_tree(analyze(trace, how).work, op=pattern, merge=merge)
     if pattern is not None and not len(found):
         raise UsageError(f"no operation that matches {op!r} has GPU work below it; see `tree`")
     if min_percent is None:
@@ -258,13 +235,8 @@ def tree(
         facts = [("GPU busy time", _busy(found))]
         screen.print_report(screen.trace_report("Call tree", trace, tables, left_out, facts=facts))
         return
-    if folded:
-        lines = folded_stacks(found, depth=depth, min_percent=min_percent)
-    else:
-        lines = _tree_lines(
-            found, depth=depth, min_percent=min_percent, width=screen.screen_width()
-        )
-    for line in lines:
+    make = folded_stacks if folded else partial(_tree_lines, width=screen.screen_width())
+    for line in make(found, depth=depth, min_percent=min_percent):
         sys.stdout.write(f"{safe_text(line)}\n")
 
 
@@ -294,9 +266,8 @@ def _tree_lines(
         if printed > _MOST_PRINTED:
             yield f"… and {len(nodes) - at:,} more lines (--depth, --min-percent, --op, --json)"
             break
-        line = (
-            f"{tree.busy_ns[node] / scale:12,.3f}  {percent[node]:7.1f}%  {tree.count[node]:9,}  "
-        )
+        line = f"{tree.busy_ns[node] / scale:12,.3f}  {percent[node]:7.1f}%  "
+        line += f"{tree.count[node]:9,}  "
         line += _indentation(int(tree.depth[node]), width - len(line) - _NAME_AT_LEAST)
         name = name_text(tree.label(node))
         room = max(width - len(line), _NAME_AT_LEAST)
@@ -320,9 +291,10 @@ def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> list[s
     """What of the tree is not shown, a sentence; none for nothing."""
     big = tree.kept(None, min_percent)
     small, deep = int((~big).sum()), int((big & ~tree.kept(depth)).sum())
-    parts = []
-    if small:
-        parts.append(f"{small:,} below {min_percent:g} % of the busy time (--min-percent)")
-    if deep:
-        parts.append(f"{deep:,} deeper than {depth} level{'s' if depth != 1 else ''} (--depth)")
+    levels = f"level{'s' if depth != 1 else ''}"
+    counts = {
+        f"below {min_percent:g} % of the busy time (--min-percent)": small,
+        f"deeper than {depth} {levels} (--depth)": deep,
+    }
+    parts = [f"{count:,} {what}" for what, count in counts.items() if count]
     return [f"Left out: {'; '.join(parts)}"] if parts else []
