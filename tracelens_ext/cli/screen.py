@@ -227,13 +227,11 @@ STANDARD_OUTPUT = Path("-")
 _LOOK_BYTES = 200
 _PAGE_SUFFIXES = (".html", ".htm")
 #: How a name ends that is of no report → why, and what to do.
-_NO_REPORTS = {
-    **dict.fromkeys(_PAGE_SUFFIXES, "names a page; write it with --html"),
-    **{
-        suffix: "names one file for several tables; name a folder, with --format " + suffix[1:]
-        for suffix in (".csv", ".parquet")
-    },
-    ".gz": "reports are not compressed; leave out .gz",
+_NO_REPORTS = dict.fromkeys(_PAGE_SUFFIXES, "names a page; write it with --html")
+_NO_REPORTS[".gz"] = "reports are not compressed; leave out .gz"
+_NO_REPORTS |= {
+    f".{form}": f"names one file for several tables; name a folder, with --format {form}"
+    for form in ("csv", "parquet")
 }
 #: What a folder of tables beside a trace is called, after the trace.
 _FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
@@ -266,11 +264,10 @@ class Wanted:
 
     def for_several(self, traces: Sequence[Path]) -> list[Places]:
         """Where the reports of several traces go, no two alike: options name folders then."""
-        shared = report_stems(traces, one_folder=True)
-        beside = report_stems(traces, one_folder=False)
+        stems = (report_stems(traces, one_folder=one) for one in (True, False))
         return [
             self._places(stem, trace.parent / own, several=True)
-            for trace, stem, own in zip(traces, shared, beside, strict=True)
+            for trace, stem, own in zip(traces, *stems, strict=True)
         ]
 
     def for_comparison(self, folder: Path, *, several: bool) -> Places:
@@ -300,21 +297,18 @@ class Wanted:
 
     def check_extras(self) -> None:
         """Check that what the formats need is installed, before a trace is read for nothing."""
-        if self.format is not None:
-            require_format(self.format)
-        if self.html is not None:
-            require_format(PAGE)
+        for form in filter(None, (self.format, PAGE if self.html is not None else None)):
+            require_format(form)
 
     def _format(self, *, several: bool) -> Format:
         """The format that was asked for, or that the name of the output tells."""
         output = self.output or ""
         suffix = Path(output).suffix.lower()
         told = FORMAT_OF_SUFFIX.get(suffix)
-        if self.output is None or _is_folder(output):
-            return self.format or Format.xlsx
-        if several:
-            if told or suffix in _PAGE_SUFFIXES:
-                raise UsageError(f"{output}: names one file for several traces; name a folder")
+        is_folder = self.output is None or _is_folder(output)
+        if several and not is_folder and (told or suffix in _PAGE_SUFFIXES):
+            raise UsageError(f"{output}: names one file for several traces; name a folder")
+        if several or is_folder:
             return self.format or Format.xlsx
         if output == "-":
             raise UsageError("a report cannot go to standard output; name a file")
@@ -324,7 +318,7 @@ class Wanted:
             if self.format is None:
                 problem = "the report is an Excel file; name it .xlsx (.json and .md do too), or"
                 problem += " give --format or --csv-dir"
-        if problem is None and None not in (self.format, told) and told is not self.format:
+        if problem is None and self.format and told and told is not self.format:
             problem = f"does not go with --format {self.format}"
         if problem is not None:
             raise UsageError(f"{output}: {problem}")
