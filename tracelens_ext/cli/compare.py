@@ -24,7 +24,6 @@ from tracelens_ext.report.report import Format, Report
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from tracelens_ext.compare.budgets import Outcome
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
     from tracelens_ext.fleet import FleetResult
@@ -34,15 +33,15 @@ CROSSED = 3
 _SAME_AMOUNT = 0.01
 #: Tables in the order of the screen, and their titles.
 _TITLES = {
-    "history": "Against the median of those before, {basis}",
-    "findings": "Findings, {basis}",
-    "timeline": "GPU timeline, {basis}",
+    "history": "Against the median of those before",
+    "findings": "Findings",
+    "timeline": "GPU timeline",
     "phases": "GPU time by phase of serving, whole traces",
-    "categories": "GPU time by category, {basis}",
-    "operations": "GPU time by CPU operation, {basis}",
-    "kernels": "GPU time by kernel, {basis}",
-    "places": "GPU time by place in the program, {basis}",
-    "roofline": "Time lost against the best case, {basis}",
+    "categories": "GPU time by category",
+    "operations": "GPU time by CPU operation",
+    "kernels": "GPU time by kernel",
+    "places": "GPU time by place in the program",
+    "roofline": "Time lost against the best case",
 }
 _LONG = frozenset({"history", "operations", "kernels", "places", "roofline"})
 
@@ -149,18 +148,13 @@ def compare(
         _warn_of_amounts(comparison)
     quiet = asked.quiet or printed is not None
     screen.tell_written([] if quiet else written)
-    if _tell(verdicts, quiet=quiet):
-        raise typer.Exit(CROSSED)
-
-
-def _tell(verdicts: Sequence[Outcome], *, quiet: bool) -> bool:
-    """Say which budgets hold; crossed ones always, on standard error. Whether any is crossed."""
-    for verdict in verdicts:
+    for verdict in verdicts:  # crossed ones are always told
         if verdict.crossed:
             screen.tell(f"budget crossed: {verdict}")
         elif not quiet:
             screen.print_line(f"Budget holds: {verdict}")
-    return any(verdict.crossed for verdict in verdicts)
+    if any(verdict.crossed for verdict in verdicts):
+        raise typer.Exit(CROSSED)
 
 
 def _measure_all(
@@ -216,7 +210,7 @@ def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Itera
     for name, title in _TITLES.items():
         if (frame := report.sheets.get(name)) is not None and len(frame):
             shown = _of_comparison(frame.head(top) if name in _LONG else frame)
-            title = title.format(basis=time_basis(comparison))
+            title += "" if name == "phases" else f", {time_basis(comparison)}"
             yield screen.Part(title, shown, keep=("difference_ms",))
 
 
@@ -242,8 +236,7 @@ def _of_comparison(frame: pd.DataFrame) -> pd.DataFrame:
 _TIMES = ("total_time", "busy_time", "computation_time", "exposed_comm_time", "idle_time")
 _SHOWN = ("mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%)")
 _FINDINGS = ("finding", "ranks", "mean_ms", "min_ms", "max_ms", "max_rank", "top_ranks")
-_CATEGORIES = 10
-_RANKS_LISTED = 10
+_LISTED = 10  # ranks, categories
 _CALLS = (
     *("call", "collective", "wait_us", "in_sync_us", "last_rank", "iteration", "state"),
     *("process_group", "bus_bandwidth_gb_s", "matched_by", "reason", "ranks"),
@@ -314,12 +307,10 @@ def fleet(
         screen.show(_report(result), _fleet_blocks(result, top), json=json)
     load.show_problems(result.problems)
     if result.failed:
-        total = result.done + result.kept + result.failed
-        listed = (
-            f"{result.failed} of {total} traces failed, listed in {result.out}/failures.parquet"
-        )
+        counts = f"{result.failed} of {result.done + result.kept + result.failed} traces failed"
         first = "; the first" * (result.failed > 1)
-        screen.tell(f"{listed}{first}: {result.failures['message'].iloc[0]}")
+        listed = f"{counts}, listed in {result.out}/failures.parquet{first}"
+        screen.tell(f"{listed}: {result.failures['message'].iloc[0]}")
     if strict and result.missing:
         lacking = "1 rank has" if result.missing == 1 else f"{result.missing:,} ranks have"
         screen.tell(f"{lacking} no trace")
@@ -347,20 +338,20 @@ def _progress() -> Iterator[Callable[[int, int, int], None] | None]:
 
 
 def _report(result: FleetResult) -> Report:
-    facts: list[tuple[str, object]] = [
-        ("Results", result.out),
-        ("Traces analysed", result.done),
-        ("Traces kept", result.kept),
-        ("Traces failed", result.failed),
-        ("Ranks missing", result.missing),
-    ]
+    facts = {
+        "Results": result.out,
+        "Traces analysed": result.done,
+        "Traces kept": result.kept,
+        "Traces failed": result.failed,
+        "Ranks missing": result.missing,
+    }
     failures, notes = result.failures, [*result.notes]
     if ranks := failures.loc[failures["stage"] == "missing", "rank"].tolist():
-        listed = ", ".join(map(str, ranks[:_RANKS_LISTED]))
-        more = f" and {len(ranks) - _RANKS_LISTED} more" if len(ranks) > _RANKS_LISTED else ""
+        listed, rest = ", ".join(map(str, ranks[:_LISTED])), len(ranks[_LISTED:])
+        more = f" and {rest} more" if rest else ""
         notes.insert(0, f"Missing: no trace is of rank{'s' * (len(ranks) > 1)} {listed}{more}.")
     sheets = {**result.tables, "failures": failures}
-    return Report("GPU performance of a fleet", sheets, facts, notes)
+    return Report("GPU performance of a fleet", sheets, [*facts.items()], notes)
 
 
 def _fleet_blocks(result: FleetResult, top: int) -> Iterator[screen.Block]:
@@ -374,7 +365,7 @@ def _fleet_blocks(result: FleetResult, top: int) -> Iterator[screen.Block]:
         return
     timeline = tables["timeline_spread"].set_index("type")
     timeline = (timeline.reindex(list(_TIMES)) if len(timeline) else timeline).reset_index()
-    findings, categories = tables["finding_spread"], tables["category_spread"].head(_CATEGORIES)
+    findings, categories = tables["finding_spread"], tables["category_spread"].head(_LISTED)
     yield screen.Part("What would save time, over the ranks that have it", findings, _FINDINGS)
     yield screen.Part("GPU timeline over the ranks", timeline, ("type", *_SHOWN))
     yield screen.Part(
@@ -389,17 +380,17 @@ def _verdicts(verdicts: pd.DataFrame) -> Iterator[screen.Block]:
         yield "No rank and no link is slow, and no call lacks a rank."
     shown = verdicts.astype(object)
     for row in shown.where(shown.notna(), "").to_dict("records"):
-        known = [name for name in ("rank", "process_group", "iteration") if row[name] != ""]
-        of = ", ".join(f"{name} {row[name]}" for name in known)
+        names = ("rank", "process_group", "iteration")
+        of = ", ".join(f"{name} {row[name]}" for name in names if row[name] != "")
         cause = f" ({row['cause']})" if row["cause"] else ""
         yield f"{row['verdict']}: {of}{cause}: {row['evidence']}.".replace("_", " ", 1)
 
 
 def _headline(result: FleetResult) -> list[str]:
     counts = {"kept from before": result.kept, "failed": result.failed}
-    parts = [f"{count} {what}" for what, count in counts.items() if count]
-    analysed = f"{_of(result.done, 'trace')} analysed"
-    lines = [f"Results: {result.out}", ", ".join([analysed, *parts])]
+    parts = [f"{_of(result.done, 'trace')} analysed"]
+    parts += [f"{count} {what}" for what, count in counts.items() if count]
+    lines = [f"Results: {result.out}", ", ".join(parts)]
     spreads = result.tables.get("timeline_spread")
     if spreads is not None and len(spreads):
         busy = spreads.set_index("type").to_dict("index")["busy_time"]
@@ -423,13 +414,11 @@ def _slowest(ranks: pd.DataFrame, origins: pd.DataFrame | None, top: int) -> scr
         caused = ranks["rank"].map(origins.groupby("rank")["wait_ms"].sum()).fillna(0.0)
         behind = behind.clip(lower=caused / max(len(ranks) - 1, 1))
     ranks = ranks.loc[behind.sort_values(ascending=False, kind="stable").index]
-    shown = ["rank", "computation_time_ms", "computation over mean (%)", "busy (%)"]
-    if len(set(ranks["device"])) > 1:
-        shown.insert(1, "device")
+    ranks = ranks.rename(columns={"computation over mean (%)": "over mean (%)"})
+    device = ["device"] if ranks["device"].nunique() > 1 else []
+    shown = ["rank", *device, "computation_time_ms", "over mean (%)", "busy (%)"]
     of = f"{min(top, len(ranks))} of {_of(len(ranks), 'rank')}"
-    title = f"Slowest {of}, by computation or others' waits"
-    frame = ranks[shown].head(top).rename(columns={"computation over mean (%)": "over mean (%)"})
-    return screen.Part(title, frame)
+    return screen.Part(f"Slowest {of}, by computation or others' waits", ranks[shown].head(top))
 
 
 def ranks(results: str, top: int = 20, json: bool = False) -> None:

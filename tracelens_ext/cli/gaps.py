@@ -311,11 +311,10 @@ def _longest(longest: pd.DataFrame) -> screen.Part:
     from tracelens_ext.trace import NONE
 
     host = [name for name in ("host_op", "python_frame", "host_call") if longest[name].ne("").any()]
-    shown = longest[["gap_us", "start_us", "cause", *host]].copy()
-    shown["next cpu_op"] = longest["cpu_op"]
+    device = ["device"] if longest["device"].nunique() > 1 else []
+    shown = longest[[*device, "gap_us", "start_us", "cause", *host, "cpu_op"]]
+    shown = shown.rename(columns={"cpu_op": "next cpu_op"})
     shown["next kernel"] = [name_text(simple_name(name)) for name in longest["kernel_after"]]
-    if len(set(longest["device"])) > 1:
-        shown.insert(0, "device", longest["device"])
     of_device = (longest["stream"] == NONE).all()
     what = "TIMES WITHOUT ANY GPU WORK" if of_device else "GAPS OF THE STREAM"
     return screen.Part(f"LONGEST {len(longest)} {what}:", shown, keep=("next kernel",))

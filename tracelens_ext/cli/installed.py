@@ -7,6 +7,7 @@ And `tracelens-ext rules`: the rules that take part, checked, and drafted for un
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -57,9 +58,9 @@ def list_plugins(context: typer.Context, strict: bool = False) -> None:
         state = "ok" if not status.problems else "partly ok" if status.works else "FAILED"
         typer.echo(f"{plugin.name}  {state}  {plugin.distribution}  ({plugin.module})")
         lists = {"hooks": plugin.hooks, "rule packs": status.packs}
-        told = [(label, ", ".join(names)) for label, names in lists.items() if names]
-        for label, text in [*told, *(("error", problem) for problem in status.problems)]:
-            typer.echo(f"    {label}: {text}")
+        told = [f"{label}: {', '.join(names)}" for label, names in lists.items() if names]
+        for text in (*told, *(f"error: {problem}" for problem in status.problems)):
+            typer.echo(f"    {text}")
     typer.echo(
         "\n* takes part only when chosen with --categorizer. "
         f"{NO_PLUGINS_VARIABLE}=1 leaves out everything but tracelens-ext's own."
@@ -103,9 +104,8 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     from tracelens_ext.categorize.maps import offered_packs, python_hooks, python_stage
     from tracelens_ext.readers.formats import offered_readers
 
-    offered = offered_packs(registry)
-    working = {found.plugin.name for found in offered}
-    working |= {found.plugin.name for found in offered_readers(registry)}
+    packs = offered_packs(registry)
+    working = {found.plugin.name for found in (*packs, *offered_readers(registry))}
     working |= {p.name for p in registry.plugins if any("sheets" in hook for hook in p.hooks)}
     for hook in python_hooks(registry):
         with registry.guard(hook.plugin.name):
@@ -113,10 +113,10 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
             working.add(hook.plugin.name)
     found = []
     for plugin in registry.plugins:
-        own, begins = [o.item for o in offered if o.plugin.name == plugin.name], f"{plugin.name}: "
-        packs = tuple(pack.name + "*" * pack.selectable for pack in own)
+        own, begins = [o.item for o in packs if o.plugin.name == plugin.name], f"{plugin.name}: "
+        names = tuple(pack.name + "*" * pack.selectable for pack in own)
         problems = [p.removeprefix(begins) for p in registry.problems if p.startswith(begins)]
-        found.append(PluginStatus(plugin, packs, plugin.name in working, tuple(problems)))
+        found.append(PluginStatus(plugin, names, plugin.name in working, tuple(problems)))
     return found
 
 
@@ -157,19 +157,21 @@ def info() -> None:
     kept = TraceCache.from_environment()
     entries = kept.entries()
     size = sum(entry.size for entry in entries)
-    lines = [f"Folder: {kept.folder}"]
-    lines += [f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(kept.limit)}"]
-    lines += [f"Switched off by {OFF_VARIABLE}"] if cache_is_off() else []
-    used = [datetime.fromtimestamp(entry.used, UTC).astimezone() for entry in entries]
-    frame = pd.DataFrame(
+    lines = [
+        f"Folder: {kept.folder}",
+        f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(kept.limit)}",
+        *[f"Switched off by {OFF_VARIABLE}"] * cache_is_off(),
+    ]
+    rows = [
         {
-            "trace": [entry.path for entry in entries],
-            "size_MB": [entry.size / 1e6 for entry in entries],
-            "last used": [each.strftime("%Y-%m-%d %H:%M") for each in used],
-            "state": ["usable" if entry.usable else "outdated" for entry in entries],
+            "trace": entry.path,
+            "size_MB": entry.size / 1e6,
+            "last used": f"{datetime.fromtimestamp(entry.used, UTC).astimezone():%Y-%m-%d %H:%M}",
+            "state": "usable" if entry.usable else "outdated",
         }
-    )
-    show_blocks([lines, Part("", frame)], console())
+        for entry in entries
+    ]
+    show_blocks([lines, Part("", pd.DataFrame(rows))], console())
 
 
 @cache.command()
@@ -206,15 +208,15 @@ def demo(
     if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
     recordings: dict[str, Path] = {vendor: out}
-    written, command = f"{out}", f"report {quote(str(out))}"
+    written, command = str(out), f"report {quote(str(out))}"
     if ranks > 1:  # trace.json.gz is trace_rank0.json.gz and so on
         stem, dot, ending = out.name.partition(".json")
-        *each, all_ranks = (
+        *each, every = (
             out.with_name(f"{stem}_rank{rank}{dot}{ending}") for rank in [*range(ranks), "*"]
         )
         recordings = {f"nvidia_rank{rank}": path for rank, path in enumerate(each)}
         written = f"{each[0]} to {each[-1].name}"
-        command = f"fleet {quote(str(all_ranks))} -o results"
+        command = f"fleet {quote(str(every))} -o results"
     for path in recordings.values():
         if not force and (path.exists() or path.is_symlink()) and not is_demo_trace(path):
             remedy = "choose another name, or --force to overwrite"
@@ -248,8 +250,10 @@ def list_rules(
     """
     asked = KernelCategorizer.create(**options.arguments())
     every = [_row(bound, rule) for bound in asked.packs for rule in bound.pack.ordered()]
-    wanted = {"category": category, "pack": pack}
-    rows = [row for row in every if all(w in (None, row[name]) for name, w in wanted.items())]
+    wanted = {
+        name: one for name, one in (("category", category), ("pack", pack)) if one is not None
+    }
+    rows = [row for row in every if wanted.items() <= row.items()]
     for name, one in wanted.items() if not rows else ():
         _refuse_unknown(one, {row[name] for row in every})
     if as_json:
@@ -295,9 +299,10 @@ def check(files: list[Path] | None = None, strict: bool = False) -> None:
     packs, problems = (given, []) if files else _installed_packs()
     told = [(each.severity, f"{each.place}: {each.problem}") for each in check_packs(packs)]
     told += [("error", f"plugin {problem}") for problem in problems]
-    for severity, text in told:
-        typer.echo(f"{severity}: {text}")
-    errors, warnings = (sum(s == kind for s, _ in told) for kind in ("error", "warning"))
+    for one in told:
+        typer.echo(": ".join(one))
+    often = Counter(severity for severity, _ in told)
+    errors, warnings = often["error"], often["warning"]
     rules = [rule for bound in packs for rule in bound.pack.rules]
     examples = sum(len(rule.examples) + len(rule.not_examples) for rule in rules)
     counts = f"{len(packs)} packs, {len(rules)} rules, {examples} examples"
@@ -355,9 +360,7 @@ def _row(bound: BoundPack, rule: Rule) -> dict[str, Any]:
         "rule": bound.pack.rule_id(rule),
         "category": rule.category,
         "origin": bound.origin,
-        "vendor": rule.vendor,
-        "library": rule.library,
-        "cpu_op": rule.cpu_op,
+        **{name: getattr(rule, name) for name in ("vendor", "library", "cpu_op")},
         "for": rule.about or rule.pattern,
         "pattern": rule.pattern,
         "pack": bound.pack.name,
@@ -366,11 +369,11 @@ def _row(bound: BoundPack, rule: Rule) -> dict[str, Any]:
     }
 
 
-def _refuse_unknown(asked: str | None, known: set[str], what: str = "no rule is of") -> None:
+def _refuse_unknown(asked: str, known: set[str], what: str = "no rule is of") -> None:
     """Raise when nothing is called what was asked for."""
     from difflib import get_close_matches
 
-    if asked is not None and asked not in known:
+    if asked not in known:
         near = get_close_matches(asked, known, n=3, cutoff=0.7)
         listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
         raise UsageError(f"{what} {asked!r}; {listed}")
@@ -427,15 +430,11 @@ def _explained(explanation: Explanation) -> list[str]:
     if winner is None:
         lines.append("no rule matches this name")
     else:
-        told = {
-            "vendor": winner.verdict.vendor,
-            "library": winner.verdict.library,
-            "rule": f"{winner.verdict.rule}  ({winner.place})",
-            "for": winner.about,
-            "pattern": winner.pattern,
-            "cpu_op": winner.condition,
-        }
-        whole = f"…  (whole: tracelens-ext rules show {winner.verdict.pack})"
+        verdict = winner.verdict
+        told = {"vendor": verdict.vendor, "library": verdict.library}
+        told |= {"rule": f"{verdict.rule}  ({winner.place})", "for": winner.about}
+        told |= {"pattern": winner.pattern, "cpu_op": winner.condition}
+        whole = f"…  (whole: tracelens-ext rules show {verdict.pack})"
         for label, text in told.items():
             if text:
                 is_long = len(text) > _LONGEST and label in ("pattern", "cpu_op")

@@ -174,8 +174,8 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
         show_problems(default_registry().problems)
         raise
     except MemoryError:
-        problem = "there is not enough memory for it"
-        raise TraceError(trace, problem, "free some, or analyse less at once") from None
+        remedy = "free some, or analyse less at once"
+        raise TraceError(trace, "there is not enough memory for it", remedy) from None
 
 
 def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:

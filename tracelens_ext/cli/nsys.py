@@ -176,8 +176,6 @@ def _read(path: Path, options: ReadingOptions) -> Trace:
 
 _SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
 
-_FORM = "FILE,ENGINE,MODEL,SECONDS"
-
 
 class ChartCommand(shared.CarefulCommand):
     """The command, with the engines and models at the end of its help."""
@@ -237,7 +235,9 @@ def chart(
     if by_phase and per_device:
         raise UsageError("--by-phase and --per-device are two ways to split a run; give one")
     if not wanted:
-        raise UsageError(f"name an input, {_FORM}; see 'tracelens-ext chart --help'")
+        raise UsageError(
+            "name an input, FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart --help'"
+        )
     if by_map:
         passed_over: list[str] = []
         check_models(wanted, known_models(rules.maps or (), passed_over), passed_over)
@@ -251,11 +251,8 @@ def chart(
     told: set[str] = set()
     runs: list[Run] = []
     for position, each in enumerate(wanted):  # only the measures stay in memory
-        chosen = rules.categorizer or each.map_name
-        how = shared.AnalysisOptions(
-            rules.rules, chosen, rules.maps, rules.without_pack, reading=reading
-        )
-        analyzer = load.analyze(each.path, how)
+        chosen = replace(rules, categorizer=rules.categorizer or each.map_name)
+        analyzer = load.analyze(each.path, shared.AnalysisOptions(**vars(chosen), reading=reading))
         runs += measure(analyzer.work, each, position, split)
         load.show_problems(analyzer.problems, told)
     for run in runs:
@@ -275,7 +272,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
     from tracelens_ext.report.html_text import duration_text
 
     for number, run in enumerate(runs, 1):
-        elapsed, gpu = duration_text(run.elapsed_ns / 1e6), duration_text(run.gpu_ns / 1e6)
+        elapsed, gpu = (duration_text(ns / 1e6) for ns in (run.elapsed_ns, run.gpu_ns))
         line = f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
         yield line.replace("\u00a0", " ")
     # Numbers for the runs: their labels would not fit, and could say anything about units.
@@ -290,15 +287,12 @@ def _shown(runs: Sequence[Run]) -> pd.DataFrame:
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S
     unit, scale, total = ("ms", 1e3, "total_elapsed") if short else ("sec", 1.0, TOTAL)
-    columns: dict[str, object] = {}
+    columns: dict[str, object] = {"category": [*map(str, table.index), total]}
     for place, run in enumerate(runs):
         elapsed = run.elapsed_ns / NS_PER_S
         column = np.append(table[place].to_numpy(), elapsed)
         columns[f"{place + 1} ({unit})"] = scale * column
         columns[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
     # Of many runs the shares come last: what does not fit is left out from the end.
-    names = [*columns]
-    names = names if len(runs) <= _SIDE_BY_SIDE else [*names[::2], *names[1::2]]
-    return pd.DataFrame({"category": [*map(str, table.index), total], **columns})[
-        ["category", *names]
-    ]
+    names, few = [*columns], len(runs) <= _SIDE_BY_SIDE
+    return pd.DataFrame(columns)[names if few else [names[0], *names[1::2], *names[2::2]]]

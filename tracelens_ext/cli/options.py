@@ -139,9 +139,7 @@ class SelectionOptions:
 def selected_text(selection: Selection, work: GpuWork) -> str:
     """What is selected in words, and what is left out for want of a launch; empty for all."""
     left_out = selection.left_out(work)
-    if not left_out:
-        return selection.text
-    return f"{selection.text}. {left_out} --pstep-by time goes by that."
+    return selection.text + (f". {left_out} --pstep-by time goes by that." if left_out else "")
 
 
 def given_options(group: DataclassInstance) -> list[str]:
@@ -211,14 +209,10 @@ def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Paramete
 
 def _called(taker: Callable[..., _Made], given: dict[str, Any]) -> _Made:
     """What a command, or a dataclass, makes of the options that are its own."""
-    chosen: dict[str, Any] = {}
-    for parameter in _parameters(taker):
-        name, kind = parameter.name, parameter.annotation
-        if isinstance(kind, type) and is_dataclass(kind):
-            chosen[name] = _called(kind, given)
-        elif name in given:
-            chosen[name] = given[name]
-    return taker(**chosen)
+    kinds = {each.name: each.annotation for each in _parameters(taker)}
+    groups = {n: k for n, k in kinds.items() if isinstance(k, type) and is_dataclass(k)}
+    made = {name: _called(kind, given) for name, kind in groups.items()}
+    return taker(**{name: given[name] for name in kinds if name in given} | made)
 
 
 #: Section, words between name and colon, and help of each parameter that is described.
@@ -242,19 +236,18 @@ def _option(name: str, default: object, section: str, words: list[str], text: st
     text = re.sub(r" *\[default:", "  [default:", text)
     flags = [each for each in words if each.startswith("-")]
     limits = next((each for each in words if re.fullmatch(r"[\d.]*\.\.[\d.]*", each)), "..")
-    metavars = [each for each in words if each != limits and each not in flags]
+    metavar = next((each for each in words if each not in (*flags, limits)), None)
     has_default = default not in (None, "", Path(), inspect.Parameter.empty)
-    more: dict[str, Any] = {"metavar": next(iter(metavars), None), "help": text}
-    more["show_default"] = has_default and "[default:" not in text
+    shown = has_default and "[default:" not in text
     if section == "Operands:":
-        return typer.Argument(**more)
+        return typer.Argument(metavar=metavar, help=text, show_default=shown)
     if not any(each.startswith("--") for each in flags):
         long = name.replace("_", "-")
         flags.insert(0, f"--{long}/--no-{long}" if default is True else f"--{long}")
     least, most = (json.loads(end or "null") for end in limits.split(".."))
-    if name == "max_bytes":
-        more["parser"] = size_of
-    return typer.Option(*flags, **more, min=least, max=most)
+    more: dict[str, Any] = {"parser": size_of} if name == "max_bytes" else {}
+    more |= {"metavar": metavar, "help": text, "show_default": shown, "min": least, "max": most}
+    return typer.Option(*flags, **more)
 
 
 @functools.cache
@@ -347,17 +340,16 @@ class CarefulCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the arguments, the command's own options, and the names of those about reading."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "": []}
+        title = "Options about reading, which 'tracelens-ext --help' explains"
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], title: []}
         for each in self.get_params(ctx):
             if record := help_record(each, ctx):
                 kind = f"{each.param_type_name.capitalize()}s"
-                sections["" if each.name in READING else kind].append(record)
-        if shared := ", ".join(name for name, _ in sections.pop("")):
-            shared_title = "Options about reading, which 'tracelens-ext --help' explains"
+                sections[title if each.name in READING else kind].append(record)
         for kind, records in sections.items():
             if records:
                 with formatter.section(kind):
-                    formatter.write_dl(records)
-        if shared:
-            with formatter.section(shared_title):
-                formatter.write_text(shared)
+                    if kind == title:
+                        formatter.write_text(", ".join(name for name, _ in records))
+                    else:
+                        formatter.write_dl(records)

@@ -78,13 +78,13 @@ class Run:
         found, problems = load.find_traces(arguments)
         traces = load.without_repetitions(found)
         too_few = len(traces) < 2 if self.compare else len(traces) + len(problems) == 1
-        if too_few and problems:
-            raise problems[0]
-        if too_few and self.compare:
-            load.check_files(traces)
-            raise UsageError("--compare needs two traces at least")
         if not too_few:
             return len(problems) + self._several(traces, problems)
+        if problems:
+            raise problems[0]
+        if self.compare:
+            load.check_files(traces)
+            raise UsageError("--compare needs two traces at least")
         (trace,) = traces
         result, written, _, of_plugins = self.one(trace, self.wanted.for_one(trace), [trace])
         load.show_problems(of_plugins)
@@ -208,11 +208,10 @@ def _blocks(report: Report, top: int) -> Iterator[screen.Block]:
 
             yield partial(first_findings, frame, title, str(facts["Trace"]))
             continue
-        rows = len(frame)
         if title.startswith("Top "):
-            rows = min(top, rows)
-            title = f"Top {rows} {title.removeprefix('Top ')}"
-        yield screen.Part(title, frame.head(rows), answer.columns, name_width=_NAME_WIDTH)
+            frame = frame.head(top)
+            title = f"Top {len(frame)} {title.removeprefix('Top ')}"
+        yield screen.Part(title, frame, answer.columns, name_width=_NAME_WIDTH)
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:
