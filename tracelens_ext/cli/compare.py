@@ -93,12 +93,7 @@ class Comparing:
         return paths
 
 
-def compare(
-    traces: list[str],
-    *,
-    asked: Comparing,
-    analysis: shared.AnalysisOptions,
-) -> None:
+def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOptions) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel.
 
     Operands:

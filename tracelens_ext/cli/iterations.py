@@ -276,12 +276,7 @@ def memory(
 
 
 def show_snapshots(
-    paths: list[Path],
-    top: int,
-    reading: ReadingOptions,
-    *,
-    device: int | None = None,
-    json: bool,
+    paths: list[Path], top: int, reading: ReadingOptions, *, device: int | None = None, json: bool
 ) -> None:
     """Print the tables of a snapshot of PyTorch's allocator, or of two compared."""
     from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
