@@ -11,15 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tracelens_ext.chart.runs import (
-    ELAPSED,
-    TOTAL,
-    Run,
-    category_table,
-    grouped,
-    input_table,
-    kernel_table,
-)
+from tracelens_ext.chart import runs as measured
+from tracelens_ext.chart.runs import Run
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_text as spelled
@@ -51,21 +44,23 @@ _MUCH_LONGER: Final = 3
 def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> None:
     """Write `result.html`, self-contained."""
     require_html_extra()
-    by_run, labels = category_table(runs), [run.label for run in runs]
+    by_run, labels = measured.category_table(runs), [run.label for run in runs]
     pool: dict[str, int] = {}
     whole = by_run.set_axis(labels, axis=1)
-    whole.loc[TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
+    whole.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
     by_category = {_BY_CATEGORY: whole.rename_axis("Category").reset_index()}
     (found,), _ = page_tables(by_category, _DESCRIPTIONS, pool)
     pivot = replace(found, key="table-by-category")
-    kernels = kernel_table(runs).sort_values(ELAPSED, ascending=False, kind="stable")
-    sheets = {_INPUTS: input_table(runs), _KERNELS: kernels.reset_index(drop=True)}
+    kernels = measured.kernel_table(runs).sort_values(
+        measured.ELAPSED, ascending=False, kind="stable"
+    )
+    sheets = {_INPUTS: measured.input_table(runs), _KERNELS: kernels.reset_index(drop=True)}
     others, cut = page_tables(sheets, _DESCRIPTIONS, pool)
     elapsed = [run.elapsed_ns for run in runs]
     figures = [_figure(by_run, runs, title)]
     if max(elapsed) > _MUCH_LONGER * min(ns or max(elapsed) for ns in elapsed):
         figures.append(_figure(by_run, runs, title, percent=True))
-    told = grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
+    told = measured.grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
     notes = [*(f"{labels}: {note}" for note, labels in told), *cut]
     with written_beside(path) as beside:
         page = render_page(
@@ -94,8 +89,8 @@ def _figure(
     inside = spelled.percent_text if percent else _short
     pieces: list[Plotly] = []
     legend = []
-    for category, row in table.set_axis(table.index.map(str)).fillna(0.0).iterrows():
-        amounts = [value * _MS for value in row.tolist()]
+    rows = (table.fillna(0.0).to_numpy() * _MS).tolist()
+    for category, amounts in zip(map(str, table.index), rows, strict=True):
         if not any(amounts):
             continue
         legend.append((cleaned(category), colour_of(category)))
@@ -199,7 +194,7 @@ def write_results(
 
     writers: dict[str, Callable[[Path], object]] = {
         PAGE: partial(write_page, runs=runs, title=title),
-        CSV: partial(write_csv, frame=kernel_table(runs)),
+        CSV: partial(write_csv, frame=measured.kernel_table(runs)),
     }
     # A folder of a report's tables may be the same one: its files stay, and stay known.
     return write_folder(folder, writers, keep=True)

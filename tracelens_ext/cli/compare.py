@@ -92,6 +92,28 @@ class Comparing:
             raise UsageError("a comparison needs two traces at least; the first is the baseline")
         return paths
 
+    def measured(self, paths: Sequence[Path], how: shared.AnalysisOptions) -> list[Measurement]:
+        """Measure traces and reports, one after the other: only the measurements stay."""
+        from tracelens_ext.compare.finished import is_report, measure_report, with_reference
+        from tracelens_ext.compare.measurement import TRACELENS
+        from tracelens_ext.compare.report import measured_for_comparison
+
+        shown, limit = set[str](), how.reading.max_bytes
+        of_reports = {path: measure_report(path, limit) for path in paths if is_report(path)}
+        if any(measured.report == TRACELENS for measured in of_reports.values()):
+            how = replace(how, unlinked_kernels=False)  # as TraceLens: alike is compared
+
+        def measured(path: Path) -> Measurement:
+            if path in of_reports:
+                return of_reports[path]
+            analyzer = load.analyze(path, how)
+            idle, peaks = self.micro_idle_thresh_us, self.device_peaks
+            found = measured_for_comparison(analyzer, idle, peaks)
+            load.show_problems(analyzer.problems, shown)
+            return with_reference(found, analyzer) if of_reports else found
+
+        return list(map(measured, paths))
+
 
 def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOptions) -> None:
     """Compare traces or their reports with the first: what changed, by category and kernel.
@@ -126,7 +148,7 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
         return
     paths, history = asked.paths(traces), asked.baseline is not None
     screen.check_outputs(places, paths, force=force)
-    measured = _measure_all(paths, analysis, asked.micro_idle_thresh_us, asked.device_peaks)
+    measured = asked.measured(paths, analysis)
     comparison = compare_measurements(measured, total=asked.total, history=history)
     if history:
         report = history_report(comparison)
@@ -150,35 +172,6 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
             screen.print_line(f"Budget holds: {verdict}")
     if any(verdict.crossed for verdict in verdicts):
         raise typer.Exit(CROSSED)
-
-
-def _measure_all(
-    paths: Sequence[Path],
-    options: shared.AnalysisOptions,
-    micro_idle_thresh_us: float | None,
-    device_peaks: str | None,
-) -> list[Measurement]:
-    """Measure traces and reports, one after the other: only the measurements stay."""
-    from tracelens_ext.compare.finished import is_report, measure_report, with_reference
-    from tracelens_ext.compare.measurement import TRACELENS
-    from tracelens_ext.compare.report import measured_for_comparison
-
-    shown: set[str] = set()
-    of_reports = {
-        path: measure_report(path, options.reading.max_bytes) for path in paths if is_report(path)
-    }
-    if any(measured.report == TRACELENS for measured in of_reports.values()):
-        options = replace(options, unlinked_kernels=False)  # as TraceLens: alike is compared
-
-    def measured(path: Path) -> Measurement:
-        if path in of_reports:
-            return of_reports[path]
-        analyzer = load.analyze(path, options)
-        found = measured_for_comparison(analyzer, micro_idle_thresh_us, device_peaks)
-        load.show_problems(analyzer.problems, shown)
-        return with_reference(found, analyzer) if of_reports else found
-
-    return list(map(measured, paths))
 
 
 def _warn_of_amounts(comparison: Comparison) -> None:

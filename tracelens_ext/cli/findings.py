@@ -126,11 +126,13 @@ def finding_blocks(
     if found.program:
         first.append(f"Program: {found.program['kind']} ({found.program['because']})")
     if found.findings and (model := found.model):
-        told = f"Savings are no more than what is claimed: {model['reason']}."
+        savings = f"Savings are no more than what is claimed: {model['reason']}."
         if model["state"] == "good":
             wrong = f"{model['error_percent']:+.2f} %"
-            told = f"Savings overlap. They are a replay's, which misses the wall time by {wrong}."
-        first.append(told)
+            savings = (
+                f"Savings overlap. They are a replay's, which misses the wall time by {wrong}."
+            )
+        first.append(savings)
     lines += [line for text in first for line in screen.folded(text, width)]
     worth = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
     shown = found.findings if whole else worth[:_MOST]
@@ -230,15 +232,16 @@ def what_if(
 
     asked = [parse_change(text) for text in change] if change else None
     table = None if waits is None else read_waits(waits)
-    screen.check_texts([csv], trace, force=force, json=json, every=False)
+    screen.check_texts([csv] if csv else [], trace, force=force, json=json)
     analyzer = analyze(trace, analysis)
     simulation = analyzer.simulation(iteration, device, table)
     if asked is None or any("finding:" in each for each in change or ()):
         tell_claims(simulation, analyzer.findings(device_peaks).findings)
     frame = simulation.what_if(asked)
     show_problems(analyzer.problems)
-    if csv is not None:
-        screen.write_text(csv, frame.to_csv(index=False, lineterminator="\n"))
+    text = frame.to_csv(index=False, lineterminator="\n") if csv else ""
+    if csv and json:
+        screen.write_text(csv, text)
     if json:
         document = {
             "window": simulation.window(),
@@ -247,11 +250,11 @@ def what_if(
             "path": simulation.critical_path.to_dict("records"),
         }
         typer.echo(nested_json_text(document))
-    elif str(csv) != "-":
+    else:
         shown = {"WHAT IF": frame, "CRITICAL PATH": simulation.critical_path_summary()}
         parts = [screen.Part(title, table.head(top)) for title, table in shown.items()]
-        screen.show(screen.trace_report("What if", trace, {}), [*simulation.lines(), *parts])
-        screen.tell_written([csv])
+        report = screen.trace_report("What if", trace, {})
+        screen.show(report, [*simulation.lines(), *parts], texts={csv: lambda: text} if csv else {})
 
 
 Sort = Literal["lost", "time", "percent", "count"]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli import screen
@@ -96,21 +96,16 @@ def gaps(
         gap_sort --gap-sort --sort -s: What kernel pairs are sorted by, largest first.
     """
     selection = selecting.selection()
-    screen.check_texts([output], trace, force=force, json=json, every=options.all)
+    outputs = [output] if output else []
+    screen.check_texts(outputs, trace, force=force, json=json, every=options.all)
     how = shared.AnalysisOptions(kernel_categories=False, reading=reading)
     analyzer = analyze(trace, how, without_tpu=True)
     found = GapReport(analyzer, selection, options)
-    if output is not None:
-        screen.write_text(output, found.text())
-    if json or output != screen.STANDARD_OUTPUT:
-        notes = found.notes if json else []
-        facts = [("Selected", found.selected)] if found.selected else []
-        report = screen.trace_report(
-            "GPU idle time", trace, found.tables, notes, facts=facts, members=found.members
-        )
-        screen.show(report, found.blocks(screen.first_lines(analyzer.work)), json=json)
-    if not json:
-        screen.tell_written([output])
+    told: dict[str, Any] = {"notes": found.notes if json else [], "members": found.members}
+    told["facts"] = [("Selected", found.selected)] if found.selected else []
+    report = screen.trace_report("GPU idle time", trace, found.tables, **told)
+    blocks = found.blocks(screen.first_lines(analyzer.work))
+    screen.show(report, blocks, json=json, texts=dict.fromkeys(outputs, found.text))
 
 
 class GapReport:

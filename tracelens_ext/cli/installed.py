@@ -105,7 +105,8 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     from tracelens_ext.readers.formats import offered_readers
 
     packs = offered_packs(registry)
-    working = {found.plugin.name for found in (*packs, *offered_readers(registry))}
+    working = {found.plugin.name for found in packs}
+    working |= {found.plugin.name for found in offered_readers(registry)}
     working |= {p.name for p in registry.plugins if any("sheets" in hook for hook in p.hooks)}
     for hook in python_hooks(registry):
         with registry.guard(hook.plugin.name):

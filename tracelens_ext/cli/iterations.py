@@ -188,8 +188,8 @@ def phases(
 
 def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
     phases, layers = tables["phases"], tables["layers"]
-    for title, columns in _OF_PHASES.items():
-        yield Part(title, phases, columns.split("|"))
+    for title, names in _OF_PHASES.items():
+        yield Part(title, phases, names.split("|"))
     times = phases.set_index("phase").filter(regex="(?<!^roofline)_time_ms$")
     by_category = times.T.rename(index=lambda name: str(name).removesuffix("_time_ms"))
     by_category = by_category.add_suffix("_ms").rename_axis("category").reset_index()

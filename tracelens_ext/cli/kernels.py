@@ -6,7 +6,7 @@ And `tracelens-ext tree`: the call tree with GPU time, or folded stacks for flam
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,8 @@ def kernels(
         verb = "need" if len(given) > 1 else "needs"
         raise UsageError(f"{', '.join(given)} {verb} --gaps (or --gap-output FILE)")
     selection = selecting.selection(category)
-    screen.check_texts([output, gap_output], trace, force=force, json=json, every=options.all)
+    outputs = [path for path in (output, gap_output) if path]
+    screen.check_texts(outputs, trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
     statistics = found.kernel_statistics(analyzer.work, sort, selection=selection)
     names = found.kernel_full_names(analyzer.work, sort, selection=selection)
@@ -86,11 +87,13 @@ def kernels(
     show_problems(analyzer.problems)
     selected = shared.selected_text(selection, analyzer.work)
     sorted_by = found.SORTS[sort][1]
-    if output is not None:
-        text = kernel_text(statistics, names, sorted_by=sorted_by, selected=selected)
-        screen.write_text(output, text)
-    if gap_output is not None and report is not None:
-        screen.write_text(gap_output, report.text())
+    text = partial(kernel_text, statistics, names, sorted_by=sorted_by, selected=selected)
+    texts: dict[Path, Callable[[], str]] = {output: text} if output else {}
+    more: dict[str, Any] = {"facts": [("Selected", selected)] if selected else []}
+    if report is not None:
+        texts |= {gap_output: report.text} if gap_output else {}
+        tables, more["members"] = tables | report.tables, report.members
+        notes = list(dict.fromkeys([*notes, *report.notes])) if json else []
 
     def blocks() -> Iterator[screen.Block]:
         yield ["=== GPU KERNEL ANALYSIS ===", ""]
@@ -104,15 +107,8 @@ def kernels(
             yield [""]
             yield from report.blocks()
 
-    if json or screen.STANDARD_OUTPUT not in (output, gap_output):
-        more: dict[str, Any] = {"facts": [("Selected", selected)] if selected else []}
-        if report is not None:
-            tables, more["members"] = tables | report.tables, report.members
-            notes = list(dict.fromkeys([*notes, *report.notes])) if json else []
-        document = screen.trace_report("GPU kernels", trace, tables, notes, **more)
-        screen.show(document, blocks(), json=json)
-    if not json:
-        screen.tell_written([output, gap_output])
+    document = screen.trace_report("GPU kernels", trace, tables, notes, **more)
+    screen.show(document, blocks(), json=json, texts=texts)
 
 
 def _blocks(

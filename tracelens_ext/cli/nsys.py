@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tracelens_ext.chart.specification import NS_PER_S, check_models, known_models, parse_inputs
-from tracelens_ext.class_statistics.configuration import (
-    InputSpec,
-    load_class_map,
-    load_configuration,
-)
+from tracelens_ext.class_statistics import configuration
 from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import TracelensError, UsageError
@@ -41,7 +37,7 @@ def _group() -> None:
     pass
 
 
-def _check(given: InputSpec) -> None:
+def _check(given: configuration.InputSpec) -> None:
     """Check that the options that describe an input go together."""
     names = shared.given_options(given)
     tables = [name for name in names if name in ("--kernels", "--nvtx", "--mem", "--mem-size")]
@@ -61,7 +57,7 @@ def _check(given: InputSpec) -> None:
 
 
 def stats(
-    given: InputSpec,
+    given: configuration.InputSpec,
     config: Path | None = None,
     json: bool = False,
     csv: Path | None = None,
@@ -98,14 +94,16 @@ def stats(
 
     if config is None:
         _check(given)
-        specs: Sequence[InputSpec] = [given]
-        mapping = load_class_map(given.class_map) if given.class_map is not None else None
+        specs: Sequence[configuration.InputSpec] = [given]
+        mapping = (
+            configuration.load_class_map(given.class_map) if given.class_map is not None else None
+        )
         classifier = Classifier(mapping, str(given.class_map))
     elif names := shared.given_options(given):
         first = "a trace" if names[0] == "--trace" else names[0]
         raise UsageError(f"{first} does not go with --config, whose file says all that")
     else:
-        loaded = load_configuration(config)
+        loaded = configuration.load_configuration(config)
         specs = loaded.inputs
         classifier = Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
     inputs = [path for spec in specs for path in spec.files]
@@ -136,7 +134,7 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
 
 
 def _computed(
-    specs: Sequence[InputSpec], classifier: Classifier, reading: ReadingOptions
+    specs: Sequence[configuration.InputSpec], classifier: Classifier, reading: ReadingOptions
 ) -> tuple[list[tuple[str, ClassStatistics]], list[str]]:
     """The statistics of each input, and what is wrong with those that have none.
 

@@ -20,20 +20,11 @@ import typer
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import report as reports
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
 from tracelens_ext.report.manifest import check_output
-from tracelens_ext.report.report import (
-    FORMAT_OF_SUFFIX,
-    PAGE,
-    Format,
-    Places,
-    Report,
-    check_places,
-    report_text,
-    require_format,
-    write_report,
-)
+from tracelens_ext.report.report import Format, Places, Report
 from tracelens_ext.report.terminal import frame_table, safe_text
 from tracelens_ext.tables.registry import find_table
 from tracelens_ext.tables.table import Table
@@ -89,16 +80,30 @@ Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
 every_note = ContextVar("every_note", default=False)
 
 
-def show(report: Report, blocks: Iterable[Block], *, json: bool = False) -> None:
-    """Print a report: its blocks, then its notes; or it as JSON."""
+def show(
+    report: Report,
+    blocks: Iterable[Block],
+    *,
+    json: bool = False,
+    texts: Mapping[Path, Callable[[], str]] | None = None,
+) -> None:
+    """Print a report: its blocks, then its notes; or it as JSON.
+
+    `texts` are written to files; one that goes to standard output (`-`) is all that is printed.
+    """
+    texts = texts or {}
+    for path, text in texts.items():
+        write_text(path, text())
     if json:
         print_report(report)
         return
-    screen = console()
-    show_blocks(blocks, screen)
-    if report.notes:
-        screen.print()
-        show_notes(report.notes, screen, whole=every_note.get())
+    if STANDARD_OUTPUT not in texts:
+        screen = console()
+        show_blocks(blocks, screen)
+        if report.notes:
+            screen.print()
+            show_notes(report.notes, screen, whole=every_note.get())
+    tell_written([*texts])
 
 
 def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
@@ -137,7 +142,7 @@ def trace_report(
 
 def print_report(report: Report, form: Format | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    for piece in report_text(report, form or Format.json):
+    for piece in reports.report_text(report, form or Format.json):
         typer.echo(piece, nl=False)
 
 
@@ -288,7 +293,7 @@ class Wanted:
                 place /= _file_name(stem, chosen)
             files.append((place, chosen))
         if self.html is not None:
-            files.append((_page(self.html, f"{stem}.html", several=several), PAGE))
+            files.append((_page(self.html, f"{stem}.html", several=several), reports.PAGE))
         resolved = [os.path.realpath(path) for path, _ in files]
         for at, path in enumerate(resolved):
             if path in resolved[:at]:
@@ -297,14 +302,16 @@ class Wanted:
 
     def check_extras(self) -> None:
         """Check that what the formats need is installed, before a trace is read for nothing."""
-        for form in filter(None, (self.format, PAGE if self.html is not None else None)):
-            require_format(form)
+        if self.format is not None:
+            reports.require_format(self.format)
+        if self.html is not None:
+            reports.require_format(reports.PAGE)
 
     def _format(self, *, several: bool) -> Format:
         """The format that was asked for, or that the name of the output tells."""
         output = self.output or ""
         suffix = Path(output).suffix.lower()
-        told = FORMAT_OF_SUFFIX.get(suffix)
+        told = reports.FORMAT_OF_SUFFIX.get(suffix)
         is_folder = self.output is None or _is_folder(output)
         if several and not is_folder and (told or suffix in _PAGE_SUFFIXES):
             raise UsageError(f"{output}: names one file for several traces; name a folder")
@@ -331,7 +338,7 @@ def write_outputs(
     """Write a report, and say on standard error which tables are large for a workbook."""
     from tracelens_ext.report.excel import slow_tables
 
-    written = write_report(report, places, inputs, force=force)
+    written = reports.write_report(report, places, inputs, force=force)
     for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
         print_line(line, error=True)
     return written
@@ -339,7 +346,7 @@ def write_outputs(
 
 def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
     """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
-    for note in check_places(places, inputs, force=force):
+    for note in reports.check_places(places, inputs, force=force):
         tell(note)
 
 
@@ -393,7 +400,7 @@ def _page(html: str, name: str, *, several: bool) -> Path:
 
 
 def check_texts(
-    paths: Sequence[Path | None], trace: Path, *, force: bool, json: bool, every: bool
+    given: Sequence[Path], trace: Path, *, force: bool, json: bool, every: bool = False
 ) -> None:
     """Check that texts replace no file of the user, not the trace, and not one another.
 
@@ -401,9 +408,8 @@ def check_texts(
     """
     if every and not json:
         raise UsageError("--all is about the JSON; add --json")
-    if json and STANDARD_OUTPUT in paths:
+    if json and STANDARD_OUTPUT in given:
         raise UsageError("--json writes to standard output, so a text cannot go there too")
-    given = [path for path in paths if path is not None]
     if len({os.path.realpath(path) for path in given}) < len(given):
         raise UsageError(f"{given[0]}: is named for two outputs; name two")
     for path in given:
@@ -420,10 +426,10 @@ def write_text(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
-def tell_written(paths: Sequence[Path | None]) -> None:
+def tell_written(paths: Sequence[Path]) -> None:
     """Say which files were written; on standard error where a text is on standard output."""
     for path in paths:
-        if path is not None and path != STANDARD_OUTPUT:
+        if path != STANDARD_OUTPUT:
             print_line(f"Wrote {path}", error=STANDARD_OUTPUT in paths)
 
 
