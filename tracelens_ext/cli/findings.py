@@ -179,10 +179,7 @@ def _cut(name: str, width: int = _NAME) -> str:
 def first_findings(
     table: pd.DataFrame, title: str, trace: str, console: Console
 ) -> Iterator[screen.Block]:
-    """The first findings of a report's table, two lines each, and who tells more.
-
-    `title` is said above them, or instead of them.
-    """
+    """The first findings of a report's table, two lines each below a title, and who tells more."""
     width = min(console.width, _WIDEST)
     yield [""]
     if not len(table):

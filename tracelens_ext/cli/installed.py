@@ -260,8 +260,7 @@ def list_rules(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        screen = console()
-        narrow = screen.width < NARROW
+        narrow = (screen := console()).width < NARROW
         screen.print(frame_table(pd.DataFrame(rows), columns=_FIRST if narrow else _SHOWN))
         if narrow:
             print_line(f"The other columns need {NARROW} columns of the terminal; --json has them.")
@@ -276,14 +275,12 @@ def show(pack: str) -> None:
     Operands:
         pack PACK: Its name, as in `rules list`.
     """
-    packs, _ = _installed_packs()
-    found = next((bound.pack for bound in packs if bound.pack.name == pack), None)
-    if found is None:
-        _refuse_unknown(pack, {bound.pack.name for bound in packs}, "no pack is called")
-    elif (found.source or "").endswith(".toml"):
-        typer.echo(Path(found.source or "").read_text(encoding="utf-8"), nl=False)
-    else:
-        typer.echo(json_safe(toml_pack(found)), nl=False)
+    packs = {bound.pack.name: bound.pack for bound in reversed(_installed_packs()[0])}
+    _refuse_unknown(pack, set(packs), "no pack is called")
+    source = packs[pack].source or ""
+    is_file = source.endswith(".toml")
+    text = Path(source).read_text("utf-8") if is_file else json_safe(toml_pack(packs[pack]))
+    typer.echo(text, nl=False)
 
 
 @rules.command("check")
@@ -415,12 +412,12 @@ def explain(
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
     asked = KernelCategorizer.create(**options.arguments())
     explanation = explain_name(asked, name or op or "", cpu_op, "kernel" if op is None else "op")
-    for line in _explained(explanation):
-        print_line(line)
+    lines = _explained(explanation)
     if op is not None and explanation.category == OTHER_OP:
-        print_line(
-            "an operation that is `other` by its name is judged by the first kernel it launches"
-        )
+        told = "an operation that is `other` by its name is judged by the first kernel it launches"
+        lines.append(told)
+    for line in lines:
+        print_line(line)
     for problem in asked.problems:
         print_line(f"plugin {problem}", error=True)
 
@@ -440,15 +437,14 @@ def _explained(explanation: Explanation) -> list[str]:
             if text:
                 is_long = len(text) > _LONGEST and label in ("pattern", "cpu_op")
                 lines.append(f"{label:8}  {text[:_LONGEST] + whole if is_long else text}")
-    for holds, title in (
-        (True, "would have matched, but comes later:"),
-        (False, "matches the name, but was launched by another operation:"),
-    ):
+    titles = {
+        True: "would have matched, but comes later:",
+        False: "matches the name, but was launched by another operation:",
+    }
+    for holds, title in titles.items():
         others = [match for match in explanation.others if match.holds == holds]
-        lines += ["", title] if others else []
+        lines += ["", title] * bool(others)
         for match in others:
-            needs = "" if holds else f", needs cpu_op {match.condition}"
-            lines.append(
-                f"  {match.verdict.category}  {match.verdict.rule}  ({match.place}){needs}"
-            )
+            verdict, needs = match.verdict, "" if holds else f", needs cpu_op {match.condition}"
+            lines.append(f"  {verdict.category}  {verdict.rule}  ({match.place}){needs}")
     return lines

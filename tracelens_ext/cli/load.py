@@ -33,13 +33,10 @@ def find_traces(
 ) -> tuple[list[Path], list[TraceError]]:
     """The traces that arguments name, in that order; and what is wrong with those that name none.
 
-    A folder stands for the traces directly in it (of a report of Nsight Systems and its export the
-    export; no databases of other programs), a pattern (`run_*/rank[0-3].json.gz`, `**` for
-    any depth) for the files that match it; both without what this program wrote itself. An
-    argument that is a file's name is that file, whatever characters it has, even if there is none:
-    its reader will say so. With `or_reports` a folder or pattern without traces stands for
-    finished reports: the one whose tables are in the folder, else the workbooks, else the JSON
-    reports in it.
+    A folder stands for the traces directly in it, a pattern for the files that match it; both
+    without what this program wrote itself. Another argument is a file, even if there is none: its
+    reader will say so. With `or_reports` a folder or pattern without traces stands for finished
+    reports: the one whose tables are in the folder, else the workbooks, else the JSON reports.
     """
     found: list[Path] = []
     problems: list[TraceError] = []

@@ -154,10 +154,9 @@ def _computed(
             screen.tell(problems[-1])
             continue
         statistics.append((spec.heading, found))
-        for warning in found.warnings:
-            screen.tell(f"warning: {spec.heading}: {warning}")
-        for note in found.notes:
-            screen.tell(f"{spec.heading}: {note}")
+        warnings = (f"warning: {spec.heading}: {warning}" for warning in found.warnings)
+        for told in (*warnings, *(f"{spec.heading}: {note}" for note in found.notes)):
+            screen.tell(told)
     return statistics, problems
 
 

@@ -1,6 +1,40 @@
-"""Options of commands: described in docstrings, those that several commands share here, once.
+"""Options of commands, and what every command does with its arguments beyond what typer does.
 
-And what every command does with its arguments beyond what typer does.
+They are described in docstrings, those that several commands share in this one; a command's wins:
+`name FLAGS METAVAR LEAST..MOST: help`, all between optional. A flag that begins with two hyphens is
+instead of `--name`.
+
+Operands:
+    trace TRACE: A trace of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats).
+    traces TRACE: Traces of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats);
+        folders of them; patterns.
+
+Options:
+    annotation REGEX: Take annotations (record_function, NVTX ranges) whose name matches for
+        iterations.  [default: ProfilerStep#N]
+    capture FILE_OR_FOLDER: Traces in which the CUDA graphs were captured: tell what is in graph
+        launches.
+    categorizer: Ask this plugin or map first, such as jax or vllm:gpt-oss.
+    device: Only this device.
+    force: Overwrite files that tracelens-ext did not make.
+    json: Print all tables as JSON instead, every row of them.
+    maps FOLDER: Folder of engine/model maps (JSON) for --categorizer.
+    pstep N 0..: Only GPU work of ProfilerStep#N.
+    quiet --quiet -q: Print nothing but errors.
+    rules: TOML file of your own rules; wins over all others.
+    total: Compare whole traces, even where both have iterations.
+    without_pack NAME: Switch off this pack; see `rules list`.
+
+    salvage: Of a cut off or damaged file, analyse the events before that.
+    max_bytes SIZE: Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 100
+        times the file beyond 200MB]
+    jobs N 1..1024: Threads or processes.  [default: one a core]
+    nsys PROGRAM: Converts .nsys-rep files.  [default: nsys on the PATH]
+    kernel_annotations FILE: PyTorch's annotations of CUDA graphs (JSON).  [default: found
+        beside the trace]
+    no_cache: Read the file, whatever the cache holds.
+    verify_cache: Use the cache only if no byte has changed (slower).
+    notes: Print every note, not five lines of them.
 """
 
 from __future__ import annotations
@@ -30,46 +64,8 @@ if TYPE_CHECKING:
     from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.work.gpu_work import GpuWork
 
-#: Described as in the docstring of a command, which wins: `name FLAGS METAVAR LEAST..MOST: help`;
-#: all between are optional. A flag that begins with two hyphens is instead of `--name`.
-_SHARED = """
-    Operands:
-        trace TRACE: A trace of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats).
-        traces TRACE: Traces of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats);
-            folders of them; patterns.
-
-    Options:
-        annotation REGEX: Take annotations (record_function, NVTX ranges) whose name matches for
-            iterations.  [default: ProfilerStep#N]
-        capture FILE_OR_FOLDER: Traces in which the CUDA graphs were captured: tell what is in graph
-            launches.
-        categorizer: Ask this plugin or map first, such as jax or vllm:gpt-oss.
-        device: Only this device.
-        force: Overwrite files that tracelens-ext did not make.
-        json: Print all tables as JSON instead, every row of them.
-        maps FOLDER: Folder of engine/model maps (JSON) for --categorizer.
-        pstep N 0..: Only GPU work of ProfilerStep#N.
-        quiet --quiet -q: Print nothing but errors.
-        rules: TOML file of your own rules; wins over all others.
-        total: Compare whole traces, even where both have iterations.
-        without_pack NAME: Switch off this pack; see `rules list`.
-
-        salvage: Of a cut off or damaged file, analyse the events before that.
-        max_bytes SIZE: Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 100
-            times the file beyond 200MB]
-        jobs N 1..1024: Threads or processes.  [default: one a core]
-        nsys PROGRAM: Converts .nsys-rep files.  [default: nsys on the PATH]
-        kernel_annotations FILE: PyTorch's annotations of CUDA graphs (JSON).  [default: found
-            beside the trace]
-        no_cache: Read the file, whatever the cache holds.
-        verify_cache: Use the cache only if no byte has changed (slower).
-        notes: Print every note, not five lines of them.
-    """
 #: The options of every command that reads traces.
-READING = frozenset(
-    {"salvage", "max_bytes", "jobs", "nsys", "kernel_annotations", "no_cache"}
-    | {"verify_cache", "notes"}
-)
+READING = {each.name for each in fields(ReadingOptions)} - {"folders"} | {"notes"}
 _Made = TypeVar("_Made")
 
 
@@ -154,16 +150,16 @@ def given_options(group: DataclassInstance) -> list[str]:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Make what a command's docstring says of its parameters their options.
 
-    A parameter of a dataclass stands for its fields, an option each: those that the command's
-    docstring, its own or `_SHARED` describes, and those of `ReportOptions`. What is `Annotated` is
-    left to typer.
+    A parameter of a dataclass stands for its fields, an option each: those that the docstring of
+    the command, its own or this file's describes, and those of `ReportOptions`. What is `Annotated`
+    is left to typer.
     """
     parameters, keyword = _options_of(command), inspect.Parameter.KEYWORD_ONLY
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
     if "salvage" in names and "notes" not in names:
-        option = _option("notes", False, *_described(_SHARED)[1]["notes"])
+        option = _option("notes", False, *_described(__doc__)[1]["notes"])
         kind = Annotated[bool, option]
         parameters.append(inspect.Parameter("notes", keyword, default=False, annotation=kind))
 
@@ -192,7 +188,7 @@ def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Paramete
     described = dict(_of_report())
     if taker is not ReportOptions:
         own = [each.__doc__ or "" for each in reversed(getattr(taker, "__mro__", (taker,)))]
-        for text in (_SHARED, *own, *outer):
+        for text in (__doc__, *own, *outer):
             described |= _described(text)[1]
     found = []
     for parameter in _parameters(taker):
@@ -298,11 +294,7 @@ class CarefulCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's, or typer's own copy of it
-        """Refuse an option whose value is the name of another, or empty; parse the rest as usual.
-
-        An empty value is a variable of the shell that is not set; as a path it would be the
-        current folder.
-        """
+        """Refuse an option whose value is the name of another, or empty (a variable not set)."""
         parameters: Iterable[Any] = self.get_params(ctx)
         awaits = {
             name: 0 if each.is_flag or each.count else each.nargs
