@@ -14,7 +14,7 @@ import pytest
 from fleet_helpers import needs_fleet, rank_trace, write_ranks
 
 from tracelens_ext.cli import run
-from tracelens_ext.cli.fleet import _slowest
+from tracelens_ext.cli.compare import _slowest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleet.md"
 

@@ -49,13 +49,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """For each trace, whether another process reported on it."""
     answers: list[bool] = []
-    result = parallel._Workers._result
+    result = parallel._result
 
-    def noted(self: Any, number: int, future: Future[Any] | None) -> object:
+    def noted(trace: Path, task: Any, reading: Any, future: Future[Any] | None) -> object:
         answers.append(future is not None and not future.exception() and bool(future.result()))
-        return result(self, number, future)
+        return result(trace, task, reading, future)
 
-    monkeypatch.setattr(parallel._Workers, "_result", noted)
+    monkeypatch.setattr(parallel, "_result", noted)
     yield answers
 
 
@@ -125,14 +125,15 @@ def test_a_worker_that_is_killed_is_an_error_of_its_trace_alone(
 ) -> None:
     options = ["-o", "out", "--format", "json"]
     _, alone_out, alone_err, alone_files = outcome([*options, "--jobs", "1"], capsys)
-    give = parallel._Workers._give
 
-    def and_kill(self: Any, pool: Any) -> None:
-        give(self, pool)
-        if (2, pool) in self._running.values():
-            next(iter(pool._processes.values())).kill()
+    class Killing(ProcessPoolExecutor):
+        def submit(self, *given: Any) -> Any:  # type: ignore[override]
+            future = super().submit(*given)
+            if given[2] == 2:
+                next(iter(self._processes.values())).kill()
+            return future
 
-    monkeypatch.setattr(parallel._Workers, "_give", and_kill)
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", Killing)
     code, out, err, files = outcome([*options, "--jobs", "2"], capsys)
     assert code == 1
     said = (
@@ -228,7 +229,7 @@ try:
         for result in each:
             result()
 except KeyboardInterrupt:
-    print(stopping.message())
+    print(stopping.told()[0])
 """
 
 

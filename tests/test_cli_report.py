@@ -18,8 +18,7 @@ from make_trace import TraceMaker
 from tracelens_ext.cli import run
 from tracelens_ext.cli.compare import comparison_blocks
 from tracelens_ext.cli.load import find_traces, without_repetitions
-from tracelens_ext.cli.outputs import report_stems
-from tracelens_ext.cli.screen import show_blocks
+from tracelens_ext.cli.screen import report_stems, show_blocks
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
 

@@ -53,7 +53,7 @@ def commands(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", ["report", "gaps", "nsys", "memory"])
+@pytest.mark.parametrize("command", ["report", "gaps", "nsys", "export"])
 def test_only_the_command_that_is_called_is_imported(command: str, tmp_path: Path) -> None:
     assert commands(imported(command, "--help", folder=tmp_path)) == {command}
 

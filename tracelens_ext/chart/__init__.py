@@ -15,7 +15,7 @@ def tracelens_commands() -> list[Command]:
         Command(
             "chart",
             "Draw where the time of runs went: a stacked bar each.",
-            "tracelens_ext.cli.chart:chart",
+            "tracelens_ext.cli.nsys:chart",
             "Compare",
             examples=(
                 "chart run.nsys-rep,vllm,llama,100 --out-dir results",

@@ -11,31 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tracelens_ext.chart.runs import (
-    ELAPSED,
-    TOTAL,
-    Run,
-    category_table,
-    grouped,
-    input_table,
-    kernel_table,
-)
+from tracelens_ext.chart import runs as measured
+from tracelens_ext.chart.runs import Run
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import html_text as spelled
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
 from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Table, page_tables
-from tracelens_ext.report.html_text import (
-    amount_text,
-    duration_text,
-    elided,
-    percent_text,
-    plotly_lines,
-    plotly_text,
-)
 from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note, write_folder
 from tracelens_ext.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
@@ -58,24 +44,23 @@ _MUCH_LONGER: Final = 3
 def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> None:
     """Write `result.html`, self-contained."""
     require_html_extra()
-    table = category_table(runs)
+    by_run, labels = measured.category_table(runs), [run.label for run in runs]
     pool: dict[str, int] = {}
-    pivoted = table.set_axis([run.label for run in runs], axis=1)
-    pivoted.loc[TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
-    by_category = {_BY_CATEGORY: pivoted.rename_axis("Category").reset_index()}
+    whole = by_run.set_axis(labels, axis=1)
+    whole.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
+    by_category = {_BY_CATEGORY: whole.rename_axis("Category").reset_index()}
     (found,), _ = page_tables(by_category, _DESCRIPTIONS, pool)
     pivot = replace(found, key="table-by-category")
-    kernels = kernel_table(runs).sort_values(
-        ELAPSED, ascending=False, kind="stable", ignore_index=True
+    kernels = measured.kernel_table(runs).sort_values(
+        measured.ELAPSED, ascending=False, kind="stable"
     )
-    others, cut = page_tables({_INPUTS: input_table(runs), _KERNELS: kernels}, _DESCRIPTIONS, pool)
-    tables = [_with_digits(table, _decimals(runs)) for table in (pivot, *others)]
-    figures = [_figure(table, runs, title)]
-    if (longest := max(run.elapsed_ns for run in runs)) > _MUCH_LONGER * min(
-        run.elapsed_ns or longest for run in runs
-    ):
-        figures.append(_figure(table, runs, title, percent=True))
-    told = grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
+    sheets = {_INPUTS: measured.input_table(runs), _KERNELS: kernels.reset_index(drop=True)}
+    others, cut = page_tables(sheets, _DESCRIPTIONS, pool)
+    elapsed = [run.elapsed_ns for run in runs]
+    figures = [_figure(by_run, runs, title)]
+    if max(elapsed) > _MUCH_LONGER * min(ns or max(elapsed) for ns in elapsed):
+        figures.append(_figure(by_run, runs, title, percent=True))
+    told = measured.grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
     notes = [*(f"{labels}: {note}" for note, labels in told), *cut]
     with written_beside(path) as beside:
         page = render_page(
@@ -85,7 +70,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
             notes=[cleaned(note) for note in notes],
             figures=figures,
             facts=[],
-            tables=tables,
+            tables=[_with_digits(table, max(elapsed) / NS_PER_S) for table in (pivot, *others)],
             sheet_keys={_BY_CATEGORY: pivot.key},
             pool=pool,
             # The whole pivot table is in sight, its total row too.
@@ -99,48 +84,48 @@ def _figure(
 ) -> Figure:
     """A bar a run, a piece a category: in seconds, as the tables, or in percent of the bar."""
     wholes = [run.elapsed_ns / 1e6 for run in runs]
-    scales = [100 / (ms or 1.0) if percent else 1 / _MS for ms in wholes]
-    bars = [plotly_lines(run.label) for run in runs]
+    bars = [spelled.plotly_lines(run.label) for run in runs]
     instances = [_by_category(run, run.instances) for run in runs]
+    inside = spelled.percent_text if percent else _short
     pieces: list[Plotly] = []
     legend = []
-    for name, row in table.iterrows():
-        amounts = [0.0 if math.isnan(value) else value * _MS for value in row.tolist()]
+    rows = (table.fillna(0.0).to_numpy() * _MS).tolist()
+    for category, amounts in zip(map(str, table.index), rows, strict=True):
         if not any(amounts):
             continue
-        category = str(name)
         legend.append((cleaned(category), colour_of(category)))
-        values = [ms * by for ms, by in zip(amounts, scales, strict=True)]
-        found = [of_run[category] for of_run in instances]
-        counts = [f", {n:,} GPU event{'s' * (n != 1)}" if n else "" for n in found]
-        hover = [
-            f"<b>{plotly_text(elided(category, _WIDE))}</b><br>"
-            f"{plotly_text(amount_text(ms, 'ms', whole))}{count}<br>{bar}"
-            for ms, whole, bar, count in zip(amounts, wholes, bars, counts, strict=True)
-        ]
-        inside = map(percent_text if percent else _short, values)
-        pieces.append(bar_piece(len(pieces), values, colour_of(category), hover, inside))
+        name, values, hover = spelled.plotly_text(spelled.elided(category, _WIDE)), [], []
+        for ms, whole, bar, of_run in zip(amounts, wholes, bars, instances, strict=True):
+            events = of_run[category]
+            count = f", {events:,} GPU event{'s' * (events != 1)}" if events else ""
+            amount = spelled.plotly_text(spelled.amount_text(ms, "ms", whole))
+            hover.append(f"<b>{name}</b><br>{amount}{count}<br>{bar}")
+            values.append(ms * (100 / (whole or 1.0) if percent else 1 / _MS))
+        pieces.append(
+            bar_piece(len(pieces), values, colour_of(category), hover, map(inside, values))
+        )
+    what = "Share of elapsed time" if percent else "Elapsed time"
     return Figure(
         key="chart-share-of-time" if percent else "chart-elapsed-time",
-        title=cleaned(
-            ("Share of elapsed time" if percent else "Elapsed time")
-            + (f" for {title}" if title else " by category")
+        title=cleaned(f"{what} for {title}" if title else f"{what} by category"),
+        summary="; ".join(
+            f"{spelled.elided(run.label, _WIDE)}: {_in_words(run)}" for run in runs[:4]
         ),
-        summary="; ".join(f"{elided(run.label, _WIDE)}: {_in_words(run)}" for run in runs[:4]),
         legend=legend,
         sheet=_BY_CATEGORY,
         spec=bars_spec(
             pieces,
-            [elided(run.label, _WIDE) for run in runs],
-            [elided(run.label, _NARROW) for run in runs],
+            [spelled.elided(run.label, _WIDE) for run in runs],
+            [spelled.elided(run.label, _NARROW) for run in runs],
             [f"{_short(whole / _MS)}\u00a0s" for whole in wholes],
             "%" if percent else "s",
         ),
     )
 
 
-def _with_digits(table: Table, decimals: int) -> Table:
-    """A table whose seconds, of categories all numbers, have so many digits after the point."""
+def _with_digits(table: Table, longest: float) -> Table:
+    """A table whose seconds, of categories all numbers, show 0.001 % of so many seconds."""
+    decimals = min(max(5 - math.floor(math.log10(longest)), 2), 9) if longest else 2
     shown = Shown(Unit(Quantity.TIME, "s", decimals))
     columns = [
         replace(column, shown=shown)
@@ -151,29 +136,18 @@ def _with_digits(table: Table, decimals: int) -> Table:
     return replace(table, columns=columns)
 
 
-def _decimals(runs: Sequence[Run]) -> int:
-    """Digits after the point that show a thousandth of a percent of the longest run."""
-    longest = max(run.elapsed_ns for run in runs) / NS_PER_S
-    return min(max(5 - math.floor(math.log10(longest)), 2), 9) if longest else 2
-
-
 def _card(run: Run) -> Card:
-    label = cleaned(run.label)
-    return Card(
-        f"{duration_text(run.elapsed_ns / 1e6)} elapsed",
-        elided(label, _WIDE),
-        _in_words(run),
-        colour_of(_largest(run)[0]),
-        label,  # in the smaller type of names
-    )
+    label, elapsed = cleaned(run.label), spelled.duration_text(run.elapsed_ns / 1e6)
+    colour = colour_of(_largest(run)[0])  # the label again, in the smaller type of names
+    return Card(f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), colour, label)
 
 
 def _in_words(run: Run) -> str:
     """The GPU's part and the largest category."""
     category, ns = _largest(run)
-    parts = [("GPU", run.gpu_ns), (elided(category, _NARROW), ns)]
     return ", ".join(
-        f"{name} {amount_text(part / 1e6, 'ms', run.elapsed_ns / 1e6)}" for name, part in parts
+        f"{name} {spelled.amount_text(part / 1e6, 'ms', run.elapsed_ns / 1e6)}"
+        for name, part in (("GPU", run.gpu_ns), (spelled.elided(category, _NARROW), ns))
     )
 
 
@@ -195,9 +169,8 @@ def _short(value: float) -> str:
     return f"{value:,.{min(decimals, 9) if value < 10 else 1 if value < 100 else 0}f}"
 
 
-_STEM: Final = "result"
-PAGE: Final = f"{_STEM}.html"
-CSV: Final = f"{_STEM}.csv"
+PAGE: Final = "result.html"
+CSV: Final = "result.csv"
 
 
 def check_results(
@@ -221,7 +194,7 @@ def write_results(
 
     writers: dict[str, Callable[[Path], object]] = {
         PAGE: partial(write_page, runs=runs, title=title),
-        CSV: partial(write_csv, frame=kernel_table(runs)),
+        CSV: partial(write_csv, frame=measured.kernel_table(runs)),
     }
     # A folder of a report's tables may be the same one: its files stay, and stay known.
     return write_folder(folder, writers, keep=True)

@@ -123,14 +123,13 @@ def _measured(
     code, labels = _categories(work)
     share = non_overlapped_time(work.start[chosen], work.end[chosen])
     groups = group_durations([work.name[chosen], code[chosen]], share)
-    gpu_ns = int(share.sum())
+    gpu_ns, warnings = int(share.sum()), tuple[str, ...]()
     elapsed_ns, source = given.elapsed_ns, "given"
-    warnings = []
     if not elapsed_ns:
         elapsed_ns, source = work.trace.span_ns, "the trace"
     elif elapsed_ns < gpu_ns:
         told, used = (f"{ns / NS_PER_S:,.6g} s" for ns in (elapsed_ns, gpu_ns))
-        warnings.append(f"{told} elapsed is less than the GPU time, {used}, which is used instead")
+        warnings = (f"{told} elapsed is less than the GPU time, {used}, which is used instead",)
         elapsed_ns, source = gpu_ns, "GPU time"
     return Run(
         label=label,
@@ -143,7 +142,7 @@ def _measured(
         elapsed_from=source,
         devices=tuple(device for device in devices if device != NONE),
         notes=notes,
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 
@@ -161,9 +160,8 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     names = [work.trace.names[name] for name in distinct[:, 0].tolist()]
     told = _memory_categories(work.op_categorizer, names, distinct[:, 1].tolist())
     labels = list(dict.fromkeys([*labels, *filter(None, told)]))
-    of_name = np.array([labels.index(name) if name else NONE for name in told], np.int64)
-    known = of_name[number] != NONE
-    code[events[known]] = of_name[number[known]]
+    of_event = np.array([labels.index(name) if name else NONE for name in told], np.int64)[number]
+    code[events] = np.where(of_event == NONE, code[events], of_event)
     return code, labels
 
 
@@ -177,10 +175,9 @@ def _memory_categories(
     rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
     own = categorizer.categorize(names)
     spelled = categorizer.categorize([*map(_nsight_name, names, kinds)])
-    first = [own if pack in rules else spelled for pack in own.pack]
     return [
-        next((found.category[at] for found in (wins, own) if found.known[at]), None)
-        for at, wins in enumerate(first)
+        next((found.category[at] for found in (first, own) if found.known[at]), None)
+        for at, first in enumerate(own if pack in rules else spelled for pack in own.pack)
     ]
 
 

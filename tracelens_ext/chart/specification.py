@@ -95,12 +95,10 @@ def known_models(
 
     registry = default_registry()
     of_user = user_maps(maps, registry, [] if passed_over is None else passed_over)
-    models: dict[str, set[str]] = {}
-    for offered in (*offered_packs(registry), *of_user):
-        engine, colon, model = offered.item.name.partition(":")
-        if offered.item.selectable and colon:
-            models.setdefault(engine, set()).add(model)
-    return {engine: sorted(models[engine]) for engine in sorted(models)}
+    packs = [offered.item for offered in (*offered_packs(registry), *of_user)]
+    names = sorted({tuple(pack.name.split(":", 1)) for pack in packs if pack.selectable})
+    both = [name for name in names if len(name) == 2]
+    return {engine: [model for e, model in both if e == engine] for engine, _ in both}
 
 
 def check_models(

@@ -49,13 +49,10 @@ class Stopping:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     signal.signal(number, self._heard)
 
-    def exit_code(self) -> int:
-        """What the program exits with after an interrupt."""
-        return _BASE_EXIT_CODE + (self._number or signal.SIGINT)
-
-    def message(self) -> str:
-        """What happened, in a word."""
-        return "terminated" if self._number == signal.SIGTERM else "interrupted"
+    def told(self) -> tuple[str, int]:
+        """What happened, in a word, and what the program exits with after it."""
+        word = "terminated" if self._number == signal.SIGTERM else "interrupted"
+        return word, _BASE_EXIT_CODE + (self._number or signal.SIGINT)
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         self._times += 1
@@ -99,8 +96,7 @@ def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None
     with contextlib.suppress(KeyboardInterrupt):
         if (code := _run(arguments)) != _INTERRUPTED:
             return code
-    stopping = stopping or Stopping()
-    return _fail(stopping.message(), stopping.exit_code())
+    return _fail(*(stopping or Stopping()).told())
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -65,15 +65,9 @@ def export(
     database = output.suffix == ".db"
     if not database and not output.name.endswith((".json", ".json.gz")):
         raise UsageError(f"{output}: the name says the form: .json.gz, .json or .db")
-    choice = Choice(
-        window=None if window is None else parse_window(window),
-        iteration=iteration,
-        devices=_numbers("--devices", devices),
-        streams=_numbers("--streams", streams),
-        min_ns=round(min_us * 1000),
-        host=host,
-        stacks=stacks,
-    )
+    span = None if window is None else parse_window(window)
+    numbers = (_numbers("--devices", devices), _numbers("--streams", streams))
+    choice = Choice(span, iteration, *numbers, round(min_us * 1000), host, stacks)
     if database and choice != Choice():
         raise UsageError(f"{output}: a database holds the whole trace; choose with SQL")
     found, problems = find_traces(traces)

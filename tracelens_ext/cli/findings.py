@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze, find_traces, show_problems, without_repetitions
-from tracelens_ext.cli.outputs import check_texts, tell_written, write_text
-from tracelens_ext.cli.screen import (
-    Block,
-    Part,
-    bold,
-    fact_text,
-    first_lines,
-    folded,
-    show,
-    tell,
-    trace_report,
-)
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.json_text import nested_json_text
@@ -62,7 +52,6 @@ def findings(
     intervals: bool = False,
     *,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show what would save the most time, how much, why, where, and what to do about it.
 
@@ -95,20 +84,18 @@ def findings(
             show_problems(of_plugins, shown)
             found.append((path, of_trace))
             if not json:
-                report = trace_report("Findings", path, {}, of_trace.notes)
-                blocks = partial(finding_blocks, path, of_trace, whole)
-                again = [[""]] if len(found) > 1 else []
-                show(report, [*again, blocks], all_notes=screen.notes)
+                blocks = [[""]] * (len(found) > 1) + [
+                    partial(finding_blocks, path, of_trace, whole)
+                ]
+                screen.show(screen.trace_report("Findings", path, {}, of_trace.notes), blocks)
     if json:
-        documents = [
-            {"trace": str(path), **of_trace.as_dict(intervals=intervals)}
-            for path, of_trace in found
+        documents = [of_trace.as_dict(intervals=intervals) for _, of_trace in found]
+        named_too = [
+            {"trace": str(path)} | d for (path, _), d in zip(found, documents, strict=True)
         ]
-        if not several:
-            del documents[0]["trace"]
-        typer.echo(nested_json_text(documents if several else documents[0]))
+        typer.echo(nested_json_text(named_too if several else documents[0]))
     for problem in problems:
-        tell(str(problem))
+        screen.tell(str(problem))
     if problems:
         raise typer.Exit(1)
 
@@ -126,55 +113,51 @@ def _found(
     return analyzer.findings(device_peaks), list(analyzer.problems)
 
 
-def finding_blocks(trace: Path, found: Findings, whole: bool, console: Console) -> Iterator[Block]:
+def finding_blocks(
+    trace: Path, found: Findings, whole: bool, console: Console
+) -> Iterator[screen.Block]:
     """The findings of a trace: the first that are worth it, or all."""
     from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
     from tracelens_ext.findings.told import summary_sentence
 
     width = min(console.width, _WIDEST)
-    lines = folded(f"Trace: {trace}", width, "  ")
+    lines = screen.folded(f"Trace: {trace}", width, "  ")
     first = [f"Recording: {' '.join(found.recording_lines)}", summary_sentence(found)]
     if found.program:
         first.append(f"Program: {found.program['kind']} ({found.program['because']})")
-    if found.findings and found.model:
-        first.append(_savings(found.model))
-    lines += [line for text in first for line in folded(text, width)]
+    if found.findings and (model := found.model):
+        savings = f"Savings are no more than what is claimed: {model['reason']}."
+        if model["state"] == "good":
+            wrong = f"{model['error_percent']:+.2f} %"
+            savings = (
+                f"Savings overlap. They are a replay's, which misses the wall time by {wrong}."
+            )
+        first.append(savings)
+    lines += [line for text in first for line in screen.folded(text, width)]
     worth = [f for f in found.findings if f.informs_only or f.saving_percent >= LEAST_SHARE_PERCENT]
     shown = found.findings if whole else worth[:_MOST]
     for rank, finding in enumerate(shown, 1):
         yield [*lines, ""]
-        head = textwrap.indent("\n".join(folded(finding.title, width - 4)), "    ")
-        yield bold(f"{rank:>2}. {head.lstrip()}")
+        head = textwrap.indent("\n".join(screen.folded(finding.title, width - 4)), "    ")
+        yield screen.bold(f"{rank:>2}. {head.lstrip()}")
         lines = []
         for label, text in _parts(finding):  # labels on the left
-            told = folded(text, width - 4 - _LABEL) or [""]
-            labels = [label, *[""] * (len(told) - 1)]
-            lines += [
-                f"    {a:<{_LABEL}}{line}".rstrip() for a, line in zip(labels, told, strict=True)
-            ]
+            told = zip_longest([label], screen.folded(text, width - 4 - _LABEL), fillvalue="")
+            lines += [f"    {left:<{_LABEL}}{line}".rstrip() for left, line in told]
     if found.findings:
-        lines += ["", *folded(_SEE, width)]
+        lines += ["", *screen.folded(_SEE, width)]
     if hidden := len(found.findings) - len(shown):
         less = len(found.findings) - len(worth)
         why = f", {less} of which would save less than 1 % each" if less else ""
-        lines += ["", *folded(f"{hidden} more{why}: --all shows them.", width)]
+        lines += ["", *screen.folded(f"{hidden} more{why}: --all shows them.", width)]
     yield lines
-
-
-def _savings(model: Mapping[str, object]) -> str:
-    """How savings were found."""
-    if model["state"] != "good":
-        return f"Savings are no more than what is claimed: {model['reason']}."
-    error = model["error_percent"]
-    return f"Savings overlap. They are a replay's, which misses the wall time by {error:+.2f} %."
 
 
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Label and text of each part, in the order of the page."""
     from tracelens_ext.findings.told import evidence_text, place_texts
 
-    low, high = finding.saving_low_ms, finding.saving_high_ms
-    bounds = {"at least": low, "at most": high}
+    bounds = {"at least": finding.saving_low_ms, "at most": finding.saving_high_ms}
     saves = ", ".join(f"{word} {ms_text(ms)}" for word, ms in bounds.items() if ms is not None)
     yield "advice", finding.advice
     if finding.snippet:
@@ -195,19 +178,16 @@ def _cut(name: str, width: int = _NAME) -> str:
 
 def first_findings(
     table: pd.DataFrame, title: str, trace: str, console: Console
-) -> Iterator[Block]:
-    """The first findings of a report's table, two lines each, and who tells more.
-
-    `title` is said above them, or instead of them.
-    """
+) -> Iterator[screen.Block]:
+    """The first findings of a report's table, two lines each below a title, and who tells more."""
     width = min(console.width, _WIDEST)
     yield [""]
     if not len(table):
-        yield folded(f"{title}.", width)
+        yield screen.folded(f"{title}.", width)
         return
-    yield bold(title)
+    yield screen.bold(title)
     for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
-        yield folded(f"{rank}. {row['title']}", width, "   ")
+        yield screen.folded(f"{rank}. {row['title']}", width, "   ")
         second = f"   {row['confidence']} confidence"
         if row["largest_place"]:
             second += "; the largest part: "
@@ -249,29 +229,29 @@ def what_if(
 
     asked = [parse_change(text) for text in change] if change else None
     table = None if waits is None else read_waits(waits)
-    check_texts([csv], trace, force=force, json=json, every=False)
+    screen.check_texts([csv] if csv else [], trace, force=force, json=json)
     analyzer = analyze(trace, analysis)
     simulation = analyzer.simulation(iteration, device, table)
     if asked is None or any("finding:" in each for each in change or ()):
         tell_claims(simulation, analyzer.findings(device_peaks).findings)
     frame = simulation.what_if(asked)
     show_problems(analyzer.problems)
-    if csv is not None:
-        write_text(csv, frame.to_csv(index=False, lineterminator="\n"))
+    text = frame.to_csv(index=False, lineterminator="\n") if csv else ""
+    if csv and json:
+        screen.write_text(csv, text)
     if json:
-        columns = ["change", "factor", "wall_ms", "saved_ms"]
         document = {
             "window": simulation.window(),
             "model": simulation.model(),
-            "what_if": frame[columns].to_dict("records"),
+            "what_if": frame[["change", "factor", "wall_ms", "saved_ms"]].to_dict("records"),
             "path": simulation.critical_path.to_dict("records"),
         }
         typer.echo(nested_json_text(document))
-    elif str(csv) != "-":
-        path = simulation.critical_path_summary()
-        parts = [Part("WHAT IF", frame.head(top)), Part("CRITICAL PATH", path.head(top))]
-        show(trace_report("What if", trace, {}), [*simulation.lines(), *parts])
-        tell_written([csv])
+    else:
+        shown = {"WHAT IF": frame, "CRITICAL PATH": simulation.critical_path_summary()}
+        parts = [screen.Part(title, table.head(top)) for title, table in shown.items()]
+        report = screen.trace_report("What if", trace, {})
+        screen.show(report, [*simulation.lines(), *parts], texts={csv: lambda: text} if csv else {})
 
 
 Sort = Literal["lost", "time", "percent", "count"]
@@ -300,7 +280,6 @@ def roofline(
     json: bool = False,
     *,
     reading: ReadingOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show how far each operation is from what the GPU can do, and the time that is lost.
 
@@ -330,30 +309,29 @@ def roofline(
             has = ", ".join(sorted(set(names) - {""})) or "none"
             raise UsageError(f"no operation is of the family {family!r}; the trace has {has}")
     facts = roofline_facts(analyzer.trace, found)
-    if selection.text:
-        facts.append(("Selected", selection.text))
+    facts += [("Selected", selection.text)] * bool(selection.text)
     families = analyzer.get_df_families(device_peaks, selection=selection)
     steps = analyzer.get_df_mfu_by_iteration(device_peaks, annotation, selection=selection)
     tables = {"roofline": frame, "families": families, "mfu_by_iteration": steps}
     notes = advice(analyzer.work, found)
 
-    def blocks() -> Iterator[Block]:
-        yield from first_lines(analyzer.work, trace)
-        told = [fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)"]
+    def blocks() -> Iterator[screen.Block]:
+        yield from screen.first_lines(analyzer.work, trace)
+        told = [screen.fact_text(*fact) for fact in facts if fact[0] != "GPU time modelled (%)"]
         told.append(f"{modelled(found)}.")
-        yield lambda console: [folded(text, console.width, "  ") for text in told]
-        shown = [column for column in steps if column != "mfu_%" or steps[column].notna().any()]
-        yield Part.of("mfu_by_iteration", steps[shown].head(_MOST_ITERATIONS))
+        yield lambda console: [screen.folded(text, console.width, "  ") for text in told]
+        known = steps if steps["mfu_%"].notna().any() else steps.drop(columns="mfu_%")
+        yield screen.Part.of("mfu_by_iteration", known.head(_MOST_ITERATIONS))
         if (more := len(steps) - _MOST_ITERATIONS) > 0:
             yield [f"{more:,} more iterations (--json shows all)"]
-        yield Part.of("families", families.dropna(axis="columns", how="all"))
+        yield screen.Part.of("families", families.dropna(axis="columns", how="all"))
         rows = [found.rows[i] for i in frame.index[:top].tolist()]
         yield lambda console: [_operations(rows, title, console)]
         if rows and (more := len(frame) - len(rows)):
             yield [f"{more:,} more not shown (--top)"]
 
-    report = trace_report("Roofline", trace, tables, notes, facts=facts)
-    show(report, blocks(), json=json, all_notes=screen.notes)
+    report = screen.trace_report("Roofline", trace, tables, notes, facts=facts)
+    screen.show(report, blocks(), json=json)
 
 
 def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:
@@ -369,11 +347,11 @@ def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> li
         if row.roofline_ns is not None:
             lost = f"{(row.lost_ns or 0.0) / NS_PER_MS:,.3f}"
             percent = f"{100.0 * row.roofline_ns / row.gpu_ns:,.1f}" if row.gpu_ns else ""
-        numbers = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
-        head = f"{numbers}  {row.bound or '':7} {row.count:>7,}  "
+        head = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
+        head += f"  {row.bound or '':7} {row.count:>7,}  "
         room = max(console.width - len(head), 16)
         lines.append(head + cut_middle(name_text(row.operation.name), room))
         why = row.why_slow or (f"no model: {row.why_no_model}" if row.why_no_model else "")
         for text in (shape_text(row), why):
-            lines += folded(_INDENT + text, console.width, _INDENT) if text else []
+            lines += screen.folded(_INDENT + text, console.width, _INDENT) if text else []
     return lines

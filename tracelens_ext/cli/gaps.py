@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze
-from tracelens_ext.cli.outputs import STANDARD_OUTPUT, check_texts, tell_written, write_text
-from tracelens_ext.cli.screen import NARROW, Block, Part, first_lines, show, trace_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
@@ -97,21 +96,16 @@ def gaps(
         gap_sort --gap-sort --sort -s: What kernel pairs are sorted by, largest first.
     """
     selection = selecting.selection()
-    check_texts([output], trace, force=force, json=json, every=options.all)
+    outputs = [output] if output else []
+    screen.check_texts(outputs, trace, force=force, json=json, every=options.all)
     how = shared.AnalysisOptions(kernel_categories=False, reading=reading)
     analyzer = analyze(trace, how, without_tpu=True)
     found = GapReport(analyzer, selection, options)
-    if output is not None:
-        write_text(output, found.text())
-    if json or output != STANDARD_OUTPUT:
-        notes = found.notes if json else []
-        facts = [("Selected", found.selected)] if found.selected else []
-        report = trace_report(
-            "GPU idle time", trace, found.tables, notes, facts=facts, members=found.members
-        )
-        show(report, found.blocks(first_lines(analyzer.work)), json=json)
-    if not json:
-        tell_written([output])
+    told: dict[str, Any] = {"notes": found.notes if json else [], "members": found.members}
+    told["facts"] = [("Selected", found.selected)] if found.selected else []
+    report = screen.trace_report("GPU idle time", trace, found.tables, **told)
+    blocks = found.blocks(screen.first_lines(analyzer.work))
+    screen.show(report, blocks, json=json, texts=dict.fromkeys(outputs, found.text))
 
 
 class GapReport:
@@ -125,7 +119,6 @@ class GapReport:
         from tracelens_ext.gaps.told import answer
 
         work, sort = analyzer.work, options.gap_sort or _GAP_SORT
-        chosen: dict[str, Any] = {"selection": selection}
         self.options = options
         self.top = _GAP_TOP if options.gap_top is None else options.gap_top
         #: the gaps of each stream
@@ -135,20 +128,20 @@ class GapReport:
         scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
         #: those of the stream that is selected, else of whole devices
         self.asked: ClassifiedGaps = devices if scope == "device" else self.streams
-        longest = max(self.top, tables.LONGEST_LISTED)
+        longest, log = max(self.top, tables.LONGEST_LISTED), options.log
         bounds = options.hist_min, options.hist_max
         #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
         self.tables = {
-            "gap_summary": tables.gap_summary(work, scopes, **chosen),
-            "gap_hosts": tables.gap_hosts(work, scope, **chosen),
-            "gap_streams": tables.gap_streams(work, **chosen),
-            "gap_pairs": tables.gap_pairs(work, sort, **chosen),
-            "gaps_longest": tables.gaps_longest(work, scope, longest=longest, **chosen),
-            "gap_full_names": tables.gap_full_names(work, sort, **chosen),
-            "gap_histogram": tables.gap_histogram(work, *bounds, log=options.log, **chosen),
+            "gap_summary": tables.gap_summary(work, scopes, selection=selection),
+            "gap_hosts": tables.gap_hosts(work, scope, selection=selection),
+            "gap_streams": tables.gap_streams(work, selection=selection),
+            "gap_pairs": tables.gap_pairs(work, sort, selection=selection),
+            "gaps_longest": tables.gaps_longest(work, scope, longest=longest, selection=selection),
+            "gap_full_names": tables.gap_full_names(work, sort, selection=selection),
+            "gap_histogram": tables.gap_histogram(work, *bounds, log=log, selection=selection),
         }
         if options.all:
-            self.tables["gaps"] = tables.gaps(work, **chosen)
+            self.tables["gaps"] = tables.gaps(work, selection=selection)
         #: what JSON has beside the tables
         self.members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
         #: which events are asked about, in words; empty for all
@@ -163,29 +156,29 @@ class GapReport:
         from tracelens_ext.gaps.told import in_words
 
         gaps, idle = self.streams.gaps, int(self.asked.gaps.duration.sum())
-        several = len(gaps.lanes) > 1 and self.asked is not self.streams
+        own = self.asked is self.streams or len(gaps.lanes) < 2
         average = round(int(gaps.duration.sum()) / max(len(gaps), 1))
-        records = self.tables["gap_streams"].to_dict("records")
-        lines = [f"Selected: {self.selected}"] if self.selected else []
-        lines += [
+        streams = self.tables["gap_streams"]
+        lines = [
+            *[f"Selected: {self.selected}"] * bool(self.selected),
             f"Total gaps found: {len(gaps)}",
-            f"Total idle time: {in_words(idle)}{' (no stream busy)' if several else ''}",
-            f"Average gap duration: {in_words(average)}{' (each stream by itself)' * several}",
+            f"Total idle time: {in_words(idle)}{'' if own else ' (no stream busy)'}",
+            f"Average gap duration: {in_words(average)}{'' if own else ' (each stream by itself)'}",
             "",
-            f"Active streams: {len(records)}",
+            f"Active streams: {len(streams)}",
         ]
-        several_devices = len({record["device"] for record in records}) > 1
-        several_processes = len({(r["device"], r["stream"]) for r in records}) < len(records)
-        told = ["process"] * several_processes
-        told += ["device"] * (several_devices or several_processes)
-        for record in records:
-            parts = (f"{part} {record[part]}" for part in (*told, "stream"))
-            name = ", ".join(parts)
+        processes = bool(streams.duplicated(["device", "stream"]).any())
+        told = ["process"] * processes
+        told += ["device"] * (processes or streams["device"].nunique() > 1)
+        for record in streams.to_dict("records"):
+            name = ", ".join(f"{part} {record[part]}" for part in (*told, "stream"))
+            idle_time, beside = (
+                in_words(round(record[column] * 1e3), like=idle)
+                for column in ("idle_time_us", "overlapped_us")
+            )
+            beside = f", {beside} of it beside another stream" if len(gaps.lanes) > 1 else ""
             name = name[0].upper() + name[1:]  # a device may have a name of its own
-            own = in_words(round(record["idle_time_us"] * 1e3), like=idle)
-            overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
-            beside = f", {overlapped} of it beside another stream" if len(gaps.lanes) > 1 else ""
-            lines.append(f"  {name}: {record['gap_count']} gaps, {own} idle time{beside}")
+            lines.append(f"  {name}: {record['gap_count']} gaps, {idle_time} idle time{beside}")
         return lines
 
     def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
@@ -222,14 +215,10 @@ class GapReport:
         """The detailed text for a file."""
         from tracelens_ext.gaps.told import BINS
 
-        return gap_text(
-            self.tables,
-            headline=[self.answer, "", *self.headline()],
-            histogram=self.histogram_lines(BINS, bars=False),
-            sorted_by=self.sorted_by,
-        )
+        headline, bins = [self.answer, "", *self.headline()], self.histogram_lines(BINS, bars=False)
+        return gap_text(self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by)
 
-    def blocks(self, first: Sequence[Block] = ()) -> Iterator[Block]:
+    def blocks(self, first: Sequence[screen.Block] = ()) -> Iterator[screen.Block]:
         """Totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
         yield ["=== GPU IDLE TIME GAP ANALYSIS ===", ""]
         yield from first
@@ -243,24 +232,23 @@ class GapReport:
         title = "WHY (device: no stream busy; stream: each by itself)"
         if len(set(summary["scope"])) == 1:
             title, summary = "WHY", summary.drop(columns="scope")
-        yield Part(title, summary)
-        top = self.top
-        if top:
-            yield from _hosts(self.tables["gap_hosts"], min(top, _HOSTS_SHOWN))
+        yield screen.Part(title, summary)
+        if self.top:
+            yield from _hosts(self.tables["gap_hosts"], min(self.top, _HOSTS_SHOWN))
         bars = self.histogram_lines(_TERMINAL_BINS, bars=True)
 
-        def drawn(console: Console) -> list[Block]:
+        def drawn(console: Console) -> list[screen.Block]:
             rule = "=" * min(console.width, 80)
             return [["", "GAP DURATION HISTOGRAM:", rule, *bars, rule]]
 
         yield drawn
-        if top:
-            pairs = self.tables["gap_pairs"].head(top)
+        if self.top:
+            pairs = self.tables["gap_pairs"].head(self.top)
             yield lambda console: _pairs(pairs, self.sorted_by, console)
-            yield _longest(self.tables["gaps_longest"].head(top))
+            yield _longest(self.tables["gaps_longest"].head(self.top))
 
 
-def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
+def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
     from tracelens_ext.tree import UNLINKED
 
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
@@ -270,66 +258,61 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[Block]:
     if not shown["python_frame"].ne("").any():
         columns.remove("python_frame")
     wide, title = [*columns, "avg_gap_us", "max_gap_us"], "WHAT THE HOST WAS IN MEANWHILE:"
-    yield lambda console: [Part(title, shown, columns if console.width < NARROW else wide)]
-    if len(hosts) > len(shown):
-        yield [f"{len(hosts) - len(shown):,} more; --gap-output has them all."]
+    yield lambda console: [
+        screen.Part(title, shown, columns if console.width < screen.NARROW else wide)
+    ]
+    if more := len(hosts) - len(shown):
+        yield [f"{more:,} more; --gap-output has them all."]
     if shown["host_op"].eq(UNLINKED).any():
         yield [f"{UNLINKED}: the launch of the next GPU event is not in the trace."]
 
 
-def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[Block]:
-    us, narrow = sign("μs", console), console.width < NARROW
+def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
+    us, narrow = sign("μs", console), console.width < screen.NARROW
     columns = {"count": "Count", "avg_gap_us": f"Avg Gap ({us})", "max_gap_us": f"Max Gap ({us})"}
     if not narrow:  # of the numbers, those that say most
         columns |= {"min_gap_us": f"Min Gap ({us})", "std_gap_us": f"Std Dev ({us})"}
     table = pairs[[*columns]].rename(columns=columns)
     table.insert(0, "Rank", range(1, len(pairs) + 1))
-    texts = _transitions(pairs, name_room(table, console), console, two_lines=narrow)
+    room, marks = name_room(table, console), share_marks(pairs, console)
+    arrow, dots = sign("→", console), sign("…", console)
+    before, after = ([*map(name_text, pairs[f"kernel_{side}"])] for side in ("before", "after"))
     if narrow:  # a line for the kernel before, and one for the kernel after
+        first = [cut_middle(name, room, dots) for name in before]
+        second = cut_names([f"{arrow} {name}" for name in after], marks, room, console, first)
+        texts = [text for pair in zip(first, second, strict=True) for text in pair]
         rows = range(2 * len(table))
         table = table.astype({"Rank": "Int64", "Count": "Int64"})
         table = table.set_axis(rows[::2]).reindex(rows)
+    else:
+        both = max(room - len(arrow) - 2 - max(map(len, marks), default=0), 12)
+        space = both - len(" #10")  # for those that look alike when they are cut
+        texts = []
+        for one, other in zip(before, after, strict=True):
+            if len(one) + len(other) > both:
+                one = cut_middle(one, max(space // 2, space - len(other)), dots)
+                other = cut_middle(other, space - len(one), dots)
+            texts.append(f"{one} {arrow} {other}")
+        texts = cut_names(texts, marks, room, console)
     table.insert(1, "Kernel Transition", texts)
-    yield Part(f"TOP {len(pairs)} KERNEL PAIRS BY {sorted_by.upper()}:", table)
+    yield screen.Part(f"TOP {len(pairs)} KERNEL PAIRS BY {sorted_by.upper()}:", table)
     shared = "N pairs of kernels share these names; --gap-output FILE lists all."
     yield remarks(texts, shared, "--gap-output FILE has them whole", console)
     if narrow:
-        yield [f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."]
+        yield [f"Min Gap and Std Dev need {screen.NARROW} columns; --gap-output FILE has them."]
 
 
-def _longest(longest: pd.DataFrame) -> Part:
+def _longest(longest: pd.DataFrame) -> screen.Part:
     from tracelens_ext.trace import NONE
 
     host = [name for name in ("host_op", "python_frame", "host_call") if longest[name].ne("").any()]
-    shown = longest[["gap_us", "start_us", "cause", *host]].copy()
-    shown["next cpu_op"] = longest["cpu_op"]
+    device = ["device"] if longest["device"].nunique() > 1 else []
+    shown = longest[[*device, "gap_us", "start_us", "cause", *host, "cpu_op"]]
+    shown = shown.rename(columns={"cpu_op": "next cpu_op"})
     shown["next kernel"] = [name_text(simple_name(name)) for name in longest["kernel_after"]]
-    if len(set(longest["device"])) > 1:
-        shown.insert(0, "device", longest["device"])
     of_device = (longest["stream"] == NONE).all()
     what = "TIMES WITHOUT ANY GPU WORK" if of_device else "GAPS OF THE STREAM"
-    return Part(f"LONGEST {len(longest)} {what}:", shown, keep=("next kernel",))
-
-
-def _transitions(pairs: pd.DataFrame, room: int, console: Console, *, two_lines: bool) -> list[str]:
-    """Each pair of kernels as `BEFORE → AFTER` in so many cells, or as two such texts."""
-    arrow, dots = sign("→", console), sign("…", console)
-    marks = share_marks(pairs, console)
-    before, after = ([*map(name_text, pairs[f"kernel_{side}"])] for side in ("before", "after"))
-    if two_lines:
-        first = [cut_middle(name, room, dots) for name in before]
-        second = cut_names([f"{arrow} {name}" for name in after], marks, room, console, first)
-        return [text for pair in zip(first, second, strict=True) for text in pair]
-    both = max(room - len(arrow) - 2 - max(map(len, marks), default=0), 12)
-
-    def fitted(one: str, other: str) -> str:
-        if len(one) + len(other) > both:
-            space = both - len(" #10")  # for those that look alike then
-            one = cut_middle(one, max(space // 2, space - len(other)), dots)
-            other = cut_middle(other, space - len(one), dots)
-        return f"{one} {arrow} {other}"
-
-    return cut_names(list(map(fitted, before, after)), marks, room, console)
+    return screen.Part(f"LONGEST {len(longest)} {what}:", shown, keep=("next kernel",))
 
 
 def sign(text: str, console: Console) -> str:

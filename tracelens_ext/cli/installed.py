@@ -1,17 +1,35 @@
-"""What is installed, read and kept: `tracelens-ext plugins`, `formats`, `cache`; and `demo`."""
+"""What is installed, read and kept: `tracelens-ext plugins`, `formats`, `cache`; and `demo`.
+
+And `tracelens-ext rules`: the rules that take part, checked, and drafted for unknown kernels;
+`tracelens-ext explain`: why a kernel, or an operation, has its category.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 
+from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, load_pack
+from tracelens_ext.categorize.categorizer import Explanation
+from tracelens_ext.categorize.check import check_packs, draft_rules, group_unknown, toml_pack
+from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.matcher import BoundPack
+from tracelens_ext.categorize.rules import OTHER_OP, Rule
+from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.load import analyze, show_problems
+from tracelens_ext.cli.screen import NARROW, console, print_line, tell, write_text
 from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.hooks import Plugin, PluginRegistry
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.json_text import json_safe
+from tracelens_ext.report.terminal import frame_table
+from tracelens_ext.settings import ReadingOptions
 
 #: Two kernels, with the operations that launched them, on which to try Python categorisers.
 _PROBE = (
@@ -40,9 +58,9 @@ def list_plugins(context: typer.Context, strict: bool = False) -> None:
         state = "ok" if not status.problems else "partly ok" if status.works else "FAILED"
         typer.echo(f"{plugin.name}  {state}  {plugin.distribution}  ({plugin.module})")
         lists = {"hooks": plugin.hooks, "rule packs": status.packs}
-        told = [(label, ", ".join(names)) for label, names in lists.items() if names]
-        for label, text in [*told, *(("error", problem) for problem in status.problems)]:
-            typer.echo(f"    {label}: {text}")
+        told = [f"{label}: {', '.join(names)}" for label, names in lists.items() if names]
+        for text in (*told, *(f"error: {problem}" for problem in status.problems)):
+            typer.echo(f"    {text}")
     typer.echo(
         "\n* takes part only when chosen with --categorizer. "
         f"{NO_PLUGINS_VARIABLE}=1 leaves out everything but tracelens-ext's own."
@@ -86,8 +104,8 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     from tracelens_ext.categorize.maps import offered_packs, python_stages
     from tracelens_ext.readers.formats import offered_readers
 
-    offered = offered_packs(registry)
-    working = {found.plugin.name for found in offered}
+    packs = offered_packs(registry)
+    working = {found.plugin.name for found in packs}
     working |= {found.plugin.name for found in offered_readers(registry)}
     working |= {p.name for p in registry.plugins if any("sheets" in hook for hook in p.hooks)}
     for stage in python_stages(registry):
@@ -96,10 +114,10 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
             working.add(stage.name)
     found = []
     for plugin in registry.plugins:
-        own, begins = [o.item for o in offered if o.plugin.name == plugin.name], f"{plugin.name}: "
-        packs = tuple(pack.name + "*" * pack.selectable for pack in own)
+        own, begins = [o.item for o in packs if o.plugin.name == plugin.name], f"{plugin.name}: "
+        names = tuple(pack.name + "*" * pack.selectable for pack in own)
         problems = [p.removeprefix(begins) for p in registry.problems if p.startswith(begins)]
-        found.append(PluginStatus(plugin, packs, plugin.name in working, tuple(problems)))
+        found.append(PluginStatus(plugin, names, plugin.name in working, tuple(problems)))
     return found
 
 
@@ -140,19 +158,21 @@ def info() -> None:
     kept = TraceCache.from_environment()
     entries = kept.entries()
     size = sum(entry.size for entry in entries)
-    lines = [f"Folder: {kept.folder}"]
-    lines += [f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(kept.limit)}"]
-    lines += [f"Switched off by {OFF_VARIABLE}"] if cache_is_off() else []
-    used = [datetime.fromtimestamp(entry.used, UTC).astimezone() for entry in entries]
-    frame = pd.DataFrame(
+    lines = [
+        f"Folder: {kept.folder}",
+        f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(kept.limit)}",
+        *[f"Switched off by {OFF_VARIABLE}"] * cache_is_off(),
+    ]
+    rows = [
         {
-            "trace": [entry.path for entry in entries],
-            "size_MB": [entry.size / 1e6 for entry in entries],
-            "last used": [each.strftime("%Y-%m-%d %H:%M") for each in used],
-            "state": ["usable" if entry.usable else "outdated" for entry in entries],
+            "trace": entry.path,
+            "size_MB": entry.size / 1e6,
+            "last used": f"{datetime.fromtimestamp(entry.used, UTC).astimezone():%Y-%m-%d %H:%M}",
+            "state": "usable" if entry.usable else "outdated",
         }
-    )
-    show_blocks([lines, Part("", frame)], console())
+        for entry in entries
+    ]
+    show_blocks([lines, Part("", pd.DataFrame(rows))], console())
 
 
 @cache.command()
@@ -189,15 +209,15 @@ def demo(
     if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
     recordings: dict[str, Path] = {vendor: out}
-    written, command = f"{out}", f"report {quote(str(out))}"
+    written, command = str(out), f"report {quote(str(out))}"
     if ranks > 1:  # trace.json.gz is trace_rank0.json.gz and so on
         stem, dot, ending = out.name.partition(".json")
-        *each, all_ranks = (
+        *each, every = (
             out.with_name(f"{stem}_rank{rank}{dot}{ending}") for rank in [*range(ranks), "*"]
         )
         recordings = {f"nvidia_rank{rank}": path for rank, path in enumerate(each)}
         written = f"{each[0]} to {each[-1].name}"
-        command = f"fleet {quote(str(all_ranks))} -o results"
+        command = f"fleet {quote(str(every))} -o results"
     for path in recordings.values():
         if not force and (path.exists() or path.is_symlink()) and not is_demo_trace(path):
             remedy = "choose another name, or --force to overwrite"
@@ -207,3 +227,224 @@ def demo(
     size = sum(path.stat().st_size for path in recordings.values()) / 1e6
     told = f"wrote {written} ({size:.1f} MB, of a simulated {vendor} GPU)"
     typer.echo(f"{told}; next: tracelens-ext {command}")
+
+
+_LONGEST = 200  # characters of a pattern
+
+rules = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
+
+
+@rules.command("list")
+def list_rules(
+    category: str | None = None,
+    pack: str | None = None,
+    as_json: bool = False,
+    *,
+    options: shared.RuleOptions,
+) -> None:
+    """List the rules in the order in which they are tried.
+
+    Options:
+        category: Only rules of this category.
+        pack: Only rules of this pack.
+        as_json --json: Print JSON.
+    """
+    asked = KernelCategorizer.create(**options.arguments())
+    every = [_row(bound, rule) for bound in asked.packs for rule in bound.pack.ordered()]
+    wanted = {
+        name: one for name, one in (("category", category), ("pack", pack)) if one is not None
+    }
+    rows = [row for row in every if wanted.items() <= row.items()]
+    for name, one in wanted.items() if not rows else ():
+        _refuse_unknown(one, {row[name] for row in every})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        narrow = (screen := console()).width < NARROW
+        screen.print(frame_table(pd.DataFrame(rows), columns=_FIRST if narrow else _SHOWN))
+        if narrow:
+            print_line(f"The other columns need {NARROW} columns of the terminal; --json has them.")
+    for problem in asked.problems:
+        print_line(f"plugin {problem}", error=True)
+
+
+@rules.command("show")
+def show(pack: str) -> None:
+    """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml.
+
+    Operands:
+        pack PACK: Its name, as in `rules list`.
+    """
+    packs = {bound.pack.name: bound.pack for bound in reversed(_installed_packs()[0])}
+    _refuse_unknown(pack, set(packs), "no pack is called")
+    source = packs[pack].source or ""
+    is_file = source.endswith(".toml")
+    text = Path(source).read_text("utf-8") if is_file else json_safe(toml_pack(packs[pack]))
+    typer.echo(text, nl=False)
+
+
+@rules.command("check")
+def check(files: list[Path] | None = None, strict: bool = False) -> None:
+    """Run all examples, find rules that can never win, and patterns that take too long.
+
+    Operands:
+        files: Rule packs to check; all installed ones when none are given.
+
+    Options:
+        strict: Exit with 1 for warnings too.
+    """
+    given = [BoundPack(load_pack(path), "rules") for path in files or ()]
+    packs, problems = (given, []) if files else _installed_packs()
+    told = [(each.severity, f"{each.place}: {each.problem}") for each in check_packs(packs)]
+    told += [("error", f"plugin {problem}") for problem in problems]
+    for one in told:
+        typer.echo(": ".join(one))
+    often = Counter(severity for severity, _ in told)
+    errors, warnings = often["error"], often["warning"]
+    rules = [rule for bound in packs for rule in bound.pack.rules]
+    examples = sum(len(rule.examples) + len(rule.not_examples) for rule in rules)
+    counts = f"{len(packs)} packs, {len(rules)} rules, {examples} examples"
+    typer.echo(f"{counts}: {errors} errors, {warnings} warnings")
+    if errors or (strict and warnings):
+        raise typer.Exit(1)
+
+
+@rules.command("suggest")
+def suggest(
+    trace: Path,
+    output: Path | None = None,
+    top: int = 20,
+    rules: list[Path] | None = None,
+    *,
+    reading: ReadingOptions,
+) -> None:
+    """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first.
+
+    Operands:
+        trace: The trace.
+
+    Options:
+        output -o: Write the draft here.
+        top 1..: At most this many rules.
+    """
+    from tracelens_ext.timeline.overview import whole_graphs
+
+    if output is not None and output.exists():
+        raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
+    analyzer = analyze(trace, shared.AnalysisOptions(rules=rules, reading=reading))
+    show_problems(analyzer.problems)
+    table = analyzer.get_df_kernel_summary()
+    unknown = table[(table["kernel_category"] == UNCATEGORIZED) & (table["kind"] == "kernel")]
+    if graphs := whole_graphs(analyzer.trace):
+        unknown = unknown[~unknown["kernel_name"].isin(graphs)]
+        for note in analyzer.trace.provenance.notes:
+            tell(f"{trace}: {note}")
+    columns = unknown[["kernel_name", "cpu_op", "total_time_ms"]]
+    groups = group_unknown(columns.itertuples(index=False, name=None))[:top]
+    draft = draft_rules(groups, trace.name)
+    if output is None:
+        typer.echo(json_safe(draft), nl=False)
+    else:
+        write_text(output, draft)
+        print_line(f"{output}: {len(groups)} rules to edit")
+
+
+_FIRST = ("rule", "category", "for")
+_SHOWN = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
+
+
+def _row(bound: BoundPack, rule: Rule) -> dict[str, Any]:
+    return {
+        "rule": bound.pack.rule_id(rule),
+        "category": rule.category,
+        "origin": bound.origin,
+        **{name: getattr(rule, name) for name in ("vendor", "library", "cpu_op")},
+        "for": rule.about or rule.pattern,
+        "pattern": rule.pattern,
+        "pack": bound.pack.name,
+        "kind": bound.pack.kind,
+        "file": bound.pack.source,
+    }
+
+
+def _refuse_unknown(asked: str, known: set[str], what: str = "no rule is of") -> None:
+    """Raise when nothing is called what was asked for."""
+    from difflib import get_close_matches
+
+    if asked not in known:
+        near = get_close_matches(asked, known, n=3, cutoff=0.7)
+        listed = f"similar: {', '.join(near)}" if near else f"known: {', '.join(sorted(known))}"
+        raise UsageError(f"{what} {asked!r}; {listed}")
+
+
+def _installed_packs() -> tuple[list[BoundPack], list[str]]:
+    """Every pack that is installed, chosen or not, and the plugins that fail."""
+    from tracelens_ext.hooks import load_registry
+
+    registry = load_registry()
+    taking_part = KernelCategorizer.create(registry=registry).packs
+    offered = [each.item for each in offered_packs(registry)]
+    to_choose = [BoundPack(pack, "categorizer") for pack in offered if pack.selectable]
+    return [*taking_part, *to_choose], registry.problems
+
+
+def explain(
+    name: str | None = None,
+    op: str | None = None,
+    cpu_op: str | None = None,
+    *,
+    options: shared.RuleOptions,
+) -> None:
+    """Show the category of a kernel, the rule that decides it, and what else would match.
+
+    With --op OPERATION the category of a CPU operation, as the sheets ops_… have it.
+
+    Operands:
+        name: The kernel's name, as the trace spells it.
+
+    Options:
+        op: Explain this CPU operation, not a kernel.
+        cpu_op: The CPU operation that launched it.
+    """
+    from tracelens_ext.categorize.categorizer import explain as explain_name
+
+    if (name is None) == (op is None) or (op is not None and cpu_op is not None):
+        raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
+    asked = KernelCategorizer.create(**options.arguments())
+    explanation = explain_name(asked, name or op or "", cpu_op, "kernel" if op is None else "op")
+    lines = _explained(explanation)
+    if op is not None and explanation.category == OTHER_OP:
+        told = "an operation that is `other` by its name is judged by the first kernel it launches"
+        lines.append(told)
+    for line in lines:
+        print_line(line)
+    for problem in asked.problems:
+        print_line(f"plugin {problem}", error=True)
+
+
+def _explained(explanation: Explanation) -> list[str]:
+    """An explanation as lines of text."""
+    winner, lines = explanation.winner, [f"category  {explanation.category}"]
+    if winner is None:
+        lines.append("no rule matches this name")
+    else:
+        verdict = winner.verdict
+        told = {"vendor": verdict.vendor, "library": verdict.library}
+        told |= {"rule": f"{verdict.rule}  ({winner.place})", "for": winner.about}
+        told |= {"pattern": winner.pattern, "cpu_op": winner.condition}
+        whole = f"…  (whole: tracelens-ext rules show {verdict.pack})"
+        for label, text in told.items():
+            if text:
+                is_long = len(text) > _LONGEST and label in ("pattern", "cpu_op")
+                lines.append(f"{label:8}  {text[:_LONGEST] + whole if is_long else text}")
+    titles = {
+        True: "would have matched, but comes later:",
+        False: "matches the name, but was launched by another operation:",
+    }
+    for holds, title in titles.items():
+        others = [match for match in explanation.others if match.holds == holds]
+        lines += ["", title] * bool(others)
+        for match in others:
+            verdict, needs = match.verdict, "" if holds else f", needs cpu_op {match.condition}"
+            lines.append(f"  {verdict.category}  {verdict.rule}  ({match.place}){needs}")
+    return lines

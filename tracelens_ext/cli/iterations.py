@@ -1,20 +1,24 @@
 """`tracelens-ext iterations`: what each training step took, and which were odd.
 
 And `tracelens-ext phases`: prefill and decode of a serving engine, its slowest steps, its layers;
-`tracelens-ext counters`: how much work waits for each stream, and how fast copies are.
+`tracelens-ext counters`: how much work waits for each stream, and how fast copies are;
+`tracelens-ext memory`: what was alive at the peak, and who allocated it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
 from tracelens_ext.report.terminal import name_text
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.tables.units import Shown
@@ -43,7 +47,6 @@ def iterations(
     top: int = 50,
     *,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show wall time, GPU time and idle time of each iteration, and the odd ones out.
 
@@ -61,21 +64,19 @@ def iterations(
         raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
     frame, statistics = table.frame, table.statistics
     tables = {"iterations": frame, "iteration_statistics": statistics}
-    blocks: list[Block] = [*first_lines(analyzer.work, trace)]
-    blocks.append(Part("Iterations", frame, _shown(frame.columns), top))
-    if len(statistics):
-        count = int(statistics["iterations"].max())
-        title = f"Mean and spread of {count:,} whole iteration{'s' if count > 1 else ''}, ms"
-        blocks.append(Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS))
-    blocks.append(lambda console: [_odd_lines(table, console)])
-    report = trace_report("Iterations", trace, tables, table.notes)
-    show(report, blocks, json=json, all_notes=screen.notes)
+    count = int(statistics["iterations"].max()) if len(statistics) else 0
+    title = f"Mean and spread of {count:,} whole iteration{'s' if count > 1 else ''}, ms"
+    blocks: list[Block] = [
+        *first_lines(analyzer.work, trace),
+        Part("Iterations", frame, _shown([*frame]), top),
+        Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS),
+        lambda console: [_odd_lines(table, console)],
+    ]
+    show(trace_report("Iterations", trace, tables, table.notes), blocks, json=json)
 
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
-    import shlex
-
     from tracelens_ext.iterations.iterations import likely_iterations
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
@@ -86,7 +87,7 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
 
 
-def _shown(columns: Iterable[str]) -> list[str]:
+def _shown(columns: Sequence[str]) -> list[str]:
     """The columns to print; what does not fit is left out from the end."""
     from tracelens_ext.iterations.measured import is_category_time
 
@@ -102,19 +103,18 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     odd = table.frame[table.frame["odd"] != ""]
     if not len(odd):
         return []
-    has_device = "device" in table.frame
-    keys = ["column", "device"] if has_device else ["column"]
+    keys = [key for key in ("column", "device") if key == "column" or key in table.frame]
     medians = table.statistics.set_index(keys)["median"].to_dict()
     told = []
     for row in odd.to_dict("records"):
-        where = f", device {row['device']}" if has_device else ""
+        where = f", device {row['device']}" if "device" in row else ""
         away, parts = 0.0, []
         for column in str(row["odd"]).split(", "):
-            median = medians[(column, row["device"]) if has_device else column]
+            median = medians[(column, row["device"]) if where else column]
             parts.append(_against(column, row[column], median).replace(" ", "\u00a0"))
             away = max(away, 0.0 if column == "kernels" else abs(row[column] - median))
-        if len(parts) > _MOST_COLUMNS:
-            parts[_MOST_COLUMNS:] = [f"{len(parts) - _MOST_COLUMNS}\u00a0more"]
+        if more := len(parts[_MOST_COLUMNS:]):
+            parts[_MOST_COLUMNS:] = [f"{more}\u00a0more"]
         line = f"  {name_text(str(row['iteration']))}{where}: {'; '.join(parts)}"
         told.append((away, folded(line, console.width, "    ")))
     told.sort(key=lambda each: -each[0])
@@ -135,14 +135,10 @@ def _against(column: str, value: float, median: float) -> str:
 
 #: The columns of the table of phases that a terminal shows, table by table.
 _OF_PHASES = {
-    "Phases": (
-        *("phase", "steps", "context_requests", "generation_requests", "tokens", "gpu_busy_ms"),
-        *("gpu_ms_per_step", "gpu_us_per_token"),
-    ),
-    "How busy the GPU was": (
-        *("phase", "busy_%", "idle_ms", "tokens_per_s", "tokens_per_s_without_idle", "attention_%"),
-        *("gemm_%", "% of roofline", "scheduler_%", "sampler_%"),
-    ),
+    "Phases": "phase|steps|context_requests|generation_requests|tokens|gpu_busy_ms"
+    "|gpu_ms_per_step|gpu_us_per_token",
+    "How busy the GPU was": "phase|busy_%|idle_ms|tokens_per_s|tokens_per_s_without_idle"
+    "|attention_%|gemm_%|% of roofline|scheduler_%|sampler_%",
 }
 _MOST_LAYERS = 12
 
@@ -155,7 +151,6 @@ def phases(
     json: bool = False,
     *,
     analysis: shared.AnalysisOptions,
-    screen: shared.Screen,
 ) -> None:
     """Show prefill and decode of a serving engine: tokens, GPU time, idle time, steps, layers.
 
@@ -187,16 +182,18 @@ def phases(
         tables["graph_operations"] = analyzer.get_df_graph_operations()
         notes += capture_notes(analyzer)
     show_problems(analyzer.problems)
-    report = trace_report("Phases", trace, tables, notes)
     blocks = [*first_lines(analyzer.work, trace), *_parts(tables, top)]
-    show(report, blocks, json=json, all_notes=screen.notes)
+    show(trace_report("Phases", trace, tables, notes), blocks, json=json)
 
 
 def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
     phases, layers = tables["phases"], tables["layers"]
-    for title, columns in _OF_PHASES.items():
-        yield Part(title, phases, columns)
-    yield Part("By category", _by_category(phases))
+    for title, names in _OF_PHASES.items():
+        yield Part(title, phases, names.split("|"))
+    times = phases.set_index("phase").filter(regex="(?<!^roofline)_time_ms$")
+    by_category = times.T.rename(index=lambda name: str(name).removesuffix("_time_ms"))
+    by_category = by_category.add_suffix("_ms").rename_axis("category").reset_index()
+    yield Part("By category", by_category)
     yield Part.of("phase_steps", tables["phase_steps"], top)
     if len(layers):
         odd = layers[layers["odd"] != ""]
@@ -214,14 +211,6 @@ def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
         yield Part.of("graph_operations", tables["graph_operations"].head(top))
 
 
-def _by_category(phases: pd.DataFrame) -> pd.DataFrame:
-    """A row a category, a column a phase."""
-    ending = "_time_ms"
-    times = phases.set_index("phase").filter(regex=f"(?<!^roofline){ending}$")
-    by_category = times.T.rename(index=lambda name: str(name).removesuffix(ending))
-    return by_category.add_suffix("_ms").rename_axis("category").reset_index()
-
-
 def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
     from tracelens_ext.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
@@ -232,3 +221,135 @@ def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> Non
     tables = {"queue_length": queue_length(work), "copy_bandwidth": copy_bandwidth(work)}
     parts = [Part.of(table, tables[table.name]) for table in COUNTERS]
     show(trace_report("Counters", trace, tables), [[f"Trace: {trace}"], *parts], json=json)
+
+
+By = Literal["operation", "module", "frame", "phase"]
+#: What tells apart what was alive, beside its phase.
+_BY = {
+    "operation": ["operation", "outer_operation"],
+    "module": ["module"],
+    "frame": ["python_frame"],
+}
+#: Of the largest peak: the host of a job on GPUs allocates a few bytes.
+_WORTH_SHOWING = 0.01
+
+
+def memory(
+    trace: Path,
+    by: By = "operation",
+    top: int = 10,
+    device: int | None = None,
+    annotation: str | None = None,
+    json: bool = False,
+    *,
+    reading: ReadingOptions,
+) -> None:
+    """Show what was alive when the most memory was allocated, and who allocated it.
+
+    Options:
+        by: Tell what was alive apart by operation, nn.Module, Python frame, phase.
+        top -t 0..: Rows of each table.
+    """
+    from tracelens_ext.memory.events import has_memory_events
+    from tracelens_ext.memory.snapshot import is_snapshot
+    from tracelens_ext.memory.usage import memory_notes
+
+    if is_snapshot(trace):
+        show_snapshots([trace], top, reading, device=device, json=json)
+        return
+    analyzer = analyze(trace, shared.AnalysisOptions(kernel_categories=False, reading=reading))
+    if not has_memory_events(analyzer.trace):
+        raise UsageError(
+            f"{trace}: has no memory events; record it with torch.profiler.profile(...,"
+            " profile_memory=True)"
+        )
+    tables = {
+        "memory_peaks": analyzer.get_df_memory_peaks(annotation),
+        "memory_at_peak": analyzer.get_df_memory_at_peak(annotation),
+        "memory_by_operation": analyzer.get_df_memory_by_operation(annotation),
+        "memory_largest": analyzer.get_df_memory_largest(top),
+    }
+    tables = _of_device(tables, device, "no memory event is of device", "trace")
+    blocks = [*first_lines(analyzer.work, trace), *_devices(tables, by, top)]
+    notes = memory_notes(analyzer.memory(annotation))
+    show(trace_report("Memory", trace, tables, notes), blocks, json=json)
+
+
+def show_snapshots(
+    paths: list[Path], top: int, reading: ReadingOptions, *, device: int | None = None, json: bool
+) -> None:
+    """Print the tables of a snapshot of PyTorch's allocator, or of two compared."""
+    from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
+
+    if len(paths) > 2:
+        raise UsageError("two snapshots are compared, not more")
+    read = [read_snapshot(path, reading) for path in paths]
+    tables = compare_snapshots(*read) if len(read) == 2 else snapshot_tables(read[0])
+    tables = _of_device(tables, device, "no event is of device", "snapshot")
+    names = ["Snapshot"] if len(read) == 1 else ["Snapshot A", "Snapshot B"]
+    facts = [*zip(names, map(str, paths), strict=True)]
+    notes = [
+        f"{each.path}: {each.dropped:,} events cannot be used." for each in read if each.dropped
+    ]
+    keep = [f"peak_allocated_bytes{end}" for end in ("", " A", " B", " B - A")]
+    parts = [Part(name, table, rows=top, keep=keep) for name, table in tables.items()]
+    report = Report("Memory", tables, facts, notes)
+    show(report, [[": ".join(fact) for fact in facts], *parts], json=json)
+
+
+def _of_device(
+    tables: dict[str, pd.DataFrame], device: int | None, none: str, file: str
+) -> dict[str, pd.DataFrame]:
+    """The rows of one device, if only one is asked about."""
+    if device is None:
+        return tables
+    if device not in (known := tables["memory_peaks"]["device"].tolist()):
+        has = ", ".join(map(str, known)) or "none"
+        raise UsageError(f"{none} {device}; the {file} has {has}")
+    return {name: table[table["device"] == device] for name, table in tables.items()}
+
+
+def _devices(tables: dict[str, pd.DataFrame], by: By, top: int) -> Iterator[Block]:
+    """A sentence and tables for each device."""
+    title = f"Alive at the peak, by {by}"
+    sizes = tables["memory_at_peak"].groupby("device")["bytes"].sum()
+    alive = _alive(tables["memory_at_peak"], ["phase", *_BY.get(by, [])])
+    for row in tables["memory_peaks"].to_dict("records"):
+        yield from ("", _sentence(row))
+        if sizes.get(device := row["device"], 0) >= _WORTH_SHOWING * sizes.max():
+            own = alive[alive["device"] == device].drop(columns="device")
+            yield Part(title, own, rows=top, keep=("bytes",))
+            for name in ("memory_by_operation", "memory_largest"):
+                part = Part.of(name, tables[name][tables[name]["device"] == device], top)
+                yield replace(part, keep=("allocated_bytes", "bytes"))
+
+
+def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """The table `memory_at_peak`, summed by some of its columns, the largest first."""
+    named, numbers = table[columns].replace("", "(none)"), ["blocks", "bytes", "% of peak"]
+    others = table["operation"].str.startswith("(")  # what the trace did not see allocated
+    named[columns[-1]] = named[columns[-1]].mask(others, table["operation"])
+    sums = table.assign(**named).groupby(["device", *columns], sort=False)[numbers].sum()
+    frame = sums.sort_values("bytes", ascending=False, kind="stable").reset_index()
+    return frame[["device", *columns[::-1], *numbers]]
+
+
+def _sentence(row: Mapping[Any, Any]) -> str:
+    """What a row of `memory_peaks` says."""
+    from tracelens_ext.report.html_text import bytes_text
+
+    def size(column: str) -> str:
+        return bytes_text(row[column]).replace("\u00a0", " ")
+
+    where = "The host" if row["device"] < 0 else f"Device {row['device']}"
+    when = f"at {row['peak_at_ms']:,.3f} ms"
+    when += f", in {row['peak_iteration']}" if row["peak_iteration"] else ""
+    if pd.isna(row["peak_allocated_bytes"]):
+        return f"{where}: most was allocated {when}; how much is not recorded."
+    text = f"{where}: at most {size('peak_allocated_bytes')} allocated, {when}."
+    if not pd.isna(row["unused_at_peak_bytes"]):
+        text += f" Reserved: {size('peak_reserved_bytes')}; at the peak"
+        text += f" {size('unused_at_peak_bytes')} of it were not allocated (fragmentation)."
+    if not pd.isna(change := row["change_per_iteration_bytes"]) and change > 0:
+        text += f" From iteration to iteration {size('change_per_iteration_bytes')} more stay."
+    return text

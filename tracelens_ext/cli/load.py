@@ -11,18 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens_ext import trace_files as files
 from tracelens_ext.cli.options import AnalysisOptions
 from tracelens_ext.cli.screen import tell
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError, UsageError
 from tracelens_ext.settings import Progress, ReadingOptions
-from tracelens_ext.trace_files import (
-    is_pattern,
-    only_trace,
-    paths_matching,
-    suffixes_text,
-    traces_in,
-    traces_matching,
-)
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -40,13 +33,10 @@ def find_traces(
 ) -> tuple[list[Path], list[TraceError]]:
     """The traces that arguments name, in that order; and what is wrong with those that name none.
 
-    A folder stands for the traces directly in it (of a report of Nsight Systems and its export the
-    export; no databases of other programs), a pattern (`run_*/rank[0-3].json.gz`, `**` for
-    any depth) for the files that match it; both without what this program wrote itself. An
-    argument that is a file's name is that file, whatever characters it has, even if there is none:
-    its reader will say so. With `or_reports` a folder or pattern without traces stands for
-    finished reports: the one whose tables are in the folder, else the workbooks, else the JSON
-    reports in it.
+    A folder stands for the traces directly in it, a pattern for the files that match it; both
+    without what this program wrote itself. Another argument is a file, even if there is none: its
+    reader will say so. With `or_reports` a folder or pattern without traces stands for finished
+    reports: the one whose tables are in the folder, else the workbooks, else the JSON reports.
     """
     found: list[Path] = []
     problems: list[TraceError] = []
@@ -57,10 +47,9 @@ def find_traces(
         try:
             if path.is_dir():
                 found += _traces_in(path, or_reports=or_reports)
-            elif is_pattern(argument):
-                found += _matching(argument, or_reports=or_reports)
             else:
-                found.append(path)
+                pattern = files.is_pattern(argument)
+                found += _matching(argument, or_reports=or_reports) if pattern else [path]
         except TraceError as error:
             problems.append(error)
         except (OSError, ValueError) as error:
@@ -88,7 +77,7 @@ def check_files(paths: Iterable[Path]) -> None:
 
 
 def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
-    if traces := traces_in(folder):
+    if traces := files.traces_in(folder):
         return traces
     if or_reports:
         from tracelens_ext.compare.finished import is_report
@@ -98,18 +87,18 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
                 return reports
     raise TraceNotFoundError(
         folder,
-        f"holds no {suffixes_text()} file{' and no report' if or_reports else ''}",
+        f"holds no {files.suffixes_text()} file{' and no report' if or_reports else ''}",
         "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'",
     )
 
 
 def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
-    found = traces_matching(pattern)
+    found = files.traces_matching(pattern)
     if or_reports:
         from tracelens_ext.compare.finished import is_report
 
         traces = [path for path in found if not is_report(path)]
-        reports = (path for path in paths_matching(pattern) if is_report(path, of_trace=True))
+        reports = (path for path in files.paths_matching(pattern) if is_report(path, of_trace=True))
         found = traces or [*reports] or found
     if not found:
         raise TraceNotFoundError(pattern, "no file matches", "check the pattern")
@@ -133,7 +122,7 @@ def analyze(
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.recording.told import is_of_tpu
 
-    trace = only_trace(trace)
+    trace = files.only_trace(trace)
     with reading_of(trace, progress) as progress:
         analyzer = TreePerfAnalyzer(
             trace,
@@ -151,8 +140,7 @@ def analyze(
     if is_of_tpu(analyzer.trace):
         problem = "is a profile of TPUs, whose work is not analysed"
         if without_tpu:
-            remedy = "see its CPU operations with: tracelens-ext report"
-            raise TraceError(trace, problem, remedy)
+            raise TraceError(trace, problem, "see its CPU operations with: tracelens-ext report")
         tell(f"{trace}: {problem}")
     for note in analyzer.trace.provenance.notes if options.reading.salvage else ():
         tell(f"{trace}: {note}")
@@ -183,8 +171,8 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
         show_problems(default_registry().problems)
         raise
     except MemoryError:
-        problem = "there is not enough memory for it"
-        raise TraceError(trace, problem, "free some, or analyse less at once") from None
+        remedy = "free some, or analyse less at once"
+        raise TraceError(trace, "there is not enough memory for it", remedy) from None
 
 
 def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:

@@ -1,6 +1,40 @@
-"""Options of commands: described in docstrings, those that several commands share here, once.
+"""Options of commands, and what every command does with its arguments beyond what typer does.
 
-And what every command does with its arguments beyond what typer does.
+They are described in docstrings, those that several commands share in this one; a command's wins:
+`name FLAGS METAVAR LEAST..MOST: help`, all between optional. A flag that begins with two hyphens is
+instead of `--name`.
+
+Operands:
+    trace TRACE: A trace of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats).
+    traces TRACE: Traces of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats);
+        folders of them; patterns.
+
+Options:
+    annotation REGEX: Take annotations (record_function, NVTX ranges) whose name matches for
+        iterations.  [default: ProfilerStep#N]
+    capture FILE_OR_FOLDER: Traces in which the CUDA graphs were captured: tell what is in graph
+        launches.
+    categorizer: Ask this plugin or map first, such as jax or vllm:gpt-oss.
+    device: Only this device.
+    force: Overwrite files that tracelens-ext did not make.
+    json: Print all tables as JSON instead, every row of them.
+    maps FOLDER: Folder of engine/model maps (JSON) for --categorizer.
+    pstep N 0..: Only GPU work of ProfilerStep#N.
+    quiet --quiet -q: Print nothing but errors.
+    rules: TOML file of your own rules; wins over all others.
+    total: Compare whole traces, even where both have iterations.
+    without_pack NAME: Switch off this pack; see `rules list`.
+
+    salvage: Of a cut off or damaged file, analyse the events before that.
+    max_bytes SIZE: Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 100
+        times the file beyond 200MB]
+    jobs N 1..1024: Threads or processes.  [default: one a core]
+    nsys PROGRAM: Converts .nsys-rep files.  [default: nsys on the PATH]
+    kernel_annotations FILE: PyTorch's annotations of CUDA graphs (JSON).  [default: found
+        beside the trace]
+    no_cache: Read the file, whatever the cache holds.
+    verify_cache: Use the cache only if no byte has changed (slower).
+    notes: Print every note, not five lines of them.
 """
 
 from __future__ import annotations
@@ -18,7 +52,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from tracelens_ext.cli.screen import screen_width
+from tracelens_ext.cli.screen import every_note, screen_width
 from tracelens_ext.errors import UsageError
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
@@ -30,55 +64,9 @@ if TYPE_CHECKING:
     from tracelens_ext.iterations.iterations import Selection
     from tracelens_ext.work.gpu_work import GpuWork
 
-#: Described as in the docstring of a command, which wins: `name FLAGS METAVAR LEAST..MOST: help`;
-#: all between are optional. A flag that begins with two hyphens is instead of `--name`.
-_SHARED = """
-    Operands:
-        trace TRACE: A trace of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats).
-        traces TRACE: Traces of PyTorch, Nsight Systems, rocprofv3 or JAX (tracelens-ext formats);
-            folders of them; patterns.
-
-    Options:
-        annotation REGEX: Take annotations (record_function, NVTX ranges) whose name matches for
-            iterations.  [default: ProfilerStep#N]
-        capture FILE_OR_FOLDER: Traces in which the CUDA graphs were captured: tell what is in graph
-            launches.
-        categorizer: Ask this plugin or map first, such as jax or vllm:gpt-oss.
-        device: Only this device.
-        force: Overwrite files that tracelens-ext did not make.
-        json: Print all tables as JSON instead, every row of them.
-        maps FOLDER: Folder of engine/model maps (JSON) for --categorizer.
-        pstep N 0..: Only GPU work of ProfilerStep#N.
-        quiet --quiet -q: Print nothing but errors.
-        rules: TOML file of your own rules; wins over all others.
-        total: Compare whole traces, even where both have iterations.
-        without_pack NAME: Switch off this pack; see `rules list`.
-
-        salvage: Of a cut off or damaged file, analyse the events before that.
-        max_bytes SIZE: Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 100
-            times the file beyond 200MB]
-        jobs N 1..1024: Threads or processes.  [default: one a core]
-        nsys PROGRAM: Converts .nsys-rep files.  [default: nsys on the PATH]
-        kernel_annotations FILE: PyTorch's annotations of CUDA graphs (JSON).  [default: found
-            beside the trace]
-        no_cache: Read the file, whatever the cache holds.
-        verify_cache: Use the cache only if no byte has changed (slower).
-        notes: Print every note, not five lines of them.
-    """
 #: The options of every command that reads traces.
-READING = frozenset(
-    {"salvage", "max_bytes", "jobs", "nsys", "kernel_annotations", "no_cache"}
-    | {"verify_cache", "notes"}
-)
+READING = {each.name for each in fields(ReadingOptions)} - {"folders"} | {"notes"}
 _Made = TypeVar("_Made")
-_SECTIONS = ("Operands:", "Options:")
-
-
-@dataclass(frozen=True)
-class Screen:
-    """How much is shown on the terminal."""
-
-    notes: bool = False  #: every note
 
 
 @dataclass(frozen=True)
@@ -147,9 +135,7 @@ class SelectionOptions:
 def selected_text(selection: Selection, work: GpuWork) -> str:
     """What is selected in words, and what is left out for want of a launch; empty for all."""
     left_out = selection.left_out(work)
-    if not left_out:
-        return selection.text
-    return f"{selection.text}. {left_out} --pstep-by time goes by that."
+    return selection.text + (f". {left_out} --pstep-by time goes by that." if left_out else "")
 
 
 def given_options(group: DataclassInstance) -> list[str]:
@@ -164,25 +150,27 @@ def given_options(group: DataclassInstance) -> list[str]:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Make what a command's docstring says of its parameters their options.
 
-    A parameter of a dataclass stands for its fields, an option each: those that the command's
-    docstring, its own or `_SHARED` describes, and those of `ReportOptions`. What is `Annotated` is
-    left to typer.
+    A parameter of a dataclass stands for its fields, an option each: those that the docstring of
+    the command, its own or this file's describes, and those of `ReportOptions`. What is `Annotated`
+    is left to typer.
     """
-    parameters = _options_of(command)
+    parameters, keyword = _options_of(command), inspect.Parameter.KEYWORD_ONLY
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
     if "salvage" in names and "notes" not in names:
-        parameters += _options_of(Screen)  # not taken by the command
+        option = _option("notes", False, *_described(__doc__)[1]["notes"])
+        kind = Annotated[bool, option]
+        parameters.append(inspect.Parameter("notes", keyword, default=False, annotation=kind))
 
     @functools.wraps(command)
     def with_dataclasses(**given: Any) -> None:  # noqa: ANN401  # whatever the command takes
         if given.get("device_peaks") is not None:
             read_peaks(given["device_peaks"])  # before a trace is read that takes long
+        every_note.set(given.get("notes", False))
         _called(command, given)
 
     with_dataclasses.__doc__ = _described(command.__doc__ or "")[0]
-    keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [each.replace(kind=keyword) for each in parameters]
     with_dataclasses.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -197,10 +185,10 @@ def _parameters(taker: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Parameter]:
     """The options of a command, or those that stand for a dataclass; `outer` docstrings win."""
-    described = _of_report()
+    described = dict(_of_report())
     if taker is not ReportOptions:
         own = [each.__doc__ or "" for each in reversed(getattr(taker, "__mro__", (taker,)))]
-        for text in (_SHARED, *own, *outer):
+        for text in (__doc__, *own, *outer):
             described |= _described(text)[1]
     found = []
     for parameter in _parameters(taker):
@@ -217,68 +205,58 @@ def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Paramete
 
 def _called(taker: Callable[..., _Made], given: dict[str, Any]) -> _Made:
     """What a command, or a dataclass, makes of the options that are its own."""
-    chosen: dict[str, Any] = {}
-    for parameter in _parameters(taker):
-        name, kind = parameter.name, parameter.annotation
-        if isinstance(kind, type) and is_dataclass(kind):
-            chosen[name] = _called(kind, given)
-        elif name in given:
-            chosen[name] = given[name]
-    return taker(**chosen)
+    kinds = {each.name: each.annotation for each in _parameters(taker)}
+    groups = {n: k for n, k in kinds.items() if isinstance(k, type) and is_dataclass(k)}
+    made = {name: _called(kind, given) for name, kind in groups.items()}
+    return taker(**{name: given[name] for name in kinds if name in given} | made)
 
 
 #: Section, words between name and colon, and help of each parameter that is described.
 _Described = dict[str, tuple[str, list[str], str]]
+_SECTION = re.compile(r"^(Operands:|Options:)$", re.MULTILINE)
+_PARAMETER = re.compile(r"^ {4}(\w+)(.*?): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def _described(doc: str) -> tuple[str, _Described]:
     """A docstring without its sections about parameters, and what these say."""
-    told, found, section, name = [], _Described(), "", ""
-    for line in inspect.cleandoc(doc).splitlines():
-        if line in _SECTIONS:
-            section = line
-        elif not section:
-            told.append(line)
-        elif line.startswith(" " * 8) and name in found:
-            kind, words, text = found[name]
-            found[name] = kind, words, f"{text} {line.strip()}"
-        elif line.strip():
-            head, _, text = line.partition(": ")
-            name, *words = head.split()
-            found[name] = section, words, text
-    return "\n".join(told).strip(), found
+    told, *parts = _SECTION.split(inspect.cleandoc(doc))
+    found = {
+        name: (section, words.split(), re.sub(r"\n *", " ", text))
+        for section, part in zip(parts[::2], parts[1::2], strict=True)
+        for name, words, text in _PARAMETER.findall(part)
+    }
+    return told.strip(), found
 
 
 def _option(name: str, default: object, section: str, words: list[str], text: str) -> Any:  # noqa: ANN401  # typer's, which has no public type
     text = re.sub(r" *\[default:", "  [default:", text)
     flags = [each for each in words if each.startswith("-")]
     limits = next((each for each in words if re.fullmatch(r"[\d.]*\.\.[\d.]*", each)), "..")
-    metavars = [each for each in words if each != limits and each not in flags]
+    metavar = next((each for each in words if each not in (*flags, limits)), None)
     has_default = default not in (None, "", Path(), inspect.Parameter.empty)
-    more: dict[str, Any] = {"metavar": next(iter(metavars), None), "help": text}
-    more["show_default"] = has_default and "[default:" not in text
+    shown = has_default and "[default:" not in text
     if section == "Operands:":
-        return typer.Argument(**more)
+        return typer.Argument(metavar=metavar, help=text, show_default=shown)
     if not any(each.startswith("--") for each in flags):
         long = name.replace("_", "-")
         flags.insert(0, f"--{long}/--no-{long}" if default is True else f"--{long}")
     least, most = (json.loads(end or "null") for end in limits.split(".."))
-    if name == "max_bytes":
-        more["parser"] = size_of
-    return typer.Option(*flags, **more, min=least, max=most)
+    more: dict[str, Any] = {"parser": size_of} if name == "max_bytes" else {}
+    more |= {"metavar": metavar, "help": text, "show_default": shown, "min": least, "max": most}
+    return typer.Option(*flags, **more)
 
 
+@functools.cache
 def _of_report() -> _Described:
-    """The fields of `ReportOptions`, as a docstring would describe them."""
-    found = _Described()
+    """What the fields of `ReportOptions` say of themselves."""
+    lines = ["", "Options:"]
     for field in fields(ReportOptions):
         said, long = field.metadata, field.name.replace("_", "-")
-        words = [f"{said.get('least', '')}..{said.get('most', '')}"]
-        words += [said["metavar"]] if "metavar" in said else []
-        words += [f"--{long}/--no-{long}"] if field.type == "bool | None" else []
+        words = [field.name, f"{said.get('least', '')}..{said.get('most', '')}"]
+        words += [said.get("metavar", ""), f"--{long}/--no-{long}" * (field.type == "bool | None")]
         shown = f" [default: {said['shown_default']}]" if "shown_default" in said else ""
-        found[field.name] = "Options:", words, said["meaning"] + shown
-    return found
+        lines.append(f"    {' '.join(words)}: {said['meaning']}{shown}")
+    return _described("\n".join(lines))[1]
 
 
 def size_of(text: str) -> int:
@@ -316,11 +294,7 @@ class CarefulCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's, or typer's own copy of it
-        """Refuse an option whose value is the name of another, or empty; parse the rest as usual.
-
-        An empty value is a variable of the shell that is not set; as a path it would be the
-        current folder.
-        """
+        """Refuse an option whose value is the name of another, or empty (a variable not set)."""
         parameters: Iterable[Any] = self.get_params(ctx)
         awaits = {
             name: 0 if each.is_flag or each.count else each.nargs
@@ -358,17 +332,16 @@ class CarefulCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the arguments, the command's own options, and the names of those about reading."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "": []}
+        title = "Options about reading, which 'tracelens-ext --help' explains"
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], title: []}
         for each in self.get_params(ctx):
             if record := help_record(each, ctx):
                 kind = f"{each.param_type_name.capitalize()}s"
-                sections["" if each.name in READING else kind].append(record)
-        if shared := ", ".join(name for name, _ in sections.pop("")):
-            shared_title = "Options about reading, which 'tracelens-ext --help' explains"
+                sections[title if each.name in READING else kind].append(record)
         for kind, records in sections.items():
             if records:
                 with formatter.section(kind):
-                    formatter.write_dl(records)
-        if shared:
-            with formatter.section(shared_title):
-                formatter.write_text(shared)
+                    if kind == title:
+                        formatter.write_text(", ".join(name for name, _ in records))
+                    else:
+                        formatter.write_dl(records)

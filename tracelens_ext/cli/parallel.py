@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from tracelens_ext.cli.load import several_progress
 from tracelens_ext.cli.screen import print_line
@@ -61,12 +61,8 @@ def each_trace(
     if count == 1:
         yield (partial(task, reading, None) for task in tasks)
         return
-    workers = _Workers(traces, tasks, replace(reading, jobs=jobs))
-    try:
-        workers.start(count)
-        yield workers.results()
-    finally:
-        workers.stop()
+    with contextlib.closing(_results(traces, tasks, replace(reading, jobs=jobs), count)) as results:
+        yield results
 
 
 def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
@@ -84,96 +80,75 @@ def _worker_count(traces: Sequence[Path], asked: int | None) -> tuple[int, int]:
     return count, max(1, jobs // count)
 
 
-class _Workers(Generic[T]):
-    """Worker processes, and what became of each trace."""
+def _results(
+    traces: Sequence[Path], tasks: Sequence[Task[T]], reading: ReadingOptions, count: int
+) -> Generator[Callable[[], T], None, None]:
+    """As `each_trace` yields them, of so many processes; they end with this generator."""
+    waiting, over = deque(range(len(tasks))), dict[int, Future[Answer[T]] | None]()
+    running: dict[Future[Answer[T]], tuple[int, ProcessPoolExecutor]] = {}
+    bytes_read = _context.RawArray("q", 2 * len(tasks))  # so far, and the file's size
+    their_end, this_end = _context.Pipe(duplex=False)
+    pools: list[ProcessPoolExecutor] = []
 
-    def __init__(
-        self, traces: Sequence[Path], tasks: Sequence[Task[T]], reading: ReadingOptions
-    ) -> None:
-        self._traces, self._tasks, self._reading = traces, tasks, reading
-        self._waiting = deque(range(len(tasks)))
-        self._running: dict[Future[Answer[T]], tuple[int, ProcessPoolExecutor]] = {}
-        self._over: dict[int, Future[Answer[T]] | None] = {}
-        self._pools: list[ProcessPoolExecutor] = []
-        self._bytes_read = _context.RawArray("q", 2 * len(tasks))  # so far, and the file's size
-        self._their_end, self._this_end = _context.Pipe(duplex=False)
-        self._bars = contextlib.ExitStack()
-        self._advance: Callable[[int, int | None, int | None], None] | None = None
-
-    def start(self, count: int) -> None:
-        """Start so many processes, and show how far each is."""
-        for _ in range(count):
-            self._give(self._pool())
-        names = [trace.name for trace in self._traces]
-        self._advance = self._bars.enter_context(several_progress(names))
-
-    def stop(self) -> None:
-        """End all processes; what they have half written they remove."""
-        self._bars.close()
-        self._this_end.close()
-        for pool in self._pools:
-            pool.shutdown(cancel_futures=True)
-        self._their_end.close()
-
-    def _pool(self) -> ProcessPoolExecutor:
-        start = (self._their_end, self._bytes_read)
-        with _worker_starting():
-            self._pools.append(ProcessPoolExecutor(1, _context, _begin, start))
-        return self._pools[-1]
-
-    def _give(self, pool: ProcessPoolExecutor) -> None:
-        """Hand the next trace to a worker that has none."""
-        if not self._waiting:
+    def give(pool: ProcessPoolExecutor | None = None) -> None:
+        """Hand the next trace to a worker that has none, or to a new one."""
+        if not waiting:
             return
-        number = self._waiting.popleft()
+        number = waiting.popleft()
         try:
             with _worker_starting():
-                future = pool.submit(_answer, self._tasks[number], number, self._reading)
+                if pool is None:
+                    pool = ProcessPoolExecutor(1, _context, _begin, (their_end, bytes_read))
+                    pools.append(pool)
+                running[pool.submit(_answer, tasks[number], number, reading)] = number, pool
         except OSError:  # no process can be started
-            self._over[number] = None
-        else:
-            self._running[future] = number, pool
+            over[number] = None
 
-    def results(self) -> Iterator[Callable[[], T]]:
-        """As `each_trace` yields them."""
-        for number in range(len(self._tasks)):
-            while number not in self._over and self._running:
-                patience = _LOOK_EVERY_S if self._advance is not None else None
-                over, _ = wait(self._running, patience, FIRST_COMPLETED)
-                for future in over:
-                    self._over[self._running[future][0]] = future
-                    self._show_progress(future)
-                    pool = self._running.pop(future)[1]
-                    died = isinstance(future.exception(), BrokenProcessPool)
-                    self._give(self._pool() if died else pool)
-                for future in self._running:
-                    self._show_progress(future)
-            yield partial(self._result, number, self._over.pop(number, None))
+    try:
+        for _ in range(count):
+            give()
+        with several_progress([trace.name for trace in traces]) as advance:
+            for number, (task, trace) in enumerate(zip(tasks, traces, strict=True)):
+                while number not in over and running:
+                    wait(running, _LOOK_EVERY_S if advance else None, FIRST_COMPLETED)
+                    for future, (at, pool) in list(running.items()):
+                        done, size = bytes_read[2 * at : 2 * at + 2]
+                        ended = future.done()
+                        if advance:
+                            advance(at, None if ended else done, size or None)
+                        if ended:
+                            over[at] = future
+                            del running[future]
+                            died = isinstance(future.exception(), BrokenProcessPool)
+                            give(None if died else pool)
+                yield partial(_result, trace, task, reading, over.pop(number, None))
+    finally:
+        this_end.close()
+        for each in pools:
+            each.shutdown(cancel_futures=True)
+        their_end.close()
 
-    def _show_progress(self, future: Future[Answer[T]]) -> None:
-        if self._advance is not None:
-            number = self._running[future][0]
-            done, size = self._bytes_read[2 * number : 2 * number + 2]
-            self._advance(number, None if future.done() else done, size or None)
 
-    def _result(self, number: int, future: Future[Answer[T]] | None) -> T:
-        """Print what a worker printed, and return its result or raise the trace's error."""
-        try:
-            answer = future.result() if future is not None else None
-        except BrokenProcessPool:
-            raise TraceError(
-                self._traces[number],
-                "the process that worked on it died (killed, or out of memory)",
-                "try it again with more free memory or a smaller --jobs",
-            ) from None
-        if answer is None:
-            return self._tasks[number](self._reading, None)
-        printed, result, error = answer
-        for line in printed.splitlines():
-            print_line(line, error=True)
-        if error is not None:
-            raise OutputError(error)
-        return result  # type: ignore[return-value]  # no error: it is there
+def _result(
+    trace: Path, task: Task[T], reading: ReadingOptions, future: Future[Answer[T]] | None
+) -> T:
+    """Print what a worker printed, and return its result or raise the trace's error."""
+    try:
+        answer = future.result() if future is not None else None
+    except BrokenProcessPool:
+        raise TraceError(
+            trace,
+            "the process that worked on it died (killed, or out of memory)",
+            "try it again with more free memory or a smaller --jobs",
+        ) from None
+    if answer is None:
+        return task(reading, None)
+    printed, result, error = answer
+    for line in printed.splitlines():
+        print_line(line, error=True)
+    if error is not None:
+        raise OutputError(error)
+    return result  # type: ignore[return-value]  # no error: it is there
 
 
 @contextlib.contextmanager

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
-from tracelens_ext.cli.load import (
-    analyze,
-    check_files,
-    find_traces,
-    show_problems,
-    without_repetitions,
-)
-from tracelens_ext.cli.outputs import Wanted, check_outputs, tell_written, write_outputs
-from tracelens_ext.cli.screen import Block, Part, console, fact_text, show, show_blocks, tell
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Places, Report
@@ -58,7 +50,7 @@ class Run:
         kernel_categories: Give every kernel a category.
     """
 
-    wanted: Wanted
+    wanted: screen.Wanted
     source_url: str = ""
     compare: bool = False
     total: bool = False
@@ -67,7 +59,6 @@ class Run:
     report_options: ReportOptions
     top: int = 10
     quiet: bool = False
-    screen: shared.Screen
 
     def __post_init__(self) -> None:
         if self.compare and not self.analysis.kernel_categories:
@@ -84,23 +75,23 @@ class Run:
     def all(self, arguments: Sequence[str]) -> int:
         """Report on all traces; how many could not be."""
         self.wanted.check_extras()
-        found, problems = find_traces(arguments)
-        traces = without_repetitions(found)
+        found, problems = load.find_traces(arguments)
+        traces = load.without_repetitions(found)
         too_few = len(traces) < 2 if self.compare else len(traces) + len(problems) == 1
-        if too_few and problems:
-            raise problems[0]
-        if too_few and self.compare:
-            check_files(traces)
-            raise UsageError("--compare needs two traces at least")
         if not too_few:
             return len(problems) + self._several(traces, problems)
+        if problems:
+            raise problems[0]
+        if self.compare:
+            load.check_files(traces)
+            raise UsageError("--compare needs two traces at least")
         (trace,) = traces
         result, written, _, of_plugins = self.one(trace, self.wanted.for_one(trace), [trace])
-        show_problems(of_plugins)
+        load.show_problems(of_plugins)
         if not self.quiet:
             noted = replace(result, notes=[*_coverage(dict(result.facts)), *result.notes])
-            show(noted, _blocks(result, self.top), all_notes=self.screen.notes)
-            tell_written(written)
+            screen.show(noted, _blocks(result, self.top))
+            screen.tell_written(written)
         return 0
 
     def _several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
@@ -114,23 +105,25 @@ class Run:
             for trace, its_places in zip(traces, self.wanted.for_several(traces), strict=True)
         ]
         for problem in problems:
-            tell(str(problem))
+            screen.tell(str(problem))
         with each_trace(traces, tasks, self.analysis.reading) as results:
             for result in results:
                 try:
                     row, written, measurement, of_plugins = result()
                 except (TraceError, OutputError) as error:
-                    tell(str(error))
+                    screen.tell(str(error))
                     measured.append(None)
                     continue
-                show_problems(of_plugins, told)
+                load.show_problems(of_plugins, told)
                 rows.append(row)
                 measured.append(measurement)
                 if not self.quiet:
-                    tell_written(written)
+                    screen.tell_written(written)
         if not self.quiet and rows:
             keep = ("total_time_ms", "busy (%)", "top finding")
-            show_blocks([Part("Traces", pd.DataFrame(rows), keep=keep)], console())
+            screen.show_blocks(
+                [screen.Part("Traces", pd.DataFrame(rows), keep=keep)], screen.console()
+            )
         failures = len(traces) - len(rows)
         return failures + (self._compare(traces, measured) if self.compare else 0)
 
@@ -153,8 +146,8 @@ class Run:
         """Analyse a trace, and write its report; the problems of plugins come last."""
         from tracelens_ext.perf_report import build_perf_report
 
-        check_outputs(places, inputs, force=self.force)
-        analyzer = analyze(trace, self.analysis, tells_dropped=False, progress=progress)
+        screen.check_outputs(places, inputs, force=self.force)
+        analyzer = load.analyze(trace, self.analysis, tells_dropped=False, progress=progress)
         options, for_page = self.report_options, self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
         result = replace(result, source_url=self.source_url)
@@ -164,7 +157,7 @@ class Run:
 
             idle, peaks = options.micro_idle_thresh_us, options.device_peaks
             measured = measured_for_comparison(analyzer, idle, peaks)
-        written = write_outputs(result, places, inputs, force=self.force)
+        written = screen.write_outputs(result, places, inputs, force=self.force)
         return result, written, measured, list(analyzer.problems)
 
     def _compare(self, traces: Sequence[Path], measured: Sequence[Measurement | None]) -> int:
@@ -180,18 +173,18 @@ class Run:
                 one = "only one trace is left" if measured[0] else f"{traces[0]}: is the baseline"
                 raise TracelensError(f"{one}; nothing can be compared")
             comparison = compare(usable, total=self.total)
-            check_outputs(places, traces, force=self.force)
+            screen.check_outputs(places, traces, force=self.force)
             report = comparison_report(comparison)
-            written = write_outputs(report, places, traces, force=self.force)
+            written = screen.write_outputs(report, places, traces, force=self.force)
         except UsageError:
             raise
         except TracelensError as error:
-            tell(str(error))
+            screen.tell(str(error))
             return 1
         if not self.quiet:
             blocks = comparison_blocks(comparison, report, self.top)
-            show(report, [[""], *blocks], all_notes=self.screen.notes)
-            tell_written(written)
+            screen.show(report, [[""], *blocks])
+            screen.tell_written(written)
         return 0
 
 
@@ -201,13 +194,13 @@ def report(traces: list[str], *, run: Run) -> None:
         raise typer.Exit(1)
 
 
-def _blocks(report: Report, top: int) -> Iterator[Block]:
+def _blocks(report: Report, top: int) -> Iterator[screen.Block]:
     """Headlines, timeline, findings, categories and top kernels."""
     facts = dict(report.facts)
     for label in _HEADLINES:
         value = facts.get(label)
         if value is not None and not (label == "Events dropped" and value == "none"):
-            yield fact_text(label, value)
+            yield screen.fact_text(label, value)
     for answer in report.answers:
         frame, title = report.sheets[answer.sheet], answer.title
         if answer.sheet == "findings":
@@ -215,11 +208,10 @@ def _blocks(report: Report, top: int) -> Iterator[Block]:
 
             yield partial(first_findings, frame, title, str(facts["Trace"]))
             continue
-        rows = len(frame)
         if title.startswith("Top "):
-            rows = min(top, rows)
-            title = f"Top {rows} {title.removeprefix('Top ')}"
-        yield Part(title, frame.head(rows), answer.columns, name_width=_NAME_WIDTH)
+            frame = frame.head(top)
+            title = f"Top {len(frame)} {title.removeprefix('Top ')}"
+        yield screen.Part(title, frame, answer.columns, name_width=_NAME_WIDTH)
 
 
 def summary_row(trace: Path, report: Report) -> dict[str, object]:

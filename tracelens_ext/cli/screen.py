@@ -1,4 +1,4 @@
-"""The terminal: a report's headline, tables and notes on it, whatever it can show."""
+"""Where reports go: to a terminal, whatever it can show, and to files, whatever is there."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import re
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Format, Report, report_text
+from tracelens_ext.report import report as reports
+from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
+from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.report import Format, Places, Report
 from tracelens_ext.report.terminal import frame_table, safe_text
 from tracelens_ext.tables.registry import find_table
 from tracelens_ext.tables.table import Table
@@ -66,18 +76,34 @@ class Part:
 Block = str | Sequence[str] | Callable[["Console"], Iterable[Any]] | Any
 
 
+#: Whether every note is printed, not five lines of them.
+every_note = ContextVar("every_note", default=False)
+
+
 def show(
-    report: Report, blocks: Iterable[Block], *, json: bool = False, all_notes: bool = False
+    report: Report,
+    blocks: Iterable[Block],
+    *,
+    json: bool = False,
+    texts: Mapping[Path, Callable[[], str]] | None = None,
 ) -> None:
-    """Print a report: its blocks, then its notes (all of them, or five lines); or it as JSON."""
+    """Print a report: its blocks, then its notes; or it as JSON.
+
+    `texts` are written to files; one that goes to standard output (`-`) is all that is printed.
+    """
+    texts = texts or {}
+    for path, text in texts.items():
+        write_text(path, text())
     if json:
         print_report(report)
         return
-    screen = console()
-    show_blocks(blocks, screen)
-    if report.notes:
-        screen.print()
-        show_notes(report.notes, screen, whole=all_notes)
+    if STANDARD_OUTPUT not in texts:
+        screen = console()
+        show_blocks(blocks, screen)
+        if report.notes:
+            screen.print()
+            show_notes(report.notes, screen, whole=every_note.get())
+    tell_written([*texts])
 
 
 def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
@@ -116,7 +142,7 @@ def trace_report(
 
 def print_report(report: Report, form: Format | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    for piece in report_text(report, form or Format.json):
+    for piece in reports.report_text(report, form or Format.json):
         typer.echo(piece, nl=False)
 
 
@@ -199,3 +225,219 @@ def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) ->
         more, lines = len(left), lines or cut
         lines.append(f"and {more} more note{'s' if more > 1 else ''}: --notes")
     _show_lines(lines, screen)
+
+
+#: What stands for standard output.
+STANDARD_OUTPUT = Path("-")
+_LOOK_BYTES = 200
+_PAGE_SUFFIXES = (".html", ".htm")
+#: How a name ends that is of no report → why, and what to do.
+_NO_REPORTS = dict.fromkeys(_PAGE_SUFFIXES, "names a page; write it with --html")
+_NO_REPORTS[".gz"] = "reports are not compressed; leave out .gz"
+_NO_REPORTS |= {
+    f".{form}": f"names one file for several tables; name a folder, with --format {form}"
+    for form in ("csv", "parquet")
+}
+#: What a folder of tables beside a trace is called, after the trace.
+_FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked to be written.
+
+    Options:
+        output -o PATH: Excel file to write; a folder for several traces.  [default:
+            NAME_perf_report.xlsx beside each trace]
+        format: Write the tables in this format; csv and parquet are a folder of files.  [default:
+            what --output is named, else xlsx]
+        csv_dir FOLDER: Write each table as a CSV file into this folder.
+        no_workbook: Write no more than what other options name.
+        html FILE: Write a page for browsers; a folder for several traces.
+    """
+
+    output: str | None = None
+    format: Format | None = None
+    csv_dir: Path | None = None
+    no_workbook: bool = False
+    html: str | None = None
+
+    def for_one(self, trace: Path) -> Places:
+        """Where the report of a single trace goes."""
+        (stem,) = report_stems([trace], one_folder=False)
+        return self._places(stem, trace.parent / stem, several=False)
+
+    def for_several(self, traces: Sequence[Path]) -> list[Places]:
+        """Where the reports of several traces go, no two alike: options name folders then."""
+        stems = (report_stems(traces, one_folder=one) for one in (True, False))
+        return [
+            self._places(stem, trace.parent / own, several=True)
+            for trace, stem, own in zip(traces, *stems, strict=True)
+        ]
+
+    def for_comparison(self, folder: Path, *, several: bool) -> Places:
+        """Where a comparison goes: to this folder by default; beside reports of several traces."""
+        return self._places("comparison", folder / "comparison", several=several)
+
+    def _places(self, stem: str, default: Path, *, several: bool) -> Places:
+        """The files of a report; `default` is that of `--output`, without suffix."""
+        files: list[tuple[Path, Format | Literal["html"]]] = []
+        if self.csv_dir is not None:
+            files.append((self.csv_dir / stem if several else self.csv_dir, Format.csv))
+        asked = self.output is not None or self.format is not None
+        if asked or not (self.no_workbook or self.csv_dir or self.html is not None):
+            chosen = self._format(several=several)
+            place = Path(self.output or default.with_name(_file_name(default.name, chosen)))
+            in_folder = several or (not chosen.is_folder and _is_folder(self.output or ""))
+            if self.output is not None and in_folder:
+                place /= _file_name(stem, chosen)
+            files.append((place, chosen))
+        if self.html is not None:
+            files.append((_page(self.html, f"{stem}.html", several=several), reports.PAGE))
+        resolved = [os.path.realpath(path) for path, _ in files]
+        for at, path in enumerate(resolved):
+            if path in resolved[:at]:
+                raise UsageError(f"{files[at][0]}: is named for two outputs; name two")
+        return dict(files)
+
+    def check_extras(self) -> None:
+        """Check that what the formats need is installed, before a trace is read for nothing."""
+        if self.format is not None:
+            reports.require_format(self.format)
+        if self.html is not None:
+            reports.require_format(reports.PAGE)
+
+    def _format(self, *, several: bool) -> Format:
+        """The format that was asked for, or that the name of the output tells."""
+        output = self.output or ""
+        suffix = Path(output).suffix.lower()
+        told = reports.FORMAT_OF_SUFFIX.get(suffix)
+        is_folder = self.output is None or _is_folder(output)
+        if several and not is_folder and (told or suffix in _PAGE_SUFFIXES):
+            raise UsageError(f"{output}: names one file for several traces; name a folder")
+        if several or is_folder:
+            return self.format or Format.xlsx
+        if output == "-":
+            raise UsageError("a report cannot go to standard output; name a file")
+        problem = _NO_REPORTS.get(suffix)
+        if problem is None and told is None and self.format in (None, Format.xlsx):
+            problem = "an Excel file is named .xlsx"
+            if self.format is None:
+                problem = "the report is an Excel file; name it .xlsx (.json and .md do too), or"
+                problem += " give --format or --csv-dir"
+        if problem is None and self.format and told and told is not self.format:
+            problem = f"does not go with --format {self.format}"
+        if problem is not None:
+            raise UsageError(f"{output}: {problem}")
+        return self.format or told or Format.xlsx
+
+
+def write_outputs(
+    report: Report, places: Places, inputs: Sequence[Path], *, force: bool
+) -> list[Path]:
+    """Write a report, and say on standard error which tables are large for a workbook."""
+    from tracelens_ext.report.excel import slow_tables
+
+    written = reports.write_report(report, places, inputs, force=force)
+    for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
+        print_line(line, error=True)
+    return written
+
+
+def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
+    """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
+    for note in reports.check_places(places, inputs, force=force):
+        tell(note)
+
+
+def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
+    """What the outputs of traces are called, each beside its trace or all in one folder.
+
+    Where two would be the same (upper and lower case are on some systems), the names of their
+    folders and their whole names are added, and in the end a number.
+    """
+    from tracelens_ext.perf_report import default_report_path
+
+    parents = [Path(os.path.realpath(trace)).parent for trace in traces]
+    keys = [Path() if one_folder else parent for parent in parents]
+    prefixes = [f"{each.name or 'root'}_" if one_folder else "" for each in parents]
+    names = [default_report_path(trace).stem for trace in traces]
+    longer = [f"{trace.name}_perf_report" for trace in traces]
+    for others in (map(add, prefixes, names), map(add, prefixes, longer)):
+        folded = list(zip(keys, map(str.casefold, names), strict=True))
+        often = Counter(folded)
+        chosen = zip(names, others, folded, strict=True)
+        names = [other if often[key] > 1 else name for name, other, key in chosen]
+    taken, used = {*zip(keys, map(str.casefold, names), strict=True)}, set[tuple[Path, str]]()
+    for at, (folder, name) in enumerate(zip(keys, names, strict=True)):
+        number = 1
+        while (key := (folder, names[at].casefold())) in used or (number > 1 and key in taken):
+            number += 1
+            names[at] = f"{name}_{number}"
+        used.add(key)
+    return names
+
+
+def _file_name(stem: str, chosen: Format) -> str:
+    return stem + (_FOLDER_ENDINGS[chosen] if chosen.is_folder else chosen.suffix)
+
+
+def _is_folder(name: str) -> bool:
+    """Whether a name is that of a folder: one that is there, or one that ends in a slash."""
+    return name.endswith(("/", os.sep)) or Path(name).is_dir()
+
+
+def _page(html: str, name: str, *, several: bool) -> Path:
+    """The page of a report; `name` is what it is called in a folder."""
+    is_page = Path(html).suffix.lower() in _PAGE_SUFFIXES
+    if _is_folder(html) or (several and not is_page):
+        return Path(html) / name
+    if several:
+        raise UsageError(f"{html}: names one page for several traces; name a folder")
+    if not is_page:
+        raise UsageError(f"{html}: a page is named .html")
+    return Path(html)
+
+
+def check_texts(
+    given: Sequence[Path], trace: Path, *, force: bool, json: bool, every: bool = False
+) -> None:
+    """Check that texts replace no file of the user, not the trace, and not one another.
+
+    `json`, `every`: whether `--json` and `--all` are given, which do not go with all others.
+    """
+    if every and not json:
+        raise UsageError("--all is about the JSON; add --json")
+    if json and STANDARD_OUTPUT in given:
+        raise UsageError("--json writes to standard output, so a text cannot go there too")
+    if len({os.path.realpath(path) for path in given}) < len(given):
+        raise UsageError(f"{given[0]}: is named for two outputs; name two")
+    for path in given:
+        if path != STANDARD_OUTPUT:
+            check_output(path, [trace], force=force or _is_our_text(path))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text or nothing; `-` is standard output."""
+    if path == STANDARD_OUTPUT:
+        typer.echo(text, nl=False)
+        return
+    with written_beside(path) as beside:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+
+
+def tell_written(paths: Sequence[Path]) -> None:
+    """Say which files were written; on standard error where a text is on standard output."""
+    for path in paths:
+        if path != STANDARD_OUTPUT:
+            print_line(f"Wrote {path}", error=STANDARD_OUTPUT in paths)
+
+
+def _is_our_text(path: Path) -> bool:
+    """Whether a file begins as the texts of this program do."""
+    begins = tuple(f"{title}\n{'=' * 50}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE))
+    with suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as stream:
+                return stream.read(_LOOK_BYTES).startswith(begins)
+    return False

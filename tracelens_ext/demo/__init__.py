@@ -24,15 +24,9 @@ _LOOK_BYTES = 16384
 
 
 def copy_recording(name: str, target: Path) -> None:
-    """Write a shipped recording, as JSON or, where the name ends in ``.json.gz``, compressed.
+    """Write a shipped recording (``nvidia``, ``amd``, ``nvidia_rank0`` to ``nvidia_rank3``).
 
-    Args:
-        name: ``nvidia``, ``amd`` or ``nvidia_rank0`` to ``nvidia_rank3``.
-        target: where to; a file of that name is replaced.
-
-    Raises:
-        UsageError: the target's name does not end in ``.json`` or ``.json.gz``.
-        OutputError: the file cannot be written.
+    As JSON or, where the name ends in ``.json.gz``, compressed; another name is a `UsageError`.
     """
     if not target.name.endswith((".json", ".json.gz")):
         raise UsageError(f"{target}: a trace's name ends in .json or .json.gz; choose such a name")
