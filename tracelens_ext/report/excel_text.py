@@ -50,6 +50,13 @@ def cell_text(text: str) -> tuple[str, bool]:
     return _cut(shown, CELL_CHARACTERS - len(mark)) + mark, True
 
 
+def own_digits(series: pd.Series) -> pd.Series:
+    """A column whose numbers of less precision keep their digits, not gain those of a double."""
+    if series.dtype in (np.float16, np.float32):
+        return series.astype(str).astype(np.float64)
+    return series
+
+
 def cell_value(value: object) -> CellValue:
     """What a cell holds of a value, None for nothing; what Excel cannot hold exactly is a text."""
     if isinstance(value, str):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,70 +65,57 @@ _CATEGORY_ENDING = "_time_ms"
 _NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *_TIMES}
 
 
-class _Piece(NamedTuple):
-    """What bars are divided into: a name, a colour, and ms of each iteration, (n,)."""
-
-    name: str
-    colour: str
-    values: Float64Array
-
-
 def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
     """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
     parts: list[tuple[Any, pd.DataFrame]]
     parts = [*whole.groupby(keys, sort=False)] if keys else [((), whole)]
+    categories = [column for column in map(str, frame.columns) if _is_category_time(column)]
+    names = [column.removesuffix(_CATEGORY_ENDING) for column in categories]
     figures: list[Figure] = []
     for number, (values, part) in enumerate(parts[:_MOST_FIGURES]):
         where = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
-        times = [_Piece(*about, _numbers(part, column)) for column, about in _TIMES.items()]
-        drawn = {
-            "Iterations": [piece for piece in times if piece.values.any()],
-            "Iterations by category": _category_pieces(part),
-        }
-        for title, pieces in drawn.items() if len(part) > 1 else ():
-            if pieces or title == "Iterations":
-                figures.append(_figure(part, pieces, title, where, number))
+        if len(part) > 1:
+            times = _numbers(part, [*_TIMES])
+            some = times.any(axis=1)
+            legend = [*compress(_TIMES.values(), some)]
+            figures.append(_figure(part, legend, times[some], where, number))
+            # The longest first; those beyond a dozen are one piece.
+            ranks, times = ranked(names, _numbers(part, categories), (), MOST_SERIES)
+            if ranks:
+                legend = [(name, colour_of(name)) for name in ranks]
+                figures.append(_figure(part, legend, times, where, number, by_category=True))
     return figures
-
-
-def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
-    """The summed durations by category, the longest first; those beyond a dozen are one piece."""
-    columns = [column for column in map(str, frame.columns) if _is_category_time(column)]
-    times = np.array([_numbers(frame, column) for column in columns]).reshape(
-        len(columns), len(frame)
-    )
-    names = [column.removesuffix(_CATEGORY_ENDING) for column in columns]
-    shown = zip(*ranked(names, times, (), MOST_SERIES), strict=True)
-    return [_Piece(name, colour_of(name), ms) for name, ms in shown]
 
 
 def _is_category_time(column: str) -> bool:
     return column.endswith(_CATEGORY_ENDING) and column not in _NO_CATEGORIES
 
 
-def _numbers(frame: pd.DataFrame, column: str) -> Float64Array:
-    values: Float64Array = frame[column].to_numpy(dtype=np.float64)
+def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
+    """The numbers of columns, a row each, (k, n); 0 for what is missing."""
+    values: Float64Array = frame[list(columns)].to_numpy(dtype=np.float64).T
     return np.where(np.isfinite(values), values, 0.0)
 
 
 def _figure(
-    frame: pd.DataFrame, pieces: Sequence[_Piece], title: str, where: str, number: int
+    frame: pd.DataFrame,
+    legend: Sequence[tuple[str, str]],
+    times: Float64Array,
+    where: str,
+    number: int,
+    *,
+    by_category: bool = False,
 ) -> Figure:
-    by_category = title != "Iterations"
-    labels, wall = [str(label) for label in frame["iteration"]], _numbers(frame, "wall_time_ms")
-    of_pieces = np.array([piece.values for piece in pieces]).reshape(-1, len(wall))
-    sums = of_pieces.sum(axis=0)
-    odd = _odd(frame, by_category=by_category)
+    """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
+    labels, (wall,) = [*map(str, frame["iteration"])], _numbers(frame, ["wall_time_ms"])
+    sums, odd = times.sum(axis=0), _odd(frame, by_category=by_category)
     most = -(-len(wall) // MOST_BARS)  # iterations of a bar; the last may have fewer
     starts = np.arange(0, len(wall), most)
-
-    def means(values: Float64Array) -> Float64Array:
-        result: Float64Array = np.add.reduceat(values, starts, axis=-1)
-        return result / np.diff(np.append(starts, len(wall)))
-
-    heights, parts, mean_walls = means(sums), means(of_pieces), means(wall)
+    counts = np.diff(np.append(starts, len(wall)))
+    means: Float64Array = np.add.reduceat([sums, wall, *times], starts, axis=1) / counts
+    heights, mean_walls, parts = means[0], means[1], means[2:]
     walls = heights * 0 if by_category else mean_walls
     ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
     axis, scale = axis_of("ms", ceiling)
@@ -136,12 +123,12 @@ def _figure(
     shown = sorted(marked[:_MOST_MARKS])
     gap = 0.4 if len(heights) < _FEW_BARS else 0.14
     data = []
-    for place, (piece, ms) in enumerate(zip(pieces, (parts * scale).tolist(), strict=True)):
-        look = {"marker": {"color": piece.colour}, "hoverinfo": "skip"}
+    for place, ((_, colour), ms) in enumerate(zip(legend, (parts * scale).tolist(), strict=True)):
+        look = {"marker": {"color": colour}, "hoverinfo": "skip"}
         data.append(trace("bar", place, y=[each or None for each in ms], **look))
     if not by_category:
         heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
-        data += _wall_lines(heights_of_walls, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
+        data += _wall_lines(heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07))
     told = [
         f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
         + _time_line("wall time", wall[at])
@@ -152,7 +139,8 @@ def _figure(
     data.append(trace("scatter", WHOLE, mode="markers", marker=MARK, **marks))
     # Over the whole height of each bar: what it is.
     bars = [labels[start : start + most] for start in starts.tolist()]
-    hover = [_hover(*each, pieces) for each in zip(bars, mean_walls, parts.T, strict=True)]
+    names = [name for name, _ in legend]
+    hover = [_hover(*each, names) for each in zip(bars, mean_walls, parts.T, strict=True)]
     unseen = {"width": 1, "marker": {"opacity": 0}, "yaxis": "y2", "y": [1] * len(bars)}
     data.append(trace("bar", customdata=hover, **unseen))
     clip = {"autorangeoptions": {"clipmax": ceiling * scale * _ABOVE}, "rangemode": "tozero"}
@@ -161,17 +149,15 @@ def _figure(
         "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
-    numbered, across = _numbered(labels)
-    ends = _ends(heights, walls, ceiling)
-    rooms = partial(_layout, names=numbered[::most], across=elided(across, _TITLE), ends=ends)
-    legend = [(elided(piece.name, _TITLE), piece.colour) for piece in pieces]
+    title = "Iterations by category" if by_category else "Iterations"
+    told_legend = [(elided(name, _TITLE), colour) for name, colour in legend]
     return Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
         title=f"{title}, {elided(where, _TITLE)}" if where else title,
         summary=_in_words(labels, wall, marked, most, by_category=by_category),
-        legend=legend if by_category else [*legend, ("Wall time", _LINE)],
+        legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
         sheet="iterations",
-        spec=spec_of(data, layout, rooms),
+        spec=spec_of(data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))),
     )
 
 
@@ -190,25 +176,33 @@ def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]
     return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
 
 
-def _layout(room: int, *, names: Sequence[str], across: str, ends: Sequence[str]) -> Plotly:
-    left = 46 if is_narrow(room) else 64
-    width = room - left - _RIGHT
-    every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
-    edge = max(0.2, len(names) * 0.015)  # bars
-    return {
-        "height": 210 if is_narrow(room) else 260,
-        "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
-        "xaxis": {
-            "range": [-0.5 - edge, len(names) - 0.5 + edge],
-            "showgrid": False,
-            "tickmode": "array",
-            "tickvals": [*range(0, len(names), every)],
-            "ticktext": [plotly_text(name) for name in names[::every]],
-            "tickangle": 0,
-            "title": {"text": plotly_text(across)},
-        },
-        "annotations": _annotations([*map(plotly_text, ends)], width),
-    }
+def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[int], Plotly]:
+    """The layout by the width, in px; `ends`: what stands on bars of `most` iterations."""
+    numbered, across = _numbered(labels)
+    names, above = numbered[::most], [*map(plotly_text, ends)]
+
+    def room_for(room: int) -> Plotly:
+        narrow = is_narrow(room)
+        left = 46 if narrow else 64
+        width = room - left - _RIGHT
+        every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
+        edge = max(0.2, len(names) * 0.015)  # bars
+        return {
+            "height": 210 if narrow else 260,
+            "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
+            "xaxis": {
+                "range": [-0.5 - edge, len(names) - 0.5 + edge],
+                "showgrid": False,
+                "tickmode": "array",
+                "tickvals": [*range(0, len(names), every)],
+                "ticktext": [*map(plotly_text, names[::every])],
+                "tickangle": 0,
+                "title": {"text": plotly_text(elided(across, _TITLE))},
+            },
+            "annotations": _annotations(above, width),
+        }
+
+    return room_for
 
 
 def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:
@@ -235,11 +229,12 @@ def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[st
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
     """Which iterations are odd in what the chart shows, and in which columns that is."""
-    told = [str(each or "").split(", ") for each in frame["odd"].tolist()]
-    of_chart = [
-        [name for name in each if name and _is_category_time(name) == by_category] for each in told
-    ]
-    return {at: ", ".join(columns) for at, columns in enumerate(of_chart) if columns}
+    odd = {}
+    for at, told in enumerate(frame["odd"].tolist()):
+        names = filter(None, str(told or "").split(", "))
+        if of_chart := [name for name in names if _is_category_time(name) == by_category]:
+            odd[at] = ", ".join(of_chart)
+    return odd
 
 
 def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
@@ -252,16 +247,14 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
     return places, labels[0] if len(set(labels)) == 1 else "iteration, in order of time"
 
 
-def _hover(
-    labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[_Piece]
-) -> str:
+def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Sequence[str]) -> str:
     """What is said of a bar beside the pointer: its iterations, wall time, and largest parts."""
     name = plotly_lines(labels[0])
     if len(labels) > 1:
         name = f"{name} to {plotly_lines(labels[-1])}, mean of {len(labels):,}"
     whole, order = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
     largest = [at for at in sorted(order.tolist()) if times[at]]
-    lines = [_time_line(pieces[at].name, times[at], whole) for at in largest]
+    lines = [_time_line(names[at], times[at], whole) for at in largest]
     return "<br>".join([f"<b>{name}</b>", _time_line("wall time", wall), *lines])
 
 
