@@ -46,11 +46,10 @@ _SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Figure]:
     """Draw the operations that compute; none without any."""
     names = ["flops", "bytes", "tflops_per_s", "time_lost_ms", "gpu_time_ms"]
-    flops, moved, rate, lost, time = (
-        frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names
-    )
+    numbers = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
+    flops, moved, rate, lost, time = numbers.T
     known = bool(np.isfinite(lost).any())
-    intensity = np.divide(flops, moved, out=np.full(len(frame), np.nan), where=moved > 0)
+    intensity = flops / np.where(moved > 0, moved, np.nan)
     size = np.nan_to_num(lost) if known else time
     part = frame.assign(x=intensity, y=rate, size=size)[(rate > 0) & (intensity > 0)]
     part = part.sort_values("size", ascending=False, kind="stable").head(_MOST_POINTS)
@@ -62,7 +61,7 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max()), *ridges])]
     area = part["size"] / max(part["size"].max(), 1e-12)
     part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
-    part["hover"] = [
+    part["customdata"] = [
         f"<b>{plotly_lines(str(name))}</b><br>{plotly_lines(str(dims).replace(', ()', ''))}<br>"
         + plotly_text(
             f"{bound} bound, {percent_text(percent)} of roofline, {duration_text(ms)}, "
@@ -77,22 +76,16 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     for family, own in part.groupby(part["family"].astype(str), sort=False):
         look = {"color": colour_of(family), "opacity": 0.75}
         look |= {"line": {"width": 0.5, "color": "#ffffff"}, "size": own["pixels"].tolist()}
-        at = {"x": own["x"].tolist(), "y": own["y"].tolist(), "customdata": own["hover"].tolist()}
+        at = own[["x", "y", "customdata"]].to_dict("list")
         data.append(trace("scatter", len(legend), mode="markers", marker=look, **at))
         legend.append((family, colour_of(family)))
-    largest = part.head(_IN_SUMMARY)
-    said = [
-        f"{elided(str(name), 40)} {duration_text(ms)}"
-        for name, ms in zip(largest["op_name"], largest["size"], strict=True)
-    ]
-    top = 2 * max([part["y"].max(), *peaks.values()])
-    layout = {
-        "height": 420,
-        "xaxis": _logarithmic("FLOPs per byte", *across),
-        "yaxis": _logarithmic("TFLOP/s", part["y"].min() / 2, top),
-    }
+    largest = part[["op_name", "size"]].head(_IN_SUMMARY).itertuples(index=False)
+    said = [f"{elided(str(name), 40)} {duration_text(ms)}" for name, ms in largest]
+    up = part["y"].min() / 2, 2 * max([part["y"].max(), *peaks.values()])
+    axes = {"FLOPs per byte": across, "TFLOP/s": up}
+    x, y = (_logarithmic(title, *ends) for title, ends in axes.items())
     summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
-    spec = spec_of(data, layout)
+    spec = spec_of(data, {"height": 420, "xaxis": x, "yaxis": y})
     return [Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)]
 
 
@@ -103,12 +96,10 @@ def _logarithmic(title: str, low: float, high: float) -> Plotly:
 
 def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[Plotly]:
     """The lines: bandwidth times intensity, up to the peak of each type."""
-    by_peak: dict[float, list[str]] = {}
-    for name, peak in peaks.items():  # types with one peak have one line
-        by_peak.setdefault(peak, []).append(name)
     lines = []
-    for peak, names in by_peak.items():
-        name = f"{', '.join(names)}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
+    for peak in dict.fromkeys(peaks.values()):  # types with one peak have one line
+        names = ", ".join(name for name, own in peaks.items() if own == peak)
+        name = f"{names}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
         x = [across[0], peak / memory, across[1]]
         at = {"x": x, "y": [min(each * memory, peak) for each in x]}
         text = {"text": ["", "", plotly_text(name)], "textposition": "top left"}
@@ -127,13 +118,8 @@ _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 _ROOM_FOR_ITERATION = 95  # pixels of its name
 _RESERVED = "#e58a2b"
-#: What stands in the legend for each phase, and its colour; nothing else has a phase.
-_PHASES = {
-    "": ("Other", GREY),
-    "forward": ("Forward", "#2f9e73"),
-    "backward": ("Backward", "#8d6bc7"),
-    "optimizer": ("Optimizer", "#b5651d"),
-}
+#: The phases and their colours; nothing else has a phase.
+_PHASES = {"": GREY, "forward": "#2f9e73", "backward": "#8d6bc7", "optimizer": "#b5651d"}
 _SINCE = {"text": "ms since the first event"}
 
 
@@ -160,10 +146,8 @@ def _memory_figure(
     at = allocated.index(max(allocated))
     legend: list[tuple[str, str]] = []
     data: list[Plotly] = []
-    for name, colour, values in (
-        ("Allocated", ONE_COLOUR, allocated),
-        ("Reserved", _RESERVED, reserved),
-    ):
+    levels = ("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)
+    for name, colour, values in levels:
         if values:
             told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
             look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
@@ -173,50 +157,36 @@ def _memory_figure(
     highest = {"x": [moments[at]], "y": [allocated[at]], "hovertemplate": "Peak<extra></extra>"}
     data.append(trace("scatter", 0, mode="markers", marker=MARK, **highest))
     bars = _alive(part)
-    for phase, about in _PHASES.items():
-        if mine := [
-            (row, name, size) for row, (name, own, size) in enumerate(bars) if own == phase
-        ]:
-            data += _bars_of(mine, about[1], peak, len(legend))
-            legend.append(about)
+    shares = [percent_text(size) for size in 100 * bars["bytes"] / (peak or 1)]
+    bars["name"] = bars["what"].map(lambda what: elided(what, _NAME))
+    sizes = bars["bytes"].map(bytes_text)
+    bars["told"] = [*map(plotly_text, bars["name"] + ": " + sizes + [f" ({s})" for s in shares])]
+    bars["hover"] = "<b>" + bars["what"].map(plotly_lines) + "</b><br>" + sizes
+    for phase, colour in _PHASES.items():
+        if len(mine := bars[bars["phase"] == phase]):
+            data += _bars_of(mine, colour, len(legend))
+            legend.append((phase.capitalize() or "Other", colour))
     start, end = moments[0], max(moments[-1], moments[0] + 1e-3)
     starts = [] if marks is None else marks["start_ms"].tolist()
-    rooms = partial(
-        _memory_layout, across=[min([start, *starts]), end], bars=len(bars), marks=marks
-    )
-    named = [
-        f"{elided(name, _NAME)} {percent_text(100 * size / (peak or 1))}"
-        for name, _, size in bars[:_IN_SUMMARY]
-    ]
+    across = [min([start, *starts]), end]
+    rooms = partial(_memory_layout, across=across, bars=len(bars), marks=marks)
+    title = f"Memory of {'the host' if device == _HOST else f'device {device}'}"
+    named = map("{} {}".format, bars["name"][:_IN_SUMMARY], shares)
     when = f"{bytes_text(peak)} allocated, at {duration_text(moments[at])}"
-    return Figure(
-        key=f"chart-memory-{device}",
-        title=f"Memory of {'the host' if device == _HOST else f'device {device}'}",
-        summary=f"At most {when}: {', '.join(named)}",
-        legend=legend,
-        sheet="memory_at_peak",
-        spec=spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms),
-    )
+    summary = f"At most {when}: {', '.join(named)}"
+    spec = spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms)
+    return Figure(f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec)
 
 
-def _bars_of(
-    bars: Sequence[tuple[int, str, int]], colour: str, peak: int, piece: int
-) -> list[Plotly]:
+def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[Plotly]:
     """What of a phase was alive at the peak: its bars, and the names above them."""
-    rows, axes = [row for row, _, _ in bars], {"xaxis": "x2", "yaxis": "y2"}
-    sizes = [max(size, 0) or None for _, _, size in bars]
-    hover = [f"<b>{plotly_lines(name)}</b><br>{bytes_text(size)}" for _, name, size in bars]
-    names = [
-        plotly_text(
-            f"{elided(name, _NAME)}: {bytes_text(size)} ({percent_text(100 * size / (peak or 1))})"
-        )
-        for _, name, size in bars
-    ]
+    rows, axes = bars.index.tolist(), {"xaxis": "x2", "yaxis": "y2"}
+    at = {"x": [max(size, 0) or None for size in bars["bytes"].tolist()], "y": rows}
     look = {"orientation": "h", "width": 0.36, "marker": {"color": colour}}
-    above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": names}
+    above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": bars["told"].tolist()}
     text = {"mode": "text", "textposition": "top right", "textfont": {"size": 11}}
     return [
-        trace("bar", piece, x=sizes, y=rows, customdata=hover, **look, **axes),
+        trace("bar", piece, **at, customdata=bars["hover"].tolist(), **look, **axes),
         trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
     ]
 
@@ -249,18 +219,18 @@ def _memory_layout(
     }
 
 
-def _alive(part: pd.DataFrame) -> list[tuple[str, str, int]]:
-    """The largest of what was alive: what it is, its phase, its bytes; the rest is one bar."""
+def _alive(part: pd.DataFrame) -> pd.DataFrame:
+    """The largest of what was alive: `what` it is, `phase`, `bytes`; the rest is one row."""
     module = part["module"].str.rpartition("/")[2]
     outer = part["outer_operation"].str.removeprefix(_AUTOGRAD)
     name = part["operation"].mask(part["operation"].str.startswith(_ONLY_ALLOCATE), outer)
     label = name.where(module == "", name + " in " + module)
-    sums = part["bytes"].groupby([label, part["phase"]]).sum().sort_values(ascending=False)
-    named = zip(sums.index.tolist(), sums.tolist(), strict=True)
-    bars = [(name, phase, size) for (name, phase), size in named]
+    sums = part["bytes"].groupby([label.rename("what"), part["phase"]]).sum()
+    bars = sums.sort_values(ascending=False).reset_index()
     if len(bars) > _MOST_BARS + 1:
-        rest = bars[_MOST_BARS:]
-        bars[_MOST_BARS:] = [(f"({len(rest):,} others)", "", sum(size for _, _, size in rest))]
+        rest = bars["bytes"][_MOST_BARS:]
+        bars = bars[:_MOST_BARS].copy()
+        bars.loc[_MOST_BARS] = [f"({len(rest):,} others)", "", rest.sum()]
     return bars
 
 

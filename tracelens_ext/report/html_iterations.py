@@ -18,26 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import html_figures as plot
+from tracelens_ext.report import html_text as text
 from tracelens_ext.report.colours import colour_of
-from tracelens_ext.report.html_figures import (
-    MARK,
-    TIMELINE_PIECES,
-    WHOLE,
-    Figure,
-    Plotly,
-    axis_of,
-    is_narrow,
-    spec_of,
-    text_width,
-    trace,
-)
-from tracelens_ext.report.html_text import (
-    duration_text,
-    elided,
-    percent_text,
-    plotly_lines,
-    plotly_text,
-)
 from tracelens_ext.tables.charts import MOST_SERIES, ranked
 
 Float64Array = npt.NDArray[np.float64]
@@ -59,13 +42,13 @@ _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: Wall time in the legend, as CSS has it: a line in the colour of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
-_TIMES = {f"{kind}_ms": (name, colour_of(kind)) for kind, name in TIMELINE_PIECES.items()}
+_TIMES = {f"{kind}_ms": (name, colour_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()}
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
 _NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *_TIMES}
 
 
-def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
+def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
     """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
@@ -73,12 +56,12 @@ def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
     parts = [*whole.groupby(keys, sort=False)] if keys else [((), whole)]
     categories = [column for column in map(str, frame.columns) if _is_category_time(column)]
     names = [column.removesuffix(_CATEGORY_ENDING) for column in categories]
-    figures: list[Figure] = []
+    figures: list[plot.Figure] = []
     for number, (values, part) in enumerate(parts[:_MOST_FIGURES]):
         where = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
         if len(part) > 1:
             times = _numbers(part, [*_TIMES])
-            some = times.any(axis=1)
+            some = times.any(axis=1).tolist()
             legend = [*compress(_TIMES.values(), some)]
             figures.append(_figure(part, legend, times[some], where, number))
             # The longest first; those beyond a dozen are one piece.
@@ -107,7 +90,7 @@ def _figure(
     number: int,
     *,
     by_category: bool = False,
-) -> Figure:
+) -> plot.Figure:
     """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
     labels, (wall,) = [*map(str, frame["iteration"])], _numbers(frame, ["wall_time_ms"])
     sums, odd = times.sum(axis=0), _odd(frame, by_category=by_category)
@@ -118,31 +101,31 @@ def _figure(
     heights, mean_walls, parts = means[0], means[1], means[2:]
     walls = heights * 0 if by_category else mean_walls
     ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
-    axis, scale = axis_of("ms", ceiling)
+    axis, scale = plot.axis_of("ms", ceiling)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
     shown = sorted(marked[:_MOST_MARKS])
     gap = 0.4 if len(heights) < _FEW_BARS else 0.14
     data = []
     for place, ((_, colour), ms) in enumerate(zip(legend, (parts * scale).tolist(), strict=True)):
         look = {"marker": {"color": colour}, "hoverinfo": "skip"}
-        data.append(trace("bar", place, y=[each or None for each in ms], **look))
+        data.append(plot.trace("bar", place, y=[each or None for each in ms], **look))
     if not by_category:
         heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
         data += _wall_lines(heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07))
     told = [
-        f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
+        f"<b>{text.plotly_lines(labels[at])}</b> is odd<br>{text.plotly_lines(odd[at])}<br>"
         + _time_line("wall time", wall[at])
         for at in shown
     ]
     tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
     marks = {"x": [at // most for at in shown], "y": tops, "customdata": told}
-    data.append(trace("scatter", WHOLE, mode="markers", marker=MARK, **marks))
+    data.append(plot.trace("scatter", plot.WHOLE, mode="markers", marker=plot.MARK, **marks))
     # Over the whole height of each bar: what it is.
     bars = [labels[start : start + most] for start in starts.tolist()]
     names = [name for name, _ in legend]
     hover = [_hover(*each, names) for each in zip(bars, mean_walls, parts.T, strict=True)]
     unseen = {"width": 1, "marker": {"opacity": 0}, "yaxis": "y2", "y": [1] * len(bars)}
-    data.append(trace("bar", customdata=hover, **unseen))
+    data.append(plot.trace("bar", customdata=hover, **unseen))
     clip = {"autorangeoptions": {"clipmax": ceiling * scale * _ABOVE}, "rangemode": "tozero"}
     layout = {
         "bargap": gap,
@@ -150,14 +133,14 @@ def _figure(
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
     title = "Iterations by category" if by_category else "Iterations"
-    told_legend = [(elided(name, _TITLE), colour) for name, colour in legend]
-    return Figure(
+    told_legend = [(text.elided(name, _TITLE), colour) for name, colour in legend]
+    return plot.Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
-        title=f"{title}, {elided(where, _TITLE)}" if where else title,
+        title=f"{title}, {text.elided(where, _TITLE)}" if where else title,
         summary=_in_words(labels, wall, marked, most, by_category=by_category),
         legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
         sheet="iterations",
-        spec=spec_of(data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))),
+        spec=plot.spec_of(data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))),
     )
 
 
@@ -167,25 +150,25 @@ def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
     return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
 
 
-def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
+def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
     """Lines across each bar, a little wider; the style sheet gives the colours."""
     ys = [None if math.isnan(height) else height for height in heights.tolist()]
     x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
     y = [y for height in ys for y in (height, height, None)]
-    line = trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
+    line = plot.trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
     return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
 
 
-def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[int], Plotly]:
+def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[int], plot.Plotly]:
     """The layout by the width, in px; `ends`: what stands on bars of `most` iterations."""
     numbered, across = _numbered(labels)
-    names, above = numbered[::most], [*map(plotly_text, ends)]
+    names, above = numbered[::most], [*map(text.plotly_text, ends)]
 
-    def room_for(room: int) -> Plotly:
-        narrow = is_narrow(room)
+    def room_for(room: int) -> plot.Plotly:
+        narrow = plot.is_narrow(room)
         left = 46 if narrow else 64
         width = room - left - _RIGHT
-        every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
+        every = max(1, math.ceil(len(names) * (plot.text_width(names) + 14) / width))
         edge = max(0.2, len(names) * 0.015)  # bars
         return {
             "height": 210 if narrow else 260,
@@ -195,9 +178,9 @@ def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[i
                 "showgrid": False,
                 "tickmode": "array",
                 "tickvals": [*range(0, len(names), every)],
-                "ticktext": [*map(plotly_text, names[::every])],
+                "ticktext": [*map(text.plotly_text, names[::every])],
                 "tickangle": 0,
-                "title": {"text": plotly_text(elided(across, _TITLE))},
+                "title": {"text": text.plotly_text(text.elided(across, _TITLE))},
             },
             "annotations": _annotations(above, width),
         }
@@ -205,24 +188,24 @@ def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[i
     return room_for
 
 
-def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:
+def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
     """How high the bars are that the axis cuts; of neighbours without room for both, the first."""
-    apart = (text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
-    found: list[Plotly] = []
+    apart = (plot.text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
+    found: list[plot.Plotly] = []
     for bar, end in enumerate(ends):
         if end and (not found or bar - found[-1]["x"] >= apart):
             edge = "right" if bar > len(ends) - apart / 2 else "center"
             side = {"xanchor": "left" if bar < apart / 2 else edge, "yref": "paper"}
-            found.append({"name": WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
+            found.append({"name": plot.WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
     return found
 
 
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     return [
-        duration_text(height)
+        text.duration_text(height)
         if height > ceiling
-        else f"wall time {duration_text(wall)}" * (wall > ceiling)
+        else f"wall time {text.duration_text(wall)}" * (wall > ceiling)
         for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
     ]
 
@@ -249,9 +232,9 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
 
 def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Sequence[str]) -> str:
     """What is said of a bar beside the pointer: its iterations, wall time, and largest parts."""
-    name = plotly_lines(labels[0])
+    name = text.plotly_lines(labels[0])
     if len(labels) > 1:
-        name = f"{name} to {plotly_lines(labels[-1])}, mean of {len(labels):,}"
+        name = f"{name} to {text.plotly_lines(labels[-1])}, mean of {len(labels):,}"
     whole, order = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
     largest = [at for at in sorted(order.tolist()) if times[at]]
     lines = [_time_line(names[at], times[at], whole) for at in largest]
@@ -259,21 +242,21 @@ def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Seque
 
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
-    share = f" ({percent_text(100.0 * float(ms) / whole)})" if whole else ""
-    return plotly_text(f"{elided(name, _TITLE)}: {duration_text(float(ms))}{share}")
+    share = f" ({text.percent_text(100.0 * float(ms) / whole)})" if whole else ""
+    return text.plotly_text(f"{text.elided(name, _TITLE)}: {text.duration_text(float(ms))}{share}")
 
 
 def _in_words(
     labels: Sequence[str], wall: Float64Array, odd: Sequence[int], a_bar: int, *, by_category: bool
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
-    middle, least, most = (duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
+    middle, least, most = (text.duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
     count = f"{len(labels):,} iterations"
     parts = [f"{count}, wall time {middle} each at the median, {least} to {most}"]
     if by_category:
         parts = ["Summed durations of the GPU work that each of them launched"]
     if odd:
-        named = ", ".join(elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
+        named = ", ".join(text.elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
         more = f" and {len(odd) - _IN_SUMMARY:,} more" if len(odd) > _IN_SUMMARY else ""
         parts.append(f"odd (marked): {named}{more}")
     if a_bar > 1:
