@@ -76,7 +76,7 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     for family, own in part.groupby(part["family"].astype(str), sort=False):
         look = {"color": colour_of(family), "opacity": 0.75}
         look |= {"line": {"width": 0.5, "color": "#ffffff"}, "size": own["pixels"].tolist()}
-        at = own[["x", "y", "customdata"]].to_dict("list")
+        at = {name: own[name].tolist() for name in ("x", "y", "customdata")}
         data.append(trace("scatter", len(legend), mode="markers", marker=look, **at))
         legend.append((family, colour_of(family)))
     largest = part[["op_name", "size"]].head(_IN_SUMMARY).itertuples(index=False)
@@ -201,22 +201,25 @@ def _memory_layout(
     per_ms = (room - left) * share / (across[1] - across[0])  # pixels
     every = math.ceil(len(names) / max(1, room * share // _ROOM_FOR_ITERATION))
     levels = {"tickformat": "~s", "ticksuffix": "B", "nticks": 6, "rangemode": "tozero"}
-    unseen = {"visible": False}
+    beside: Plotly = {
+        "domain": [0 if narrow else share + 0.04, 1],
+        "anchor": "y2",
+        "visible": False,
+    }
+    below: Plotly = {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", "visible": False}
+    above = [
+        {"text": plotly_text(elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
+        for name, ms in names[:: every or 1]
+        if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
+    ]
     return {
         "height": 420 + bars * 32 if narrow else 380,
         "margin": {"l": left, "r": 12, "t": 24, "b": 42},
         "xaxis": {"domain": [0, share], "range": across, "title": _SINCE},
         "yaxis": {"domain": [0.54 if narrow else 0, 1], **levels},
-        "xaxis2": {"domain": [0, 1] if narrow else [share + 0.04, 1], "anchor": "y2", **unseen}
-        | {"rangemode": "tozero"},
-        "yaxis2": {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", **unseen}
-        | {"range": [bars - 0.4, -0.9]},
-        "annotations": [
-            {"text": plotly_text(elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
-            for name, ms in names[:: every or 1]
-            if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
-        ],
-    }
+        "xaxis2": beside | {"rangemode": "tozero"},
+        "yaxis2": below | {"range": [bars - 0.4, -0.9]}, "annotations": above,
+    }  # fmt: skip
 
 
 def _alive(part: pd.DataFrame) -> pd.DataFrame:
@@ -228,9 +231,9 @@ def _alive(part: pd.DataFrame) -> pd.DataFrame:
     sums = part["bytes"].groupby([label.rename("what"), part["phase"]]).sum()
     bars = sums.sort_values(ascending=False).reset_index()
     if len(bars) > _MOST_BARS + 1:
-        rest = bars["bytes"][_MOST_BARS:]
-        bars = bars[:_MOST_BARS].copy()
-        bars.loc[_MOST_BARS] = [f"({len(rest):,} others)", "", rest.sum()]
+        shown, rest = bars[:_MOST_BARS], bars["bytes"][_MOST_BARS:]
+        others = {"what": [f"({len(rest):,} others)"], "phase": "", "bytes": rest.sum()}
+        bars = pd.concat([shown, pd.DataFrame(others)], ignore_index=True)
     return bars
 
 
@@ -255,18 +258,15 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     laid: Plotly = {"x": 0, "xref": "paper"}
     data: list[Plotly] = []
     names: list[Plotly] = []
-    layout: Plotly = {
-        "barmode": "overlay",
-        "height": plotted + 70,
-        "margin": {"l": 56, "r": 12, "t": 20, "b": 42},
-        "xaxis": {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE},
-        "annotations": names,
-        "shapes": [
-            _start_line(mark["start_ms"], "paper") if kind == "iteration" else _hole(mark)
-            for kind, part in kinds.items()
-            for mark in part.head(_MOST_MARKS).to_dict("records")
-        ],
-    }
+    shapes = [
+        _start_line(mark["start_ms"], "paper") if kind == "iteration" else _hole(mark)
+        for kind, part in kinds.items()
+        for mark in part.head(_MOST_MARKS).to_dict("records")
+    ]
+    xaxis = {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE}
+    look = {"barmode": "overlay", "height": plotted + 70}
+    look |= {"margin": {"l": 56, "r": 12, "t": 20, "b": 42}}
+    layout: Plotly = {**look, "xaxis": xaxis, "annotations": names, "shapes": shapes}
     categories = [str(name) for name in sums.index]
     for row, (device, part) in enumerate(devices):
         axis, top = str(row + 1) if row else "", 1 - row * _ROW / plotted
@@ -275,9 +275,10 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
         names.append({"text": f"GPU {device}", "y": top, "yref": "paper", **laid})
         where = {"yaxis": f"y{axis}", "stackgroup": f"row{row}", "x0": first, "dx": step}
         data += [{**area, **where} for area in _areas(part, categories, bins, step)]
-    under = str(len(devices) + 1)
+    under = f"yaxis{len(devices) + 1}"
     ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.5]}
-    layout[f"yaxis{under}"] = {**ends, "visible": False}
+    layout[under] = {**ends, "visible": False}
+    under = under.replace("axis", "")
     for row, (ident, part) in enumerate(findings):
         card = f"finding-{cleaned(str(ident))}"
         title = plotly_text(elided(part["name"].iloc[0], LABEL))
@@ -285,18 +286,14 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
         lengths = (part["end_ms"] - part["start_ms"]).clip(lower=step / 4).tolist()
         at = {"base": part["start_ms"].tolist(), "x": lengths, "y": [row + 0.2] * len(part)}
         look = {"orientation": "h", "width": 0.35, "marker": {"color": MARK["color"]}}
-        about = {"yaxis": f"y{under}", "name": title, "customdata": [card] * len(part)}
+        about = {"yaxis": under, "name": title, "customdata": [card] * len(part)}
         told = "%{fullData.name}<extra></extra>"
         data.append(trace("bar", hovertemplate=told, **at, **look, **about))
         click = {"name": card, "captureevents": True, "borderpad": 0}
-        names.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **laid})
+        names.append({"text": title, **click, "y": row - 0.2, "yref": under, **laid})
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
-    spec = spec_of(data, layout)
-    return [
-        Figure(
-            "time-axis", "GPU work over time", gpu_work_in_words(sums), legend, "time_axis", spec
-        )
-    ]
+    words, spec = gpu_work_in_words(sums), spec_of(data, layout)
+    return [Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)]
 
 
 def _areas(

@@ -14,7 +14,7 @@ from html import unescape
 from typing import Any
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html_text import (
     amount_text,
@@ -30,6 +30,7 @@ from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import unit_of, with_unit
 
 Plotly = dict[str, Any]  # a trace or a layout, as plotly has it
+_Texts = Iterable[str]
 
 _MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _IN_SUMMARY = 3  # bars
@@ -40,11 +41,9 @@ _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 _OTHERS = re.compile(r"\([\d,]+ others\)")
 #: What makes up the total time: row of `gpu_timeline`, its name on the page.
 TIMELINE_PIECES = {
-    "computation_time": "Computation",
-    "exposed_comm_time": "Exposed communication",
-    "exposed_memcpy_time": "Exposed memory copies",
-    "idle_time": "Idle",
-}
+    "computation_time": "Computation", "exposed_comm_time": "Exposed communication",
+    "exposed_memcpy_time": "Exposed memory copies", "idle_time": "Idle",
+}  # fmt: skip
 _SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle, long holes"}
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
@@ -61,20 +60,14 @@ LOOK = {
         "scatter": [{"hovertemplate": _HOVER, "cliponaxis": False}],
     },
     "layout": {
-        "barmode": "stack",
-        "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
+        "barmode": "stack", "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
         "showlegend": False,  # it stands above the chart, in HTML
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": _FONT, "size": 12},
-        "dragmode": False,
-        "hovermode": "closest",
-        "hoverlabel": {"align": "left", "namelength": -1, **_BOX},
-        "xaxis": _AXIS,
-        "yaxis": _AXIS,
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": _FONT, "size": 12}, "dragmode": False, "hovermode": "closest",
+        "hoverlabel": {"align": "left", "namelength": -1, **_BOX}, "xaxis": _AXIS, "yaxis": _AXIS,
         "annotationdefaults": {"align": "left", "font": {"size": 11}, **_BESIDE},
     },
-}
+}  # fmt: skip
 _EDGE = {"width": 1, "color": "#ffffff"}
 #: The marker of what stands out.
 MARK = {"symbol": "diamond", "size": 8, "color": "#d1495b", "line": _EDGE}
@@ -135,7 +128,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
     stacked = chart.kind == "stacked" and list(table.columns) != [""]  # pieces have names
     labels = [label if label.strip() else "(all)" if stacked else "(none)" for label in table.index]
-    of_kernels = "kernel" in chart.label_column.lower() and "name" in chart.label_column.lower()
+    of_kernels = all(word in chart.label_column.lower() for word in ("kernel", "name"))
     short = elided_kernel_name if of_kernels else elided
     names = [short(label, sys.maxsize) for label in labels]
     factor, unit = ms_per_unit(chart.value_column), unit_of(chart.value_column)
@@ -145,6 +138,10 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     # Shares are of a whole, which differences do not add up to.
     whole = sum(sums) if min(table.min(), default=0.0) >= 0 else 0.0
     axis, scale = axis_of(symbol, max(map(abs, sums), default=0.0))
+    of_categories = "category" in chart.label_column
+    of_bars = [
+        ONE_COLOUR if is_name(label) and not of_categories else colour_of(label) for label in labels
+    ]
     pieces = []
     for place, (name, column) in enumerate(table.items()):
         of = f"{plotly_text(str(name))}: " if stacked else ""
@@ -153,26 +150,19 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
             f"{plotly_text(amount_text(amount, symbol, whole, signed=unit.signed))}"
             for label, amount in zip(labels, column.tolist(), strict=True)
         ]
-        colour: str | list[str] = colour_of(str(name))
-        if not stacked:
-            of_categories = "category" in chart.label_column
-            plain = [colour_of(label) if of_categories else ONE_COLOUR for label in labels]
-            colour = [c if is_name(label) else GREY for c, label in zip(plain, labels, strict=True)]
+        colour = colour_of(str(name)) if stacked else of_bars
         pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
     ends = [  # in the unit of the axis
         f"{amount * scale:{'+' if unit.signed else ''},.4g}\u00a0{axis}".rstrip()
         + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
         for amount in sums
     ]
-    return Figure(
-        key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
-        title=cleaned(chart.title),
-        summary=_in_words([short(label, _IN_WORDS) for label in labels], sums, whole),
-        legend=[(cleaned(name), colour_of(name)) for name in table.columns] if stacked else [],
-        sheet=chart.sheet,
-        spec=bars_spec(pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis),
-        numbers=_numbers(chart, table, axis, scale),
-    )
+    key = f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}"
+    words = _in_words([short(label, _IN_WORDS) for label in labels], sums, whole)
+    legend = [(cleaned(name), colour_of(name)) for name in table.columns] if stacked else []
+    spec = bars_spec(pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis)
+    numbers = _numbers(chart, table, axis, scale)
+    return Figure(key, cleaned(chart.title), words, legend, chart.sheet, spec, numbers)
 
 
 def bar_piece(
@@ -193,15 +183,11 @@ def bar_piece(
 
 
 def bars_spec(
-    pieces: Sequence[Plotly],
-    wide: Sequence[str],
-    narrow: Sequence[str],
-    ends: Sequence[str],
-    axis: str,
+    pieces: Sequence[Plotly], wide: _Texts, narrow: _Texts, ends: _Texts, axis: str
 ) -> Plotly:
     """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
     lengths = zip(*(piece["x"] for piece in pieces), strict=True)
-    sums = [sum(value or 0.0 for value in values) for values in lengths]
+    sums = [sum(filter(None, values), 0.0) for values in lengths]
     shown, rows = [*map(plotly_text, ends)], [*range(len(sums))]
     at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
@@ -214,16 +200,16 @@ def bars_spec(
         above = is_narrow(room)
         ticks = {"tickmode": "array", "tickvals": rows, "ticktext": names}
         bounds = {"range": [len(names) - 0.5, -0.75 if above else -0.5], "automargin": True}
+        beside = [
+            {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
+            for at, name in enumerate(names if above else [])
+        ]
         return {
-            "height": len(names) * (44 if above else 27) + 34,
-            "bargap": 0.52 if above else 0.26,
+            "height": len(names) * (44 if above else 27) + 34, "bargap": 0.52 if above else 0.26,
             "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
             "yaxis": {**bounds, "showgrid": False, "showticklabels": not above, **ticks},
-            "annotations": [
-                {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
-                for at, name in enumerate(names if above else [])
-            ],
-        }
+            "annotations": beside,
+        }  # fmt: skip
 
     ticks = {"rangemode": "tozero", "ticksuffix": f" {plotly_text(axis)}"}
     across = {"autorangeoptions": bounds, **ticks}
@@ -244,29 +230,28 @@ def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
     """Draw how the time of each device divides, in percent of it, of the table `gpu_timeline`."""
-    devices = frame["device"] if "device" in frame else pd.Series(-1, frame.index)
-    of_kind = frame.assign(device=devices).groupby(["type", "device"], sort=False).last()
-    bars = devices.unique().tolist()
+    of_devices = frame if "device" in frame else frame.assign(device=-1)
+    bars = of_devices["device"].unique().tolist()
     names = [f"GPU {device}" if "device" in frame else "GPU" for device in bars]
-
-    def amounts(kind: str, column: str) -> list[float]:
-        keys = pd.MultiIndex.from_product([[kind], bars])
-        return [float(value) for value in of_kind[column].reindex(keys).fillna(0.0)]
-
-    totals = amounts("total_time", "time ms")
     parts = dict(TIMELINE_PIECES)
     if _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]
         parts |= _SPLIT_IDLE
+    last = of_devices.groupby(["type", "device"], sort=False)[["time ms", "percent"]].last()
+    all_ms, percent = (
+        last[column].unstack().reindex(index=["total_time", *parts], columns=bars).fillna(0.0).T
+        for column in last
+    )
+    totals = all_ms["total_time"].tolist()
     pieces: list[Plotly] = []
     legend, said = [], []
     for kind, name in parts.items():
-        shares = amounts(kind, "percent")
+        shares = percent[kind].tolist()
         if not any(shares):
             continue
         hover = [
             f"<b>{name}</b>, {plotly_text(bar)}<br>{plotly_text(amount_text(ms, 'ms', total))}"
-            for bar, ms, total in zip(names, amounts(kind, "time ms"), totals, strict=True)
+            for bar, ms, total in zip(names, all_ms[kind].tolist(), totals, strict=True)
         ]
         inside, colour = [*map(percent_text, shares)], colour_of(kind)
         pieces.append(bar_piece(len(pieces), shares, colour, hover, inside))
@@ -274,23 +259,16 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         # Of several devices from which to which share they reach.
         ends = dict.fromkeys((percent_text(min(shares)), percent_text(max(shares))))
         said.append(f"{name.lower()} {' to '.join(ends)}")
-    return Figure(
-        key="chart-gpu-timeline",
-        title="GPU timeline",
-        summary=", ".join(said).capitalize(),
-        legend=legend,
-        sheet="gpu_timeline",
-        spec=bars_spec(pieces, names, names, [*map(duration_text, totals)], "%"),
-    )
+    spec = bars_spec(pieces, names, names, [*map(duration_text, totals)], "%")
+    words = ", ".join(said).capitalize()
+    return Figure("chart-gpu-timeline", "GPU timeline", words, legend, "gpu_timeline", spec)
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
-    if unit != "ms" or not longest:
-        return unit, 1.0
-    if longest < 1:
+    if unit == "ms" and 0 < longest < 1:
         return "µs", 1e3
-    return ("ms", 1.0) if longest < 10_000 else ("s", 1e-3)  # ms: up to four digits
+    return ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)  # up to four digits
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
@@ -326,27 +304,23 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         return []
     rows = frame.to_dict("records")
     hover = [
-        row.get("hover")
-        or duration_text(row["gpu_time_ns"] / 1e6)
-        + f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
-        for row in rows
+        row.get("hover") or f"{duration_text(ns / 1e6)} ({percent_text(100 * ns / total)})"
+        for row, ns in zip(rows, frame["gpu_time_ns"], strict=True)
     ]
     categories = [plotly_text(row["category"]) for row in rows]
     colours = [row.get("colour") or _colour(row) for row in rows]
     nodes = {  # one top: several would stand below a blank
         "ids": [*range(len(rows) + 1)],
         "labels": ["GPU work", *(plotly_text(elided(row["label"], LABEL)) for row in rows)],
-        "parents": ["", *(row["parent"] + 1 for row in rows)],
-        "values": [total, *(row["gpu_time_ns"] for row in rows)],
+        "parents": ["", *(frame["parent"] + 1)],
+        "values": [total, *frame["gpu_time_ns"]],
         "customdata": ["", *map("{}<br>{}".format, hover, categories)],
         "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
     }
-    look = {
-        "branchvalues": "total",
-        "tiling": {"orientation": "v"},
-        "textfont": {"color": "#22262e"},
-        "marker": {"colors": [_NO_CATEGORY, *colours], "line": {"width": 0.5, "color": "#ffffff"}},
-    }
+    line = {"width": 0.5, "color": "#ffffff"}
+    look = {"branchvalues": "total", "tiling": {"orientation": "v"}}
+    look |= {"textfont": {"color": "#22262e"}}
+    look |= {"marker": {"colors": [_NO_CATEGORY, *colours], "line": line}}
     layout = {"height": 500, "margin": {"l": 0, "r": 0, "t": 24, "b": 0}}
     said = "as wide as the time of both; red takes longer than the baseline, blue less"
     words = said if "colour" in frame else gpu_work_in_words(sums)
@@ -356,10 +330,7 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
 
 def _colour(row: dict[Hashable, Any]) -> str:
     """Of a kernel that of its category; of an operation a paler one; of a module none."""
-    if row["kind"] == "module":
-        return _NO_CATEGORY
-    colour = colour_of(row["category"])
+    colour = _NO_CATEGORY if row["kind"] == "module" else colour_of(row["category"])
     if row["kind"] != "operation":
         return colour
-    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)
+    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in bytes.fromhex(colour[1:]))

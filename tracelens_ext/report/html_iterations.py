@@ -61,7 +61,7 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
         where = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
         if len(part) > 1:
             times = _numbers(part, [*_TIMES])
-            some = times.any(axis=1).tolist()
+            some: list[bool] = [bool(ms.any()) for ms in times]
             legend = [*compress(_TIMES.values(), some)]
             figures.append(_figure(part, legend, times[some], where, number))
             # The longest first; those beyond a dozen are one piece.
@@ -174,16 +174,13 @@ def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[i
             "height": 210 if narrow else 260,
             "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
             "xaxis": {
-                "range": [-0.5 - edge, len(names) - 0.5 + edge],
-                "showgrid": False,
-                "tickmode": "array",
-                "tickvals": [*range(0, len(names), every)],
-                "ticktext": [*map(text.plotly_text, names[::every])],
-                "tickangle": 0,
+                "range": [-0.5 - edge, len(names) - 0.5 + edge], "showgrid": False,
+                "tickmode": "array", "tickvals": [*range(0, len(names), every)],
+                "ticktext": [*map(text.plotly_text, names[::every])], "tickangle": 0,
                 "title": {"text": text.plotly_text(text.elided(across, _TITLE))},
             },
             "annotations": _annotations(above, width),
-        }
+        }  # fmt: skip
 
     return room_for
 
