@@ -56,7 +56,7 @@ _ZIP = b"PK\x03\x04"
 def check_output(path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False) -> None:
     """Refuse to write over a file that this program did not make, and `inputs` in any case."""
     refuse_input(path, inputs)
-    if not force and not may_replace(path):
+    if not force and _holds_something(Path(path)) and not made_here(path):
         raise _strangers(path, "name")
 
 
@@ -69,10 +69,9 @@ def check_folder(
     folder: AnyPath, names: Iterable[str], inputs: Sequence[AnyPath] = (), *, force: bool = False
 ) -> None:
     """Refuse to write over files of a folder that its manifest does not name."""
-    target = Path(folder)
-    ours = set(manifest_files(target))
+    ours = set(manifest_files(folder))
     for name in names:
-        path = target / name
+        path = Path(folder) / name
         refuse_input(path, inputs)
         if not force and name not in ours and _holds_something(path):
             raise _strangers(path, "folder")
@@ -98,7 +97,7 @@ def manifest_files(folder: AnyPath) -> list[str]:
 def unfinished_note(folder: AnyPath) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
     note = "a run was killed while it put its files in place here, which may be of two reports"
-    return [f"{folder}: {note}"] if read_manifest(folder).get("unfinished") else []
+    return [f"{folder}: {note}"] * bool(read_manifest(folder).get("unfinished"))
 
 
 def read_manifest(folder: AnyPath) -> dict[str, object]:
@@ -119,11 +118,6 @@ def _beginning(path: Path, size: int) -> bytes:
     return b""
 
 
-def may_replace(path: AnyPath) -> bool:
-    """Whether nothing is lost when a file is replaced: it is absent, empty, or our own."""
-    return not _holds_something(Path(path)) or made_here(path)
-
-
 def made_here(path: AnyPath) -> bool:
     """Whether a file carries the mark of this program's outputs; a demo trace does not."""
     head = _beginning(Path(path), _LOOK_BYTES)
@@ -138,21 +132,19 @@ def made_here(path: AnyPath) -> bool:
 
 def _holds_something(path: Path) -> bool:
     """Whether a file that is not empty is at a path; the writer says what is wrong with others."""
-    try:
+    with suppress(OSError, ValueError):
         return path.is_file() and path.stat().st_size > 0
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def refuse_input(path: AnyPath, inputs: Iterable[AnyPath]) -> None:
     """Refuse to write to a file or folder that is read."""
     for source in inputs:
-        try:
-            same = Path(path).samefile(source)
-        except (OSError, ValueError):
-            continue  # one of them does not exist
-        if same:
-            raise OutputError(f"{path}: is the trace itself; choose another name for the output")
+        with suppress(OSError, ValueError):  # one of them does not exist
+            if Path(path).samefile(source):
+                raise OutputError(
+                    f"{path}: is the trace itself; choose another name for the output"
+                )
 
 
 _AT_WORKING_FOLDER, _RENAME_EXCHANGE = -100, 2
@@ -214,11 +206,18 @@ def _staged(target: Path) -> Iterator[Path]:
 
 
 def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[str]) -> bool:
-    """Give a new folder the place of the target; False where that cannot be."""
+    """Give a new folder the place of the target; False where that cannot be.
+
+    Of one that holds files of others, or in which somebody's shell stands, the place stays.
+    """
+
+    def is_ours(path: Path) -> bool:
+        return path.name in ours and stat.S_ISREG(path.lstat().st_mode)
+
     try:
         ours = {MANIFEST, *names, *manifest_files(target)}
         there = target.exists()
-        if there and not _may_be_exchanged(target, ours):
+        if there and (target.samefile(".") or not all(map(is_ours, target.iterdir()))):
             return False
         for name in kept:
             with suppress(FileNotFoundError):
@@ -241,14 +240,6 @@ def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[
     return True
 
 
-def _may_be_exchanged(target: Path, ours: set[str]) -> bool:
-    """Whether a folder holds files of this program alone, and nobody's shell stands in it."""
-    if target.samefile("."):
-        return False
-    with os.scandir(target) as entries:
-        return all(e.name in ours and e.is_file(follow_symlinks=False) for e in entries)
-
-
 def _take_over_rights(target: Path, beside: Path) -> None:
     """Give a new folder and its files the permissions of the old one."""
     old, new = target.stat(), beside.stat()
@@ -265,11 +256,10 @@ def _take_over_rights(target: Path, beside: Path) -> None:
 def _exchange(one: Path, other: Path) -> None:
     linux = sys.platform.startswith("linux")
     function = linux and getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if not function:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    here, names = _AT_WORKING_FOLDER, (os.fsencode(one), os.fsencode(other))
-    if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    names = [(_AT_WORKING_FOLDER, os.fsencode(path)) for path in (one, other)]
+    if not function or function(*names[0], *names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
+        code = ctypes.get_errno() if function else errno.ENOSYS
+        raise OSError(code, os.strerror(code))
 
 
 def _renamed(
