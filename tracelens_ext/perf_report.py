@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -72,41 +71,33 @@ def build_perf_report(
         optional = sheet.asked_by != "tables" and not sheet.is_asked_for(ReportOptions())
         asked = sheet.is_asked_for(chosen) or (optional and sheet.name in cited)
         if asked or (for_page and sheet.on_every_page):
-            made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
-            if made is not None:
-                (tables if asked else page_tables)[sheet.name] = made[0]
-                charts += made[1]
+            for table, drawn in _within_limits(registry, offered, partial(_made, analyzer, chosen)):
+                (tables if asked else page_tables)[sheet.name] = table
+                charts += drawn
     if len(analyzer.work):
         tables |= plugin_tables(analyzer, tables, registry)
     notes = overview.advice(analyzer.work, analyzer.coverage)
     for offered in offers:
-        told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
-        notes += told or ()
+        notes += _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
     left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
-    verdict = summary_sentence(analyzer.findings(chosen.device_peaks)) if cited else ""
-    absent = _absent(left_out, analyzer, chosen)
+    first, *others = overview.overview(analyzer.work, analyzer.coverage)
+    told: list[tuple[str, object]] = [
+        *zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False)
+    ]
+    if cited:
+        told.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))
     return Report(
         "GPU performance report",
         tables,
-        [*_facts(analyzer, verdict), ("Sheets left out", absent)],
+        [first, *told, *others, ("Sheets left out", _absent(left_out, analyzer, chosen))],
         notes,
         descriptions={name: sheet.shows for name, sheet in sheets.items()},
         charts=charts,
         page_sheets=page_tables,
-        units={
-            name: sheet.units(table)
-            for name, sheet in sheets.items()
-            if (table := tables.get(name, page_tables.get(name))) is not None
-        },
+        units={n: sheets[n].units(t) for n, t in {**page_tables, **tables}.items() if n in sheets},
         answers=[*_answers(analyzer, chosen, tables, sheets.values())],
     )
-
-
-def _facts(analyzer: TreePerfAnalyzer, verdict: str) -> list[tuple[str, object]]:
-    first, *others = overview.overview(analyzer.work, analyzer.coverage)
-    told = [*zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False)]
-    return [first, *told, *([(FIRST_FACTS[-1], verdict)] if verdict else []), *others]
 
 
 def _answers(
@@ -125,47 +116,44 @@ def _answers(
 
 
 def _within_limits(
-    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], T]
-) -> T | None:
-    """What a sheet answers; None if it is a plugin's and fails, which is then a problem."""
+    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], list[T]]
+) -> list[T]:
+    """What a sheet answers; nothing if it is a plugin's and fails, which is then a problem."""
     if offered.plugin.own:
         return ask(offered.item)
     with registry.guard(offered.plugin.name):
-        answer: T = call_within(time_limit(), partial(ask, offered.item))
-        return answer
-    return None
+        return [*call_within(time_limit(), partial(ask, offered.item))]
+    return []
 
 
 def _made(
     analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Table
-) -> tuple[pd.DataFrame, list[Chart]] | None:
-    """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
+) -> list[tuple[pd.DataFrame, list[Chart]]]:
+    """The table of a sheet and what can be drawn of it; nothing if the report has no such sheet."""
     table = None if sheet.why_absent(analyzer, options) else sheet.make(analyzer, options)
     if table is None:
-        return None
+        return []
     if not isinstance(table, pd.DataFrame):
         kind = type(table).__name__
         raise PluginAnswerError(f"sheet {sheet.name!r}: expected a DataFrame, got {kind}")
-    return table, [chart for chart in sheet.charts if chart.fits(table)]
+    return [(table, [chart for chart in sheet.charts if chart.fits(table)])]
 
 
 def _absent(left_out: Iterable[Table], analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
     """The sheets that are asked for and not there, and what the trace lacks for them."""
-    names: defaultdict[str, list[str]] = defaultdict(list)
+    names: dict[str, str] = {}
     for sheet in left_out:
         if sheet.is_asked_for(options):
             why = sheet.why_absent(analyzer, options) or "there is something to show"
-            names[why].append(sheet.name)
-    told = (f"{', '.join(which)} (only if {why})" for why, which in names.items())
-    return "; ".join(told) or "none"
+            names[why] = f"{names[why]}, {sheet.name}" if why in names else sheet.name
+    return "; ".join(f"{which} (only if {why})" for why, which in names.items()) or "none"
 
 
 def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
     """The tables that plugins add of an analyzer, but of `taken` names in any case of letters."""
-    registry = registry or default_registry()
-    sheets: dict[str, pd.DataFrame] = {}
+    registry, sheets = registry or default_registry(), dict[str, pd.DataFrame]()
     names = {name.lower() for name in taken}
     wanted = "tracelens_report_sheets: expected sheet name → DataFrame, got"
     for hook in registry.hooks("tracelens_report_sheets"):
@@ -251,6 +239,5 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
 
 def default_report_path(trace_path: str | os.PathLike[str]) -> Path:
     """`NAME_perf_report.xlsx` beside the trace."""
-    path = Path(trace_path)
-    name = path.name.removesuffix(".gz").removesuffix(".json")
-    return path.with_name(f"{name}_perf_report.xlsx")
+    name = Path(trace_path).name.removesuffix(".gz").removesuffix(".json")
+    return Path(trace_path).with_name(f"{name}_perf_report.xlsx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import textwrap
@@ -84,14 +85,8 @@ class Book:
         self.xlsx.set_properties({"title": title, "author": GENERATOR, "created": _CREATED})
         self.xlsx.set_custom_property(TABLES_VERSION_KEY, TABLES_VERSION)
         self.xlsx.worksheet_class = _Sheet
-        self._formats: dict[tuple[tuple[str, object], ...], Format] = {}
-
-    def format(self, **properties: object) -> Format:
-        """The format with these of XlsxWriter's properties."""
-        key = tuple(properties.items())
-        if key not in self._formats:
-            self._formats[key] = self.xlsx.add_format(properties)
-        return self._formats[key]
+        #: the format with these of XlsxWriter's properties
+        self.format = functools.cache(lambda **properties: self.xlsx.add_format(properties))
 
 
 def checked(code: int) -> None:

@@ -19,32 +19,15 @@ from tracelens_ext.tables.table import Table
 
 #: Lists of tables in the order of the report: `TABLES` of a module, or another list of it.
 _LISTS = (
-    "recording.told",
-    "findings.told",
-    "timeline.timeline",
-    "recording.told:VIEWS",
-    "modules.modules:VIEWS",
-    "kernels.tables:BY_CATEGORY",
-    "operations.tables",
-    "roofline.tables",
-    "kernels.tables",
-    "kernels.tables:SHORT",
-    "collectives.collectives",
-    "graphs.tables",
-    "roofline.tables:PHASES",
-    "serving.phases",
-    "modules.modules",
-    "memory.tables",
+    "recording.told", "findings.told", "timeline.timeline", "recording.told:VIEWS",
+    "modules.modules:VIEWS", "kernels.tables:BY_CATEGORY", "operations.tables", "roofline.tables",
+    "kernels.tables", "kernels.tables:SHORT", "collectives.collectives", "graphs.tables",
+    "roofline.tables:PHASES", "serving.phases", "modules.modules", "memory.tables",
     "kernels.tables:UNLINKED_KERNELS",
-    "gaps.tables",
-    "timeline.timeline:COUNTERS",
-    "replay.what_if",
-    "iterations.measured",
-    "operations.tables:CPU_OPS",
-    "operations.tables:TREE",
-    "kernels.statistics",
+    "gaps.tables", "timeline.timeline:COUNTERS", "replay.what_if", "iterations.measured",
+    "operations.tables:CPU_OPS", "operations.tables:TREE", "kernels.statistics",
     "roofline.tables:MORE",
-)
+)  # fmt: skip
 #: What tables were called before.
 _OLD_NAMES = {"statistics": "iteration_statistics"}
 
