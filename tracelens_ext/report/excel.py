@@ -15,21 +15,10 @@ from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
-from tracelens_ext.report.excel_cells import (
-    HEADER,
-    INK,
-    LINES,
-    Book,
-    checked,
-    column_of,
-    fitting,
-    most_rows,
-    put,
-    write_table,
-)
 from tracelens_ext.report.excel_text import CellValue
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.short_names import told_apart
@@ -63,12 +52,12 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
     """
     notes = list(report.notes)
     names = excel_text.unique_sheet_names(report.sheets, taken=(_SUMMARY, _CHARTS))
-    most = most_rows(report.sheets.values())
+    most = cells.most_rows(report.sheets.values())
     shown: dict[str, pd.DataFrame] = {}
     index = []
     for name, (wanted, whole) in zip(names, report.sheets.items(), strict=True):
         headed = with_units(whole, report.units.get(wanted, {}))
-        frame = shown[name] = fitting(wanted, name, headed, most, notes)
+        frame = shown[name] = cells.fitting(wanted, name, headed, most, notes)
         rows = f"{len(frame):,} row{'' if len(frame) == 1 else 's'}"
         index.append((name, rows, report.descriptions.get(wanted, "")))
     if drawn := _charts_with_tables(report, notes):
@@ -78,12 +67,12 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
         written_beside(path) as target,
         tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder,
     ):
-        book = Book(stored, excel_text.cleaned(report.title), folder)
+        book = cells.Book(stored, excel_text.cleaned(report.title), folder)
         first = _FirstSheet(book, book.xlsx.add_worksheet(_SUMMARY), report.title)
         prose = {answer.sheet for answer in report.answers if answer.links}
         for name, frame in shown.items():
             sheet = book.xlsx.add_worksheet(name)
-            notes += write_table(book, sheet, frame, whole=name in prose)
+            notes += cells.write_table(book, sheet, frame, whole=name in prose)
         tops = _write_charts(book, book.xlsx.add_worksheet(_CHARTS), drawn) if drawn else []
         first.write_facts(each for each in report.facts if each[0] in _FIRST)
         for answer in report.answers:
@@ -139,7 +128,7 @@ _LINE = {"color": _GRID}
 _AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_tick_mark": "none"}
 
 
-def _write_charts(book: Book, sheet: Worksheet, charts: Sequence[_Charted]) -> list[int]:
+def _write_charts(book: cells.Book, sheet: Worksheet, charts: Sequence[_Charted]) -> list[int]:
     """Draw charts below one another, each with its table at its right; the row of each table."""
     row = page_start = 0
     breaks, tops = [], []
@@ -150,18 +139,18 @@ def _write_charts(book: Book, sheet: Worksheet, charts: Sequence[_Charted]) -> l
             page_start = row
         tops.append(row)
         _write_numbers(book, sheet, row, chart, table)
-        checked(sheet.insert_chart(row, 0, _drawing(book, row, chart, table, _WIDTH_PIXELS)))
+        cells.checked(sheet.insert_chart(row, 0, _drawing(book, row, chart, table, _WIDTH_PIXELS)))
         row += max(height, len(table) + 2) + 2
     widest = max(table.shape[1] for _, table in charts)
-    checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
-    checked(sheet.set_column(_CHART_COLUMNS + 1, _CHART_COLUMNS + widest, 14))
+    cells.checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
+    cells.checked(sheet.set_column(_CHART_COLUMNS + 1, _CHART_COLUMNS + widest, 14))
     sheet.hide_gridlines(2)
     sheet.set_landscape()
     sheet.set_print_scale(_PRINT_SCALE)  # not fitted to the page: that ignores page breaks
     sheet.set_margins(top=0.5, bottom=0.5)
     sheet.set_h_pagebreaks(breaks)
     # Printed are the charts alone: their tables would make them small.
-    checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
+    cells.checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
     return tops
 
 
@@ -174,21 +163,21 @@ def _chart_rows(table: pd.DataFrame) -> int:
 
 
 def _write_numbers(
-    book: Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame
+    book: cells.Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame
 ) -> None:
     """Write the numbers behind a chart: title, header, then a row a bar."""
     header, plain = book.format(bold=True, font_color=_INK), book.format()
     number = book.format(num_format=_cell_format(chart, table))
-    put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
+    cells.put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
     names = [chart.label_column, *_short(table.columns)]
     rows = table.set_axis(_short(table.index)).reset_index().to_numpy().tolist()
     for row, values in enumerate([names, *rows], top + 1):
         for place, value in enumerate(values):
             style = header if row == top + 1 else number if place else plain
-            put(sheet, row, _CHART_COLUMNS + place, value, style)
+            cells.put(sheet, row, _CHART_COLUMNS + place, value, style)
 
 
-def _drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame, width: int) -> ChartBar:
+def _drawing(book: cells.Book, top: int, chart: Chart, table: pd.DataFrame, width: int) -> ChartBar:
     """Draw horizontal bars over a table written by `_write_numbers`."""
     stacked, numbers = chart.kind == "stacked", table.to_numpy()
     drawn = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
@@ -279,25 +268,25 @@ _LINE_HEIGHT, _LINES_SHOWN = 15.0, 27  # a row is no higher than Excel lets it b
 class _FirstSheet:
     """Writes block below block."""
 
-    def __init__(self, book: Book, sheet: Worksheet, title: str) -> None:
+    def __init__(self, book: cells.Book, sheet: Worksheet, title: str) -> None:
         self._book, self._format, self._sheet = book, book.format, sheet
         for column, width in enumerate(_WIDTHS):
-            checked(sheet.set_column(column, column, width))
+            cells.checked(sheet.set_column(column, column, width))
         sheet.hide_gridlines(2)
         sheet.set_landscape()
         sheet.set_margins(left=0.4, right=0.4, top=0.5, bottom=0.5)
         sheet.fit_to_pages(1, 0)
-        put(sheet, 0, 0, title, self._format(font_size=16, bold=True, font_color=INK))
+        cells.put(sheet, 0, 0, title, self._format(font_size=16, bold=True, font_color=cells.INK))
         self._row = 2
 
     def write_facts(self, facts: Iterable[tuple[str, object]]) -> None:
         """Label and value a line; a number is shown with the unit that its label tells."""
         for label, value in facts:
-            put(self._sheet, self._row, 0, label, self._format(bold=True, valign="top"))
+            cells.put(self._sheet, self._row, 0, label, self._format(bold=True, valign="top"))
             text, shown = excel_text.fact_text(label, value)
             if shown:
                 style = self._format(num_format=shown.excel_format, align="left")
-                put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
+                cells.put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
                 self._row += 1
             else:
                 self.write_wide(1, text)
@@ -313,11 +302,11 @@ class _FirstSheet:
         """The first rows of a table, a chart beside it or below: its row on its sheet, and it."""
         top = self._row
         self.write_head(answer.title)
-        columns = [column_of(series) for _, series in table.items()]
+        columns = [cells.column_of(series) for _, series in table.items()]
         if len(table):
-            self._write_line([(each.header, self._format(**HEADER)) for each in columns], 0.9)
+            self._write_line([(each.header, self._format(**cells.HEADER)) for each in columns], 0.9)
         styles = [
-            self._format(**LINES, text_wrap=True, valign="top", **look)
+            self._format(**cells.LINES, text_wrap=True, valign="top", **look)
             for name, column in zip(answer.columns, columns, strict=True)
             for look in (
                 _LINK
@@ -328,15 +317,15 @@ class _FirstSheet:
             )
         ]
         for values in zip(*(column.values for column in columns), strict=True):
-            cells = [
+            line = [
                 (answer.linked(value, sheets) if style.underline else value, style)
                 for value, style in zip(values, styles, strict=True)
             ]
-            self._write_line(cells)
+            self._write_line(line)
         if drawn and len(table):
             chart = _drawing(self._book, drawn[0], *drawn[1], _CHART_PIXELS)
             row, place = (top, _BESIDE) if len(columns) <= _BESIDE else (self._row, 0)
-            checked(self._sheet.insert_chart(row, place, chart, {"x_offset": 10}))
+            cells.checked(self._sheet.insert_chart(row, place, chart, {"x_offset": 10}))
             self._row = max(self._row, row + _chart_rows(drawn[1][1]))
         self._row += 1
 
@@ -345,24 +334,24 @@ class _FirstSheet:
         self.write_head("Sheets")
         for name, rows, what in index:
             self._write_link(0, name, self._format(**_LINK))
-            put(self._sheet, self._row, 1, rows, self._format(font_color="#666666"))
+            cells.put(self._sheet, self._row, 1, rows, self._format(font_color="#666666"))
             self.write_wide(2, what)
         self._row += 1
 
     def write_head(self, heading: str) -> None:
         """A line above others."""
-        style = self._format(font_size=13, bold=True, font_color=INK)
-        put(self._sheet, self._row, 0, heading, style)
+        style = self._format(font_size=13, bold=True, font_color=cells.INK)
+        cells.put(self._sheet, self._row, 0, heading, style)
         self._row += 1
 
-    def _write_line(self, cells: Sequence[tuple[CellValue, Format]], part: float = 1.0) -> None:
+    def _write_line(self, line: Sequence[tuple[CellValue, Format]], part: float = 1.0) -> None:
         """A cell a column, texts in as many lines as `part` of it takes; underlined is a link."""
         lines = [1]
-        for place, (value, style) in enumerate(cells):
+        for place, (value, style) in enumerate(line):
             if style.underline:
                 self._write_link(place, str(value), style)
                 continue
-            put(self._sheet, self._row, place, value, style)
+            cells.put(self._sheet, self._row, place, value, style)
             if isinstance(value, str) and place <= _LAST:
                 lines.append(_lines_of(value, part * _WIDTHS[place]))
         self._end_line(max(lines))
@@ -370,18 +359,18 @@ class _FirstSheet:
     def write_wide(self, first: int, text: str) -> None:
         """A text across the columns from `first` on, in as many lines as it needs."""
         style = self._format(text_wrap=True, valign="top")
-        checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))
-        put(self._sheet, self._row, first, text, style)
+        cells.checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))
+        cells.put(self._sheet, self._row, first, text, style)
         self._end_line(_lines_of(text, sum(_WIDTHS[first:])))
 
     def _end_line(self, lines: int) -> None:
         if lines > 1:
-            checked(self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN)))
+            cells.checked(self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN)))
         self._row += 1
 
     def _write_link(self, column: int, name: str, style: Format) -> None:
         target = "internal:'{}'!A1".format(name.replace("'", "''"))
-        checked(self._sheet.write_url(self._row, column, target, style, string=name))
+        cells.checked(self._sheet.write_url(self._row, column, target, style, string=name))
 
 
 def _lines_of(text: str, width: float) -> int:

@@ -20,13 +20,8 @@ from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.excel_text import (
-    CELL_CHARACTERS,
-    CellValue,
-    cell_text,
-    cell_value,
-    own_digits,
-)
+from tracelens_ext.report import excel_text
+from tracelens_ext.report.excel_text import CellValue, cell_text, cell_value
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
 from tracelens_ext.tables.units import Quantity, Shown, header_text
 
@@ -98,7 +93,9 @@ def checked(code: int) -> None:
         )
 
 
-def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format) -> None:
+def put(
+    sheet: Worksheet, row: int, column: int, value: excel_text.CellValue, style: Format
+) -> None:
     """Write one cell; a text cleaned, cut as `cell_text` does, with Excel's line breaks."""
     # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
     if value in (None, "") or value != value:  # as NaN does
@@ -162,7 +159,7 @@ class Column:
 def column_of(series: pd.Series) -> Column:
     """Look at a column once."""
     header = cell_text(header_text(series.name))[0]
-    values, cut = _values(own_digits(series))
+    values, cut = _values(excel_text.own_digits(series))
     content = float(max((len(text) for text in values if isinstance(text, str)), default=0))
     numbers = np.array([n for n in values if isinstance(n, int | float)], dtype=np.float64)
     numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
@@ -189,14 +186,13 @@ def column_of(series: pd.Series) -> Column:
 def _values(series: pd.Series) -> tuple[list[CellValue], int]:
     """Bring the values of a column to what cells can hold; also say how many texts are cut."""
     if isinstance(series.dtype, pd.CategoricalDtype):
-        of_code = [*map(cell_value, series.cat.categories), None]  # the last is that of code -1
+        of_code = [*map(cell_value, series.cat.categories), None]  # that of code -1 is last
         plain = [of_code[code] for code in series.cat.codes.tolist()]
     else:
         plain = [cell_value(value) for value in series.astype(object).tolist()]
-    texts = [value for value in plain if isinstance(value, str)]
-    shown = {text: cell_text(text) for text in dict.fromkeys(texts)}
+    shown = {text: cell_text(text) for text in {v for v in plain if isinstance(v, str)}}
     cells = [shown[value][0] if isinstance(value, str) else value for value in plain]
-    return cells, sum(shown[text][1] for text in texts)
+    return cells, sum(shown[value][1] for value in plain if isinstance(value, str))
 
 
 def most_rows(frames: Collection[pd.DataFrame]) -> int:
@@ -248,9 +244,9 @@ def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: boo
             checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
     _write_rows(book, sheet, columns, whole=whole)
     return [
-        f"{sheet.name}: texts longer than a cell may be ({CELL_CHARACTERS:,} characters) are cut, "
-        f"which “[cut here” marks: {column.cut:,} in the column “{column.header}”; the CSV files "
-        "have all."
+        f"{sheet.name}: texts longer than a cell may be ({excel_text.CELL_CHARACTERS:,} characters)"
+        f" are cut, which “[cut here” marks: {column.cut:,} in the column “{column.header}”; the "
+        "CSV files have all."
         for column in columns
         if column.cut
     ]

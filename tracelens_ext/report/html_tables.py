@@ -96,8 +96,8 @@ class Table:
 
     def for_script(self) -> dict[str, object]:
         """Give what the page's script needs of it."""
-        columns = [column.for_script() for column in self.columns]
-        return {"key": self.key, "rows": self.embedded, "total": self.total, "columns": columns}
+        told = {"key": self.key, "rows": self.embedded, "total": self.total}
+        return {**told, "columns": [column.for_script() for column in self.columns]}
 
 
 def page_tables(
