@@ -83,7 +83,7 @@ def test_a_file_that_may_not_grow_leaves_the_old_report(tmp_path: Path) -> None:
 import resource, signal, sys
 import pandas as pd
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.table_files import write_tables
+from tracelens_ext.report.formats import write_tables
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.agents.questions import Answer, Questions
 from tracelens_ext.errors import TracelensError, UsageError
-from tracelens_ext.report.json_text import nested_json_text
+from tracelens_ext.report.formats import nested_json_text
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

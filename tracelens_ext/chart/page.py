@@ -217,7 +217,7 @@ def write_results(
     folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
-    from tracelens_ext.report.table_files import write_csv
+    from tracelens_ext.report.formats import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {
         PAGE: partial(write_page, runs=runs, title=title),

@@ -32,7 +32,7 @@ from tracelens_ext.cli.screen import (
 )
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.json_text import nested_json_text
+from tracelens_ext.report.formats import nested_json_text
 from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.tables.short_names import cut_middle

@@ -23,7 +23,7 @@ from tracelens_ext.cli.outputs import write_text
 from tracelens_ext.cli.screen import NARROW, console, print_line, tell
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.json_text import json_safe
+from tracelens_ext.report.formats import json_safe
 from tracelens_ext.report.terminal import frame_table
 from tracelens_ext.settings import ReadingOptions
 

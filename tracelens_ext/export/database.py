@@ -17,7 +17,7 @@ from tracelens_ext.fleet.inputs import ORDER, rank_of
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT
-from tracelens_ext.report.json_text import plain_column, plain_headers
+from tracelens_ext.report.formats import plain_column, plain_headers
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.registry import offered_tables
 from tracelens_ext.tables.table import Table

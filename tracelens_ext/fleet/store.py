@@ -136,7 +136,7 @@ class ResultStore:
 
         from pyarrow import parquet
 
-        from tracelens_ext.report.table_files import arrow_table
+        from tracelens_ext.report.formats import arrow_table
 
         buffer = io.BytesIO()
         parquet.write_table(arrow_table(frame), buffer, compression="zstd")

@@ -177,8 +177,8 @@ def write_report(
 
             write_workbook(path, report)
         elif Format(chosen).is_folder:
+            from tracelens_ext.report.formats import file_names, write_tables
             from tracelens_ext.report.manifest import check_folder
-            from tracelens_ext.report.table_files import file_names, write_tables
 
             suffix = Format(chosen).suffix
             check_folder(path, file_names(report.sheets, suffix), inputs, force=force)
@@ -194,8 +194,7 @@ def write_report(
 
 def report_text(report: Report, chosen: Format) -> Iterator[str]:
     """A report as JSON or Markdown, in pieces."""
-    from tracelens_ext.report.json_text import json_text
-    from tracelens_ext.report.markdown_text import markdown_text
+    from tracelens_ext.report.formats import json_text, markdown_text
 
     writers = {Format.json: json_text, Format.markdown: markdown_text}
     if chosen not in writers:
