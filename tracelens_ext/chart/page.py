@@ -22,7 +22,6 @@ from tracelens_ext.chart.runs import (
 )
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
@@ -36,7 +35,13 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
-from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note, write_folder
+from tracelens_ext.report.manifest import (
+    check_folder,
+    check_output,
+    unfinished_note,
+    write_folder,
+    written_beside,
+)
 from tracelens_ext.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
 

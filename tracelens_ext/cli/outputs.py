@@ -15,9 +15,8 @@ import typer
 
 from tracelens_ext.cli.screen import print_line, tell
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
-from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.manifest import check_output, written_beside
 from tracelens_ext.report.report import (
     FORMAT_OF_SUFFIX,
     PAGE,

@@ -17,9 +17,9 @@ from xlsxwriter.worksheet import Worksheet
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
-from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import CellValue
+from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import FIRST_FACTS, Shown, unit_of, with_units

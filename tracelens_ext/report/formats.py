@@ -87,9 +87,7 @@ def json_text(report: Report) -> Iterator[str]:
 
 def json_safe(text: str) -> str:
     """Escape, in JSON or TOML, what beyond U+007E could act on a terminal or deceive its reader."""
-    if text.isascii() and "\x7f" not in text:
-        return text
-    return UNSAFE.sub(_escape, text)
+    return text if text.isascii() and "\x7f" not in text else UNSAFE.sub(_escape, text)
 
 
 def nested_json_text(value: object, *, indent: int | None = 1) -> str:
@@ -114,28 +112,24 @@ def _pieces(report: Report) -> Iterator[str]:
     told = {"title": report.title, "facts": dict(report.facts), "notes": report.notes}
     yield nested_json_text({**ABOUT_US, **told, **report.members}).removesuffix("\n}")
     yield ',\n "tables": {'
-    separator = "\n"
-    for name, frame in report.sheets.items():
-        yield f"{separator}  {json.dumps(encodable(name), ensure_ascii=False)}: ["
+    for place, (name, frame) in enumerate(report.sheets.items()):
+        yield f"{',' * (place > 0)}\n  {json.dumps(encodable(name), ensure_ascii=False)}: ["
         yield from _rows(frame)
         yield "]"
-        separator = ",\n"
     yield "\n }\n}\n"
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[str]:
     import msgspec
 
-    encoder = msgspec.json.Encoder()
-    headers = plain_headers(frame)
-    separator = "\n"
+    encoder, headers = msgspec.json.Encoder(), plain_headers(frame)
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
         columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
         rows = zip(*columns, strict=True) if columns else iter([()] * len(part))
         lines = encoder.encode_lines([dict(zip(headers, row, strict=True)) for row in rows])
-        yield f"{separator}   " + lines.decode().removesuffix("\n").replace("\n", ",\n   ")
-        separator = ",\n"
+        text = lines.decode().removesuffix("\n").replace("\n", ",\n   ")
+        yield f"{',' * (start > 0)}\n   {text}"
 
 
 #: The first line, which tells whose file this is.
@@ -155,11 +149,9 @@ def markdown_text(report: Report) -> Iterator[str]:
     from tracelens_ext.report.excel_text import fact_text  # which needs numpy
 
     yield f"{MARK}\n\n# {inline(report.title)}\n"
-    yield from (
-        f"\n{_sentence(f'{label}: {value}')}\n"
-        for label, value in report.facts
-        if label in FIRST_FACTS
-    )
+    for label, value in report.facts:
+        if label in FIRST_FACTS:
+            yield f"\n{_sentence(f'{label}: {value}')}\n"
     for answer in report.answers:
         if answer.links:
             yield f"\n## {inline(answer.title)}\n"
@@ -173,8 +165,7 @@ def markdown_text(report: Report) -> Iterator[str]:
             yield _line([cell(label), cell(fact_text(label, value)[0])])
     for name, frame in report.sheets.items():
         yield f"\n## {inline(name)}\n"
-        description = report.descriptions.get(name)
-        if description:
+        if description := report.descriptions.get(name):
             yield f"\n{_sentence(description)}\n"
         yield from _table(frame)
 

@@ -23,11 +23,11 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report import html_tables
-from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import memory_figures, roofline_figures, time_axis_figures
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_text import json_for_script
+from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
