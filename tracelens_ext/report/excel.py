@@ -183,9 +183,12 @@ def _drawing(book: cells.Book, top: int, chart: Chart, table: pd.DataFrame, widt
     drawn = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
     drawn.set_size({"width": width, "height": _chart_rows(table) * _ROW_PIXELS})
     first, last = top + 2, top + 1 + len(table)
-    # With a blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
-    labels = [f"{label} " for label in _short(table.index)]
-    of_bars: dict[str, Any] = {}
+    # Names and labels are references to cells: as texts they could be taken for formulas. With a
+    # blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
+    of_bars: dict[str, Any] = {
+        "categories": [_CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
+        "categories_data": [f"{label} " for label in _short(table.index)],
+    }
     if not stacked:
         shape = {"num_format": _cell_format(chart, table)}
         of_categories = "category" in chart.label_column
@@ -196,20 +199,10 @@ def _drawing(book: cells.Book, top: int, chart: Chart, table: pd.DataFrame, widt
         ]
     each_series = zip(table.columns, _short(table.columns), numbers.T.tolist(), strict=True)
     for column, (name, short, values) in enumerate(each_series, _CHART_COLUMNS + 1):
-        # Names and labels are references to cells: as texts they could be taken for formulas.
-        drawn.add_series(
-            {
-                "name": [_CHARTS, top + 1, column],
-                "name_data": [short],
-                "categories": [_CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
-                "categories_data": labels,
-                "values": [_CHARTS, first, column, last, column],
-                "values_data": values,
-                **_filled(colour_of(str(name)) if stacked else ONE_COLOUR),
-                "gap": 35,
-                **of_bars,
-            }
-        )
+        named = {"name": [_CHARTS, top + 1, column], "name_data": [short]}
+        numbered = {"values": [_CHARTS, first, column, last, column], "values_data": values}
+        look = _filled(colour_of(str(name)) if stacked else ONE_COLOUR)
+        drawn.add_series({**named, **of_bars, **numbered, **look, "gap": 35})
     font = {"size": 13, "bold": True, "color": _INK}
     title = {"name": [_CHARTS, top, _CHART_COLUMNS], "data": [_titled(chart)], "name_font": font}
     drawn.set_title(title)
@@ -305,17 +298,10 @@ class _FirstSheet:
         columns = [cells.column_of(series) for _, series in table.items()]
         if len(table):
             self._write_line([(each.header, self._format(**cells.HEADER)) for each in columns], 0.9)
-        styles = [
-            self._format(**cells.LINES, text_wrap=True, valign="top", **look)
-            for name, column in zip(answer.columns, columns, strict=True)
-            for look in (
-                _LINK
-                if name == answer.links
-                else _TEXT
-                if column.is_text
-                else {"num_format": column.number_format},
-            )
-        ]
+        looks = [_TEXT if each.is_text else {"num_format": each.number_format} for each in columns]
+        if answer.links in answer.columns:
+            looks[list(answer.columns).index(answer.links)] = _LINK
+        styles = [self._format(**cells.LINES, text_wrap=True, valign="top", **own) for own in looks]
         for values in zip(*(column.values for column in columns), strict=True):
             line = [
                 (answer.linked(value, sheets) if style.underline else value, style)

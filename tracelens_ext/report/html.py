@@ -148,6 +148,7 @@ def render_page(
     from markupsafe import Markup
 
     texts = list(pool)
+    shown |= {"texts": texts, "first_rows": first_rows, "tables": tables, "figures": figures}
     data = {
         "texts": texts,
         "first_rows": first_rows,
@@ -157,21 +158,15 @@ def render_page(
     }
     script = "\n".join(map(_template, _SCRIPTS))
     plotly, packed = _plotly()
+    # Files of this package, base64, and JSON escaped for where it stands.
+    safe = {"style": _template("report.css"), "script": script, "plotly": packed}
+    safe["data"] = json_for_script(data)
+    shown |= {name: Markup(text) for name, text in safe.items()}  # noqa: S704
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(_template("report.html.jinja")).render(
-        **shown,
-        tables=tables,
-        texts=texts,
-        first_rows=first_rows,
-        figures=figures,
-        style=Markup(_template("report.css")),  # noqa: S704  # a file of this package
-        script=Markup(script),  # noqa: S704  # files of this package
-        plotly=Markup(packed),  # noqa: S704  # base64
-        data=Markup(json_for_script(data)),  # noqa: S704  # escaped for where it stands
-        script_hashes=[_content_hash(script), plotly],
-    )
+    template = environment.from_string(_template("report.html.jinja"))
+    return template.render(**shown, script_hashes=[_content_hash(script), plotly])
 
 
 def _template(name: str) -> str:
@@ -197,7 +192,6 @@ def _content_hash(script: str) -> str:
 def _fact(label: str, value: object) -> tuple[str, str, float | None]:
     """Label and value of a fact, with the unit that its label tells; the percentage that it is."""
     text, shown = fact_text(label, value)
-    percent = shown is not None and shown.unit.quantity is Quantity.PERCENT
-    if shown is None or not percent or text.startswith("-") or shown.largest > 100:
-        return cleaned(label), cleaned(text), None
-    return cleaned(label), text, shown.largest
+    percent = shown and shown.unit.quantity is Quantity.PERCENT and not text.startswith("-")
+    share = shown.largest if shown and percent and shown.largest <= 100 else None
+    return cleaned(label), cleaned(text), share

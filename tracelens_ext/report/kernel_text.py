@@ -15,12 +15,9 @@ _RULE = "=" * 50
 _BLOCK, _PAIR_BLOCK = "-" * 50, "-" * 30
 _SHOWN_IN_US = 0.1
 _PAIR_TIMES = {
-    "Average Gap": "avg_gap_us",
-    "Max Gap": "max_gap_us",
-    "Min Gap": "min_gap_us",
-    "Std Dev": "std_gap_us",
-    "Total Gap Time": "total_gap_us",
-}
+    "Average Gap": "avg_gap_us", "Max Gap": "max_gap_us", "Min Gap": "min_gap_us",
+    "Std Dev": "std_gap_us", "Total Gap Time": "total_gap_us",
+}  # fmt: skip
 
 
 def kernel_text(

@@ -43,19 +43,23 @@ _KEPT_NAME_CHARACTERS = 50
 #: A temporary file that was not written to for so long belongs to no run that is alive.
 _ABANDONED_S = 3600
 
-_REMEDIES: dict[int, tuple[str, str]] = {
-    errno.EACCES: ("permission denied", "choose a place that you may write to"),
-    errno.EPERM: ("permission denied", "choose a place that you may write to"),
-    errno.ENOSPC: ("no space left on the device", "free some space or choose another place"),
-    errno.EDQUOT: ("your disk quota is used up", "free some space or choose another place"),
-    errno.EFBIG: ("the file grows too large for this file system", "choose another place"),
-    errno.EROFS: ("the file system is read-only", "choose another place"),
-    errno.ENAMETOOLONG: ("the name is too long", "choose a shorter one"),
-    errno.ENOTDIR: ("a part of the path is a file, not a folder", "choose another place"),
-    errno.EEXIST: ("a part of the path is a file, not a folder", "choose another place"),
-    errno.ELOOP: ("the symbolic links lead round in a circle", "choose another place"),
-    errno.EBUSY: ("the file is in use", "close the program that has it open"),
-    errno.ETXTBSY: ("the file is in use", "close the program that has it open"),
+_REMEDIES = {
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM), "permission denied; choose a place that you may write to"
+    ),
+    errno.ENOSPC: "no space left on the device; free some space or choose another place",
+    errno.EDQUOT: "your disk quota is used up; free some space or choose another place",
+    errno.EFBIG: "the file grows too large for this file system; choose another place",
+    errno.EROFS: "the file system is read-only; choose another place",
+    errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST),
+        "a part of the path is a file, not a folder; choose another place",
+    ),
+    errno.ELOOP: "the symbolic links lead round in a circle; choose another place",
+    **dict.fromkeys(
+        (errno.EBUSY, errno.ETXTBSY), "the file is in use; close the program that has it open"
+    ),
 }
 
 
@@ -92,10 +96,8 @@ def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 def output_error(shown: str, error: OSError) -> OutputError:
     """Turn an operating system's refusal into one line: which file, what is wrong, what to do."""
-    problem, remedy = _REMEDIES.get(
-        error.errno or 0, (error.strerror or str(error), "choose another place")
-    )
-    return OutputError(f"{shown}: cannot be written: {problem}; {remedy}")
+    otherwise = f"{error.strerror or error}; choose another place"
+    return OutputError(f"{shown}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}")
 
 
 def _checked_target(shown: str) -> Path:
