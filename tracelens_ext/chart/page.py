@@ -25,16 +25,19 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
-from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Table, page_tables
-from tracelens_ext.report.html_text import (
+from tracelens_ext.report.html_figures import (
+    Figure,
+    Plotly,
     amount_text,
+    bar_piece,
+    bars_spec,
     duration_text,
     elided,
     percent_text,
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Table, page_tables
 from tracelens_ext.report.manifest import (
     check_folder,
     check_output,

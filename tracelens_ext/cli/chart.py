@@ -120,7 +120,7 @@ def chart(
 
 def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
     """A line a run, and the table."""
-    from tracelens_ext.report.html_text import duration_text
+    from tracelens_ext.report.html_figures import duration_text
 
     for number, run in enumerate(runs, 1):
         elapsed, gpu = duration_text(run.elapsed_ns / 1e6), duration_text(run.gpu_ns / 1e6)

@@ -26,7 +26,6 @@ from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import memory_figures, roofline_figures, time_axis_figures
 from tracelens_ext.report.html_iterations import iteration_figures
-from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
@@ -160,7 +159,7 @@ def render_page(
     plotly, packed = _plotly()
     # Files of this package, base64, and JSON escaped for where it stands.
     safe = {"style": _template("report.css"), "script": script, "plotly": packed}
-    safe["data"] = json_for_script(data)
+    safe["data"] = plot.json_for_script(data)
     shown |= {name: Markup(text) for name, text in safe.items()}  # noqa: S704
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

@@ -23,18 +23,16 @@ from tracelens_ext.report.html_figures import (
     MARK,
     Figure,
     Plotly,
-    gpu_work_in_words,
-    is_narrow,
-    spec_of,
-    trace,
-)
-from tracelens_ext.report.html_text import (
     bytes_text,
     duration_text,
     elided,
+    gpu_work_in_words,
+    is_narrow,
     percent_text,
     plotly_lines,
     plotly_text,
+    spec_of,
+    trace,
 )
 
 _IN_SUMMARY = 3

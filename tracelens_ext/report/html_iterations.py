@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report import html_text as text
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.tables.charts import MOST_SERIES, ranked
 
@@ -113,7 +112,7 @@ def _figure(
         heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
         data += _wall_lines(heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07))
     told = [
-        f"<b>{text.plotly_lines(labels[at])}</b> is odd<br>{text.plotly_lines(odd[at])}<br>"
+        f"<b>{plot.plotly_lines(labels[at])}</b> is odd<br>{plot.plotly_lines(odd[at])}<br>"
         + _time_line("wall time", wall[at])
         for at in shown
     ]
@@ -133,10 +132,10 @@ def _figure(
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
     title = "Iterations by category" if by_category else "Iterations"
-    told_legend = [(text.elided(name, _TITLE), colour) for name, colour in legend]
+    told_legend = [(plot.elided(name, _TITLE), colour) for name, colour in legend]
     return plot.Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
-        title=f"{title}, {text.elided(where, _TITLE)}" if where else title,
+        title=f"{title}, {plot.elided(where, _TITLE)}" if where else title,
         summary=_in_words(labels, wall, marked, most, by_category=by_category),
         legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
         sheet="iterations",
@@ -162,7 +161,7 @@ def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Pl
 def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[int], plot.Plotly]:
     """The layout by the width, in px; `ends`: what stands on bars of `most` iterations."""
     numbered, across = _numbered(labels)
-    names, above = numbered[::most], [*map(text.plotly_text, ends)]
+    names, above = numbered[::most], [*map(plot.plotly_text, ends)]
 
     def room_for(room: int) -> plot.Plotly:
         narrow = plot.is_narrow(room)
@@ -176,8 +175,8 @@ def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[i
             "xaxis": {
                 "range": [-0.5 - edge, len(names) - 0.5 + edge], "showgrid": False,
                 "tickmode": "array", "tickvals": [*range(0, len(names), every)],
-                "ticktext": [*map(text.plotly_text, names[::every])], "tickangle": 0,
-                "title": {"text": text.plotly_text(text.elided(across, _TITLE))},
+                "ticktext": [*map(plot.plotly_text, names[::every])], "tickangle": 0,
+                "title": {"text": plot.plotly_text(plot.elided(across, _TITLE))},
             },
             "annotations": _annotations(above, width),
         }  # fmt: skip
@@ -200,9 +199,9 @@ def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     return [
-        text.duration_text(height)
+        plot.duration_text(height)
         if height > ceiling
-        else f"wall time {text.duration_text(wall)}" * (wall > ceiling)
+        else f"wall time {plot.duration_text(wall)}" * (wall > ceiling)
         for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
     ]
 
@@ -229,9 +228,9 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
 
 def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Sequence[str]) -> str:
     """What is said of a bar beside the pointer: its iterations, wall time, and largest parts."""
-    name = text.plotly_lines(labels[0])
+    name = plot.plotly_lines(labels[0])
     if len(labels) > 1:
-        name = f"{name} to {text.plotly_lines(labels[-1])}, mean of {len(labels):,}"
+        name = f"{name} to {plot.plotly_lines(labels[-1])}, mean of {len(labels):,}"
     whole, order = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
     largest = [at for at in sorted(order.tolist()) if times[at]]
     lines = [_time_line(names[at], times[at], whole) for at in largest]
@@ -239,21 +238,21 @@ def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Seque
 
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
-    share = f" ({text.percent_text(100.0 * float(ms) / whole)})" if whole else ""
-    return text.plotly_text(f"{text.elided(name, _TITLE)}: {text.duration_text(float(ms))}{share}")
+    share = f" ({plot.percent_text(100.0 * float(ms) / whole)})" if whole else ""
+    return plot.plotly_text(f"{plot.elided(name, _TITLE)}: {plot.duration_text(float(ms))}{share}")
 
 
 def _in_words(
     labels: Sequence[str], wall: Float64Array, odd: Sequence[int], a_bar: int, *, by_category: bool
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
-    middle, least, most = (text.duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
+    middle, least, most = (plot.duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
     count = f"{len(labels):,} iterations"
     parts = [f"{count}, wall time {middle} each at the median, {least} to {most}"]
     if by_category:
         parts = ["Summed durations of the GPU work that each of them launched"]
     if odd:
-        named = ", ".join(text.elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
+        named = ", ".join(plot.elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
         more = f" and {len(odd) - _IN_SUMMARY:,} more" if len(odd) > _IN_SUMMARY else ""
         parts.append(f"odd (marked): {named}{more}")
     if a_bar > 1:

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
+from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colours import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
-from tracelens_ext.report.html_figures import ms_per_unit
-from tracelens_ext.report.html_text import amount_text, duration_text, elided, percent_text
 from tracelens_ext.tables.charts import Chart, chart_table
 from tracelens_ext.tables.units import Quantity, Shown, header_text, is_numeric
 
@@ -216,7 +215,7 @@ def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     for label, places in (("Top category", _CATEGORY_TIMES), ("Top operation", _OPERATION_TIMES)):
         for name, detail in _largest(sheets, places):
             colour = colour_of(name) if places is _CATEGORY_TIMES else "#5b6472"
-            cards.append(Card(label, elided(name, _NAME), detail, colour, name))
+            cards.append(Card(label, plot.elided(name, _NAME), detail, colour, name))
     return cards
 
 
@@ -233,11 +232,13 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     busy, exposed, idle = (times.get(f"{k}_time", 0.0) for k in ("busy", "exposed_comm", "idle"))
     of_exposed = "no communication in the trace"
     if communication := times.get("total_comm_time"):
-        of_exposed = f"{duration_text(exposed)} of {duration_text(communication)} communication"
-    of_total = f"{duration_text(busy)} of {duration_text(total)}{together}"
-    without = f"{duration_text(idle)} without GPU work{together}"
+        of_exposed = (
+            f"{plot.duration_text(exposed)} of {plot.duration_text(communication)} communication"
+        )
+    of_total = f"{plot.duration_text(busy)} of {plot.duration_text(total)}{together}"
+    without = f"{plot.duration_text(idle)} without GPU work{together}"
     return [
-        Card(label, percent_text(100.0 * time / total), detail, colour_of(colour))
+        Card(label, plot.percent_text(100.0 * time / total), detail, colour_of(colour))
         for label, time, detail, colour in (
             ("GPU busy", busy, of_total, "computation_time"),
             ("Exposed communication", exposed, of_exposed, "exposed_comm_time"),
@@ -254,11 +255,11 @@ def _largest(
         chart = Chart("", sheet, label, value, top=_ALL)
         if sheet in sheets and chart.fits(sheets[sheet]):
             table = chart_table(sheets[sheet], chart)
-            in_ms = table.sum(axis=1) * (ms_per_unit(value) or 1.0)
+            in_ms = table.sum(axis=1) * (plot.ms_per_unit(value) or 1.0)
             for name, ms in in_ms.items():
                 if is_name(str(name)):
-                    share = percent_text(100.0 * ms / float(in_ms.sum()))
-                    return [(str(name), f"{share} of {whole}, {duration_text(ms)}")]
+                    share = plot.percent_text(100.0 * ms / float(in_ms.sum()))
+                    return [(str(name), f"{share} of {whole}, {plot.duration_text(ms)}")]
             if table.empty:
                 break
     return []
@@ -285,7 +286,7 @@ def finding_cards(
                 {
                     **{name: cleaned(row[name]) for name in _IN_CARD},
                     "id": cleaned(row["finding"]),
-                    "place": elided(row["largest_place"], _PLACE),
+                    "place": plot.elided(row["largest_place"], _PLACE),
                     "sheet": answer.linked(row["see"], sheets),
                     "details": _details(details[details["finding"] == row["finding"]], source_url),
                 }
@@ -300,7 +301,7 @@ def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[tuple[str, 
     columns = ["kind", "name", "amount", "unit", "count", "see"]
     for kind, name, amount, unit, count, see in table.reindex(columns=columns).to_numpy().tolist():
         times = f" (×{count:,.0f})" if count == count else ""
-        text = f"{elided(name, _PLACE)}: {amount_text(amount, unit, 0.0)}{times}"
+        text = f"{plot.elided(name, _PLACE)}: {plot.amount_text(amount, unit, 0.0)}{times}"
         url = _source(name, source_url) if kind == "python_frames" else ""
         details[kind.replace("_", " ")].append((f"{text} ({see})" if see else text, url))
     return details
