@@ -16,24 +16,9 @@ from typing import Any
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
 from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_figures import (
-    LABEL,
-    MARK,
-    Figure,
-    Plotly,
-    bytes_text,
-    duration_text,
-    elided,
-    gpu_work_in_words,
-    is_narrow,
-    percent_text,
-    plotly_lines,
-    plotly_text,
-    spec_of,
-    trace,
-)
 
 _IN_SUMMARY = 3
 _MOST_POINTS = 400
@@ -41,7 +26,7 @@ _TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time
 _SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 
 
-def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Figure]:
+def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[plot.Figure]:
     """Draw the operations that compute; none without any."""
     names = ["flops", "bytes", "tflops_per_s", "time_lost_ms", "gpu_time_ms"]
     numbers = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -59,13 +44,14 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max()), *ridges])]
     area = part["size"] / max(part["size"].max(), 1e-12)
     part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
+    lines, time_text = plot.plotly_lines, plot.duration_text
     part["customdata"] = [
-        f"<b>{plotly_lines(str(name))}</b><br>{plotly_lines(str(dims).replace(', ()', ''))}<br>"
-        + plotly_text(
-            f"{bound} bound, {percent_text(percent)} of roofline, {duration_text(ms)}, "
-            f"{duration_text(rest)} lost"
+        f"<b>{lines(str(name))}</b><br>{lines(str(dims).replace(', ()', ''))}<br>"
+        + plot.plotly_text(
+            f"{bound} bound, {plot.percent_text(percent)} of roofline, {time_text(ms)}, "
+            f"{time_text(rest)} lost"
             if isinstance(bound, str)
-            else duration_text(ms)
+            else time_text(ms)
         )
         for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
     ]
@@ -75,24 +61,24 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
         look = {"color": colour_of(family), "opacity": 0.75}
         look |= {"line": {"width": 0.5, "color": "#ffffff"}, "size": own["pixels"].tolist()}
         at = {name: own[name].tolist() for name in ("x", "y", "customdata")}
-        data.append(trace("scatter", len(legend), mode="markers", marker=look, **at))
+        data.append(plot.trace("scatter", len(legend), mode="markers", marker=look, **at))
         legend.append((family, colour_of(family)))
     largest = part[["op_name", "size"]].head(_IN_SUMMARY).itertuples(index=False)
-    said = [f"{elided(str(name), 40)} {duration_text(ms)}" for name, ms in largest]
+    said = [f"{plot.elided(str(name), 40)} {plot.duration_text(ms)}" for name, ms in largest]
     up = part["y"].min() / 2, 2 * max([part["y"].max(), *peaks.values()])
     axes = {"FLOPs per byte": across, "TFLOP/s": up}
     x, y = (_logarithmic(title, *ends) for title, ends in axes.items())
     summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
-    spec = spec_of(data, {"height": 420, "xaxis": x, "yaxis": y})
-    return [Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)]
+    spec = plot.spec_of(data, {"height": 420, "xaxis": x, "yaxis": y})
+    return [plot.Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)]
 
 
-def _logarithmic(title: str, low: float, high: float) -> Plotly:
+def _logarithmic(title: str, low: float, high: float) -> plot.Plotly:
     ends = {"range": [math.log10(low), math.log10(high)], "title": {"text": title}}
     return {"type": "log", "dtick": 1, "exponentformat": "none", **ends}
 
 
-def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[Plotly]:
+def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[plot.Plotly]:
     """The lines: bandwidth times intensity, up to the peak of each type."""
     lines = []
     for peak in dict.fromkeys(peaks.values()):  # types with one peak have one line
@@ -100,9 +86,11 @@ def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[
         name = f"{names}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
         x = [across[0], peak / memory, across[1]]
         at = {"x": x, "y": [min(each * memory, peak) for each in x]}
-        text = {"text": ["", "", plotly_text(name)], "textposition": "top left"}
+        text = {"text": ["", "", plot.plotly_text(name)], "textposition": "top left"}
         look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
-        lines.append(trace("scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look))
+        lines.append(
+            plot.trace("scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look)
+        )
     return lines
 
 
@@ -121,7 +109,7 @@ _PHASES = {"": GREY, "forward": "#2f9e73", "backward": "#8d6bc7", "optimizer": "
 _SINCE = {"text": "ms since the first event"}
 
 
-def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
+def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
     """Draw the memory of each device, that of the highest peak first."""
     frame, over_time = sheets["memory_at_peak"], sheets.get("memory_over_time")
     if over_time is None:
@@ -137,29 +125,30 @@ def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
 
 def _memory_figure(
     part: pd.DataFrame, over_time: pd.DataFrame, marks: pd.DataFrame | None
-) -> Figure:
+) -> plot.Figure:
     device, peak = int(over_time["device"].iloc[0]), int(part["bytes"].sum())
     moments, allocated = over_time["at_ms"].tolist(), over_time["allocated_bytes"].tolist()
     reserved = over_time["reserved_bytes"].dropna().tolist()
     at = allocated.index(max(allocated))
     legend: list[tuple[str, str]] = []
-    data: list[Plotly] = []
+    data: list[plot.Plotly] = []
     levels = ("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)
     for name, colour, values in levels:
         if values:
             told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
             look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
-            line = trace("scatter", len(legend), x=moments, y=values, hovertemplate=told, **look)
-            data.append(line)
+            line = {"x": moments, "y": values, "hovertemplate": told, **look}
+            data.append(plot.trace("scatter", len(legend), **line))
             legend.append((name, colour))
     highest = {"x": [moments[at]], "y": [allocated[at]], "hovertemplate": "Peak<extra></extra>"}
-    data.append(trace("scatter", 0, mode="markers", marker=MARK, **highest))
+    data.append(plot.trace("scatter", 0, mode="markers", marker=plot.MARK, **highest))
     bars = _alive(part)
-    shares = [percent_text(size) for size in 100 * bars["bytes"] / (peak or 1)]
-    bars["name"] = bars["what"].map(lambda what: elided(what, _NAME))
-    sizes = bars["bytes"].map(bytes_text)
-    bars["told"] = [*map(plotly_text, bars["name"] + ": " + sizes + [f" ({s})" for s in shares])]
-    bars["hover"] = "<b>" + bars["what"].map(plotly_lines) + "</b><br>" + sizes
+    shares = [plot.percent_text(size) for size in 100 * bars["bytes"] / (peak or 1)]
+    bars["name"] = bars["what"].map(lambda what: plot.elided(what, _NAME))
+    sizes = bars["bytes"].map(plot.bytes_text)
+    labels = bars["name"] + ": " + sizes + [f" ({share})" for share in shares]
+    bars["told"] = labels.map(plot.plotly_text)
+    bars["hover"] = "<b>" + bars["what"].map(plot.plotly_lines) + "</b><br>" + sizes
     for phase, colour in _PHASES.items():
         if len(mine := bars[bars["phase"] == phase]):
             data += _bars_of(mine, colour, len(legend))
@@ -170,13 +159,13 @@ def _memory_figure(
     rooms = partial(_memory_layout, across=across, bars=len(bars), marks=marks)
     title = f"Memory of {'the host' if device == _HOST else f'device {device}'}"
     named = map("{} {}".format, bars["name"][:_IN_SUMMARY], shares)
-    when = f"{bytes_text(peak)} allocated, at {duration_text(moments[at])}"
+    when = f"{plot.bytes_text(peak)} allocated, at {plot.duration_text(moments[at])}"
     summary = f"At most {when}: {', '.join(named)}"
-    spec = spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms)
-    return Figure(f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec)
+    spec = plot.spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms)
+    return plot.Figure(f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec)
 
 
-def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[Plotly]:
+def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[plot.Plotly]:
     """What of a phase was alive at the peak: its bars, and the names above them."""
     rows, axes = bars.index.tolist(), {"xaxis": "x2", "yaxis": "y2"}
     at = {"x": [max(size, 0) or None for size in bars["bytes"].tolist()], "y": rows}
@@ -184,29 +173,26 @@ def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[Plotly]:
     above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": bars["told"].tolist()}
     text = {"mode": "text", "textposition": "top right", "textfont": {"size": 11}}
     return [
-        trace("bar", piece, **at, customdata=bars["hover"].tolist(), **look, **axes),
-        trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
+        plot.trace("bar", piece, **at, customdata=bars["hover"].tolist(), **look, **axes),
+        plot.trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
     ]
 
 
 def _memory_layout(
     room: int, *, across: Sequence[float], bars: int, marks: pd.DataFrame | None
-) -> Plotly:
+) -> plot.Plotly:
     """The bars stand below the lines where there is no room beside."""
-    narrow = is_narrow(room)
+    narrow = plot.is_narrow(room)
     share, left = (1.0, 50) if narrow else (0.64, 64)
     names = [] if marks is None else marks.to_numpy().tolist()
     per_ms = (room - left) * share / (across[1] - across[0])  # pixels
     every = math.ceil(len(names) / max(1, room * share // _ROOM_FOR_ITERATION))
     levels = {"tickformat": "~s", "ticksuffix": "B", "nticks": 6, "rangemode": "tozero"}
-    beside: Plotly = {
-        "domain": [0 if narrow else share + 0.04, 1],
-        "anchor": "y2",
-        "visible": False,
-    }
-    below: Plotly = {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", "visible": False}
+    start = 0 if narrow else share + 0.04
+    beside: plot.Plotly = {"domain": [start, 1], "anchor": "y2", "visible": False}
+    below: plot.Plotly = {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", "visible": False}
     above = [
-        {"text": plotly_text(elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
+        {"text": plot.plotly_text(plot.elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
         for name, ms in names[:: every or 1]
         if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
     ]
@@ -240,7 +226,7 @@ _MOST_MARKS = 400  # of a kind
 _ROW, _FINDING = 130, 32  # pixels: of a device; of a finding, a bar below its title
 
 
-def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[Figure]:
+def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[plot.Figure]:
     """Draw when the GPUs worked, and `time_axis_marks`: holes, iterations and findings."""
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
@@ -253,9 +239,9 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     step = (last - first) / bins
     below = len(findings) * _FINDING
     plotted = len(devices) * _ROW + below
-    laid: Plotly = {"x": 0, "xref": "paper"}
-    data: list[Plotly] = []
-    names: list[Plotly] = []
+    laid: plot.Plotly = {"x": 0, "xref": "paper"}
+    data: list[plot.Plotly] = []
+    names: list[plot.Plotly] = []
     shapes = [
         _start_line(mark["start_ms"], "paper") if kind == "iteration" else _hole(mark)
         for kind, part in kinds.items()
@@ -264,7 +250,7 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     xaxis = {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE}
     look = {"barmode": "overlay", "height": plotted + 70}
     look |= {"margin": {"l": 56, "r": 12, "t": 20, "b": 42}}
-    layout: Plotly = {**look, "xaxis": xaxis, "annotations": names, "shapes": shapes}
+    layout: plot.Plotly = {**look, "xaxis": xaxis, "annotations": names, "shapes": shapes}
     categories = [str(name) for name in sums.index]
     for row, (device, part) in enumerate(devices):
         axis, top = str(row + 1) if row else "", 1 - row * _ROW / plotted
@@ -279,24 +265,24 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     under = under.replace("axis", "")
     for row, (ident, part) in enumerate(findings):
         card = f"finding-{cleaned(str(ident))}"
-        title = plotly_text(elided(part["name"].iloc[0], LABEL))
+        title = plot.plotly_text(plot.elided(part["name"].iloc[0], plot.LABEL))
         # A short stretch is seen, too.
         lengths = (part["end_ms"] - part["start_ms"]).clip(lower=step / 4).tolist()
         at = {"base": part["start_ms"].tolist(), "x": lengths, "y": [row + 0.2] * len(part)}
-        look = {"orientation": "h", "width": 0.35, "marker": {"color": MARK["color"]}}
+        look = {"orientation": "h", "width": 0.35, "marker": {"color": plot.MARK["color"]}}
         about = {"yaxis": under, "name": title, "customdata": [card] * len(part)}
         told = "%{fullData.name}<extra></extra>"
-        data.append(trace("bar", hovertemplate=told, **at, **look, **about))
+        data.append(plot.trace("bar", hovertemplate=told, **at, **look, **about))
         click = {"name": card, "captureevents": True, "borderpad": 0}
         names.append({"text": title, **click, "y": row - 0.2, "yref": under, **laid})
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
-    words, spec = gpu_work_in_words(sums), spec_of(data, layout)
-    return [Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)]
+    words, spec = plot.gpu_work_in_words(sums), plot.spec_of(data, layout)
+    return [plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)]
 
 
 def _areas(
     frame: pd.DataFrame, categories: Iterable[str], bins: int, step: float
-) -> Iterator[Plotly]:
+) -> Iterator[plot.Plotly]:
     """The part of each bin, of `step` ms, in which a device worked, by category."""
     for piece, name in enumerate(categories):
         own = frame[frame["category"] == name]
@@ -305,18 +291,18 @@ def _areas(
             ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
             told = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
             look = {"fillcolor": colour_of(name), "line": {"shape": "hv", "width": 0}}
-            about = {"name": plotly_text(name), "hovertemplate": told}
+            about = {"name": plot.plotly_text(name), "hovertemplate": told}
             y = (ns / 1e6 / step).round(4).tolist()
-            yield trace("scatter", piece, mode="lines", y=y, **look, **about)
+            yield plot.trace("scatter", piece, mode="lines", y=y, **look, **about)
 
 
-def _start_line(ms: float, yref: str) -> Plotly:
+def _start_line(ms: float, yref: str) -> plot.Plotly:
     """A line where an iteration begins."""
     line = {"width": 1, "dash": "dot", "color": GREY}
     return {"type": "line", "x0": ms, "x1": ms, "y0": 0, "y1": 1, "yref": yref, "line": line}
 
 
-def _hole(mark: dict[Hashable, Any]) -> Plotly:
+def _hole(mark: dict[Hashable, Any]) -> plot.Plotly:
     at = {"x0": mark["start_ms"], "x1": mark["end_ms"], "y0": 0, "y1": 1, "yref": "paper"}
     look = {"fillcolor": "rgba(139, 147, 161, 0.25)", "line": {"width": 0}, "layer": "below"}
     return {"type": "rect", **at, **look}

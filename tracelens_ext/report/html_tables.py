@@ -230,13 +230,12 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     devices = frame["device"].nunique() if "device" in frame else 1
     together = f" of {devices} GPUs together" if devices > 1 else ""
     busy, exposed, idle = (times.get(f"{k}_time", 0.0) for k in ("busy", "exposed_comm", "idle"))
+    text, communication = plot.duration_text, times.get("total_comm_time")
     of_exposed = "no communication in the trace"
-    if communication := times.get("total_comm_time"):
-        of_exposed = (
-            f"{plot.duration_text(exposed)} of {plot.duration_text(communication)} communication"
-        )
-    of_total = f"{plot.duration_text(busy)} of {plot.duration_text(total)}{together}"
-    without = f"{plot.duration_text(idle)} without GPU work{together}"
+    if communication:
+        of_exposed = f"{text(exposed)} of {text(communication)} communication"
+    of_total = f"{text(busy)} of {text(total)}{together}"
+    without = f"{text(idle)} without GPU work{together}"
     return [
         Card(label, plot.percent_text(100.0 * time / total), detail, colour_of(colour))
         for label, time, detail, colour in (
