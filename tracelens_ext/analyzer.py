@@ -176,9 +176,7 @@ class TreePerfAnalyzer(TableMethods):
             return Simulation(self.work, iteration, device, waits)
         return self._whole_simulation
 
-    @cached_property
-    def _whole_simulation(self) -> Simulation:
-        return Simulation(self.work)
+    _whole_simulation = cached_property(lambda self: Simulation(self.work))
 
     @once_for_each
     def roofline(
@@ -343,9 +341,7 @@ class TreePerfAnalyzer(TableMethods):
         """
         return nn_modules(self.work, instances=instances)
 
-    @cached_property
-    def _launcher_table(self) -> pd.DataFrame:
-        return launcher_table(self.work, self.launchers)
+    _launcher_table = cached_property(lambda self: launcher_table(self.work, self.launchers))
 
 
 def _given_or_all(

@@ -15,14 +15,7 @@ from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, defa
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.recording.told import recording_lines
-from tracelens_ext.report.report import (
-    Answer,
-    Format,
-    Report,
-    check_places,
-    fast_pandas,
-    write_report,
-)
+from tracelens_ext.report import report as reports
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.options import ReportOptions, takes_report_options
@@ -37,14 +30,14 @@ T = TypeVar("T")
 
 @knows_tracelens
 @takes_report_options
-@fast_pandas()
+@reports.fast_pandas()
 def build_perf_report(
     analyzer: TreePerfAnalyzer,
     report_options: ReportOptions | None = None,
     *,
     for_page: bool = False,
     **options: Any,  # noqa: ANN401
-) -> Report:
+) -> reports.Report:
     """The tables of an analyzed trace; those of its CPU ops if it has no GPU events.
 
     Args:
@@ -87,7 +80,7 @@ def build_perf_report(
     ]
     if cited:
         told.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))
-    return Report(
+    return reports.Report(
         "GPU performance report",
         tables,
         [first, *told, *others, ("Sheets left out", _absent(left_out, analyzer, chosen))],
@@ -105,14 +98,14 @@ def _answers(
     options: ReportOptions,
     tables: Mapping[str, pd.DataFrame],
     sheets: Iterable[Table],
-) -> Iterator[Answer]:
+) -> Iterator[reports.Answer]:
     for sheet in sheets:
         when, table = sheet.answer_when, tables.get(sheet.name)
         if table is None or (when is not None and not when.holds(analyzer, options)):
             continue
         if title := sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options):
             columns = [column for column in sheet.answer_columns if column in table]
-            yield Answer(title, sheet.name, columns, sheet.answer_links)
+            yield reports.Answer(title, sheet.name, columns, sheet.answer_links)
 
 
 def _within_limits(
@@ -174,7 +167,7 @@ def plugin_tables(
 
 @knows_tracelens
 @takes_report_options
-@fast_pandas()
+@reports.fast_pandas()
 def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are described there
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
@@ -216,11 +209,12 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): Format.csv}
+    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.Format.csv}
     if output_xlsx_path is not None or not places:
-        places[Path(output_xlsx_path or default_report_path(profile_json_path))] = Format.xlsx
+        workbook = Path(output_xlsx_path or default_report_path(profile_json_path))
+        places[workbook] = reports.Format.xlsx
     inputs = [Path(profile_json_path)]
-    check_places(places, inputs, force=True)
+    reports.check_places(places, inputs, force=True)
     analyzer = TreePerfAnalyzer(
         profile_json_path,
         use_kernel_name_categories=use_kernel_name_categories,
@@ -233,7 +227,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         reading=reading,
     )
     report = build_perf_report(analyzer, chosen)
-    write_report(report, places, inputs, force=True)
+    reports.write_report(report, places, inputs, force=True)
     return dict(report.sheets)
 
 
