@@ -80,11 +80,6 @@ def _plain_cell(value: object) -> Plain:
 _ROWS_AT_ONCE = 8192
 
 
-def json_text(report: Report) -> Iterator[str]:
-    """Write a report as JSON, in pieces; on a terminal too no name in it does anything."""
-    return map(json_safe, _pieces(report))
-
-
 def json_safe(text: str) -> str:
     """Escape, in JSON or TOML, what beyond U+007E could act on a terminal or deceive its reader."""
     return text if text.isascii() and "\x7f" not in text else UNSAFE.sub(_escape, text)
@@ -108,13 +103,14 @@ def _escape(found: re.Match[str]) -> str:
     return own if own < "\x7f" else json.dumps(own)[1:-1].replace("\x7f", "\\u007f")
 
 
-def _pieces(report: Report) -> Iterator[str]:
+def json_text(report: Report) -> Iterator[str]:
+    """Write a report as JSON, in pieces; on a terminal too no name in it does anything."""
     told = {"title": report.title, "facts": dict(report.facts), "notes": report.notes}
-    yield nested_json_text({**ABOUT_US, **told, **report.members}).removesuffix("\n}")
-    yield ',\n "tables": {'
+    whole = nested_json_text({**ABOUT_US, **told, **report.members})
+    yield whole.removesuffix("\n}") + ',\n "tables": {'
     for place, (name, frame) in enumerate(report.sheets.items()):
-        yield f"{',' * (place > 0)}\n  {json.dumps(encodable(name), ensure_ascii=False)}: ["
-        yield from _rows(frame)
+        yield f"{',' * (place > 0)}\n  {nested_json_text(name)}: ["
+        yield from map(json_safe, _rows(frame))
         yield "]"
     yield "\n }\n}\n"
 

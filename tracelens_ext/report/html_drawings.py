@@ -9,9 +9,8 @@ largest of what was alive at the peak. The time axis has areas by category, a ro
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
 from tracelens_ext.report.excel_text import cleaned
 
-_IN_SUMMARY = 3
-_MOST_POINTS = 400
+_IN_SUMMARY, _MOST_POINTS = 3, 400
 _TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time_lost_ms"]
 _SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 
@@ -95,10 +93,8 @@ def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[
 
 
 _HOST = -1
-_MOST_FIGURES = 4
+_MOST_FIGURES, _MOST_BARS, _NAME = 4, 10, 36  # the last in characters
 _WORTH_DRAWING = 0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
-_MOST_BARS = 10
-_NAME = 36  # characters
 #: Operations that tell nothing of what the memory is for; those around them do.
 _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
@@ -221,8 +217,7 @@ def _alive(part: pd.DataFrame) -> pd.DataFrame:
     return bars
 
 
-_MOST_CATEGORIES = 24  # in the legend
-_MOST_MARKS = 400  # of a kind
+_MOST_CATEGORIES, _MOST_MARKS = 24, 400  # in the legend; of a kind
 _ROW, _FINDING = 130, 32  # pixels: of a device; of a finding, a bar below its title
 
 
@@ -243,9 +238,9 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[p
     data: list[plot.Plotly] = []
     names: list[plot.Plotly] = []
     shapes = [
-        _start_line(mark["start_ms"], "paper") if kind == "iteration" else _hole(mark)
+        _start_line(start, "paper") if kind == "iteration" else _hole(start, end)
         for kind, part in kinds.items()
-        for mark in part.head(_MOST_MARKS).to_dict("records")
+        for start, end in part[["start_ms", "end_ms"]].head(_MOST_MARKS).to_numpy().tolist()
     ]
     xaxis = {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE}
     look = {"barmode": "overlay", "height": plotted + 70}
@@ -302,7 +297,7 @@ def _start_line(ms: float, yref: str) -> plot.Plotly:
     return {"type": "line", "x0": ms, "x1": ms, "y0": 0, "y1": 1, "yref": yref, "line": line}
 
 
-def _hole(mark: dict[Hashable, Any]) -> plot.Plotly:
-    at = {"x0": mark["start_ms"], "x1": mark["end_ms"], "y0": 0, "y1": 1, "yref": "paper"}
+def _hole(start: float, end: float) -> plot.Plotly:
+    at = {"x0": start, "x1": end, "y0": 0, "y1": 1, "yref": "paper"}
     look = {"fillcolor": "rgba(139, 147, 161, 0.25)", "line": {"width": 0}, "layer": "below"}
     return {"type": "rect", **at, **look}

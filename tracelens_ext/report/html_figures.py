@@ -24,8 +24,7 @@ from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.short_names import cut_middle, told_apart
 from tracelens_ext.tables.units import unit_of, with_unit
 
-_HOVER_LINE = 60  # characters of a line in the box beside the pointer
-_HOVER_LINES = 12
+_HOVER_LINE, _HOVER_LINES = 60, 12  # characters of a line in the box beside the pointer
 _MS_PER_S = 1000.0
 
 _SIGNATURE = re.compile("::|<|^void ")

@@ -24,17 +24,12 @@ from tracelens_ext.tables.charts import MOST_SERIES, ranked
 
 Float64Array = npt.NDArray[np.float64]
 
-MOST_BARS = 240
-_MOST_MARKS = 200
-_MOST_FIGURES = 4  # processes and devices
-_IN_SUMMARY = 3  # odd iterations
-_IN_HOVER = 6  # categories
-_TITLE = 60  # characters
+MOST_BARS, _MOST_MARKS, _MOST_FIGURES = 240, 200, 4  # the last of processes and devices
+_IN_SUMMARY, _IN_HOVER, _TITLE = 3, 6, 60  # odd iterations, categories, characters
 #: A bar is cut when it is so many times the median, and the axis ends at so many.
 _FAR_BEYOND, _AXIS_ENDS = 6.0, 3.0
 _ABOVE = 1.08  # of the highest bar: room for what stands on it
-_FEW_BARS = 12  # that are narrower than their places
-_RIGHT = 12  # pixels
+_FEW_BARS, _RIGHT = 12, 12  # that are narrower than their places; pixels
 #: Pixels of the lines of wall time: the one behind has the page's colour, so that the other is seen
 #: on any.
 _LINES = (5, 2)

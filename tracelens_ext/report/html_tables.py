@@ -181,8 +181,7 @@ def _as_json(value: float) -> int | float | str:
     return number if exact else str(number)
 
 
-_NAME = 64  # characters of a name in a card
-_ALL = 1_000_000_000  # no bar is summed with others
+_NAME, _ALL = 64, 1_000_000_000  # characters of a name in a card; no bar is summed with others
 
 #: Where the time of an operation stands: table, column of names, column of times, what it is of.
 _OPERATION_TIMES = (

@@ -157,10 +157,8 @@ _MARK = re.compile(
     rb"|<!-- written by tracelens-ext -->",
     re.DOTALL,
 )
-_LOOK_BYTES = 4096
+_LOOK_BYTES, _CREATOR_PART_BYTES, _MANIFEST_BYTES = 4096, 65_536, 1_000_000
 _CREATOR_PART, _CREATOR = "docProps/core.xml", b"<dc:creator>tracelens-ext</dc:creator>"
-_CREATOR_PART_BYTES = 65536
-_MANIFEST_BYTES = 1_000_000
 _ZIP = b"PK\x03\x04"
 
 

@@ -133,10 +133,9 @@ class Report:
         try:
             return cell_of(self)
         except UsageError as error:
-            hint = f"Without charts: {error}"
-        lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
-        tables = {answer.title: self.answer_table(answer) for answer in self.answers}
-        return cell_html(self.title, [hint, *lines, *self.notes], tables)
+            lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
+            lines = [f"Without charts: {error}", *lines, *self.notes]
+        return cell_html(self.title, lines, {a.title: self.answer_table(a) for a in self.answers})
 
     def answer_table(self, answer: Answer) -> pd.DataFrame:
         """What is shown of an answer, its columns named with their units."""
@@ -184,11 +183,9 @@ def write_report(
             check_folder(path, file_names(report.sheets, suffix), inputs, force=force)
             write_tables(path, report.sheets, suffix)
         else:
-            with (
-                written_beside(path) as beside,
-                beside.open("w", encoding="utf-8", newline="\n") as f,
-            ):
-                f.writelines(report_text(report, Format(chosen)))
+            text = report_text(report, Format(chosen))
+            with written_beside(path) as new, new.open("w", encoding="utf-8", newline="\n") as f:
+                f.writelines(text)
     return list(places)
 
 
