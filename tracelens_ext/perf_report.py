@@ -26,6 +26,7 @@ from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
 
 T = TypeVar("T")
+_Tables = Mapping[str, "pd.DataFrame"]
 
 
 @knows_tracelens
@@ -94,10 +95,7 @@ def build_perf_report(
 
 
 def _answers(
-    analyzer: TreePerfAnalyzer,
-    options: ReportOptions,
-    tables: Mapping[str, pd.DataFrame],
-    sheets: Iterable[Table],
+    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: _Tables, sheets: Iterable[Table]
 ) -> Iterator[reports.Answer]:
     for sheet in sheets:
         when, table = sheet.answer_when, tables.get(sheet.name)

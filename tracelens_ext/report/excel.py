@@ -118,6 +118,7 @@ def _charts_with_tables(report: Report, notes: list[str]) -> list[_Charted]:
 
 
 _Charted = tuple[Chart, "pd.DataFrame"]  # and what is drawn
+_Placed = tuple[int, _Charted]  # from that row of the sheet of charts on
 _LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
 _CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
 _WIDTH_PIXELS, _ROW_PIXELS = 756, 20
@@ -286,11 +287,7 @@ class _FirstSheet:
         self._row += 1
 
     def write_answer(
-        self,
-        answer: Answer,
-        table: pd.DataFrame,
-        sheets: Collection[str],
-        drawn: tuple[int, _Charted] | None,
+        self, answer: Answer, table: pd.DataFrame, sheets: Collection[str], drawn: _Placed | None
     ) -> None:
         """The first rows of a table, a chart beside it or below: its row on its sheet, and it."""
         top = self._row

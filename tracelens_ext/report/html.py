@@ -26,6 +26,7 @@ from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import memory_figures, roofline_figures, time_axis_figures
 from tracelens_ext.report.html_iterations import iteration_figures
+from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
 from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
@@ -60,6 +61,8 @@ _DRAWINGS: dict[str, Callable[[Mapping[str, pd.DataFrame], pd.DataFrame], list[p
     "time_axis": lambda sheets, frame: time_axis_figures(frame, sheets.get("time_axis_marks")),
     "call_tree": lambda _, frame: plot.call_tree_figures(frame),
 }
+_Figures = Sequence[plot.Figure]
+_Links = Sequence[tuple[str, str]]
 _SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 
@@ -75,11 +78,7 @@ def require_html_extra() -> None:
 
 
 def write_html(
-    path: str | os.PathLike[str],
-    report: Report,
-    *,
-    figures: Sequence[plot.Figure] = (),
-    links: Sequence[tuple[str, str]] = (),
+    path: str | os.PathLike[str], report: Report, *, figures: _Figures = (), links: _Links = ()
 ) -> list[str]:
     """Write a report as one self-contained HTML file; gives its notes, as `page_of`."""
     require_html_extra()
@@ -91,9 +90,9 @@ def write_html(
 
 def page_of(
     report: Report,
-    figures: Sequence[plot.Figure] = (),
-    links: Sequence[tuple[str, str]] = (),
-    most_rows: int = html_tables.MOST_ROWS,
+    figures: _Figures = (),
+    links: _Links = (),
+    most_rows: int = MOST_ROWS,
 ) -> tuple[str, list[str]]:
     """The page of a report, and its notes: those given, then what was cut to keep it usable.
 
@@ -128,7 +127,7 @@ def page_of(
 def cell_of(report: Report) -> str:
     """The page for a cell of a notebook, in a frame of its own; tables have their first rows."""
     require_html_extra()
-    page, _ = page_of(report, most_rows=html_tables.FIRST_ROWS)
+    page, _ = page_of(report, most_rows=FIRST_ROWS)
     source = page.translate({ord("&"): "&amp;", ord("'"): "&#39;", ord("<"): "&lt;"})
     style = "width: 100%; height: 720px; border: 0"
     return f"<iframe sandbox='allow-scripts' style='{style}' srcdoc='{source}'></iframe>"
@@ -137,9 +136,9 @@ def cell_of(report: Report) -> str:
 def render_page(
     *,
     tables: Sequence[html_tables.Table],
-    figures: Sequence[plot.Figure],
+    figures: _Figures,
     pool: Iterable[str],
-    first_rows: int = html_tables.FIRST_ROWS,
+    first_rows: int = FIRST_ROWS,
     **shown: Any,  # noqa: ANN401  # what else the template names
 ) -> str:
     """Fill the page's template; all is escaped. `pool`: the texts of the tables."""

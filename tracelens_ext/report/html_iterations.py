@@ -22,6 +22,8 @@ from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.tables.charts import MOST_SERIES, ranked
 
+_Legend = Sequence[tuple[str, str]]
+_TIMES_TITLE, _CATEGORIES_TITLE = "Iterations", "Iterations by category"
 Float64Array = npt.NDArray[np.float64]
 
 MOST_BARS, _MOST_MARKS, _MOST_FIGURES = 240, 200, 4  # the last of processes and devices
@@ -57,12 +59,12 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
             times = _numbers(part, [*_TIMES])
             some: list[bool] = [bool(ms.any()) for ms in times]
             legend = [*compress(_TIMES.values(), some)]
-            figures.append(_figure(part, legend, times[some], where, number))
+            figures.append(_figure(part, legend, times[some], where, number, _TIMES_TITLE))
             # The longest first; those beyond a dozen are one piece.
             ranks, times = ranked(names, _numbers(part, categories), (), MOST_SERIES)
             if ranks:
                 legend = [(name, colour_of(name)) for name in ranks]
-                figures.append(_figure(part, legend, times, where, number, by_category=True))
+                figures.append(_figure(part, legend, times, where, number, _CATEGORIES_TITLE))
     return figures
 
 
@@ -77,15 +79,10 @@ def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
 
 
 def _figure(
-    frame: pd.DataFrame,
-    legend: Sequence[tuple[str, str]],
-    times: Float64Array,
-    where: str,
-    number: int,
-    *,
-    by_category: bool = False,
+    frame: pd.DataFrame, legend: _Legend, times: Float64Array, where: str, number: int, title: str
 ) -> plot.Figure:
     """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
+    by_category = title == _CATEGORIES_TITLE
     labels, (wall,) = [*map(str, frame["iteration"])], _numbers(frame, ["wall_time_ms"])
     sums, odd = times.sum(axis=0), _odd(frame, by_category=by_category)
     most = -(-len(wall) // MOST_BARS)  # iterations of a bar; the last may have fewer
@@ -126,7 +123,6 @@ def _figure(
         "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
-    title = "Iterations by category" if by_category else "Iterations"
     told_legend = [(plot.elided(name, _TITLE), colour) for name, colour in legend]
     return plot.Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),

@@ -353,22 +353,21 @@ def _take_over_rights(target: Path, beside: Path) -> None:
     """Give a new folder and its files the permissions of the old one."""
     old, new = target.stat(), beside.stat()
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        raise PermissionError
     for path in [*target.iterdir(), target]:
         copy = beside if path is target else beside / path.name
         with suppress(FileNotFoundError):
             if not os.access(path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                raise PermissionError
             copy.chmod(stat.S_IMODE(path.stat().st_mode))
 
 
 def _exchange(one: Path, other: Path) -> None:
     linux = sys.platform.startswith("linux")
-    function = linux and getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    function = linux and getattr(ctypes.CDLL(None), "renameat2", None)
     names = [(_AT_WORKING_FOLDER, os.fsencode(path)) for path in (one, other)]
     if not function or function(*names[0], *names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
-        code = ctypes.get_errno() if function else errno.ENOSYS
-        raise OSError(code, os.strerror(code))
+        raise OSError
 
 
 def _renamed(
