@@ -36,9 +36,7 @@ def cleaned(text: str) -> str:
 
 def excel_length(text: str) -> int:
     """Count characters as Excel does: one beyond U+FFFF counts twice."""
-    if text.isascii():
-        return len(text)
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def cell_text(text: str) -> tuple[str, bool]:
