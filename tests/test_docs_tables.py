@@ -177,9 +177,15 @@ from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.kernels.kernels import KernelSort
 from tracelens_ext.work.gpu_work import Scope
 
+_Chosen = Selection | None
+_Path = str | os.PathLike[str] | None
+_Pattern = str | re.Pattern[str] | None
+
 class TableMethods:
     def table(self, name: str, **options: object) -> pd.DataFrame: ...
 '''
+#: The longer types by their names in the stub.
+STUB_NAMES = dict(re.findall(r"(?m)^(_\w+) = (.+)", STUB_HEAD))
 
 
 def stub() -> str:
@@ -191,7 +197,8 @@ def stub() -> str:
             told = ["self"]
             for at, each in enumerate(parameters):
                 told += ["*"] * (each.kind is not (parameters[at - 1].kind if at else usual))
-                told.append(f"{each.name}: {each.annotation} = ...")
+                named = [name for name, of in STUB_NAMES.items() if of == each.annotation]
+                told.append(f"{each.name}: {(named or [each.annotation])[0]} = ...")
             lines.append(f"    def {name}({', '.join(told)}) -> pd.DataFrame: ...\n")
     return formatted("".join(lines))
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tracelens_ext.errors import OutputError, UsageError
-from tracelens_ext.report import markdown_text
-from tracelens_ext.report.json_text import plain_column, plain_headers
+from tracelens_ext.report import formats
+from tracelens_ext.report.formats import plain_column, plain_headers
 from tracelens_ext.report.report import Format, Report, report_text, require_format, write_report
 from tracelens_ext.report.terminal import safe_text
 
@@ -169,7 +169,7 @@ def test_markdown_shows_any_text_as_it_is(hostile: str) -> None:
     tokens = rendered(text_of(report, Format.markdown))
     assert {token.type for token in tokens if token.type.startswith("html")} <= {"html_block"}
     comments = [token.content for token in tokens if token.type == "html_block"]
-    assert comments == [f"{markdown_text.MARK}\n"], "only the mark is HTML"
+    assert comments == [f"{formats.MARK}\n"], "only the mark is HTML"
     expected = as_read(hostile)
     assert cells(tokens) == [expected, expected, expected, "1.000", "next", "2.000"]
     texts = [shown(token) for token in tokens if token.type == "inline"]
@@ -201,15 +201,15 @@ def test_no_note_is_more_than_text(note: str) -> None:
 
 def test_plain_words_stay_plain() -> None:
     for text in ("cpu_op", "GEMM", "3.2 % of GPU time", "mean (µs)", "a: b, c; d."):
-        assert markdown_text.inline(text) == text
-    assert markdown_text.inline(KERNEL) == f"`{KERNEL}`"
-    assert markdown_text.cell(KERNEL) == "`" + KERNEL.replace("|", "\\|") + "`"
+        assert formats.inline(text) == text
+    assert formats.inline(KERNEL) == f"`{KERNEL}`"
+    assert formats.cell(KERNEL) == "`" + KERNEL.replace("|", "\\|") + "`"
 
 
 def test_a_name_of_a_megabyte_takes_no_time() -> None:
     for name in ("a" * 1_000_000 + "#", "a_" * 500_000 + "#", "`" * 1_000_000):
         started = time.process_time()
-        assert len(markdown_text.cell(name)) > 1_000_000
+        assert len(formats.cell(name)) > 1_000_000
         assert time.process_time() - started < 5
 
 

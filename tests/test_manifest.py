@@ -22,7 +22,6 @@ from tracelens_ext.report.manifest import (
     check_output,
     made_here,
     manifest_files,
-    may_replace,
     write_folder,
 )
 from tracelens_ext.report.report import Format, Report, write_report
@@ -72,7 +71,6 @@ def test_a_strangers_file_stays(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(STRANGERS[name])
     assert not made_here(path)
-    assert not may_replace(path)
     with pytest.raises(OutputError, match="was not made by tracelens-ext; choose another name"):
         check_output(path)
     check_output(path, force=True)
@@ -94,7 +92,7 @@ def test_strangers_workbooks_and_archives_stay(tmp_path: Path) -> None:
         content[start] |= 1  # the flag of an encrypted member
     encrypted.write_bytes(content)
     for path in (workbook, archive, encrypted):
-        assert not may_replace(path)
+        assert not made_here(path)
 
 
 def test_a_trace_is_an_input_not_an_output(short_demo_trace: Path, tmp_path: Path) -> None:

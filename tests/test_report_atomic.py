@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.manifest import written_beside
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -83,7 +83,7 @@ def test_a_file_that_may_not_grow_leaves_the_old_report(tmp_path: Path) -> None:
 import resource, signal, sys
 import pandas as pd
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.table_files import write_tables
+from tracelens_ext.report.formats import write_tables
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

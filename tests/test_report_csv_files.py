@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report import table_files
+from tracelens_ext.report import formats
+from tracelens_ext.report.formats import file_names, write_tables
 from tracelens_ext.report.manifest import MANIFEST
-from tracelens_ext.report.table_files import file_names, write_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,14 +111,14 @@ def test_file_names_are_always_valid(wanted: list[str]) -> None:
 def test_a_failure_leaves_every_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pd.DataFrame({"a": [1]})
     first, second = write_tables(tmp_path, {"one": frame, "two": frame})
-    real = table_files.write_csv
+    real = formats.write_csv
 
     def full_after_the_first(path: Path, frame: pd.DataFrame) -> None:
         if "two" in path.name:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, frame)
 
-    monkeypatch.setattr(table_files, "write_csv", full_after_the_first)
+    monkeypatch.setattr(formats, "write_csv", full_after_the_first)
     other = pd.DataFrame({"a": [2]})
     with pytest.raises(OutputError, match=r"two\.csv: cannot be written: no space left"):
         write_tables(tmp_path, {"one": other, "two": other})

@@ -34,8 +34,8 @@ from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import require_html_extra
+from tracelens_ext.report.html_figures import json_for_script
 from tracelens_ext.report.html_tables import check_source_url
-from tracelens_ext.report.html_text import json_for_script
 from tracelens_ext.report.report import PAGE, Answer, Report, write_report
 from tracelens_ext.tables.charts import Chart
 

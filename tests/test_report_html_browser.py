@@ -24,7 +24,7 @@ from report_html_helpers import HOSTILE, hostile_report, iterations, small_repor
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.html_text import in_one_line
+from tracelens_ext.report.html_figures import in_one_line
 from tracelens_ext.report.report import PAGE, write_report
 
 pytestmark = [

@@ -16,8 +16,7 @@ from report_html_helpers import HOSTILE, charts_of, hostile_report, small_report
 from tracelens_ext.categorize import builtin_categorizer
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.html import page_figures
-from tracelens_ext.report.html_tables import headline
-from tracelens_ext.report.html_text import (
+from tracelens_ext.report.html_figures import (
     duration_text,
     elided_kernel_name,
     in_one_line,
@@ -26,6 +25,7 @@ from tracelens_ext.report.html_text import (
     plotly_lines,
     plotly_text,
 )
+from tracelens_ext.report.html_tables import headline
 from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:

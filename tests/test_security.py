@@ -19,7 +19,7 @@ from broken_input_helpers import FOLDER
 from make_trace import TraceMaker, cuda_graph_example
 
 from tracelens_ext.cli import run
-from tracelens_ext.report.json_text import json_safe
+from tracelens_ext.report.formats import json_safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -104,12 +104,10 @@ class TreePerfAnalyzer(TableMethods):
         salvage: bool = False,
         reading: ReadingOptions = AS_USUAL,
     ) -> None:
-        self.use_kernel_name_categories = bool(
-            use_kernel_name_categories or rules or without_packs or categorizer is not None
-        )
-        asked = partial(
-            KernelCategorizer.create, rules=rules, maps=maps, without_packs=without_packs
-        )
+        chosen = rules or without_packs or categorizer is not None
+        self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
+        create = KernelCategorizer.create
+        asked = partial(create, rules=rules, maps=maps, without_packs=without_packs)
         self.categorizer: KernelCategorizer | None = None
         if self.use_kernel_name_categories:
             self.categorizer = asked(categorizer=categorizer)
@@ -126,9 +124,8 @@ class TreePerfAnalyzer(TableMethods):
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
-        self.work: GpuWork = GpuWork(
-            self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
-        )
+        linked = {"include_unlinked": include_unlinked_kernels}
+        self.work: GpuWork = GpuWork(self.tree, self.categorizer, **linked)
         return_freed_memory()
 
     @classmethod
@@ -179,9 +176,7 @@ class TreePerfAnalyzer(TableMethods):
             return Simulation(self.work, iteration, device, waits)
         return self._whole_simulation
 
-    @cached_property
-    def _whole_simulation(self) -> Simulation:
-        return Simulation(self.work)
+    _whole_simulation = cached_property(lambda self: Simulation(self.work))
 
     @once_for_each
     def roofline(
@@ -200,12 +195,8 @@ class TreePerfAnalyzer(TableMethods):
     @once_for_each
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
-        return find_findings(
-            self.work,
-            lambda: self.launchers,
-            lambda: self.roofline(device_peaks),
-            simulate=self.simulation,
-        )
+        roofline = partial(self.roofline, device_peaks)
+        return find_findings(self.work, lambda: self.launchers, roofline, simulate=self.simulation)
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
         """The steps of a serving engine; see `serving.steps.serving_steps`."""
@@ -350,9 +341,7 @@ class TreePerfAnalyzer(TableMethods):
         """
         return nn_modules(self.work, instances=instances)
 
-    @cached_property
-    def _launcher_table(self) -> pd.DataFrame:
-        return launcher_table(self.work, self.launchers)
+    _launcher_table = cached_property(lambda self: launcher_table(self.work, self.launchers))
 
 
 def _given_or_all(

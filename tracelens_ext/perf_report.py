@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,14 +15,7 @@ from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, defa
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.recording.told import recording_lines
-from tracelens_ext.report.report import (
-    Answer,
-    Format,
-    Report,
-    check_places,
-    fast_pandas,
-    write_report,
-)
+from tracelens_ext.report import report as reports
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.options import ReportOptions, takes_report_options
@@ -34,18 +26,19 @@ from tracelens_ext.timeline import overview
 from tracelens_ext.tracelens_calls import knows_tracelens
 
 T = TypeVar("T")
+_Tables = Mapping[str, "pd.DataFrame"]
 
 
 @knows_tracelens
 @takes_report_options
-@fast_pandas()
+@reports.fast_pandas()
 def build_perf_report(
     analyzer: TreePerfAnalyzer,
     report_options: ReportOptions | None = None,
     *,
     for_page: bool = False,
     **options: Any,  # noqa: ANN401
-) -> Report:
+) -> reports.Report:
     """The tables of an analyzed trace; those of its CPU ops if it has no GPU events.
 
     Args:
@@ -72,100 +65,86 @@ def build_perf_report(
         optional = sheet.asked_by != "tables" and not sheet.is_asked_for(ReportOptions())
         asked = sheet.is_asked_for(chosen) or (optional and sheet.name in cited)
         if asked or (for_page and sheet.on_every_page):
-            made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
-            if made is not None:
-                (tables if asked else page_tables)[sheet.name] = made[0]
-                charts += made[1]
+            for table, drawn in _within_limits(registry, offered, partial(_made, analyzer, chosen)):
+                (tables if asked else page_tables)[sheet.name] = table
+                charts += drawn
     if len(analyzer.work):
         tables |= plugin_tables(analyzer, tables, registry)
     notes = overview.advice(analyzer.work, analyzer.coverage)
     for offered in offers:
-        told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
-        notes += told or ()
+        notes += _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
     left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
-    verdict = summary_sentence(analyzer.findings(chosen.device_peaks)) if cited else ""
-    absent = _absent(left_out, analyzer, chosen)
-    return Report(
+    first, *others = overview.overview(analyzer.work, analyzer.coverage)
+    told: list[tuple[str, object]] = [
+        *zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False)
+    ]
+    if cited:
+        told.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))
+    return reports.Report(
         "GPU performance report",
         tables,
-        [*_facts(analyzer, verdict), ("Sheets left out", absent)],
+        [first, *told, *others, ("Sheets left out", _absent(left_out, analyzer, chosen))],
         notes,
         descriptions={name: sheet.shows for name, sheet in sheets.items()},
         charts=charts,
         page_sheets=page_tables,
-        units={
-            name: sheet.units(table)
-            for name, sheet in sheets.items()
-            if (table := tables.get(name, page_tables.get(name))) is not None
-        },
+        units={n: sheets[n].units(t) for n, t in {**page_tables, **tables}.items() if n in sheets},
         answers=[*_answers(analyzer, chosen, tables, sheets.values())],
     )
 
 
-def _facts(analyzer: TreePerfAnalyzer, verdict: str) -> list[tuple[str, object]]:
-    first, *others = overview.overview(analyzer.work, analyzer.coverage)
-    told = [*zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False)]
-    return [first, *told, *([(FIRST_FACTS[-1], verdict)] if verdict else []), *others]
-
-
 def _answers(
-    analyzer: TreePerfAnalyzer,
-    options: ReportOptions,
-    tables: Mapping[str, pd.DataFrame],
-    sheets: Iterable[Table],
-) -> Iterator[Answer]:
+    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: _Tables, sheets: Iterable[Table]
+) -> Iterator[reports.Answer]:
     for sheet in sheets:
         when, table = sheet.answer_when, tables.get(sheet.name)
         if table is None or (when is not None and not when.holds(analyzer, options)):
             continue
         if title := sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options):
             columns = [column for column in sheet.answer_columns if column in table]
-            yield Answer(title, sheet.name, columns, sheet.answer_links)
+            yield reports.Answer(title, sheet.name, columns, sheet.answer_links)
 
 
 def _within_limits(
-    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], T]
-) -> T | None:
-    """What a sheet answers; None if it is a plugin's and fails, which is then a problem."""
+    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], list[T]]
+) -> list[T]:
+    """What a sheet answers; nothing if it is a plugin's and fails, which is then a problem."""
     if offered.plugin.own:
         return ask(offered.item)
     with registry.guard(offered.plugin.name):
-        answer: T = call_within(time_limit(), partial(ask, offered.item))
-        return answer
-    return None
+        return [*call_within(time_limit(), partial(ask, offered.item))]
+    return []
 
 
 def _made(
     analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Table
-) -> tuple[pd.DataFrame, list[Chart]] | None:
-    """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
+) -> list[tuple[pd.DataFrame, list[Chart]]]:
+    """The table of a sheet and what can be drawn of it; nothing if the report has no such sheet."""
     table = None if sheet.why_absent(analyzer, options) else sheet.make(analyzer, options)
     if table is None:
-        return None
+        return []
     if not isinstance(table, pd.DataFrame):
         kind = type(table).__name__
         raise PluginAnswerError(f"sheet {sheet.name!r}: expected a DataFrame, got {kind}")
-    return table, [chart for chart in sheet.charts if chart.fits(table)]
+    return [(table, [chart for chart in sheet.charts if chart.fits(table)])]
 
 
 def _absent(left_out: Iterable[Table], analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
     """The sheets that are asked for and not there, and what the trace lacks for them."""
-    names: defaultdict[str, list[str]] = defaultdict(list)
+    names: dict[str, str] = {}
     for sheet in left_out:
         if sheet.is_asked_for(options):
             why = sheet.why_absent(analyzer, options) or "there is something to show"
-            names[why].append(sheet.name)
-    told = (f"{', '.join(which)} (only if {why})" for why, which in names.items())
-    return "; ".join(told) or "none"
+            names[why] = f"{names[why]}, {sheet.name}" if why in names else sheet.name
+    return "; ".join(f"{which} (only if {why})" for why, which in names.items()) or "none"
 
 
 def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
     """The tables that plugins add of an analyzer, but of `taken` names in any case of letters."""
-    registry = registry or default_registry()
-    sheets: dict[str, pd.DataFrame] = {}
+    registry, sheets = registry or default_registry(), dict[str, pd.DataFrame]()
     names = {name.lower() for name in taken}
     wanted = "tracelens_report_sheets: expected sheet name → DataFrame, got"
     for hook in registry.hooks("tracelens_report_sheets"):
@@ -186,7 +165,7 @@ def plugin_tables(
 
 @knows_tracelens
 @takes_report_options
-@fast_pandas()
+@reports.fast_pandas()
 def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are described there
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
@@ -228,11 +207,12 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): Format.csv}
+    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.Format.csv}
     if output_xlsx_path is not None or not places:
-        places[Path(output_xlsx_path or default_report_path(profile_json_path))] = Format.xlsx
+        workbook = Path(output_xlsx_path or default_report_path(profile_json_path))
+        places[workbook] = reports.Format.xlsx
     inputs = [Path(profile_json_path)]
-    check_places(places, inputs, force=True)
+    reports.check_places(places, inputs, force=True)
     analyzer = TreePerfAnalyzer(
         profile_json_path,
         use_kernel_name_categories=use_kernel_name_categories,
@@ -245,12 +225,11 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         reading=reading,
     )
     report = build_perf_report(analyzer, chosen)
-    write_report(report, places, inputs, force=True)
+    reports.write_report(report, places, inputs, force=True)
     return dict(report.sheets)
 
 
 def default_report_path(trace_path: str | os.PathLike[str]) -> Path:
     """`NAME_perf_report.xlsx` beside the trace."""
-    path = Path(trace_path)
-    name = path.name.removesuffix(".gz").removesuffix(".json")
-    return path.with_name(f"{name}_perf_report.xlsx")
+    name = Path(trace_path).name.removesuffix(".gz").removesuffix(".json")
+    return Path(trace_path).with_name(f"{name}_perf_report.xlsx")

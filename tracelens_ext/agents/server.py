@@ -30,7 +30,7 @@ from tracelens_ext.findings.told import summary_sentence
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.tree_table import merged_tree, tree_rows
 from tracelens_ext.replay.changes import parse_change
-from tracelens_ext.report.json_text import nested_json_text, plain_column, plain_headers
+from tracelens_ext.report.formats import nested_json_text, plain_column, plain_headers
 from tracelens_ext.settings import ReadingOptions, is_below
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.registry import find_table

@@ -15,14 +15,19 @@ from tracelens_ext.chart import runs as measured
 from tracelens_ext.chart.runs import Run
 from tracelens_ext.chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
-from tracelens_ext.report import html_text as spelled
-from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report import html_figures as spelled
 from tracelens_ext.report.colours import colour_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
 from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Table, page_tables
-from tracelens_ext.report.manifest import check_folder, check_output, unfinished_note, write_folder
+from tracelens_ext.report.manifest import (
+    check_folder,
+    check_output,
+    unfinished_note,
+    write_folder,
+    written_beside,
+)
 from tracelens_ext.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
 
@@ -190,7 +195,7 @@ def write_results(
     folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
-    from tracelens_ext.report.table_files import write_csv
+    from tracelens_ext.report.formats import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {
         PAGE: partial(write_page, runs=runs, title=title),

@@ -12,8 +12,7 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, find_traces
 from tracelens_ext.cli.screen import print_line, show, tell, trace_report
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.atomic import written_beside
-from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.manifest import check_output, written_beside
 from tracelens_ext.report.terminal import frame_table
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze, find_traces, show_problems, without_repetitions
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.json_text import nested_json_text
+from tracelens_ext.report.formats import nested_json_text
 from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import Progress, ReadingOptions
 from tracelens_ext.tables.short_names import cut_middle

@@ -27,7 +27,7 @@ from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.hooks import Plugin, PluginRegistry
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.json_text import json_safe
+from tracelens_ext.report.formats import json_safe
 from tracelens_ext.report.terminal import frame_table
 from tracelens_ext.settings import ReadingOptions
 

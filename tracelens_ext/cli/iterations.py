@@ -336,7 +336,7 @@ def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 def _sentence(row: Mapping[Any, Any]) -> str:
     """What a row of `memory_peaks` says."""
-    from tracelens_ext.report.html_text import bytes_text
+    from tracelens_ext.report.html_figures import bytes_text
 
     def size(column: str) -> str:
         return bytes_text(row[column]).replace("\u00a0", " ")

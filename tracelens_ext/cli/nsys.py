@@ -266,7 +266,7 @@ def chart(
 
 def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
     """A line a run, and the table."""
-    from tracelens_ext.report.html_text import duration_text
+    from tracelens_ext.report.html_figures import duration_text
 
     for number, run in enumerate(runs, 1):
         elapsed, gpu = (duration_text(ns / 1e6) for ns in (run.elapsed_ns, run.gpu_ns))

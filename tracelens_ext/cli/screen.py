@@ -21,9 +21,8 @@ import typer
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import report as reports
-from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
-from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.manifest import check_output, written_beside
 from tracelens_ext.report.report import Format, Places, Report
 from tracelens_ext.report.terminal import frame_table, safe_text
 from tracelens_ext.tables.registry import find_table

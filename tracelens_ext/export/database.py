@@ -18,7 +18,7 @@ from tracelens_ext.fleet.places import ORDER, rank_of
 from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT
-from tracelens_ext.report.json_text import plain_column, plain_headers
+from tracelens_ext.report.formats import plain_column, plain_headers
 from tracelens_ext.tables.options import ReportOptions
 from tracelens_ext.tables.registry import offered_tables
 from tracelens_ext.tables.table import Table
@@ -147,7 +147,7 @@ def tables_of_report() -> dict[str, Table]:
 def write_database(analyzer: TreePerfAnalyzer, output: Path) -> None:
     """Write a database with the events of a trace and the tables of its report."""
     from tracelens_ext.perf_report import build_perf_report
-    from tracelens_ext.report.atomic import written_beside
+    from tracelens_ext.report.manifest import written_beside
 
     report = build_perf_report(analyzer, iterations=True, counters=True)
     with written_beside(output) as beside, closing(open_database(analyzer, str(beside))) as made:

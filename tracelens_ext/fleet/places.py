@@ -246,7 +246,7 @@ class ResultStore:
     def put(self, name: str, content: bytes) -> None:
         """Write a whole file or nothing: renamed into place here, put in one piece elsewhere."""
         if self.is_local:
-            from tracelens_ext.report.atomic import written_beside
+            from tracelens_ext.report.manifest import written_beside
 
             with written_beside(self.path_of(name)) as beside:
                 beside.write_bytes(content)
@@ -310,7 +310,7 @@ class ResultStore:
         """Write a table as `NAME.parquet`."""
         from pyarrow import parquet
 
-        from tracelens_ext.report.table_files import arrow_table
+        from tracelens_ext.report.formats import arrow_table
 
         buffer = io.BytesIO()
         parquet.write_table(arrow_table(frame), buffer, compression="zstd")

@@ -21,8 +21,15 @@ from tracelens_ext.ranks.calls import GroupCalls, group_calls, unnamed_calls
 from tracelens_ext.ranks.together import job_tables
 from tracelens_ext.report.colours import ONE_COLOUR
 from tracelens_ext.report.html import write_html
-from tracelens_ext.report.html_figures import Figure, spec_of, trace
-from tracelens_ext.report.html_text import bytes_text, duration_text, elided, plotly_text
+from tracelens_ext.report.html_figures import (
+    Figure,
+    bytes_text,
+    duration_text,
+    elided,
+    plotly_text,
+    spec_of,
+    trace,
+)
 from tracelens_ext.report.report import Report
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.text import ms_text

@@ -15,23 +15,11 @@ from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
-from tracelens_ext.report.atomic import written_beside
 from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
-from tracelens_ext.report.excel_cells import (
-    HEADER,
-    INK,
-    LINES,
-    Book,
-    checked,
-    column_of,
-    fitting,
-    most_rows,
-    put,
-    put_text,
-    write_table,
-)
 from tracelens_ext.report.excel_text import CellValue
+from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.short_names import told_apart
 from tracelens_ext.tables.units import FIRST_FACTS, Shown, unit_of, with_units
@@ -62,43 +50,41 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
     Raises:
         ValueError: a chart is of a table that the report has not.
     """
-    all_notes = list(report.notes)
+    notes = list(report.notes)
     names = excel_text.unique_sheet_names(report.sheets, taken=(_SUMMARY, _CHARTS))
-    most = most_rows(report.sheets.values())
+    most = cells.most_rows(report.sheets.values())
     shown: dict[str, pd.DataFrame] = {}
     index = []
     for name, (wanted, whole) in zip(names, report.sheets.items(), strict=True):
         headed = with_units(whole, report.units.get(wanted, {}))
-        frame = shown[name] = fitting(wanted, name, headed, most, all_notes)
+        frame = shown[name] = cells.fitting(wanted, name, headed, most, notes)
         rows = f"{len(frame):,} row{'' if len(frame) == 1 else 's'}"
         index.append((name, rows, report.descriptions.get(wanted, "")))
-    if drawn := _charts_with_tables(report, all_notes):
+    if drawn := _charts_with_tables(report, notes):
         index.append((_CHARTS, "", "; ".join(chart.title for chart, _ in drawn)))
     stored = io.BytesIO()  # compressed; so a full disk meets no half-written archive
     with (
         written_beside(path) as target,
         tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder,
     ):
-        book = Book(stored, excel_text.cleaned(report.title), folder)
+        book = cells.Book(stored, excel_text.cleaned(report.title), folder)
         first = _FirstSheet(book, book.xlsx.add_worksheet(_SUMMARY), report.title)
         prose = {answer.sheet for answer in report.answers if answer.links}
         for name, frame in shown.items():
             sheet = book.xlsx.add_worksheet(name)
-            all_notes += write_table(book, sheet, frame, whole=name in prose)
+            notes += cells.write_table(book, sheet, frame, whole=name in prose)
         tops = _write_charts(book, book.xlsx.add_worksheet(_CHARTS), drawn) if drawn else []
-        first.write_facts([each for each in report.facts if each[0] in _FIRST], "")
+        first.write_facts(each for each in report.facts if each[0] in _FIRST)
         for answer in report.answers:
-            beside = [
-                (_drawing(book, top, *each), _chart_rows(each[1]))
-                for top, each in zip(tops, drawn, strict=True)
-                if each[0].sheet == answer.sheet
-            ]
-            first.write_answer(answer, report.answer_table(answer), shown, beside[:1])
+            beside = zip(tops, drawn, strict=True)
+            chart = next((each for each in beside if each[1][0].sheet == answer.sheet), None)
+            first.write_answer(answer, report.answer_table(answer), shown, chart)
         first.write_index(index)
-        first.write_facts([each for each in report.facts if each[0] not in _FIRST], "Facts")
-        if all_notes:
+        first.write_head("Facts")
+        first.write_facts(each for each in report.facts if each[0] not in _FIRST)
+        if notes:
             first.write_head("Notes")
-        for note in all_notes:
+        for note in notes:
             first.write_wide(0, note)
         try:
             book.xlsx.close()
@@ -106,7 +92,7 @@ def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
             raise error.args[0] from error
         with target.open("wb") as stream:
             stream.write(stored.getbuffer())
-    return all_notes
+    return notes
 
 
 def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -119,20 +105,20 @@ def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
     ]
 
 
-def _charts_with_tables(report: Report, notes: list[str]) -> list[tuple[Chart, pd.DataFrame]]:
+def _charts_with_tables(report: Report, notes: list[str]) -> list[_Charted]:
     """Sum what each chart shows, from the whole tables; leave out those with nothing to show."""
-    drawn = []
-    for chart in report.charts:
-        if chart.on == "page" or chart.sheet in report.page_sheets:
-            continue
-        table = chart_table(charted(report.sheets, chart), chart)
-        if table.empty:
-            notes.append(f"No chart “{chart.title}”: {chart.sheet} has nothing to draw.")
-        else:
-            drawn.append((chart, table))
-    return drawn
+    wanted = (c for c in report.charts if c.on != "page" and c.sheet not in report.page_sheets)
+    drawn = [(chart, chart_table(charted(report.sheets, chart), chart)) for chart in wanted]
+    notes += [
+        f"No chart “{chart.title}”: {chart.sheet} has nothing to draw."
+        for chart, table in drawn
+        if table.empty
+    ]
+    return [each for each in drawn if len(each[1])]
 
 
+_Charted = tuple[Chart, "pd.DataFrame"]  # and what is drawn
+_Placed = tuple[int, _Charted]  # from that row of the sheet of charts on
 _LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
 _CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
 _WIDTH_PIXELS, _ROW_PIXELS = 756, 20
@@ -143,9 +129,7 @@ _LINE = {"color": _GRID}
 _AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_tick_mark": "none"}
 
 
-def _write_charts(
-    book: Book, sheet: Worksheet, charts: list[tuple[Chart, pd.DataFrame]]
-) -> list[int]:
+def _write_charts(book: cells.Book, sheet: Worksheet, charts: Sequence[_Charted]) -> list[int]:
     """Draw charts below one another, each with its table at its right; the row of each table."""
     row = page_start = 0
     breaks, tops = [], []
@@ -156,20 +140,18 @@ def _write_charts(
             page_start = row
         tops.append(row)
         _write_numbers(book, sheet, row, chart, table)
-        drawn = _drawing(book, row, chart, table)
-        drawn.set_size({"width": _WIDTH_PIXELS, "height": height * _ROW_PIXELS})
-        checked(sheet.insert_chart(row, 0, drawn))
+        cells.checked(sheet.insert_chart(row, 0, _drawing(book, row, chart, table, _WIDTH_PIXELS)))
         row += max(height, len(table) + 2) + 2
     widest = max(table.shape[1] for _, table in charts)
-    checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
-    checked(sheet.set_column(_CHART_COLUMNS + 1, _CHART_COLUMNS + widest, 14))
+    cells.checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
+    cells.checked(sheet.set_column(_CHART_COLUMNS + 1, _CHART_COLUMNS + widest, 14))
     sheet.hide_gridlines(2)
     sheet.set_landscape()
     sheet.set_print_scale(_PRINT_SCALE)  # not fitted to the page: that ignores page breaks
     sheet.set_margins(top=0.5, bottom=0.5)
     sheet.set_h_pagebreaks(breaks)
     # Printed are the charts alone: their tables would make them small.
-    checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
+    cells.checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
     return tops
 
 
@@ -182,50 +164,46 @@ def _chart_rows(table: pd.DataFrame) -> int:
 
 
 def _write_numbers(
-    book: Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame
+    book: cells.Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame
 ) -> None:
     """Write the numbers behind a chart: title, header, then a row a bar."""
     header, plain = book.format(bold=True, font_color=_INK), book.format()
     number = book.format(num_format=_cell_format(chart, table))
-    put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
-    names = [excel_text.cell_text(chart.label_column)[0], *_short(table.columns)]
-    rows = zip(_short(table.index), table.to_numpy().tolist(), strict=True)
-    for row, values in enumerate([names, *([label, *each] for label, each in rows)], top + 1):
+    cells.put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
+    names = [chart.label_column, *_short(table.columns)]
+    rows = table.set_axis(_short(table.index)).reset_index().to_numpy().tolist()
+    for row, values in enumerate([names, *rows], top + 1):
         for place, value in enumerate(values):
             style = header if row == top + 1 else number if place else plain
-            put(sheet, row, _CHART_COLUMNS + place, value, style)
+            cells.put(sheet, row, _CHART_COLUMNS + place, value, style)
 
 
-def _drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBar:
+def _drawing(book: cells.Book, top: int, chart: Chart, table: pd.DataFrame, width: int) -> ChartBar:
     """Draw horizontal bars over a table written by `_write_numbers`."""
-    stacked = chart.kind == "stacked"
+    stacked, numbers = chart.kind == "stacked", table.to_numpy()
     drawn = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
-    numbers = table.to_numpy()
+    drawn.set_size({"width": width, "height": _chart_rows(table) * _ROW_PIXELS})
     first, last = top + 2, top + 1 + len(table)
-    # With a blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
-    labels = [f"{label} " for label in _short(table.index)]
-    for place, (name, short) in enumerate(zip(table.columns, _short(table.columns), strict=True)):
-        column = _CHART_COLUMNS + 1 + place
-        # Names and labels are references to cells: as texts they could be taken for formulas.
-        series: dict[str, Any] = {
-            "name": [_CHARTS, top + 1, column],
-            "name_data": [short],
-            "categories": [_CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
-            "categories_data": labels,
-            "values": [_CHARTS, first, column, last, column],
-            "values_data": numbers[:, place].tolist(),
-            **_filled(colour_of(str(name)) if stacked else ONE_COLOUR),
-            "gap": 35,
-        }
-        if not stacked:
-            shape = {"num_format": _cell_format(chart, table)}
-            series["data_labels"] = {"value": True, "font": _SMALL, **shape}
-            of_categories = "category" in chart.label_column
-            series["points"] = [
-                _filled(colour_of(label)) if of_categories or not is_name(label) else None
-                for label in map(str, table.index)
-            ]
-        drawn.add_series(series)
+    # Names and labels are references to cells: as texts they could be taken for formulas. With a
+    # blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
+    of_bars: dict[str, Any] = {
+        "categories": [_CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
+        "categories_data": [f"{label} " for label in _short(table.index)],
+    }
+    if not stacked:
+        shape = {"num_format": _cell_format(chart, table)}
+        of_categories = "category" in chart.label_column
+        of_bars["data_labels"] = {"value": True, "font": _SMALL, **shape}
+        of_bars["points"] = [
+            _filled(colour_of(label)) if of_categories or not is_name(label) else None
+            for label in map(str, table.index)
+        ]
+    each_series = zip(table.columns, _short(table.columns), numbers.T.tolist(), strict=True)
+    for column, (name, short, values) in enumerate(each_series, _CHART_COLUMNS + 1):
+        named = {"name": [_CHARTS, top + 1, column], "name_data": [short]}
+        numbered = {"values": [_CHARTS, first, column, last, column], "values_data": values}
+        look = _filled(colour_of(str(name)) if stacked else ONE_COLOUR)
+        drawn.add_series({**named, **of_bars, **numbered, **look, "gap": 35})
     font = {"size": 13, "bold": True, "color": _INK}
     title = {"name": [_CHARTS, top, _CHART_COLUMNS], "data": [_titled(chart)], "name_font": font}
     drawn.set_title(title)
@@ -234,10 +212,10 @@ def _drawing(book: Book, top: int, chart: Chart, table: pd.DataFrame) -> ChartBa
     drawn.set_y_axis(_AXIS | {"reverse": True, "label_position": "low", "crossing": "max"})
     # A bar that starts elsewhere than at zero shows a wrong proportion.
     from_zero = {"min": 0} if float(numbers.min()) >= 0 else {}
-    grid = {"visible": True, "line": _LINE}
     largest = float(abs(numbers.sum(axis=1) if stacked else numbers).max())
     shown = {"num_format": _axis_format(unit_of(chart.value_column).symbol, largest)}
-    drawn.set_x_axis(_AXIS | from_zero | shown | {"major_gridlines": grid})
+    grid = {"major_gridlines": {"visible": True, "line": _LINE}}
+    drawn.set_x_axis(_AXIS | from_zero | shown | grid)
     several = table.shape[1] > 1
     drawn.set_legend({"position": "bottom", "font": _SMALL} if several else {"none": True})
     return drawn
@@ -272,7 +250,8 @@ def _axis_format(symbol: str, largest: float) -> str:
     return f'{number}"%"' if symbol == "%" else number
 
 
-_LINK, _GREY = "#0563C1", "#666666"
+_LINK: dict[str, object] = {"underline": 1, "font_color": "#0563C1"}
+_TEXT: dict[str, object] = {"align": "left", "indent": 1}
 _WIDTHS = (40, 13, 13, 46, 13, 24, 18)  # 1,200 pixels in all
 _LAST = len(_WIDTHS) - 1
 _BESIDE = 3  # columns of a table that leaves room for its chart
@@ -283,110 +262,98 @@ _LINE_HEIGHT, _LINES_SHOWN = 15.0, 27  # a row is no higher than Excel lets it b
 class _FirstSheet:
     """Writes block below block."""
 
-    def __init__(self, book: Book, sheet: Worksheet, title: str) -> None:
-        self._format, self._sheet = book.format, sheet
+    def __init__(self, book: cells.Book, sheet: Worksheet, title: str) -> None:
+        self._book, self._format, self._sheet = book, book.format, sheet
         for column, width in enumerate(_WIDTHS):
-            checked(sheet.set_column(column, column, width))
+            cells.checked(sheet.set_column(column, column, width))
         sheet.hide_gridlines(2)
         sheet.set_landscape()
         sheet.set_margins(left=0.4, right=0.4, top=0.5, bottom=0.5)
         sheet.fit_to_pages(1, 0)
-        put_text(sheet, 0, 0, title, self._format(font_size=16, bold=True, font_color=INK))
+        cells.put(sheet, 0, 0, title, self._format(font_size=16, bold=True, font_color=cells.INK))
         self._row = 2
 
-    def write_facts(self, facts: Sequence[tuple[str, object]], heading: str) -> None:
+    def write_facts(self, facts: Iterable[tuple[str, object]]) -> None:
         """Label and value a line; a number is shown with the unit that its label tells."""
-        if heading:
-            self.write_head(heading)
         for label, value in facts:
-            put_text(self._sheet, self._row, 0, label, self._format(bold=True, valign="top"))
+            cells.put(self._sheet, self._row, 0, label, self._format(bold=True, valign="top"))
             text, shown = excel_text.fact_text(label, value)
             if shown:
                 style = self._format(num_format=shown.excel_format, align="left")
-                put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
+                cells.put(self._sheet, self._row, 1, excel_text.cell_value(value), style)
                 self._row += 1
             else:
                 self.write_wide(1, text)
         self._row += 1
 
     def write_answer(
-        self,
-        answer: Answer,
-        table: pd.DataFrame,
-        sheets: Collection[str],
-        charts: Sequence[tuple[ChartBar, int]],
+        self, answer: Answer, table: pd.DataFrame, sheets: Collection[str], drawn: _Placed | None
     ) -> None:
-        """The first rows of a table, a chart beside it; of a chart also the rows that it takes."""
+        """The first rows of a table, a chart beside it or below: its row on its sheet, and it."""
         top = self._row
         self.write_head(answer.title)
-        columns = [column_of(series) for _, series in table.items()]
-        reading = {"text_wrap": True, "valign": "top"}
+        columns = [cells.column_of(series) for _, series in table.items()]
         if len(table):
-            self._write_line([(each.header, self._format(**HEADER)) for each in columns], 0.9)
-        link = self._format(**LINES, **reading, underline=1, font_color=_LINK)
-        styles = [
-            self._format(**LINES, **reading, align="left", indent=1)
-            if column.is_text
-            else self._format(**LINES, **reading, num_format=column.number_format)
-            for column in columns
-        ]
-        linked = [name == answer.links for name in answer.columns]
+            self._write_line([(each.header, self._format(**cells.HEADER)) for each in columns], 0.9)
+        looks = [_TEXT if each.is_text else {"num_format": each.number_format} for each in columns]
+        if answer.links in answer.columns:
+            looks[list(answer.columns).index(answer.links)] = _LINK
+        styles = [self._format(**cells.LINES, text_wrap=True, valign="top", **own) for own in looks]
         for values in zip(*(column.values for column in columns), strict=True):
-            for place, value in enumerate(values):
-                if linked[place]:
-                    self._write_link(place, answer.linked(value, sheets), link)
-            cells = zip(values, styles, linked, strict=True)
-            self._write_line([None if skip else (value, style) for value, style, skip in cells])
-        for chart, rows in charts if len(table) else ():
-            beside = len(columns) <= _BESIDE
-            row, place = (top, _BESIDE) if beside else (self._row, 0)
-            chart.set_size({"width": _CHART_PIXELS, "height": rows * _ROW_PIXELS})
-            checked(self._sheet.insert_chart(row, place, chart, {"x_offset": 10}))
-            self._row = max(self._row, row + rows)
+            line = [
+                (answer.linked(value, sheets) if style.underline else value, style)
+                for value, style in zip(values, styles, strict=True)
+            ]
+            self._write_line(line)
+        if drawn and len(table):
+            chart = _drawing(self._book, drawn[0], *drawn[1], _CHART_PIXELS)
+            row, place = (top, _BESIDE) if len(columns) <= _BESIDE else (self._row, 0)
+            cells.checked(self._sheet.insert_chart(row, place, chart, {"x_offset": 10}))
+            self._row = max(self._row, row + _chart_rows(drawn[1][1]))
         self._row += 1
 
     def write_index(self, index: Sequence[tuple[str, str, str]]) -> None:
         """A line for each other sheet: its name, how many rows it has, what it shows."""
         self.write_head("Sheets")
         for name, rows, what in index:
-            self._write_link(0, name, self._format(underline=1, font_color=_LINK))
-            put(self._sheet, self._row, 1, rows, self._format(font_color=_GREY))
+            self._write_link(0, name, self._format(**_LINK))
+            cells.put(self._sheet, self._row, 1, rows, self._format(font_color="#666666"))
             self.write_wide(2, what)
         self._row += 1
 
     def write_head(self, heading: str) -> None:
         """A line above others."""
-        style = self._format(font_size=13, bold=True, font_color=INK)
-        put_text(self._sheet, self._row, 0, heading, style)
+        style = self._format(font_size=13, bold=True, font_color=cells.INK)
+        cells.put(self._sheet, self._row, 0, heading, style)
         self._row += 1
 
-    def _write_line(
-        self, cells: Sequence[tuple[CellValue, Format] | None], part: float = 1.0
-    ) -> None:
-        """A cell a column but for those of None, texts in as many lines as `part` of it takes."""
+    def _write_line(self, line: Sequence[tuple[CellValue, Format]], part: float = 1.0) -> None:
+        """A cell a column, texts in as many lines as `part` of it takes; underlined is a link."""
         lines = [1]
-        for place, cell in enumerate(cells):
-            if cell is not None:
-                put(self._sheet, self._row, place, *cell)
-                if isinstance(cell[0], str) and place <= _LAST:
-                    lines.append(_lines_of(cell[0], part * _WIDTHS[place]))
+        for place, (value, style) in enumerate(line):
+            if style.underline:
+                self._write_link(place, str(value), style)
+                continue
+            cells.put(self._sheet, self._row, place, value, style)
+            if isinstance(value, str) and place <= _LAST:
+                lines.append(_lines_of(value, part * _WIDTHS[place]))
         self._end_line(max(lines))
 
     def write_wide(self, first: int, text: str) -> None:
         """A text across the columns from `first` on, in as many lines as it needs."""
         style = self._format(text_wrap=True, valign="top")
-        checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))
-        put_text(self._sheet, self._row, first, text, style)
+        cells.checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))
+        cells.put(self._sheet, self._row, first, text, style)
         self._end_line(_lines_of(text, sum(_WIDTHS[first:])))
 
     def _end_line(self, lines: int) -> None:
         if lines > 1:
-            checked(self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN)))
+            cells.checked(self._sheet.set_row(self._row, _LINE_HEIGHT * min(lines, _LINES_SHOWN)))
         self._row += 1
 
     def _write_link(self, column: int, name: str, style: Format) -> None:
         target = "internal:'{}'!A1".format(name.replace("'", "''"))
-        checked(self._sheet.write_url(self._row, column, target, style, string=name))
+        cells.checked(self._sheet.write_url(self._row, column, target, style, string=name))
 
 
 def _lines_of(text: str, width: float) -> int:

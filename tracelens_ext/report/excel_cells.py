@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import textwrap
@@ -19,12 +20,8 @@ from xlsxwriter.worksheet import Worksheet
 
 from tracelens_ext.errors import OutputError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.excel_text import (
-    CELL_CHARACTERS,
-    CellValue,
-    cell_text,
-    cell_value,
-)
+from tracelens_ext.report import excel_text
+from tracelens_ext.report.excel_text import CellValue, cell_text, cell_value
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
 from tracelens_ext.tables.units import Quantity, Shown, header_text
 
@@ -45,8 +42,8 @@ _PARTS = re.compile("(?<=^<)(?=r>)|(?<=_)(?=x[0-9A-Fa-f]{4}_)")
 class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
     """A sheet that takes a row of a table at once, which is written four times faster."""
 
-    def write_plain(self, row: int, cells: Sequence[tuple[CellValue, Format]]) -> bool:
-        """Write the next row; False, and nothing, if `put` has to."""
+    def write_cells(self, row: int, cells: Sequence[tuple[CellValue, Format]]) -> None:
+        """Write the next row, cells as `column_of` gives them."""
         self._write_single_row(row)  # the one before
         parts = []
         for place, (value, style) in enumerate(cells):
@@ -54,7 +51,9 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
                 content = "/>"
             elif isinstance(value, str):
                 if "_x" in value or "\r" in value or value.startswith("<r>"):
-                    return False
+                    for at, cell in enumerate(cells):
+                        put(self, row, at, *cell)
+                    return
                 space = ' xml:space="preserve"' if value != value.strip() else ""
                 text = value if value.isprintable() else self._escape_control_characters(value)
                 content = f' t="inlineStr"><is><t{space}>{self._escape_data(text)}</t></is></c>'
@@ -68,7 +67,6 @@ class _Sheet(Worksheet):  # type: ignore[misc]  # XlsxWriter declares no types
         self._write_row(row, None)
         self.fh.write("".join(parts))
         self._xml_end_tag("row")
-        return True
 
 
 class Book:
@@ -82,14 +80,8 @@ class Book:
         self.xlsx.set_properties({"title": title, "author": GENERATOR, "created": _CREATED})
         self.xlsx.set_custom_property(TABLES_VERSION_KEY, TABLES_VERSION)
         self.xlsx.worksheet_class = _Sheet
-        self._formats: dict[tuple[tuple[str, object], ...], Format] = {}
-
-    def format(self, **properties: object) -> Format:
-        """The format with these of XlsxWriter's properties."""
-        key = tuple(properties.items())
-        if key not in self._formats:
-            self._formats[key] = self.xlsx.add_format(properties)
-        return self._formats[key]
+        #: the format with these of XlsxWriter's properties
+        self.format = functools.cache(lambda **properties: self.xlsx.add_format(properties))
 
 
 def checked(code: int) -> None:
@@ -101,14 +93,16 @@ def checked(code: int) -> None:
         )
 
 
-def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format) -> None:
-    """Write one cell, as `cell_value` gives it; a carriage return becomes Excel's line break."""
+def put(
+    sheet: Worksheet, row: int, column: int, value: excel_text.CellValue, style: Format
+) -> None:
+    """Write one cell; a text cleaned, cut as `cell_text` does, with Excel's line breaks."""
     # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
     if value in (None, "") or value != value:  # as NaN does
         code = sheet._write_blank(row, column, None, style)
     elif isinstance(value, str):
-        text = value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
-        parts = _PARTS.split(text) if "_x" in text or text.startswith("<r>") else [text]
+        text = cell_text(value)[0].replace("\r\n", "\n").replace("\r", "\n")
+        parts = _PARTS.split(text)
         if len(parts) == 1:
             code = sheet._write_string(row, column, text, style)
         else:
@@ -121,11 +115,6 @@ def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format
     checked(code)
 
 
-def put_text(sheet: Worksheet, row: int, column: int, text: str, style: Format) -> None:
-    """Write any text, cleaned, and cut when it is longer than a cell may be."""
-    put(sheet, row, column, cell_text(text)[0], style)
-
-
 MOST_ROWS = 1_048_576  # of a sheet, with the header
 MOST_COLUMNS = 16_384
 #: More cells take minutes to write, and hardly anything opens them.
@@ -136,6 +125,7 @@ _ROW_HEIGHT = 15.75
 _NARROWEST, _WIDEST = 8.0, 52.0  # of a column, in characters
 _FILTER_BUTTON = 3.0  # characters that the button covers in a header
 _BOLD = 1.1  # the width of a character of a header
+_MARGIN = 1.5  # characters beside the content
 _BAR_WIDTH = 13.0  # of a column with data bars: narrower ones hide the number
 _SIZE_WIDTH = 11.0  # of a number of bytes, which its format shortens
 
@@ -169,49 +159,40 @@ class Column:
 def column_of(series: pd.Series) -> Column:
     """Look at a column once."""
     header = cell_text(header_text(series.name))[0]
-    values, cut = _values(series)
+    values, cut = _values(excel_text.own_digits(series))
     content = float(max((len(text) for text in values if isinstance(text, str)), default=0))
-    found = [number for number in values if isinstance(number, int | float)]
-    numbers = np.array(found, dtype=np.float64)
+    numbers = np.array([n for n in values if isinstance(n, int | float)], dtype=np.float64)
+    numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
+    is_text = not len(numbers) and (content > 0 or not numeric)
     shown = Shown.of(header, numbers)
     unit = shown.unit
+    bars = None
     if len(numbers):
         longest = shown.text(-shown.largest).rstrip("%")
         content = max(content, len(longest) + (len(unit.symbol) + 1 if unit.symbol else 0))
         if unit.quantity is Quantity.BYTES:
             content = min(content, _SIZE_WIDTH)
-    percent = unit.quantity is Quantity.PERCENT and len(numbers) > 0
-    width, header_lines = _width(header, max(content + 1.5, _BAR_WIDTH if percent else 0.0))
-    bars = (_COLOURS if (numbers < 0).any() else _BARS) if percent else None
-    numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
-    is_text = not len(numbers) and (content > 0 or not numeric)
-    return Column(header, width, header_lines, shown.excel_format, bars, is_text, cut, values)
+        if unit.quantity is Quantity.PERCENT:
+            content = max(content, _BAR_WIDTH - _MARGIN)
+            bars = _COLOURS if (numbers < 0).any() else _BARS
+    words = header.split() or [""]
+    in_two_lines = max(*map(len, words), math.ceil(len(header) / 2) if len(words) > 1 else 0)
+    least = max(_NARROWEST, in_two_lines * _BOLD + _FILTER_BUTTON)
+    width = round(min(max(content + _MARGIN, least), _WIDEST), 1)
+    lines = textwrap.wrap(header, int((width - _FILTER_BUTTON) / _BOLD), break_long_words=False)
+    return Column(header, width, max(len(lines), 1), shown.excel_format, bars, is_text, cut, values)
 
 
 def _values(series: pd.Series) -> tuple[list[CellValue], int]:
     """Bring the values of a column to what cells can hold; also say how many texts are cut."""
-    # A number of less precision keeps its own digits, not those it gains as a double.
-    if series.dtype in (np.float16, np.float32):
-        series = series.astype(str).astype(np.float64)
     if isinstance(series.dtype, pd.CategoricalDtype):
-        of_code = [*map(cell_value, series.cat.categories), None]  # the last is that of code -1
+        of_code = [*map(cell_value, series.cat.categories), None]  # that of code -1 is last
         plain = [of_code[code] for code in series.cat.codes.tolist()]
     else:
         plain = [cell_value(value) for value in series.astype(object).tolist()]
-    texts = [value for value in plain if isinstance(value, str)]
-    shown = {text: cell_text(text) for text in dict.fromkeys(texts)}
+    shown = {text: cell_text(text) for text in {v for v in plain if isinstance(v, str)}}
     cells = [shown[value][0] if isinstance(value, str) else value for value in plain]
-    return cells, sum(shown[text][1] for text in texts)
-
-
-def _width(header: str, content: float) -> tuple[float, int]:
-    """A column's width, of which its header takes few lines, and how many."""
-    words = header.split() or [""]
-    in_two_lines = max(*map(len, words), math.ceil(len(header) / 2) if len(words) > 1 else 0)
-    width = max(content, _NARROWEST, in_two_lines * _BOLD + _FILTER_BUTTON)
-    width = round(min(width, _WIDEST), 1)
-    room = int((width - _FILTER_BUTTON) / _BOLD)
-    return width, max(len(textwrap.wrap(header, room, break_long_words=False)), 1)
+    return cells, sum(shown[value][1] for value in plain if isinstance(value, str))
 
 
 def most_rows(frames: Collection[pd.DataFrame]) -> int:
@@ -259,14 +240,13 @@ def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: boo
         checked(sheet.set_column(place, place, column.width))
         side = "left" if column.is_text else "center"
         put(sheet, 0, place, column.header, book.format(**HEADER, align=side))
-    _write_rows(book, sheet, columns, whole=whole)
-    for place, column in enumerate(columns):
         if column.bars:
             checked(sheet.conditional_format(1, place, len(frame), place, column.bars))
+    _write_rows(book, sheet, columns, whole=whole)
     return [
-        f"{sheet.name}: texts longer than a cell may be ({CELL_CHARACTERS:,} characters) are cut, "
-        f"which “[cut here” marks: {column.cut:,} in the column “{column.header}”; the CSV files "
-        "have all."
+        f"{sheet.name}: texts longer than a cell may be ({excel_text.CELL_CHARACTERS:,} characters)"
+        f" are cut, which “[cut here” marks: {column.cut:,} in the column “{column.header}”; the "
+        "CSV files have all."
         for column in columns
         if column.cut
     ]
@@ -282,11 +262,10 @@ def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], *, whol
     for row, values in enumerate(zip(*(column.values for column in columns), strict=True), 1):
         cells = []
         for value, (width, style) in zip(values, plain, strict=True):
-            chosen = style
             if isinstance(value, str):
-                chosen = style if len(value) <= width else long_text
-                chosen = many_lines if whole or "\n" in value else chosen
-            cells.append((value, chosen))
-        if not sheet.write_plain(row, cells):
-            for place, cell in enumerate(cells):
-                put(sheet, row, place, *cell)
+                if whole or "\n" in value:
+                    style = many_lines
+                elif len(value) > width:
+                    style = long_text
+            cells.append((value, style))
+        sheet.write_cells(row, cells)

@@ -36,9 +36,7 @@ def cleaned(text: str) -> str:
 
 def excel_length(text: str) -> int:
     """Count characters as Excel does: one beyond U+FFFF counts twice."""
-    if text.isascii():
-        return len(text)
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def cell_text(text: str) -> tuple[str, bool]:
@@ -48,6 +46,13 @@ def cell_text(text: str) -> tuple[str, bool]:
         return shown, False
     mark = f" … [cut here, {len(shown):,} characters in all]"
     return _cut(shown, CELL_CHARACTERS - len(mark)) + mark, True
+
+
+def own_digits(series: pd.Series) -> pd.Series:
+    """A column whose numbers of less precision keep their digits, not gain those of a double."""
+    if series.dtype in (np.float16, np.float32):
+        return series.astype(str).astype(np.float64)
+    return series
 
 
 def cell_value(value: object) -> CellValue:

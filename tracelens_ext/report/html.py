@@ -21,26 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report import html_figures as plot
+from tracelens_ext.report import html_tables
 from tracelens_ext.report.excel_text import cleaned, fact_text
 from tracelens_ext.report.html_drawings import memory_figures, roofline_figures, time_axis_figures
-from tracelens_ext.report.html_figures import (
-    LOOK,
-    Figure,
-    bar_figure,
-    call_tree_figures,
-    timeline_figure,
-)
 from tracelens_ext.report.html_iterations import iteration_figures
-from tracelens_ext.report.html_tables import (
-    FIRST_ROWS,
-    MOST_ROWS,
-    Table,
-    finding_cards,
-    headline,
-    page_tables,
-)
-from tracelens_ext.report.html_text import json_for_script
+from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
+from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.charts import Chart, chart_table, charted
 from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
 
@@ -48,16 +35,16 @@ if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
 
 
-def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[Figure]:
+def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[plot.Figure]:
     """Draw charts but those for workbooks alone and those without a number other than zero."""
-    figures: list[Figure] = []
+    figures: list[plot.Figure] = []
     for chart in charts:
         if chart.on != "workbook" and not any(sheet in sheets for sheet in chart.unless):
             frame = charted(sheets, chart)
             if draw := _DRAWINGS.get(chart.kind):
                 figures += draw(sheets, frame)
             elif len(table := chart_table(frame, chart)):
-                figures.append(bar_figure(chart, table))
+                figures.append(plot.bar_figure(chart, table))
     keys = [figure.key for figure in figures]  # two charts may have one title
     return [
         replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
@@ -66,14 +53,16 @@ def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) ->
 
 
 #: What draws a chart of its own kind, of the tables and the chart's.
-_DRAWINGS: dict[str, Callable[[Mapping[str, pd.DataFrame], pd.DataFrame], list[Figure]]] = {
-    "timeline": lambda _, frame: [timeline_figure(frame)],
+_DRAWINGS: dict[str, Callable[[Mapping[str, pd.DataFrame], pd.DataFrame], list[plot.Figure]]] = {
+    "timeline": lambda _, frame: [plot.timeline_figure(frame)],
     "iterations": lambda _, frame: iteration_figures(frame),
     "roofline": lambda sheets, frame: roofline_figures(frame, sheets.get("roofline_peaks")),
     "memory": lambda sheets, _: memory_figures(sheets),
     "time_axis": lambda sheets, frame: time_axis_figures(frame, sheets.get("time_axis_marks")),
-    "call_tree": lambda _, frame: call_tree_figures(frame),
+    "call_tree": lambda _, frame: plot.call_tree_figures(frame),
 }
+_Figures = Sequence[plot.Figure]
+_Links = Sequence[tuple[str, str]]
 _SCRIPTS = ("tables.js", "charts.js")
 _PACKING = 5  # the highest level makes the script 1 % smaller and takes twice the time
 
@@ -89,11 +78,7 @@ def require_html_extra() -> None:
 
 
 def write_html(
-    path: str | os.PathLike[str],
-    report: Report,
-    *,
-    figures: Sequence[Figure] = (),
-    links: Sequence[tuple[str, str]] = (),
+    path: str | os.PathLike[str], report: Report, *, figures: _Figures = (), links: _Links = ()
 ) -> list[str]:
     """Write a report as one self-contained HTML file; gives its notes, as `page_of`."""
     require_html_extra()
@@ -105,8 +90,8 @@ def write_html(
 
 def page_of(
     report: Report,
-    figures: Sequence[Figure] = (),
-    links: Sequence[tuple[str, str]] = (),
+    figures: _Figures = (),
+    links: _Links = (),
     most_rows: int = MOST_ROWS,
 ) -> tuple[str, list[str]]:
     """The page of a report, and its notes: those given, then what was cut to keep it usable.
@@ -119,15 +104,15 @@ def page_of(
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
     pool: dict[str, int] = {}
     headed = {name: with_units(sheets[name], report.units.get(name, {})) for name in sheets}
-    tables, cut = page_tables(headed, report.descriptions, pool, most_rows)
+    tables, cut = html_tables.page_tables(headed, report.descriptions, pool, most_rows)
     notes = [*report.notes, *cut]
     facts = [_fact(label, value) for label, value in report.facts]
     page = render_page(
         title=cleaned(report.title),
         subtitle=next((PurePath(text).name for label, text, _ in facts if label == "Trace"), ""),
         first=[f"{label}: {text}" for label, text, _ in facts if label in FIRST_FACTS],
-        found=finding_cards(sheets, report.answers, report.source_url),
-        cards=headline(sheets),
+        found=html_tables.finding_cards(sheets, report.answers, report.source_url),
+        cards=html_tables.headline(sheets),
         notes=[cleaned(note) for note in notes],
         figures=[*figures, *page_figures(sheets, report.charts)],
         links=[(cleaned(name), address) for name, address in links],
@@ -150,8 +135,8 @@ def cell_of(report: Report) -> str:
 
 def render_page(
     *,
-    tables: Sequence[Table],
-    figures: Sequence[Figure],
+    tables: Sequence[html_tables.Table],
+    figures: _Figures,
     pool: Iterable[str],
     first_rows: int = FIRST_ROWS,
     **shown: Any,  # noqa: ANN401  # what else the template names
@@ -161,30 +146,25 @@ def render_page(
     from markupsafe import Markup
 
     texts = list(pool)
+    shown |= {"texts": texts, "first_rows": first_rows, "tables": tables, "figures": figures}
     data = {
         "texts": texts,
         "first_rows": first_rows,
         "tables": [table.for_script() for table in tables],
         "figures": [{"key": figure.key, **figure.spec} for figure in figures],
-        "look": LOOK,
+        "look": plot.LOOK,
     }
     script = "\n".join(map(_template, _SCRIPTS))
     plotly, packed = _plotly()
+    # Files of this package, base64, and JSON escaped for where it stands.
+    safe = {"style": _template("report.css"), "script": script, "plotly": packed}
+    safe["data"] = plot.json_for_script(data)
+    shown |= {name: Markup(text) for name, text in safe.items()}  # noqa: S704
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(_template("report.html.jinja")).render(
-        **shown,
-        tables=tables,
-        texts=texts,
-        first_rows=first_rows,
-        figures=figures,
-        style=Markup(_template("report.css")),  # noqa: S704  # a file of this package
-        script=Markup(script),  # noqa: S704  # files of this package
-        plotly=Markup(packed),  # noqa: S704  # base64
-        data=Markup(json_for_script(data)),  # noqa: S704  # escaped for where it stands
-        script_hashes=[_content_hash(script), plotly],
-    )
+    template = environment.from_string(_template("report.html.jinja"))
+    return template.render(**shown, script_hashes=[_content_hash(script), plotly])
 
 
 def _template(name: str) -> str:
@@ -210,7 +190,6 @@ def _content_hash(script: str) -> str:
 def _fact(label: str, value: object) -> tuple[str, str, float | None]:
     """Label and value of a fact, with the unit that its label tells; the percentage that it is."""
     text, shown = fact_text(label, value)
-    percent = shown is not None and shown.unit.quantity is Quantity.PERCENT
-    if shown is None or not percent or text.startswith("-") or shown.largest > 100:
-        return cleaned(label), cleaned(text), None
-    return cleaned(label), text, shown.largest
+    percent = shown and shown.unit.quantity is Quantity.PERCENT and not text.startswith("-")
+    share = shown.largest if shown and percent and shown.largest <= 100 else None
+    return cleaned(label), cleaned(text), share

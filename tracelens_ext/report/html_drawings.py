@@ -9,48 +9,28 @@ largest of what was alive at the peak. The time axis has areas by category, a ro
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
 from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_figures import (
-    LABEL,
-    MARK,
-    Figure,
-    Plotly,
-    gpu_work_in_words,
-    is_narrow,
-    spec_of,
-    trace,
-)
-from tracelens_ext.report.html_text import (
-    bytes_text,
-    duration_text,
-    elided,
-    percent_text,
-    plotly_lines,
-    plotly_text,
-)
 
-_IN_SUMMARY = 3
-_MOST_POINTS = 400
+_IN_SUMMARY, _MOST_POINTS = 3, 400
 _TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time_lost_ms"]
 _SMALLEST, _LARGEST = 5.0, 42.0  # pixels
 
 
-def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Figure]:
+def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[plot.Figure]:
     """Draw the operations that compute; none without any."""
     names = ["flops", "bytes", "tflops_per_s", "time_lost_ms", "gpu_time_ms"]
-    flops, moved, rate, lost, time = (
-        frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in names
-    )
+    numbers = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
+    flops, moved, rate, lost, time = numbers.T
     known = bool(np.isfinite(lost).any())
-    intensity = np.divide(flops, moved, out=np.full(len(frame), np.nan), where=moved > 0)
+    intensity = flops / np.where(moved > 0, moved, np.nan)
     size = np.nan_to_num(lost) if known else time
     part = frame.assign(x=intensity, y=rate, size=size)[(rate > 0) & (intensity > 0)]
     part = part.sort_values("size", ascending=False, kind="stable").head(_MOST_POINTS)
@@ -62,13 +42,14 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max()), *ridges])]
     area = part["size"] / max(part["size"].max(), 1e-12)
     part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
-    part["hover"] = [
-        f"<b>{plotly_lines(str(name))}</b><br>{plotly_lines(str(dims).replace(', ()', ''))}<br>"
-        + plotly_text(
-            f"{bound} bound, {percent_text(percent)} of roofline, {duration_text(ms)}, "
-            f"{duration_text(rest)} lost"
+    lines, time_text = plot.plotly_lines, plot.duration_text
+    part["customdata"] = [
+        f"<b>{lines(str(name))}</b><br>{lines(str(dims).replace(', ()', ''))}<br>"
+        + plot.plotly_text(
+            f"{bound} bound, {plot.percent_text(percent)} of roofline, {time_text(ms)}, "
+            f"{time_text(rest)} lost"
             if isinstance(bound, str)
-            else duration_text(ms)
+            else time_text(ms)
         )
         for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
     ]
@@ -77,67 +58,54 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[Fi
     for family, own in part.groupby(part["family"].astype(str), sort=False):
         look = {"color": colour_of(family), "opacity": 0.75}
         look |= {"line": {"width": 0.5, "color": "#ffffff"}, "size": own["pixels"].tolist()}
-        at = {"x": own["x"].tolist(), "y": own["y"].tolist(), "customdata": own["hover"].tolist()}
-        data.append(trace("scatter", len(legend), mode="markers", marker=look, **at))
+        at = {name: own[name].tolist() for name in ("x", "y", "customdata")}
+        data.append(plot.trace("scatter", len(legend), mode="markers", marker=look, **at))
         legend.append((family, colour_of(family)))
-    largest = part.head(_IN_SUMMARY)
-    said = [
-        f"{elided(str(name), 40)} {duration_text(ms)}"
-        for name, ms in zip(largest["op_name"], largest["size"], strict=True)
-    ]
-    top = 2 * max([part["y"].max(), *peaks.values()])
-    layout = {
-        "height": 420,
-        "xaxis": _logarithmic("FLOPs per byte", *across),
-        "yaxis": _logarithmic("TFLOP/s", part["y"].min() / 2, top),
-    }
+    largest = part[["op_name", "size"]].head(_IN_SUMMARY).itertuples(index=False)
+    said = [f"{plot.elided(str(name), 40)} {plot.duration_text(ms)}" for name, ms in largest]
+    up = part["y"].min() / 2, 2 * max([part["y"].max(), *peaks.values()])
+    axes = {"FLOPs per byte": across, "TFLOP/s": up}
+    x, y = (_logarithmic(title, *ends) for title, ends in axes.items())
     summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
-    spec = spec_of(data, layout)
-    return [Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)]
+    spec = plot.spec_of(data, {"height": 420, "xaxis": x, "yaxis": y})
+    return [plot.Figure("chart-roofline", "Roofline", summary, legend, "roofline", spec)]
 
 
-def _logarithmic(title: str, low: float, high: float) -> Plotly:
+def _logarithmic(title: str, low: float, high: float) -> plot.Plotly:
     ends = {"range": [math.log10(low), math.log10(high)], "title": {"text": title}}
     return {"type": "log", "dtick": 1, "exponentformat": "none", **ends}
 
 
-def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[Plotly]:
+def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[plot.Plotly]:
     """The lines: bandwidth times intensity, up to the peak of each type."""
-    by_peak: dict[float, list[str]] = {}
-    for name, peak in peaks.items():  # types with one peak have one line
-        by_peak.setdefault(peak, []).append(name)
     lines = []
-    for peak, names in by_peak.items():
-        name = f"{', '.join(names)}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
+    for peak in dict.fromkeys(peaks.values()):  # types with one peak have one line
+        names = ", ".join(name for name, own in peaks.items() if own == peak)
+        name = f"{names}: {peak:,.4g} TFLOP/s; {memory:,.3g} TB/s"
         x = [across[0], peak / memory, across[1]]
         at = {"x": x, "y": [min(each * memory, peak) for each in x]}
-        text = {"text": ["", "", plotly_text(name)], "textposition": "top left"}
+        text = {"text": ["", "", plot.plotly_text(name)], "textposition": "top left"}
         look = {"line": {"width": 1.5, "color": GREY}, "textfont": {"size": 11}}
-        lines.append(trace("scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look))
+        lines.append(
+            plot.trace("scatter", mode="lines+text", hoverinfo="skip", **at, **text, **look)
+        )
     return lines
 
 
 _HOST = -1
-_MOST_FIGURES = 4
+_MOST_FIGURES, _MOST_BARS, _NAME = 4, 10, 36  # the last in characters
 _WORTH_DRAWING = 0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
-_MOST_BARS = 10
-_NAME = 36  # characters
 #: Operations that tell nothing of what the memory is for; those around them do.
 _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 _ROOM_FOR_ITERATION = 95  # pixels of its name
 _RESERVED = "#e58a2b"
-#: What stands in the legend for each phase, and its colour; nothing else has a phase.
-_PHASES = {
-    "": ("Other", GREY),
-    "forward": ("Forward", "#2f9e73"),
-    "backward": ("Backward", "#8d6bc7"),
-    "optimizer": ("Optimizer", "#b5651d"),
-}
+#: The phases and their colours; nothing else has a phase.
+_PHASES = {"": GREY, "forward": "#2f9e73", "backward": "#8d6bc7", "optimizer": "#b5651d"}
 _SINCE = {"text": "ms since the first event"}
 
 
-def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
+def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
     """Draw the memory of each device, that of the highest peak first."""
     frame, over_time = sheets["memory_at_peak"], sheets.get("memory_over_time")
     if over_time is None:
@@ -153,123 +121,107 @@ def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[Figure]:
 
 def _memory_figure(
     part: pd.DataFrame, over_time: pd.DataFrame, marks: pd.DataFrame | None
-) -> Figure:
+) -> plot.Figure:
     device, peak = int(over_time["device"].iloc[0]), int(part["bytes"].sum())
     moments, allocated = over_time["at_ms"].tolist(), over_time["allocated_bytes"].tolist()
     reserved = over_time["reserved_bytes"].dropna().tolist()
     at = allocated.index(max(allocated))
     legend: list[tuple[str, str]] = []
-    data: list[Plotly] = []
-    for name, colour, values in (
-        ("Allocated", ONE_COLOUR, allocated),
-        ("Reserved", _RESERVED, reserved),
-    ):
+    data: list[plot.Plotly] = []
+    levels = ("Allocated", ONE_COLOUR, allocated), ("Reserved", _RESERVED, reserved)
+    for name, colour, values in levels:
         if values:
             told = f"<b>{name}</b><br>%{{y:,.4s}}B at %{{x:,.3f}} ms<extra></extra>"
             look = {"mode": "lines", "line": {"width": 1.5, "shape": "hv", "color": colour}}
-            line = trace("scatter", len(legend), x=moments, y=values, hovertemplate=told, **look)
-            data.append(line)
+            line = {"x": moments, "y": values, "hovertemplate": told, **look}
+            data.append(plot.trace("scatter", len(legend), **line))
             legend.append((name, colour))
     highest = {"x": [moments[at]], "y": [allocated[at]], "hovertemplate": "Peak<extra></extra>"}
-    data.append(trace("scatter", 0, mode="markers", marker=MARK, **highest))
+    data.append(plot.trace("scatter", 0, mode="markers", marker=plot.MARK, **highest))
     bars = _alive(part)
-    for phase, about in _PHASES.items():
-        if mine := [
-            (row, name, size) for row, (name, own, size) in enumerate(bars) if own == phase
-        ]:
-            data += _bars_of(mine, about[1], peak, len(legend))
-            legend.append(about)
+    shares = [plot.percent_text(size) for size in 100 * bars["bytes"] / (peak or 1)]
+    bars["name"] = bars["what"].map(lambda what: plot.elided(what, _NAME))
+    sizes = bars["bytes"].map(plot.bytes_text)
+    labels = bars["name"] + ": " + sizes + [f" ({share})" for share in shares]
+    bars["told"] = labels.map(plot.plotly_text)
+    bars["hover"] = "<b>" + bars["what"].map(plot.plotly_lines) + "</b><br>" + sizes
+    for phase, colour in _PHASES.items():
+        if len(mine := bars[bars["phase"] == phase]):
+            data += _bars_of(mine, colour, len(legend))
+            legend.append((phase.capitalize() or "Other", colour))
     start, end = moments[0], max(moments[-1], moments[0] + 1e-3)
     starts = [] if marks is None else marks["start_ms"].tolist()
-    rooms = partial(
-        _memory_layout, across=[min([start, *starts]), end], bars=len(bars), marks=marks
-    )
-    named = [
-        f"{elided(name, _NAME)} {percent_text(100 * size / (peak or 1))}"
-        for name, _, size in bars[:_IN_SUMMARY]
-    ]
-    when = f"{bytes_text(peak)} allocated, at {duration_text(moments[at])}"
-    return Figure(
-        key=f"chart-memory-{device}",
-        title=f"Memory of {'the host' if device == _HOST else f'device {device}'}",
-        summary=f"At most {when}: {', '.join(named)}",
-        legend=legend,
-        sheet="memory_at_peak",
-        spec=spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms),
-    )
+    across = [min([start, *starts]), end]
+    rooms = partial(_memory_layout, across=across, bars=len(bars), marks=marks)
+    title = f"Memory of {'the host' if device == _HOST else f'device {device}'}"
+    named = map("{} {}".format, bars["name"][:_IN_SUMMARY], shares)
+    when = f"{plot.bytes_text(peak)} allocated, at {plot.duration_text(moments[at])}"
+    summary = f"At most {when}: {', '.join(named)}"
+    spec = plot.spec_of(data, {"shapes": [_start_line(ms, "y domain") for ms in starts]}, rooms)
+    return plot.Figure(f"chart-memory-{device}", title, summary, legend, "memory_at_peak", spec)
 
 
-def _bars_of(
-    bars: Sequence[tuple[int, str, int]], colour: str, peak: int, piece: int
-) -> list[Plotly]:
+def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[plot.Plotly]:
     """What of a phase was alive at the peak: its bars, and the names above them."""
-    rows, axes = [row for row, _, _ in bars], {"xaxis": "x2", "yaxis": "y2"}
-    sizes = [max(size, 0) or None for _, _, size in bars]
-    hover = [f"<b>{plotly_lines(name)}</b><br>{bytes_text(size)}" for _, name, size in bars]
-    names = [
-        plotly_text(
-            f"{elided(name, _NAME)}: {bytes_text(size)} ({percent_text(100 * size / (peak or 1))})"
-        )
-        for _, name, size in bars
-    ]
+    rows, axes = bars.index.tolist(), {"xaxis": "x2", "yaxis": "y2"}
+    at = {"x": [max(size, 0) or None for size in bars["bytes"].tolist()], "y": rows}
     look = {"orientation": "h", "width": 0.36, "marker": {"color": colour}}
-    above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": names}
+    above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": bars["told"].tolist()}
     text = {"mode": "text", "textposition": "top right", "textfont": {"size": 11}}
     return [
-        trace("bar", piece, x=sizes, y=rows, customdata=hover, **look, **axes),
-        trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
+        plot.trace("bar", piece, **at, customdata=bars["hover"].tolist(), **look, **axes),
+        plot.trace("scatter", piece, hoverinfo="skip", **above, **text, **axes),
     ]
 
 
 def _memory_layout(
     room: int, *, across: Sequence[float], bars: int, marks: pd.DataFrame | None
-) -> Plotly:
+) -> plot.Plotly:
     """The bars stand below the lines where there is no room beside."""
-    narrow = is_narrow(room)
+    narrow = plot.is_narrow(room)
     share, left = (1.0, 50) if narrow else (0.64, 64)
     names = [] if marks is None else marks.to_numpy().tolist()
     per_ms = (room - left) * share / (across[1] - across[0])  # pixels
     every = math.ceil(len(names) / max(1, room * share // _ROOM_FOR_ITERATION))
     levels = {"tickformat": "~s", "ticksuffix": "B", "nticks": 6, "rangemode": "tozero"}
-    unseen = {"visible": False}
+    start = 0 if narrow else share + 0.04
+    beside: plot.Plotly = {"domain": [start, 1], "anchor": "y2", "visible": False}
+    below: plot.Plotly = {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", "visible": False}
+    above = [
+        {"text": plot.plotly_text(plot.elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
+        for name, ms in names[:: every or 1]
+        if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
+    ]
     return {
         "height": 420 + bars * 32 if narrow else 380,
         "margin": {"l": left, "r": 12, "t": 24, "b": 42},
         "xaxis": {"domain": [0, share], "range": across, "title": _SINCE},
         "yaxis": {"domain": [0.54 if narrow else 0, 1], **levels},
-        "xaxis2": {"domain": [0, 1] if narrow else [share + 0.04, 1], "anchor": "y2", **unseen}
-        | {"rangemode": "tozero"},
-        "yaxis2": {"domain": [0, 0.43 if narrow else 1], "anchor": "x2", **unseen}
-        | {"range": [bars - 0.4, -0.9]},
-        "annotations": [
-            {"text": plotly_text(elided(name, _NAME)), "x": ms, "y": 1, "yref": "y domain"}
-            for name, ms in names[:: every or 1]
-            if (across[1] - ms) * per_ms >= _ROOM_FOR_ITERATION
-        ],
-    }
+        "xaxis2": beside | {"rangemode": "tozero"},
+        "yaxis2": below | {"range": [bars - 0.4, -0.9]}, "annotations": above,
+    }  # fmt: skip
 
 
-def _alive(part: pd.DataFrame) -> list[tuple[str, str, int]]:
-    """The largest of what was alive: what it is, its phase, its bytes; the rest is one bar."""
+def _alive(part: pd.DataFrame) -> pd.DataFrame:
+    """The largest of what was alive: `what` it is, `phase`, `bytes`; the rest is one row."""
     module = part["module"].str.rpartition("/")[2]
     outer = part["outer_operation"].str.removeprefix(_AUTOGRAD)
     name = part["operation"].mask(part["operation"].str.startswith(_ONLY_ALLOCATE), outer)
     label = name.where(module == "", name + " in " + module)
-    sums = part["bytes"].groupby([label, part["phase"]]).sum().sort_values(ascending=False)
-    named = zip(sums.index.tolist(), sums.tolist(), strict=True)
-    bars = [(name, phase, size) for (name, phase), size in named]
+    sums = part["bytes"].groupby([label.rename("what"), part["phase"]]).sum()
+    bars = sums.sort_values(ascending=False).reset_index()
     if len(bars) > _MOST_BARS + 1:
-        rest = bars[_MOST_BARS:]
-        bars[_MOST_BARS:] = [(f"({len(rest):,} others)", "", sum(size for _, _, size in rest))]
+        shown, rest = bars[:_MOST_BARS], bars["bytes"][_MOST_BARS:]
+        others = {"what": [f"({len(rest):,} others)"], "phase": "", "bytes": rest.sum()}
+        bars = pd.concat([shown, pd.DataFrame(others)], ignore_index=True)
     return bars
 
 
-_MOST_CATEGORIES = 24  # in the legend
-_MOST_MARKS = 400  # of a kind
+_MOST_CATEGORIES, _MOST_MARKS = 24, 400  # in the legend; of a kind
 _ROW, _FINDING = 130, 32  # pixels: of a device; of a finding, a bar below its title
 
 
-def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[Figure]:
+def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[plot.Figure]:
     """Draw when the GPUs worked, and `time_axis_marks`: holes, iterations and findings."""
     sums = frame.groupby("category")["gpu_time_ns"].sum().sort_values(ascending=False)
     if not sums.sum():
@@ -282,21 +234,18 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
     step = (last - first) / bins
     below = len(findings) * _FINDING
     plotted = len(devices) * _ROW + below
-    laid: Plotly = {"x": 0, "xref": "paper"}
-    data: list[Plotly] = []
-    names: list[Plotly] = []
-    layout: Plotly = {
-        "barmode": "overlay",
-        "height": plotted + 70,
-        "margin": {"l": 56, "r": 12, "t": 20, "b": 42},
-        "xaxis": {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE},
-        "annotations": names,
-        "shapes": [
-            _start_line(mark["start_ms"], "paper") if kind == "iteration" else _hole(mark)
-            for kind, part in kinds.items()
-            for mark in part.head(_MOST_MARKS).to_dict("records")
-        ],
-    }
+    laid: plot.Plotly = {"x": 0, "xref": "paper"}
+    data: list[plot.Plotly] = []
+    names: list[plot.Plotly] = []
+    shapes = [
+        _start_line(start, "paper") if kind == "iteration" else _hole(start, end)
+        for kind, part in kinds.items()
+        for start, end in part[["start_ms", "end_ms"]].head(_MOST_MARKS).to_numpy().tolist()
+    ]
+    xaxis = {"range": [first, last], "anchor": "free", "position": 0, "title": _SINCE}
+    look = {"barmode": "overlay", "height": plotted + 70}
+    look |= {"margin": {"l": 56, "r": 12, "t": 20, "b": 42}}
+    layout: plot.Plotly = {**look, "xaxis": xaxis, "annotations": names, "shapes": shapes}
     categories = [str(name) for name in sums.index]
     for row, (device, part) in enumerate(devices):
         axis, top = str(row + 1) if row else "", 1 - row * _ROW / plotted
@@ -305,33 +254,30 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[F
         names.append({"text": f"GPU {device}", "y": top, "yref": "paper", **laid})
         where = {"yaxis": f"y{axis}", "stackgroup": f"row{row}", "x0": first, "dx": step}
         data += [{**area, **where} for area in _areas(part, categories, bins, step)]
-    under = str(len(devices) + 1)
+    under = f"yaxis{len(devices) + 1}"
     ends = {"domain": [0, below / plotted], "range": [len(findings) - 0.5, -0.5]}
-    layout[f"yaxis{under}"] = {**ends, "visible": False}
+    layout[under] = {**ends, "visible": False}
+    under = under.replace("axis", "")
     for row, (ident, part) in enumerate(findings):
         card = f"finding-{cleaned(str(ident))}"
-        title = plotly_text(elided(part["name"].iloc[0], LABEL))
+        title = plot.plotly_text(plot.elided(part["name"].iloc[0], plot.LABEL))
         # A short stretch is seen, too.
         lengths = (part["end_ms"] - part["start_ms"]).clip(lower=step / 4).tolist()
         at = {"base": part["start_ms"].tolist(), "x": lengths, "y": [row + 0.2] * len(part)}
-        look = {"orientation": "h", "width": 0.35, "marker": {"color": MARK["color"]}}
-        about = {"yaxis": f"y{under}", "name": title, "customdata": [card] * len(part)}
+        look = {"orientation": "h", "width": 0.35, "marker": {"color": plot.MARK["color"]}}
+        about = {"yaxis": under, "name": title, "customdata": [card] * len(part)}
         told = "%{fullData.name}<extra></extra>"
-        data.append(trace("bar", hovertemplate=told, **at, **look, **about))
+        data.append(plot.trace("bar", hovertemplate=told, **at, **look, **about))
         click = {"name": card, "captureevents": True, "borderpad": 0}
-        names.append({"text": title, **click, "y": row - 0.2, "yref": f"y{under}", **laid})
+        names.append({"text": title, **click, "y": row - 0.2, "yref": under, **laid})
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
-    spec = spec_of(data, layout)
-    return [
-        Figure(
-            "time-axis", "GPU work over time", gpu_work_in_words(sums), legend, "time_axis", spec
-        )
-    ]
+    words, spec = plot.gpu_work_in_words(sums), plot.spec_of(data, layout)
+    return [plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)]
 
 
 def _areas(
     frame: pd.DataFrame, categories: Iterable[str], bins: int, step: float
-) -> Iterator[Plotly]:
+) -> Iterator[plot.Plotly]:
     """The part of each bin, of `step` ms, in which a device worked, by category."""
     for piece, name in enumerate(categories):
         own = frame[frame["category"] == name]
@@ -340,18 +286,18 @@ def _areas(
             ns.iloc[-1] = ns.iloc[-2]  # where the last bin ends
             told = "<b>%{fullData.name}</b><br>%{y:.0%} at %{x:,.3f} ms<extra></extra>"
             look = {"fillcolor": colour_of(name), "line": {"shape": "hv", "width": 0}}
-            about = {"name": plotly_text(name), "hovertemplate": told}
+            about = {"name": plot.plotly_text(name), "hovertemplate": told}
             y = (ns / 1e6 / step).round(4).tolist()
-            yield trace("scatter", piece, mode="lines", y=y, **look, **about)
+            yield plot.trace("scatter", piece, mode="lines", y=y, **look, **about)
 
 
-def _start_line(ms: float, yref: str) -> Plotly:
+def _start_line(ms: float, yref: str) -> plot.Plotly:
     """A line where an iteration begins."""
     line = {"width": 1, "dash": "dot", "color": GREY}
     return {"type": "line", "x0": ms, "x1": ms, "y0": 0, "y1": 1, "yref": yref, "line": line}
 
 
-def _hole(mark: dict[Hashable, Any]) -> Plotly:
-    at = {"x0": mark["start_ms"], "x1": mark["end_ms"], "y0": 0, "y1": 1, "yref": "paper"}
+def _hole(start: float, end: float) -> plot.Plotly:
+    at = {"x0": start, "x1": end, "y0": 0, "y1": 1, "yref": "paper"}
     look = {"fillcolor": "rgba(139, 147, 161, 0.25)", "line": {"width": 0}, "layer": "below"}
     return {"type": "rect", **at, **look}

@@ -1,7 +1,9 @@
 """One chart of the HTML report, as plotly draws it: data, and a layout for each of three widths.
 
-Texts are escaped for plotly here, so that the page's script never touches one of the trace: it
-takes the layout that fits the screen, and hides the pieces that the legend's buttons turn off.
+Texts of a trace are escaped here, so that the page's script never touches one: it takes the layout
+that fits the screen, and hides the pieces that the legend's buttons turn off. jinja2 escapes those
+in the HTML itself. The HTML parser ends a script at `</script>`, whatever JSON it is in, and plotly
+takes `<b>`, `<a href>` and entities in a label for markup.
 """
 
 from __future__ import annotations
@@ -13,23 +15,97 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Any
 
+from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
-from tracelens_ext.report.html_text import (
-    amount_text,
-    duration_text,
-    elided,
-    elided_kernel_name,
-    percent_text,
-    plotly_lines,
-    plotly_text,
-)
+from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.short_names import told_apart
+from tracelens_ext.tables.short_names import cut_middle, told_apart
 from tracelens_ext.tables.units import unit_of, with_unit
 
+_HOVER_LINE, _HOVER_LINES = 60, 12  # characters of a line in the box beside the pointer
+_MS_PER_S = 1000.0
+
+_SIGNATURE = re.compile("::|<|^void ")
+
+#: Also what ends lines to older readers of JavaScript.
+_IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
+
+
+def json_for_script(value: object) -> str:
+    """Write a value as JSON that is safe within `<script>`."""
+    import msgspec
+
+    # In JSON these characters stand in texts only, where an escape means the same.
+    return msgspec.json.encode(value).decode().translate(_IN_SCRIPT)
+
+
+def plotly_text(text: str) -> str:
+    """Write a text so that plotly shows it as it is: in one line, nothing in it is markup."""
+    return in_one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def plotly_lines(text: str) -> str:
+    """Write a long text for plotly in several lines, some hundred characters at most."""
+    line = in_one_line(text)
+    starts = range(0, len(line), _HOVER_LINE)
+    lines = [plotly_text(line[start : start + _HOVER_LINE]) for start in starts]
+    if len(lines) > _HOVER_LINES:
+        lines = [*lines[:_HOVER_LINES], f"… ({len(line):,} characters)"]
+    return "<br>".join(lines)
+
+
+def elided_kernel_name(name: str, width: int) -> str:
+    """Shorten a kernel's name: of a C++ signature the beginning, without namespaces."""
+    name = in_one_line(name)
+    if not _SIGNATURE.search(name):
+        return elided(name, width)
+    short = short_name(name)
+    return short if len(short) <= width else f"{short[: width - 1]}…"
+
+
+def elided(text: str, width: int) -> str:
+    """Cut a text in its middle; the end of a kernel's name tells as much as its beginning."""
+    return cut_middle(in_one_line(text), width)
+
+
+def duration_text(ms: float) -> str:
+    """Show a duration in the unit that suits it, three digits or more, never torn from its unit."""
+    if abs(ms) >= _MS_PER_S:
+        return f"{ms / _MS_PER_S:,.2f}\u00a0s"
+    if abs(ms) >= 1 or not ms:
+        return f"{ms:,.{1 if abs(ms) >= 100 else 2}f}\u00a0ms"
+    return f"{ms * 1000:,.1f}\u00a0µs"
+
+
+def bytes_text(size: float) -> str:
+    """Show a size in the unit that suits it, three digits or more, never torn from its unit."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= factor:
+            return f"{size / factor:,.{1 if abs(size) >= 100 * factor else 2}f}\u00a0{unit}"
+    return f"{size:,.0f}\u00a0B"
+
+
+def percent_text(share: float) -> str:
+    """Show a percentage; a small one is not shown as nothing."""
+    return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"
+
+
+def amount_text(amount: float, unit: str, whole: float, *, signed: bool = False) -> str:
+    """Show an amount, and its share of a whole when there is one."""
+    sign = "+" if signed and amount > 0 else ""
+    text = duration_text(amount) if unit == "ms" else f"{amount:,.4g} {unit}".strip()
+    return f"{sign}{text} ({percent_text(100.0 * amount / whole)})" if whole else sign + text
+
+
+def in_one_line(text: str) -> str:
+    """Write a text for a label: what breaks lines, is invisible, or deceives, is an escape."""
+    return cleaned(safe_text(" ".join(text.split())))
+
+
 Plotly = dict[str, Any]  # a trace or a layout, as plotly has it
+_Texts = Iterable[str]
 
 _MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _IN_SUMMARY = 3  # bars
@@ -40,11 +116,9 @@ _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 _OTHERS = re.compile(r"\([\d,]+ others\)")
 #: What makes up the total time: row of `gpu_timeline`, its name on the page.
 TIMELINE_PIECES = {
-    "computation_time": "Computation",
-    "exposed_comm_time": "Exposed communication",
-    "exposed_memcpy_time": "Exposed memory copies",
-    "idle_time": "Idle",
-}
+    "computation_time": "Computation", "exposed_comm_time": "Exposed communication",
+    "exposed_memcpy_time": "Exposed memory copies", "idle_time": "Idle",
+}  # fmt: skip
 _SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle, long holes"}
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
@@ -61,20 +135,14 @@ LOOK = {
         "scatter": [{"hovertemplate": _HOVER, "cliponaxis": False}],
     },
     "layout": {
-        "barmode": "stack",
-        "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
+        "barmode": "stack", "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
         "showlegend": False,  # it stands above the chart, in HTML
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": _FONT, "size": 12},
-        "dragmode": False,
-        "hovermode": "closest",
-        "hoverlabel": {"align": "left", "namelength": -1, **_BOX},
-        "xaxis": _AXIS,
-        "yaxis": _AXIS,
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": _FONT, "size": 12}, "dragmode": False, "hovermode": "closest",
+        "hoverlabel": {"align": "left", "namelength": -1, **_BOX}, "xaxis": _AXIS, "yaxis": _AXIS,
         "annotationdefaults": {"align": "left", "font": {"size": 11}, **_BESIDE},
     },
-}
+}  # fmt: skip
 _EDGE = {"width": 1, "color": "#ffffff"}
 #: The marker of what stands out.
 MARK = {"symbol": "diamond", "size": 8, "color": "#d1495b", "line": _EDGE}
@@ -135,7 +203,7 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     """Draw the sums of a chart: of what `chart_table` made of it, a bar a row, a piece a column."""
     stacked = chart.kind == "stacked" and list(table.columns) != [""]  # pieces have names
     labels = [label if label.strip() else "(all)" if stacked else "(none)" for label in table.index]
-    of_kernels = "kernel" in chart.label_column.lower() and "name" in chart.label_column.lower()
+    of_kernels = all(word in chart.label_column.lower() for word in ("kernel", "name"))
     short = elided_kernel_name if of_kernels else elided
     names = [short(label, sys.maxsize) for label in labels]
     factor, unit = ms_per_unit(chart.value_column), unit_of(chart.value_column)
@@ -145,6 +213,10 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     # Shares are of a whole, which differences do not add up to.
     whole = sum(sums) if min(table.min(), default=0.0) >= 0 else 0.0
     axis, scale = axis_of(symbol, max(map(abs, sums), default=0.0))
+    of_categories = "category" in chart.label_column
+    of_bars = [
+        ONE_COLOUR if is_name(label) and not of_categories else colour_of(label) for label in labels
+    ]
     pieces = []
     for place, (name, column) in enumerate(table.items()):
         of = f"{plotly_text(str(name))}: " if stacked else ""
@@ -153,26 +225,19 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
             f"{plotly_text(amount_text(amount, symbol, whole, signed=unit.signed))}"
             for label, amount in zip(labels, column.tolist(), strict=True)
         ]
-        colour: str | list[str] = colour_of(str(name))
-        if not stacked:
-            of_categories = "category" in chart.label_column
-            plain = [colour_of(label) if of_categories else ONE_COLOUR for label in labels]
-            colour = [c if is_name(label) else GREY for c, label in zip(plain, labels, strict=True)]
+        colour = colour_of(str(name)) if stacked else of_bars
         pieces.append(bar_piece(place, (column * scale).tolist(), colour, hover))
     ends = [  # in the unit of the axis
         f"{amount * scale:{'+' if unit.signed else ''},.4g}\u00a0{axis}".rstrip()
         + (f" ({percent_text(100.0 * amount / whole)})" if whole else "")
         for amount in sums
     ]
-    return Figure(
-        key=f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}",
-        title=cleaned(chart.title),
-        summary=_in_words([short(label, _IN_WORDS) for label in labels], sums, whole),
-        legend=[(cleaned(name), colour_of(name)) for name in table.columns] if stacked else [],
-        sheet=chart.sheet,
-        spec=bars_spec(pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis),
-        numbers=_numbers(chart, table, axis, scale),
-    )
+    key = f"chart-{_NOT_IN_ID.sub('-', chart.title.lower())}"
+    words = _in_words([short(label, _IN_WORDS) for label in labels], sums, whole)
+    legend = [(cleaned(name), colour_of(name)) for name in table.columns] if stacked else []
+    spec = bars_spec(pieces, told_apart(names, _WIDE), told_apart(names, _NARROW), ends, axis)
+    numbers = _numbers(chart, table, axis, scale)
+    return Figure(key, cleaned(chart.title), words, legend, chart.sheet, spec, numbers)
 
 
 def bar_piece(
@@ -193,15 +258,11 @@ def bar_piece(
 
 
 def bars_spec(
-    pieces: Sequence[Plotly],
-    wide: Sequence[str],
-    narrow: Sequence[str],
-    ends: Sequence[str],
-    axis: str,
+    pieces: Sequence[Plotly], wide: _Texts, narrow: _Texts, ends: _Texts, axis: str
 ) -> Plotly:
     """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
     lengths = zip(*(piece["x"] for piece in pieces), strict=True)
-    sums = [sum(value or 0.0 for value in values) for values in lengths]
+    sums = [sum(filter(None, values), 0.0) for values in lengths]
     shown, rows = [*map(plotly_text, ends)], [*range(len(sums))]
     at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
@@ -214,16 +275,16 @@ def bars_spec(
         above = is_narrow(room)
         ticks = {"tickmode": "array", "tickvals": rows, "ticktext": names}
         bounds = {"range": [len(names) - 0.5, -0.75 if above else -0.5], "automargin": True}
+        beside = [
+            {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
+            for at, name in enumerate(names if above else [])
+        ]
         return {
-            "height": len(names) * (44 if above else 27) + 34,
-            "bargap": 0.52 if above else 0.26,
+            "height": len(names) * (44 if above else 27) + 34, "bargap": 0.52 if above else 0.26,
             "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
             "yaxis": {**bounds, "showgrid": False, "showticklabels": not above, **ticks},
-            "annotations": [
-                {"text": name, "x": 0, "y": at - 0.25, "xshift": -3}
-                for at, name in enumerate(names if above else [])
-            ],
-        }
+            "annotations": beside,
+        }  # fmt: skip
 
     ticks = {"rangemode": "tozero", "ticksuffix": f" {plotly_text(axis)}"}
     across = {"autorangeoptions": bounds, **ticks}
@@ -244,29 +305,28 @@ def _numbers(chart: Chart, table: pd.DataFrame, axis: str, scale: float) -> list
 
 def timeline_figure(frame: pd.DataFrame) -> Figure:
     """Draw how the time of each device divides, in percent of it, of the table `gpu_timeline`."""
-    devices = frame["device"] if "device" in frame else pd.Series(-1, frame.index)
-    of_kind = frame.assign(device=devices).groupby(["type", "device"], sort=False).last()
-    bars = devices.unique().tolist()
+    of_devices = frame if "device" in frame else frame.assign(device=-1)
+    bars = of_devices["device"].unique().tolist()
     names = [f"GPU {device}" if "device" in frame else "GPU" for device in bars]
-
-    def amounts(kind: str, column: str) -> list[float]:
-        keys = pd.MultiIndex.from_product([[kind], bars])
-        return [float(value) for value in of_kind[column].reindex(keys).fillna(0.0)]
-
-    totals = amounts("total_time", "time ms")
     parts = dict(TIMELINE_PIECES)
     if _SPLIT_IDLE.keys() <= set(frame["type"]):
         del parts["idle_time"]
         parts |= _SPLIT_IDLE
+    last = of_devices.groupby(["type", "device"], sort=False)[["time ms", "percent"]].last()
+    all_ms, percent = (
+        last[column].unstack().reindex(index=["total_time", *parts], columns=bars).fillna(0.0).T
+        for column in last
+    )
+    totals = all_ms["total_time"].tolist()
     pieces: list[Plotly] = []
     legend, said = [], []
     for kind, name in parts.items():
-        shares = amounts(kind, "percent")
+        shares = percent[kind].tolist()
         if not any(shares):
             continue
         hover = [
             f"<b>{name}</b>, {plotly_text(bar)}<br>{plotly_text(amount_text(ms, 'ms', total))}"
-            for bar, ms, total in zip(names, amounts(kind, "time ms"), totals, strict=True)
+            for bar, ms, total in zip(names, all_ms[kind].tolist(), totals, strict=True)
         ]
         inside, colour = [*map(percent_text, shares)], colour_of(kind)
         pieces.append(bar_piece(len(pieces), shares, colour, hover, inside))
@@ -274,23 +334,16 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
         # Of several devices from which to which share they reach.
         ends = dict.fromkeys((percent_text(min(shares)), percent_text(max(shares))))
         said.append(f"{name.lower()} {' to '.join(ends)}")
-    return Figure(
-        key="chart-gpu-timeline",
-        title="GPU timeline",
-        summary=", ".join(said).capitalize(),
-        legend=legend,
-        sheet="gpu_timeline",
-        spec=bars_spec(pieces, names, names, [*map(duration_text, totals)], "%"),
-    )
+    spec = bars_spec(pieces, names, names, [*map(duration_text, totals)], "%")
+    words = ", ".join(said).capitalize()
+    return Figure("chart-gpu-timeline", "GPU timeline", words, legend, "gpu_timeline", spec)
 
 
 def axis_of(unit: str, longest: float) -> tuple[str, float]:
     """Choose the unit of an axis: its name, and the factor to it."""
-    if unit != "ms" or not longest:
-        return unit, 1.0
-    if longest < 1:
+    if unit == "ms" and 0 < longest < 1:
         return "µs", 1e3
-    return ("ms", 1.0) if longest < 10_000 else ("s", 1e-3)  # ms: up to four digits
+    return ("s", 1e-3) if unit == "ms" and longest >= 10_000 else (unit, 1.0)  # up to four digits
 
 
 def _in_words(names: Iterable[str], sums: Iterable[float], whole: float) -> str:
@@ -326,27 +379,23 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
         return []
     rows = frame.to_dict("records")
     hover = [
-        row.get("hover")
-        or duration_text(row["gpu_time_ns"] / 1e6)
-        + f" ({percent_text(100 * row['gpu_time_ns'] / total)})"
-        for row in rows
+        row.get("hover") or f"{duration_text(ns / 1e6)} ({percent_text(100 * ns / total)})"
+        for row, ns in zip(rows, frame["gpu_time_ns"], strict=True)
     ]
     categories = [plotly_text(row["category"]) for row in rows]
     colours = [row.get("colour") or _colour(row) for row in rows]
     nodes = {  # one top: several would stand below a blank
         "ids": [*range(len(rows) + 1)],
         "labels": ["GPU work", *(plotly_text(elided(row["label"], LABEL)) for row in rows)],
-        "parents": ["", *(row["parent"] + 1 for row in rows)],
-        "values": [total, *(row["gpu_time_ns"] for row in rows)],
+        "parents": ["", *(frame["parent"] + 1)],
+        "values": [total, *frame["gpu_time_ns"]],
         "customdata": ["", *map("{}<br>{}".format, hover, categories)],
         "hovertemplate": "<b>%{label}</b><br>%{customdata}<extra></extra>",
     }
-    look = {
-        "branchvalues": "total",
-        "tiling": {"orientation": "v"},
-        "textfont": {"color": "#22262e"},
-        "marker": {"colors": [_NO_CATEGORY, *colours], "line": {"width": 0.5, "color": "#ffffff"}},
-    }
+    line = {"width": 0.5, "color": "#ffffff"}
+    look = {"branchvalues": "total", "tiling": {"orientation": "v"}}
+    look |= {"textfont": {"color": "#22262e"}}
+    look |= {"marker": {"colors": [_NO_CATEGORY, *colours], "line": line}}
     layout = {"height": 500, "margin": {"l": 0, "r": 0, "t": 24, "b": 0}}
     said = "as wide as the time of both; red takes longer than the baseline, blue less"
     words = said if "colour" in frame else gpu_work_in_words(sums)
@@ -356,10 +405,7 @@ def call_tree_figures(frame: pd.DataFrame) -> list[Figure]:
 
 def _colour(row: dict[Hashable, Any]) -> str:
     """Of a kernel that of its category; of an operation a paler one; of a module none."""
-    if row["kind"] == "module":
-        return _NO_CATEGORY
-    colour = colour_of(row["category"])
+    colour = _NO_CATEGORY if row["kind"] == "module" else colour_of(row["category"])
     if row["kind"] != "operation":
         return colour
-    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)
+    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in bytes.fromhex(colour[1:]))

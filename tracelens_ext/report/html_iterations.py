@@ -10,168 +10,127 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colours import colour_of
-from tracelens_ext.report.html_figures import (
-    MARK,
-    TIMELINE_PIECES,
-    WHOLE,
-    Figure,
-    Plotly,
-    axis_of,
-    is_narrow,
-    spec_of,
-    text_width,
-    trace,
-)
-from tracelens_ext.report.html_text import (
-    duration_text,
-    elided,
-    percent_text,
-    plotly_lines,
-    plotly_text,
-)
 from tracelens_ext.tables.charts import MOST_SERIES, ranked
 
+_Legend = Sequence[tuple[str, str]]
+_TIMES_TITLE, _CATEGORIES_TITLE = "Iterations", "Iterations by category"
 Float64Array = npt.NDArray[np.float64]
 
-MOST_BARS = 240
-_MOST_MARKS = 200
-_MOST_FIGURES = 4  # processes and devices
-_IN_SUMMARY = 3  # odd iterations
-_IN_HOVER = 6  # categories
-_TITLE = 60  # characters
+MOST_BARS, _MOST_MARKS, _MOST_FIGURES = 240, 200, 4  # the last of processes and devices
+_IN_SUMMARY, _IN_HOVER, _TITLE = 3, 6, 60  # odd iterations, categories, characters
 #: A bar is cut when it is so many times the median, and the axis ends at so many.
 _FAR_BEYOND, _AXIS_ENDS = 6.0, 3.0
 _ABOVE = 1.08  # of the highest bar: room for what stands on it
-_FEW_BARS = 12  # that are narrower than their places
-_RIGHT = 12  # pixels
+_FEW_BARS, _RIGHT = 12, 12  # that are narrower than their places; pixels
 #: Pixels of the lines of wall time: the one behind has the page's colour, so that the other is seen
 #: on any.
 _LINES = (5, 2)
 _NUMBERED = re.compile(r"(.*\D|)(\d+)", re.DOTALL)
 #: Wall time in the legend, as CSS has it: a line in the colour of the page's text.
 _LINE = "linear-gradient(transparent 40%, currentColor 40% 60%, transparent 60%)"
-_TIMES = {f"{kind}_ms": (name, colour_of(kind)) for kind, name in TIMELINE_PIECES.items()}
+_TIMES = {f"{kind}_ms": (name, colour_of(kind)) for kind, name in plot.TIMELINE_PIECES.items()}
 #: What the names of the columns of categories end in; so do those of other times.
 _CATEGORY_ENDING = "_time_ms"
 _NO_CATEGORIES = {"wall_time_ms", "busy_time_ms", *_TIMES}
 
 
-class _Piece(NamedTuple):
-    """What bars are divided into: a name, a colour, and ms of each iteration, (n,)."""
-
-    name: str
-    colour: str
-    values: Float64Array
-
-
-def iteration_figures(frame: pd.DataFrame) -> list[Figure]:
+def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
     """Draw the times of the table `iterations`, and by category; two whole ones are needed."""
     whole = frame[frame["whole"].to_numpy(dtype=bool)]
     keys = [key for key in ("process", "device") if key in whole]
     parts: list[tuple[Any, pd.DataFrame]]
     parts = [*whole.groupby(keys, sort=False)] if keys else [((), whole)]
-    figures: list[Figure] = []
+    categories = [column for column in map(str, frame.columns) if _is_category_time(column)]
+    names = [column.removesuffix(_CATEGORY_ENDING) for column in categories]
+    figures: list[plot.Figure] = []
     for number, (values, part) in enumerate(parts[:_MOST_FIGURES]):
         where = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
-        times = [_Piece(*about, _numbers(part, column)) for column, about in _TIMES.items()]
-        drawn = {
-            "Iterations": [piece for piece in times if piece.values.any()],
-            "Iterations by category": _category_pieces(part),
-        }
-        for title, pieces in drawn.items() if len(part) > 1 else ():
-            if pieces or title == "Iterations":
-                figures.append(_figure(part, pieces, title, where, number))
+        if len(part) > 1:
+            times = _numbers(part, [*_TIMES])
+            some: list[bool] = [bool(ms.any()) for ms in times]
+            legend = [*compress(_TIMES.values(), some)]
+            figures.append(_figure(part, legend, times[some], where, number, _TIMES_TITLE))
+            # The longest first; those beyond a dozen are one piece.
+            ranks, times = ranked(names, _numbers(part, categories), (), MOST_SERIES)
+            if ranks:
+                legend = [(name, colour_of(name)) for name in ranks]
+                figures.append(_figure(part, legend, times, where, number, _CATEGORIES_TITLE))
     return figures
-
-
-def _category_pieces(frame: pd.DataFrame) -> list[_Piece]:
-    """The summed durations by category, the longest first; those beyond a dozen are one piece."""
-    columns = [column for column in map(str, frame.columns) if _is_category_time(column)]
-    times = np.array([_numbers(frame, column) for column in columns]).reshape(
-        len(columns), len(frame)
-    )
-    names = [column.removesuffix(_CATEGORY_ENDING) for column in columns]
-    shown = zip(*ranked(names, times, (), MOST_SERIES), strict=True)
-    return [_Piece(name, colour_of(name), ms) for name, ms in shown]
 
 
 def _is_category_time(column: str) -> bool:
     return column.endswith(_CATEGORY_ENDING) and column not in _NO_CATEGORIES
 
 
-def _numbers(frame: pd.DataFrame, column: str) -> Float64Array:
-    values: Float64Array = frame[column].to_numpy(dtype=np.float64)
+def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> Float64Array:
+    """The numbers of columns, a row each, (k, n); 0 for what is missing."""
+    values: Float64Array = frame[list(columns)].to_numpy(dtype=np.float64).T
     return np.where(np.isfinite(values), values, 0.0)
 
 
 def _figure(
-    frame: pd.DataFrame, pieces: Sequence[_Piece], title: str, where: str, number: int
-) -> Figure:
-    by_category = title != "Iterations"
-    labels, wall = [str(label) for label in frame["iteration"]], _numbers(frame, "wall_time_ms")
-    of_pieces = np.array([piece.values for piece in pieces]).reshape(-1, len(wall))
-    sums = of_pieces.sum(axis=0)
-    odd = _odd(frame, by_category=by_category)
+    frame: pd.DataFrame, legend: _Legend, times: Float64Array, where: str, number: int, title: str
+) -> plot.Figure:
+    """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
+    by_category = title == _CATEGORIES_TITLE
+    labels, (wall,) = [*map(str, frame["iteration"])], _numbers(frame, ["wall_time_ms"])
+    sums, odd = times.sum(axis=0), _odd(frame, by_category=by_category)
     most = -(-len(wall) // MOST_BARS)  # iterations of a bar; the last may have fewer
     starts = np.arange(0, len(wall), most)
-
-    def means(values: Float64Array) -> Float64Array:
-        result: Float64Array = np.add.reduceat(values, starts, axis=-1)
-        return result / np.diff(np.append(starts, len(wall)))
-
-    heights, parts, mean_walls = means(sums), means(of_pieces), means(wall)
+    counts = np.diff(np.append(starts, len(wall)))
+    means: Float64Array = np.add.reduceat([sums, wall, *times], starts, axis=1) / counts
+    heights, mean_walls, parts = means[0], means[1], means[2:]
     walls = heights * 0 if by_category else mean_walls
     ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
-    axis, scale = axis_of("ms", ceiling)
+    axis, scale = plot.axis_of("ms", ceiling)
     marked = sorted(odd, key=lambda at: -abs(sums[at] - float(np.median(sums))))
     shown = sorted(marked[:_MOST_MARKS])
     gap = 0.4 if len(heights) < _FEW_BARS else 0.14
     data = []
-    for place, (piece, ms) in enumerate(zip(pieces, (parts * scale).tolist(), strict=True)):
-        look = {"marker": {"color": piece.colour}, "hoverinfo": "skip"}
-        data.append(trace("bar", place, y=[each or None for each in ms], **look))
+    for place, ((_, colour), ms) in enumerate(zip(legend, (parts * scale).tolist(), strict=True)):
+        look = {"marker": {"color": colour}, "hoverinfo": "skip"}
+        data.append(plot.trace("bar", place, y=[each or None for each in ms], **look))
     if not by_category:
         heights_of_walls = np.where(walls <= ceiling, walls * scale, np.nan)
-        data += _wall_lines(heights_of_walls, len(pieces), min(0.5, (1 - gap) / 2 + 0.07))
+        data += _wall_lines(heights_of_walls, len(legend), min(0.5, (1 - gap) / 2 + 0.07))
     told = [
-        f"<b>{plotly_lines(labels[at])}</b> is odd<br>{plotly_lines(odd[at])}<br>"
+        f"<b>{plot.plotly_lines(labels[at])}</b> is odd<br>{plot.plotly_lines(odd[at])}<br>"
         + _time_line("wall time", wall[at])
         for at in shown
     ]
     tops = [(min(float(sums[at]), ceiling) + 0.025 * ceiling) * scale for at in shown]
     marks = {"x": [at // most for at in shown], "y": tops, "customdata": told}
-    data.append(trace("scatter", WHOLE, mode="markers", marker=MARK, **marks))
+    data.append(plot.trace("scatter", plot.WHOLE, mode="markers", marker=plot.MARK, **marks))
     # Over the whole height of each bar: what it is.
     bars = [labels[start : start + most] for start in starts.tolist()]
-    hover = [_hover(*each, pieces) for each in zip(bars, mean_walls, parts.T, strict=True)]
+    names = [name for name, _ in legend]
+    hover = [_hover(*each, names) for each in zip(bars, mean_walls, parts.T, strict=True)]
     unseen = {"width": 1, "marker": {"opacity": 0}, "yaxis": "y2", "y": [1] * len(bars)}
-    data.append(trace("bar", customdata=hover, **unseen))
+    data.append(plot.trace("bar", customdata=hover, **unseen))
     clip = {"autorangeoptions": {"clipmax": ceiling * scale * _ABOVE}, "rangemode": "tozero"}
     layout = {
         "bargap": gap,
         "yaxis": {**clip, "ticksuffix": f" {axis}", "nticks": 6},
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False},
     }
-    numbered, across = _numbered(labels)
-    ends = _ends(heights, walls, ceiling)
-    rooms = partial(_layout, names=numbered[::most], across=elided(across, _TITLE), ends=ends)
-    legend = [(elided(piece.name, _TITLE), piece.colour) for piece in pieces]
-    return Figure(
+    told_legend = [(plot.elided(name, _TITLE), colour) for name, colour in legend]
+    return plot.Figure(
         key=f"chart-{title.lower().replace(' ', '-')}" + (f"-{number}" if number else ""),
-        title=f"{title}, {elided(where, _TITLE)}" if where else title,
+        title=f"{title}, {plot.elided(where, _TITLE)}" if where else title,
         summary=_in_words(labels, wall, marked, most, by_category=by_category),
-        legend=legend if by_category else [*legend, ("Wall time", _LINE)],
+        legend=told_legend if by_category else [*told_legend, ("Wall time", _LINE)],
         sheet="iterations",
-        spec=spec_of(data, layout, rooms),
+        spec=plot.spec_of(data, layout, _rooms(labels, most, _ends(heights, walls, ceiling))),
     )
 
 
@@ -181,65 +140,71 @@ def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
     return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
 
 
-def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[Plotly]:
+def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Plotly]:
     """Lines across each bar, a little wider; the style sheet gives the colours."""
     ys = [None if math.isnan(height) else height for height in heights.tolist()]
     x = [x for bar in range(len(ys)) for x in (bar - reach, bar + reach, None)]
     y = [y for height in ys for y in (height, height, None)]
-    line = trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
+    line = plot.trace("scatter", piece, mode="lines", x=x, y=y, hoverinfo="skip")
     return [{**line, "line": {"width": pixels, "simplify": False}} for pixels in _LINES]
 
 
-def _layout(room: int, *, names: Sequence[str], across: str, ends: Sequence[str]) -> Plotly:
-    left = 46 if is_narrow(room) else 64
-    width = room - left - _RIGHT
-    every = max(1, math.ceil(len(names) * (text_width(names) + 14) / width))
-    edge = max(0.2, len(names) * 0.015)  # bars
-    return {
-        "height": 210 if is_narrow(room) else 260,
-        "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
-        "xaxis": {
-            "range": [-0.5 - edge, len(names) - 0.5 + edge],
-            "showgrid": False,
-            "tickmode": "array",
-            "tickvals": [*range(0, len(names), every)],
-            "ticktext": [plotly_text(name) for name in names[::every]],
-            "tickangle": 0,
-            "title": {"text": plotly_text(across)},
-        },
-        "annotations": _annotations([*map(plotly_text, ends)], width),
-    }
+def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[int], plot.Plotly]:
+    """The layout by the width, in px; `ends`: what stands on bars of `most` iterations."""
+    numbered, across = _numbered(labels)
+    names, above = numbered[::most], [*map(plot.plotly_text, ends)]
+
+    def room_for(room: int) -> plot.Plotly:
+        narrow = plot.is_narrow(room)
+        left = 46 if narrow else 64
+        width = room - left - _RIGHT
+        every = max(1, math.ceil(len(names) * (plot.text_width(names) + 14) / width))
+        edge = max(0.2, len(names) * 0.015)  # bars
+        return {
+            "height": 210 if narrow else 260,
+            "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
+            "xaxis": {
+                "range": [-0.5 - edge, len(names) - 0.5 + edge], "showgrid": False,
+                "tickmode": "array", "tickvals": [*range(0, len(names), every)],
+                "ticktext": [*map(plot.plotly_text, names[::every])], "tickangle": 0,
+                "title": {"text": plot.plotly_text(plot.elided(across, _TITLE))},
+            },
+            "annotations": _annotations(above, width),
+        }  # fmt: skip
+
+    return room_for
 
 
-def _annotations(ends: Sequence[str], width: int) -> list[Plotly]:
+def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
     """How high the bars are that the axis cuts; of neighbours without room for both, the first."""
-    apart = (text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
-    found: list[Plotly] = []
+    apart = (plot.text_width(["1,234.56 ms", *ends]) + 10) * len(ends) / width  # bars
+    found: list[plot.Plotly] = []
     for bar, end in enumerate(ends):
         if end and (not found or bar - found[-1]["x"] >= apart):
             edge = "right" if bar > len(ends) - apart / 2 else "center"
             side = {"xanchor": "left" if bar < apart / 2 else edge, "yref": "paper"}
-            found.append({"name": WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
+            found.append({"name": plot.WHOLE, "text": f"↑ {end}", "x": bar, "y": 1, **side})
     return found
 
 
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
     return [
-        duration_text(height)
+        plot.duration_text(height)
         if height > ceiling
-        else f"wall time {duration_text(wall)}" * (wall > ceiling)
+        else f"wall time {plot.duration_text(wall)}" * (wall > ceiling)
         for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
     ]
 
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:
     """Which iterations are odd in what the chart shows, and in which columns that is."""
-    told = [str(each or "").split(", ") for each in frame["odd"].tolist()]
-    of_chart = [
-        [name for name in each if name and _is_category_time(name) == by_category] for each in told
-    ]
-    return {at: ", ".join(columns) for at, columns in enumerate(of_chart) if columns}
+    odd = {}
+    for at, told in enumerate(frame["odd"].tolist()):
+        names = filter(None, str(told or "").split(", "))
+        if of_chart := [name for name in names if _is_category_time(name) == by_category]:
+            odd[at] = ", ".join(of_chart)
+    return odd
 
 
 def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
@@ -252,35 +217,33 @@ def _numbered(labels: Sequence[str]) -> tuple[list[str], str]:
     return places, labels[0] if len(set(labels)) == 1 else "iteration, in order of time"
 
 
-def _hover(
-    labels: Sequence[str], wall: float, times: Float64Array, pieces: Sequence[_Piece]
-) -> str:
+def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Sequence[str]) -> str:
     """What is said of a bar beside the pointer: its iterations, wall time, and largest parts."""
-    name = plotly_lines(labels[0])
+    name = plot.plotly_lines(labels[0])
     if len(labels) > 1:
-        name = f"{name} to {plotly_lines(labels[-1])}, mean of {len(labels):,}"
+        name = f"{name} to {plot.plotly_lines(labels[-1])}, mean of {len(labels):,}"
     whole, order = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
     largest = [at for at in sorted(order.tolist()) if times[at]]
-    lines = [_time_line(pieces[at].name, times[at], whole) for at in largest]
+    lines = [_time_line(names[at], times[at], whole) for at in largest]
     return "<br>".join([f"<b>{name}</b>", _time_line("wall time", wall), *lines])
 
 
 def _time_line(name: str, ms: float, whole: float = 0.0) -> str:
-    share = f" ({percent_text(100.0 * float(ms) / whole)})" if whole else ""
-    return plotly_text(f"{elided(name, _TITLE)}: {duration_text(float(ms))}{share}")
+    share = f" ({plot.percent_text(100.0 * float(ms) / whole)})" if whole else ""
+    return plot.plotly_text(f"{plot.elided(name, _TITLE)}: {plot.duration_text(float(ms))}{share}")
 
 
 def _in_words(
     labels: Sequence[str], wall: Float64Array, odd: Sequence[int], a_bar: int, *, by_category: bool
 ) -> str:
     """How many there are, how long they take, which are odd, the farthest off first."""
-    middle, least, most = (duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
+    middle, least, most = (plot.duration_text(float(f(wall))) for f in (np.median, np.min, np.max))
     count = f"{len(labels):,} iterations"
     parts = [f"{count}, wall time {middle} each at the median, {least} to {most}"]
     if by_category:
         parts = ["Summed durations of the GPU work that each of them launched"]
     if odd:
-        named = ", ".join(elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
+        named = ", ".join(plot.elided(labels[at], 24) for at in odd[:_IN_SUMMARY])
         more = f" and {len(odd) - _IN_SUMMARY:,} more" if len(odd) > _IN_SUMMARY else ""
         parts.append(f"odd (marked): {named}{more}")
     if a_bar > 1:

@@ -13,16 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report import excel_text
+from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colours import colour_of, is_name
-from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cell_value, cleaned
-from tracelens_ext.report.html_figures import ms_per_unit
-from tracelens_ext.report.html_text import amount_text, duration_text, elided, percent_text
+from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
 from tracelens_ext.tables.charts import Chart, chart_table
 from tracelens_ext.tables.units import Quantity, Shown, header_text, is_numeric
 
@@ -97,8 +95,8 @@ class Table:
 
     def for_script(self) -> dict[str, object]:
         """Give what the page's script needs of it."""
-        columns = [column.for_script() for column in self.columns]
-        return {"key": self.key, "rows": self.embedded, "total": self.total, "columns": columns}
+        told = {"key": self.key, "rows": self.embedded, "total": self.total}
+        return {**told, "columns": [column.for_script() for column in self.columns]}
 
 
 def page_tables(
@@ -118,11 +116,10 @@ def page_tables(
                 "searching included; the CSV files have all."
             )
         columns = []
-        for place in range(frame.shape[1]):
-            series = frame.iloc[:rows, place]
-            header = cell_text(header_text(series.name))[0]
+        for place, heading in enumerate(frame.columns):
+            header = cell_text(header_text(heading))[0]
             if place not in texts:
-                columns.append(_number_column(series, header))
+                columns.append(_number_column(frame.iloc[:rows, place], header))
                 continue
             column, cut = _text_column(texts[place][:rows], header, pool)
             columns.append(column)
@@ -131,11 +128,9 @@ def page_tables(
                     f"{name}: texts of more than {CELL_CHARACTERS:,} characters are cut, which "
                     f"“[cut here” marks: {cut:,} in the column “{header}”; the CSV files have all."
                 )
-        shown_name = cleaned(name)
         key = f"table-{number}-{_NOT_IN_ID.sub('-', name)}"
-        caption = cleaned(descriptions.get(name, "")) or f"Table {shown_name}"
-        embedded = rows if columns else 0
-        tables.append(Table(shown_name, key, caption, columns, embedded, total))
+        caption = cleaned(descriptions.get(name, "") or f"Table {name}")
+        tables.append(Table(cleaned(name), key, caption, columns, rows if columns else 0, total))
     return tables, notes
 
 
@@ -144,11 +139,10 @@ def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int,
     rows = min(len(frame), most_rows)
     columns = (frame.iloc[:rows, place] for place in range(frame.shape[1]))
     texts = {n: _texts(series) for n, series in enumerate(columns) if not is_numeric(series)}
-    while (
-        rows > FIRST_ROWS
-        and sum(len(text) for column in texts.values() for text in set(column[:rows]))
-        > MOST_CHARACTERS
-    ):
+    while rows > FIRST_ROWS:
+        distinct = (set(column[:rows]) for column in texts.values())
+        if sum(len(text) for column in distinct for text in column) <= MOST_CHARACTERS:
+            break
         rows = max(rows // 2, FIRST_ROWS)
     return rows, texts
 
@@ -168,16 +162,13 @@ def _texts(series: pd.Series) -> list[str]:
     """Give the values of a column that is not of numbers as texts, empty ones where none is."""
     if isinstance(series.dtype, pd.StringDtype):
         return series.fillna("").tolist()
-    plain = (cell_value(value) for value in series.tolist())
+    plain = (excel_text.cell_value(value) for value in series.tolist())
     return ["" if value is None else str(value) for value in plain]
 
 
 def _number_column(series: pd.Series, header: str) -> Column:
     """A column of numbers as JSON and JavaScript can hold them."""
-    dtype = series.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize < 8:
-        # A single-precision number keeps its own digits, not those it gains as a double.
-        series = series.astype(str).astype(np.float64)
+    series = excel_text.own_digits(series)
     plain = series.astype(object).where(series.notna(), None).tolist()
     values = [value if value is None else _as_json(value) for value in plain]
     shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
@@ -185,14 +176,12 @@ def _number_column(series: pd.Series, header: str) -> Column:
 
 
 def _as_json(value: float) -> int | float | str:
-    if isinstance(value, int):
-        return value if -_EXACT_IN_SCRIPT <= value <= _EXACT_IN_SCRIPT else str(value)
-    number = float(value) + 0.0  # no zero below zero
-    return number if math.isfinite(number) else str(number)
+    number = value if isinstance(value, int) else float(value) + 0.0  # no zero below zero
+    exact = abs(number) <= _EXACT_IN_SCRIPT if isinstance(number, int) else math.isfinite(number)
+    return number if exact else str(number)
 
 
-_NAME = 64  # characters of a name in a card
-_ALL = 1_000_000_000  # no bar is summed with others
+_NAME, _ALL = 64, 1_000_000_000  # characters of a name in a card; no bar is summed with others
 
 #: Where the time of an operation stands: table, column of names, column of times, what it is of.
 _OPERATION_TIMES = (
@@ -209,8 +198,7 @@ _CATEGORY_TIMES = (
 )
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(NamedTuple):
     """A number of the headline."""
 
     label: str  #: what it is
@@ -223,11 +211,10 @@ class Card:
 def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
     """Give the numbers that the tables allow, the most telling first."""
     cards = _timeline_cards(sheets.get("gpu_timeline"))
-    told = (("Top category", _CATEGORY_TIMES, ""), ("Top operation", _OPERATION_TIMES, "#5b6472"))
-    for label, places, colour in told:
-        if found := _largest(sheets, places):
-            name, detail = found
-            cards.append(Card(label, elided(name, _NAME), detail, colour or colour_of(name), name))
+    for label, places in (("Top category", _CATEGORY_TIMES), ("Top operation", _OPERATION_TIMES)):
+        for name, detail in _largest(sheets, places):
+            colour = colour_of(name) if places is _CATEGORY_TIMES else "#5b6472"
+            cards.append(Card(label, plot.elided(name, _NAME), detail, colour, name))
     return cards
 
 
@@ -241,42 +228,42 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
         return []
     devices = frame["device"].nunique() if "device" in frame else 1
     together = f" of {devices} GPUs together" if devices > 1 else ""
-    communication = times.get("total_comm_time", 0.0)
-    whole = f"{duration_text(communication)} communication"
-    cards = []
-    for label, kind, of, colour in (
-        ("GPU busy", "busy_time", f"of {duration_text(total)}{together}", "computation_time"),
-        ("Exposed communication", "exposed_comm_time", f"of {whole}", "exposed_comm_time"),
-        ("GPU idle", "idle_time", f"without GPU work{together}", "idle_time"),
-    ):
-        time = times.get(kind, 0.0)
-        detail = f"{duration_text(time)} {of}"
-        if kind == "exposed_comm_time" and not communication:
-            detail = "no communication in the trace"
-        cards.append(Card(label, percent_text(100.0 * time / total), detail, colour_of(colour)))
-    return cards
+    busy, exposed, idle = (times.get(f"{k}_time", 0.0) for k in ("busy", "exposed_comm", "idle"))
+    text, communication = plot.duration_text, times.get("total_comm_time")
+    of_exposed = "no communication in the trace"
+    if communication:
+        of_exposed = f"{text(exposed)} of {text(communication)} communication"
+    of_total = f"{text(busy)} of {text(total)}{together}"
+    without = f"{text(idle)} without GPU work{together}"
+    return [
+        Card(label, plot.percent_text(100.0 * time / total), detail, colour_of(colour))
+        for label, time, detail, colour in (
+            ("GPU busy", busy, of_total, "computation_time"),
+            ("Exposed communication", exposed, of_exposed, "exposed_comm_time"),
+            ("GPU idle", idle, without, "idle_time"),
+        )
+    ]
 
 
 def _largest(
     sheets: Mapping[str, pd.DataFrame], places: Iterable[tuple[str, str, str, str]]
-) -> tuple[str, str] | None:
-    """The name with the largest sum in the first table that is there; `(unlinked)` is none."""
+) -> list[tuple[str, str]]:
+    """The name with the largest sum in the first table that has one; `(unlinked)` is none."""
     for sheet, label, value, whole in places:
         chart = Chart("", sheet, label, value, top=_ALL)
         if sheet in sheets and chart.fits(sheets[sheet]):
             table = chart_table(sheets[sheet], chart)
-            in_ms = table.sum(axis=1) * (ms_per_unit(value) or 1.0)
+            in_ms = table.sum(axis=1) * (plot.ms_per_unit(value) or 1.0)
             for name, ms in in_ms.items():
                 if is_name(str(name)):
-                    share = percent_text(100.0 * ms / float(in_ms.sum()))
-                    return str(name), f"{share} of {whole}, {duration_text(ms)}"
+                    share = plot.percent_text(100.0 * ms / float(in_ms.sum()))
+                    return [(str(name), f"{share} of {whole}, {plot.duration_text(ms)}")]
             if table.empty:
-                return None
-    return None
+                break
+    return []
 
 
-_SHEET = "findings"
-_MOST = 6
+_MOST, _IN_CARD = 6, ("title", "confidence", "advice", "snippet")
 _PLACE = 90  # characters of a name
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 
@@ -289,33 +276,32 @@ def finding_cards(
     Nothing without the answer of the sheet. Details are texts by kind of place, or `evidence`, each
     with the address of its source: `source_url`, with `{path}` and `{line}`; empty if nowhere.
     """
-    answer = next((each for each in answers if each.sheet == _SHEET), None)
-    if answer is None:
-        return {}
-    rows = sheets[_SHEET].to_dict("records")
-    details = sheets.get("finding_details", pd.DataFrame({"finding": []}))
-    cards = [
-        {
-            **{name: cleaned(row[name]) for name in ("title", "confidence", "advice", "snippet")},
-            "id": cleaned(row["finding"]),
-            "place": elided(row["largest_place"], _PLACE),
-            "sheet": answer.linked(row["see"], sheets),
-            "details": _details(details[details["finding"] == row["finding"]], source_url),
-        }
-        for row in rows[:_MOST]
-    ]
-    return {"heading": answer.title, "cards": cards, "more": len(rows) - len(cards)}
+    for answer in answers:
+        if answer.sheet == "findings":
+            rows = sheets[answer.sheet].to_dict("records")
+            details = sheets.get("finding_details", pd.DataFrame({"finding": []}))
+            cards = [
+                {
+                    **{name: cleaned(row[name]) for name in _IN_CARD},
+                    "id": cleaned(row["finding"]),
+                    "place": plot.elided(row["largest_place"], _PLACE),
+                    "sheet": answer.linked(row["see"], sheets),
+                    "details": _details(details[details["finding"] == row["finding"]], source_url),
+                }
+                for row in rows[:_MOST]
+            ]
+            return {"heading": answer.title, "cards": cards, "more": len(rows) - len(cards)}
+    return {}
 
 
 def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[tuple[str, str]]]:
     details: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in table.to_dict("records"):
-        shown = amount_text(row["amount"], row["unit"], 0.0)
-        times = f" (×{row['count']:,.0f})" if row["count"] == row["count"] else ""
-        see = f" ({row['see']})" if row["see"] else ""
-        text = f"{elided(row['name'], _PLACE)}: {shown}{times}{see}"
-        url = _source(row["name"], source_url) if row["kind"] == "python_frames" else ""
-        details[row["kind"].replace("_", " ")].append((text, url))
+    columns = ["kind", "name", "amount", "unit", "count", "see"]
+    for kind, name, amount, unit, count, see in table.reindex(columns=columns).to_numpy().tolist():
+        times = f" (×{count:,.0f})" if count == count else ""
+        text = f"{plot.elided(name, _PLACE)}: {plot.amount_text(amount, unit, 0.0)}{times}"
+        url = _source(name, source_url) if kind == "python_frames" else ""
+        details[kind.replace("_", " ")].append((f"{text} ({see})" if see else text, url))
     return details
 
 
@@ -323,8 +309,7 @@ def _source(frame: str, source_url: str) -> str:
     """The address of a frame such as `train.py(12): step`; empty if it has no line."""
     from urllib.parse import quote
 
-    found = _FRAME.match(frame)
-    if not source_url or found is None:
+    if (found := _FRAME.match(frame)) is None:
         return ""
     path = quote(found[1].lstrip("/"), safe="/", errors="replace")
     return source_url.replace("{line}", found[2]).replace("{path}", path)

@@ -14,13 +14,11 @@ NO_OPERATION = "(no operation)"
 _RULE = "=" * 50
 _BLOCK, _PAIR_BLOCK = "-" * 50, "-" * 30
 _SHOWN_IN_US = 0.1
+_Lines = Sequence[str]
 _PAIR_TIMES = {
-    "Average Gap": "avg_gap_us",
-    "Max Gap": "max_gap_us",
-    "Min Gap": "min_gap_us",
-    "Std Dev": "std_gap_us",
-    "Total Gap Time": "total_gap_us",
-}
+    "Average Gap": "avg_gap_us", "Max Gap": "max_gap_us", "Min Gap": "min_gap_us",
+    "Std Dev": "std_gap_us", "Total Gap Time": "total_gap_us",
+}  # fmt: skip
 
 
 def kernel_text(
@@ -63,11 +61,7 @@ def _idle_text(ms: float) -> str:
 
 
 def gap_text(
-    sheets: Mapping[str, pd.DataFrame],
-    *,
-    headline: Sequence[str],
-    histogram: Sequence[str],
-    sorted_by: str,
+    sheets: Mapping[str, pd.DataFrame], *, headline: _Lines, histogram: _Lines, sorted_by: str
 ) -> str:
     """The overview of the gaps, their histogram, and every row of the tables.
 

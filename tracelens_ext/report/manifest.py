@@ -1,4 +1,9 @@
-"""What this program made, and may therefore write over; everything else is the user's.
+"""Write files whole, and over what this program made only; everything else is the user's.
+
+A file is written beside its target and put in place with one rename. A reader of the target sees
+the old file or the whole new one, never a part of it: not while the report is being written, not
+when the disk fills up, and not when the user presses Ctrl-C. A run that is killed outright leaves
+its hidden temporary file, which a later run removes.
 
 Each kind of output carries a mark of its own: a workbook its creator, a page its generator, JSON
 its first member, Markdown its first line. A folder of CSV or Parquet files has a manifest, a
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import glob
 import json
 import os
 import re
@@ -21,6 +27,7 @@ import shutil
 import signal
 import stat
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,9 +35,113 @@ from pathlib import Path
 
 from tracelens_ext import __version__
 from tracelens_ext.errors import OutputError
-from tracelens_ext.report.atomic import output_error, prepare_folder, temporary_name, written_beside
 
 AnyPath = str | os.PathLike[str]
+# Names longer than 255 bytes are refused by nearly every file system, and a character takes up to
+# four; a human who finds a temporary file after a power cut still sees what it was to be.
+_KEPT_NAME_CHARACTERS = 50
+#: A temporary file that was not written to for so long belongs to no run that is alive.
+_ABANDONED_S = 3600
+
+_REMEDIES = {
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM), "permission denied; choose a place that you may write to"
+    ),
+    errno.ENOSPC: "no space left on the device; free some space or choose another place",
+    errno.EDQUOT: "your disk quota is used up; free some space or choose another place",
+    errno.EFBIG: "the file grows too large for this file system; choose another place",
+    errno.EROFS: "the file system is read-only; choose another place",
+    errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST),
+        "a part of the path is a file, not a folder; choose another place",
+    ),
+    errno.ELOOP: "the symbolic links lead round in a circle; choose another place",
+    **dict.fromkeys(
+        (errno.EBUSY, errno.ETXTBSY), "the file is in use; close the program that has it open"
+    ),
+}
+
+
+@contextmanager
+def written_beside(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a new empty file in the target's folder, and rename it to the target at the end.
+
+    Missing parent folders are created. Of a target that is a symbolic link the link is replaced:
+    what it leads to stays. An existing file keeps its permission bits. When the body raises
+    anything, the new file is removed and the target stays as it was.
+    """
+    shown = os.fspath(target)
+    try:
+        final = _checked_target(shown)
+        prepare_folder(final)
+    except OSError as error:
+        raise output_error(shown, error) from error
+    except (ValueError, RuntimeError) as error:  # a NUL in the name, a circle of links
+        raise OutputError(f"{shown!r}: cannot be written: {error}; choose another name") from error
+    beside = final.with_name(temporary_name(final))
+    try:
+        # Within the `try`: an interrupt between making the file and coming here would leave it.
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        yield beside
+        if final.is_file() and not final.is_symlink():
+            beside.chmod(stat.S_IMODE(final.stat().st_mode))
+        beside.replace(final)
+    except OSError as error:
+        raise output_error(shown, error) from error
+    finally:
+        with suppress(OSError):  # after the rename there is nothing left to remove
+            beside.unlink()
+
+
+def output_error(shown: str, error: OSError) -> OutputError:
+    """Turn an operating system's refusal into one line: which file, what is wrong, what to do."""
+    otherwise = f"{error.strerror or error}; choose another place"
+    return OutputError(f"{shown}: cannot be written: {_REMEDIES.get(error.errno or 0, otherwise)}")
+
+
+def _checked_target(shown: str) -> Path:
+    if not shown:
+        raise OutputError("the output file has no name; give a path such as report.xlsx")
+    final = Path(shown).parent.resolve() / Path(shown).name  # a link itself, not where it leads
+    problem = ""
+    if final.is_dir() or shown.endswith(("/", os.sep)):
+        problem = "it is a folder; give the name of a file in it"
+    elif final.exists() and not final.is_file():  # replacing /dev/null would be worse than failing
+        problem = "it is not a regular file; choose another name"
+    elif final.exists() and not (final.is_symlink() or os.access(final, os.W_OK)):
+        # A rename would ignore the write protection.
+        problem = "it is write-protected; choose another name or allow writing to it"
+    if problem:
+        raise OutputError(f"{shown}: cannot be written: {problem}")
+    return final
+
+
+def prepare_folder(final: Path) -> None:
+    """Make the target's folder, and clear away what a run that was killed left half written."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    # A target's name that is itself too long must fail now, not at the rename after minutes.
+    with suppress(FileNotFoundError):
+        final.lstat()
+    left = glob.escape(_temporary_stem(final)) + "[0-9a-f]" * 12 + ".tmp"
+    for path in final.parent.glob(left):
+        with suppress(OSError):
+            status = path.lstat()
+            if time.time() - status.st_mtime > _ABANDONED_S:
+                if stat.S_ISDIR(status.st_mode):
+                    shutil.rmtree(path, ignore_errors=True)
+                elif stat.S_ISREG(status.st_mode):
+                    path.unlink()
+
+
+def _temporary_stem(final: Path) -> str:
+    return f".{final.name[:_KEPT_NAME_CHARACTERS]}."
+
+
+def temporary_name(final: Path) -> str:
+    """A hidden name that nobody has; what it is to be can be read from it."""
+    return f"{_temporary_stem(final)}{os.urandom(6).hex()}.tmp"
+
 
 MANIFEST = ".tracelens-ext-manifest.json"
 GENERATOR = "tracelens-ext"
@@ -46,17 +157,15 @@ _MARK = re.compile(
     rb"|<!-- written by tracelens-ext -->",
     re.DOTALL,
 )
-_LOOK_BYTES = 4096
+_LOOK_BYTES, _CREATOR_PART_BYTES, _MANIFEST_BYTES = 4096, 65_536, 1_000_000
 _CREATOR_PART, _CREATOR = "docProps/core.xml", b"<dc:creator>tracelens-ext</dc:creator>"
-_CREATOR_PART_BYTES = 65536
-_MANIFEST_BYTES = 1_000_000
 _ZIP = b"PK\x03\x04"
 
 
 def check_output(path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False) -> None:
     """Refuse to write over a file that this program did not make, and `inputs` in any case."""
     refuse_input(path, inputs)
-    if not force and not may_replace(path):
+    if not force and _holds_something(Path(path)) and not made_here(path):
         raise _strangers(path, "name")
 
 
@@ -69,10 +178,9 @@ def check_folder(
     folder: AnyPath, names: Iterable[str], inputs: Sequence[AnyPath] = (), *, force: bool = False
 ) -> None:
     """Refuse to write over files of a folder that its manifest does not name."""
-    target = Path(folder)
-    ours = set(manifest_files(target))
+    ours = set(manifest_files(folder))
     for name in names:
-        path = target / name
+        path = Path(folder) / name
         refuse_input(path, inputs)
         if not force and name not in ours and _holds_something(path):
             raise _strangers(path, "folder")
@@ -98,7 +206,7 @@ def manifest_files(folder: AnyPath) -> list[str]:
 def unfinished_note(folder: AnyPath) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
     note = "a run was killed while it put its files in place here, which may be of two reports"
-    return [f"{folder}: {note}"] if read_manifest(folder).get("unfinished") else []
+    return [f"{folder}: {note}"] * bool(read_manifest(folder).get("unfinished"))
 
 
 def read_manifest(folder: AnyPath) -> dict[str, object]:
@@ -119,11 +227,6 @@ def _beginning(path: Path, size: int) -> bytes:
     return b""
 
 
-def may_replace(path: AnyPath) -> bool:
-    """Whether nothing is lost when a file is replaced: it is absent, empty, or our own."""
-    return not _holds_something(Path(path)) or made_here(path)
-
-
 def made_here(path: AnyPath) -> bool:
     """Whether a file carries the mark of this program's outputs; a demo trace does not."""
     head = _beginning(Path(path), _LOOK_BYTES)
@@ -138,21 +241,19 @@ def made_here(path: AnyPath) -> bool:
 
 def _holds_something(path: Path) -> bool:
     """Whether a file that is not empty is at a path; the writer says what is wrong with others."""
-    try:
+    with suppress(OSError, ValueError):
         return path.is_file() and path.stat().st_size > 0
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 def refuse_input(path: AnyPath, inputs: Iterable[AnyPath]) -> None:
     """Refuse to write to a file or folder that is read."""
     for source in inputs:
-        try:
-            same = Path(path).samefile(source)
-        except (OSError, ValueError):
-            continue  # one of them does not exist
-        if same:
-            raise OutputError(f"{path}: is the trace itself; choose another name for the output")
+        with suppress(OSError, ValueError):  # one of them does not exist
+            if Path(path).samefile(source):
+                raise OutputError(
+                    f"{path}: is the trace itself; choose another name for the output"
+                )
 
 
 _AT_WORKING_FOLDER, _RENAME_EXCHANGE = -100, 2
@@ -214,11 +315,18 @@ def _staged(target: Path) -> Iterator[Path]:
 
 
 def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[str]) -> bool:
-    """Give a new folder the place of the target; False where that cannot be."""
+    """Give a new folder the place of the target; False where that cannot be.
+
+    Of one that holds files of others, or in which somebody's shell stands, the place stays.
+    """
+
+    def is_ours(path: Path) -> bool:
+        return path.name in ours and stat.S_ISREG(path.lstat().st_mode)
+
     try:
         ours = {MANIFEST, *names, *manifest_files(target)}
         there = target.exists()
-        if there and not _may_be_exchanged(target, ours):
+        if there and (target.samefile(".") or not all(map(is_ours, target.iterdir()))):
             return False
         for name in kept:
             with suppress(FileNotFoundError):
@@ -241,35 +349,25 @@ def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[
     return True
 
 
-def _may_be_exchanged(target: Path, ours: set[str]) -> bool:
-    """Whether a folder holds files of this program alone, and nobody's shell stands in it."""
-    if target.samefile("."):
-        return False
-    with os.scandir(target) as entries:
-        return all(e.name in ours and e.is_file(follow_symlinks=False) for e in entries)
-
-
 def _take_over_rights(target: Path, beside: Path) -> None:
     """Give a new folder and its files the permissions of the old one."""
     old, new = target.stat(), beside.stat()
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        raise PermissionError
     for path in [*target.iterdir(), target]:
         copy = beside if path is target else beside / path.name
         with suppress(FileNotFoundError):
             if not os.access(path, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                raise PermissionError
             copy.chmod(stat.S_IMODE(path.stat().st_mode))
 
 
 def _exchange(one: Path, other: Path) -> None:
     linux = sys.platform.startswith("linux")
-    function = linux and getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if not function:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    here, names = _AT_WORKING_FOLDER, (os.fsencode(one), os.fsencode(other))
-    if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    function = linux and getattr(ctypes.CDLL(None), "renameat2", None)
+    names = [(_AT_WORKING_FOLDER, os.fsencode(path)) for path in (one, other)]
+    if not function or function(*names[0], *names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
+        raise OSError
 
 
 def _renamed(

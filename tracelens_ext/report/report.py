@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.report.atomic import written_beside
+from tracelens_ext.report.manifest import written_beside
 from tracelens_ext.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
@@ -133,10 +133,9 @@ class Report:
         try:
             return cell_of(self)
         except UsageError as error:
-            hint = f"Without charts: {error}"
-        lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
-        tables = {answer.title: self.answer_table(answer) for answer in self.answers}
-        return cell_html(self.title, [hint, *lines, *self.notes], tables)
+            lines = [f"{label}: {value}" for label, value in self.facts if label in FIRST_FACTS]
+            lines = [f"Without charts: {error}", *lines, *self.notes]
+        return cell_html(self.title, lines, {a.title: self.answer_table(a) for a in self.answers})
 
     def answer_table(self, answer: Answer) -> pd.DataFrame:
         """What is shown of an answer, its columns named with their units."""
@@ -177,25 +176,22 @@ def write_report(
 
             write_workbook(path, report)
         elif Format(chosen).is_folder:
+            from tracelens_ext.report.formats import file_names, write_tables
             from tracelens_ext.report.manifest import check_folder
-            from tracelens_ext.report.table_files import file_names, write_tables
 
             suffix = Format(chosen).suffix
             check_folder(path, file_names(report.sheets, suffix), inputs, force=force)
             write_tables(path, report.sheets, suffix)
         else:
-            with (
-                written_beside(path) as beside,
-                beside.open("w", encoding="utf-8", newline="\n") as f,
-            ):
-                f.writelines(report_text(report, Format(chosen)))
+            text = report_text(report, Format(chosen))
+            with written_beside(path) as new, new.open("w", encoding="utf-8", newline="\n") as f:
+                f.writelines(text)
     return list(places)
 
 
 def report_text(report: Report, chosen: Format) -> Iterator[str]:
     """A report as JSON or Markdown, in pieces."""
-    from tracelens_ext.report.json_text import json_text
-    from tracelens_ext.report.markdown_text import markdown_text
+    from tracelens_ext.report.formats import json_text, markdown_text
 
     writers = {Format.json: json_text, Format.markdown: markdown_text}
     if chosen not in writers:

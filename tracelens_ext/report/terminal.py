@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.tables.short_names import cut_middle, told_apart
+from tracelens_ext.tables.short_names import cells_of, cut_middle, told_apart
 from tracelens_ext.tables.units import (
     Quantity,
     Shown,
@@ -58,17 +58,13 @@ class _Column:
 
     def header_lines(self, *, folded: bool) -> list[str]:
         """The header broken after blanks and underscores into lines about as wide as the cells."""
-        from rich.cells import cell_len
-
-        if not folded:
-            return [self.header]
         lines = [""]
-        for part in _HEADER_BREAK.split(self.header):
-            width = cell_len((lines[-1] + part).rstrip())
+        for part in _HEADER_BREAK.split(self.header) if folded else [self.header]:
+            width = cells_of((lines[-1] + part).rstrip())
             if lines[-1] and width > max(self.width, _FOLDED_AT_LEAST):
                 lines.append("")
             lines[-1] += part
-        return [line.rstrip(" ") for line in lines]
+        return [line.rstrip(" ") for line in lines] if folded else lines
 
 
 @dataclass(frozen=True)
@@ -89,20 +85,17 @@ class FrameTable:
         from rich.text import Text
 
         del console
-        ascii_only = options.ascii_only
+        plain = partial(_plain, ascii_only=options.ascii_only)
         if self._title:
-            yield Text(_plain(self._title, ascii_only=ascii_only), style="bold", no_wrap=True)
+            yield Text(plain(self._title), style="bold", no_wrap=True)
         shown, widths, folded = _layout(self._columns, options.max_width, self._name_width)
-        yield _table(shown, widths, folded=folded, ascii_only=ascii_only)
-        remarks = []
+        yield _table(shown, widths, folded=folded, ascii_only=options.ascii_only)
         if more := self._rows - (len(self._columns[0].cells) if self._columns else 0):
-            remarks.append(f"{more:,} more row{'s' if more > 1 else ''} not shown")
+            yield Text(f"{more:,} more row{'s' if more > 1 else ''} not shown", style="dim")
         if left_out := [column.header for column in self._columns if column not in shown]:
             if more := len(left_out[_NAMED:]):
                 left_out[_NAMED:] = [f"{more} more columns"]
-            remarks.append("too narrow to show: " + ", ".join(left_out))
-        for remark in remarks:
-            yield Text(_plain(remark, ascii_only=ascii_only), style="dim")
+            yield Text(plain("too narrow to show: " + ", ".join(left_out)), style="dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """Take all the width there is: names use it."""
@@ -132,12 +125,11 @@ def frame_table(
     `fit_units`: whether units may be others than those of the columns' names.
     """
     names = list(frame.columns)
-    wanted = names if columns is None else [name for name in columns if name in names]
-    places = range(len(names)) if columns is None else map(names.index, wanted)
-    shown = frame.iloc[:rows] if rows is not None else frame
+    places = range(len(names))
+    wanted = places if columns is None else [names.index(each) for each in columns if each in names]
     told = [
-        _column(shown.iloc[:, place], stays=name in keep, fit_units=fit_units)
-        for place, name in zip(places, wanted, strict=True)
+        _column(frame.iloc[:rows, place], stays=names[place] in keep, fit_units=fit_units)
+        for place in wanted
     ]
     return FrameTable(told, title, len(frame), name_width)
 
@@ -154,16 +146,12 @@ def name_text(name: str) -> str:
 
 def _plain(text: str, *, ascii_only: bool) -> str:
     """Spell a text for a terminal that knows ASCII only."""
-    text = safe_text(text)
-    if not ascii_only:
-        return text
-    spelled = text.replace("µ", "u").replace("…", "...")
-    return spelled.encode("ascii", "backslashreplace").decode()
+    safe = safe_text(text)
+    spelled = safe.replace("µ", "u").replace("…", "...").encode("ascii", "backslashreplace")
+    return spelled.decode() if ascii_only else safe
 
 
 def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
-    from rich.cells import cell_len
-
     header = header_text(series.name)
     if numeric := is_numeric(series):
         if fit_units:
@@ -172,7 +160,7 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
     else:
         texts = zip(series.tolist(), series.isna().tolist(), strict=True)
         cells = ["" if empty else safe_text(str(value)) for value, empty in texts]
-    width = max(map(cell_len, cells), default=0)
+    width = max(map(cells_of, cells), default=0)
     return _Column(safe_text(header), cells, numeric, width, stays)
 
 
@@ -180,15 +168,14 @@ def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
     """A column of times or sizes in the unit that shows its largest best, and its header."""
     found, unit = [*_UNIT.finditer(header)], unit_of(header)
     exact = series.dtype.kind != "f" and unit.quantity is not Quantity.BYTES
-    if not found or exact or unit.quantity is Quantity.COUNT:
-        return header, series
-    sizes = series.dropna().abs()
-    after, factor = fitting_unit(unit.symbol, float(sizes[sizes < float("inf")].max() or 0.0))
-    if after == unit.symbol:
-        return header, series
-    start, end = found[-1].span()
-    after = after.replace("µ", "u" if header[start - 1 : start] == "_" else "µ")
-    return f"{header[:start]}{after}{header[end:]}", series * factor
+    if found and not exact and unit.quantity is not Quantity.COUNT:
+        sizes = series.dropna().abs()
+        after, factor = fitting_unit(unit.symbol, float(sizes[sizes < float("inf")].max() or 0.0))
+        if after != unit.symbol:
+            start, end = found[-1].span()
+            after = after.replace("µ", "u" if header[start - 1 : start] == "_" else "µ")
+            return f"{header[:start]}{after}{header[end:]}", series * factor
+    return header, series
 
 
 def _number_cells(series: pd.Series, header: str) -> list[str]:
@@ -236,14 +223,12 @@ def _layout(
 
 def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: bool) -> list[int]:
     """The least that each column is to have: numbers, and texts below unfolded headers, all."""
-    from rich.cells import cell_len
-
     needed = []
     for place, column in enumerate(columns):
         at_least = _TEXT_AT_LEAST if place else min(name_width, max(_NAME_AT_LEAST, width // 2))
         whole = column.is_number or not folded
         cells = column.width if whole else min(column.width, at_least)
-        needed.append(max(cells, *map(cell_len, column.header_lines(folded=folded))))
+        needed.append(max(cells, *map(cells_of, column.header_lines(folded=folded))))
     return needed
 
 

@@ -58,8 +58,7 @@ class Chart:
 def charted(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> pd.DataFrame:
     """The sheet that a chart is of."""
     if chart.sheet not in sheets:
-        message = f"the chart {chart.title!r} needs the sheet {chart.sheet!r}"
-        raise ValueError(message)
+        raise ValueError(f"the chart {chart.title!r} needs the sheet {chart.sheet!r}")
     return sheets[chart.sheet]
 
 
@@ -79,13 +78,12 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
         series_codes, series, label_codes, labels = label_codes, labels, series_codes, [""]
     values = pd.to_numeric(_only_column(frame, chart.value_column, chart), errors="coerce")
     numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
-    shape = (len(labels), len(series))
     numbers = np.where(np.isfinite(numbers), numbers, 0.0)
-    cells = np.bincount(label_codes * shape[1] + series_codes, numbers, shape[0] * shape[1])
-    sums: npt.NDArray[np.float64] = cells.astype(np.float64).reshape(shape)
-    of_series = chart.series_column is not None or chart.kind == "stacked"
-    series, sums = ranked(series, sums.T, chart.only if of_series else (), MOST_SERIES)
-    labels, sums = ranked(labels, sums.T, () if of_series else chart.only, chart.top)
+    n, of_series = len(labels), chart.series_column is not None or chart.kind == "stacked"
+    cells = np.bincount(series_codes * n + label_codes, numbers, n * len(series)).astype(np.float64)
+    sums: npt.NDArray[np.float64] = cells.reshape(len(series), n)
+    series, sums = ranked(series, sums, chart.only * of_series, MOST_SERIES)
+    labels, sums = ranked(labels, sums.T, chart.only * (not of_series), chart.top)
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     rows, columns = (pd.Index(texts, dtype=object) for texts in (labels, series))
     return pd.DataFrame(sums, index=rows, columns=columns)
@@ -103,10 +101,9 @@ def _coded_texts(
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
-    for place, column in enumerate(frame.columns):
-        if column == name:
-            return frame.iloc[:, place]
-    raise ValueError(f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}")
+    if name not in frame:
+        raise ValueError(f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}")
+    return frame.iloc[:, list(frame.columns).index(name)]
 
 
 def ranked(
@@ -119,9 +116,8 @@ def ranked(
     by_sum = np.argsort(-np.abs(sums.sum(axis=1)), kind="stable").tolist()
     order = [names.index(name) for name in only if name in names] if only else by_sum
     order = [place for place in order if sums[place].any()]
-    # One row more is shown rather than called "1 others".
-    shown, rest = (order, []) if len(order) <= most + 1 else (order[:most], order[most:])
-    chosen = [names[place] for place in shown]
-    if not rest:
-        return chosen, sums[shown]
-    return [*chosen, f"({len(rest):,} others)"], np.vstack([sums[shown], sums[rest].sum(axis=0)])
+    if len(order) <= most + 1:  # one row more is shown rather than called "1 others"
+        return [names[place] for place in order], sums[order]
+    rest = order[most:]
+    chosen = [*(names[place] for place in order[:most]), f"({len(rest):,} others)"]
+    return chosen, np.vstack([sums[order[:most]], sums[rest].sum(axis=0)])

@@ -6,14 +6,8 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 
+from tracelens_ext import hooks
 from tracelens_ext.errors import UsageError
-from tracelens_ext.hooks import (
-    Offered,
-    PluginAnswerError,
-    PluginRegistry,
-    default_registry,
-    hookimpl,
-)
 from tracelens_ext.tables.options import ALL_TABLES, ReportOptions
 from tracelens_ext.tables.table import Table
 
@@ -49,7 +43,7 @@ _LISTS = (
 _OLD_NAMES = {"statistics": "iteration_statistics"}
 
 
-@hookimpl
+@hooks.hookimpl
 def tracelens_sheets() -> list[Table]:
     """Our own tables; imported here, as most commands need few of them."""
     tables: list[Table] = []
@@ -59,16 +53,17 @@ def tracelens_sheets() -> list[Table]:
     return tables
 
 
-def offered_tables(registry: PluginRegistry | None = None) -> list[Offered[Table]]:
+def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.Offered[Table]]:
     """The tables of this distribution, then those of plugins, each name once."""
-    registry = registry or default_registry()
+    registry = registry or hooks.default_registry()
     offered = registry.offers("tracelens_sheets", _check)
-    found: dict[str, Offered[Table]] = {}
+    found: dict[str, hooks.Offered[Table]] = {}
     for each in sorted(offered, key=lambda each: not each.plugin.own):
+        name = each.item.name
         with registry.guard(each.plugin.name):
-            if each.item.name.lower() in found:
-                raise PluginAnswerError(f"sheet {each.item.name!r}: the report has one already")
-            found[each.item.name.lower()] = each
+            if name.lower() in found:
+                raise hooks.PluginAnswerError(f"sheet {name!r}: the report has one already")
+            found[name.lower()] = each
     return [*found.values()]
 
 
@@ -96,11 +91,11 @@ def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
 def _check(item: object) -> None:
     if not isinstance(item, Table):
         kind = type(item).__name__
-        raise PluginAnswerError(f"tracelens_sheets: expected Table objects, got {kind}")
+        raise hooks.PluginAnswerError(f"tracelens_sheets: expected Table objects, got {kind}")
     item.described_columns()
     known = ("", *ReportOptions.__dataclass_fields__)
     if wrong := [name for name in (item.asked_by, *item.options) if name not in known]:
-        raise PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")
+        raise hooks.PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")
     for chart in item.charts:
         if chart.sheet != item.name:
-            raise PluginAnswerError(f"sheet {item.name!r}: its chart is of {chart.sheet!r}")
+            raise hooks.PluginAnswerError(f"sheet {item.name!r}: its chart is of {chart.sheet!r}")

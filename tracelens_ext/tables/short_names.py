@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from os.path import commonprefix
 
@@ -18,14 +17,12 @@ def cut_middle(text: str, width: int, mark: str = "…") -> str:
 
     `width`: cells of the terminal that it may take; a wide character takes two.
     """
-    if _cells(text) <= width:
+    if cells_of(text) <= width:
         return text
-    if width <= len(mark):
-        return mark[:width]
     room = width - len(mark)
-    end = room // 3
-    tail = _head(text[::-1], end)[::-1]
-    return _head(text, room - end) + mark + tail
+    if room <= 0:
+        return mark[:width]
+    return _head(text, room - room // 3) + mark + _head(text[::-1], room // 3)[::-1]
 
 
 def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
@@ -64,9 +61,9 @@ def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.Dat
 
 
 def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
-    groups: defaultdict[str, list[str]] = defaultdict(list)
+    groups: dict[str, list[str]] = {}
     for text in texts:
-        groups[labels[text]].append(text)
+        groups.setdefault(labels[text], []).append(text)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -82,17 +79,17 @@ def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
 
 def cut_end(text: str, width: int, mark: str = "…") -> str:
     """Cut the end of a text."""
-    return text if _cells(text) <= width else _head(text, max(width - len(mark), 0)) + mark
+    return text if cells_of(text) <= width else _head(text, max(width - len(mark), 0)) + mark
 
 
 def _head(text: str, width: int) -> str:
     head = text[: max(width, 0)]
-    while head and _cells(head) > width:
+    while head and cells_of(head) > width:
         head = head[:-1]
     return head
 
 
-def _cells(text: str) -> int:
+def cells_of(text: str) -> int:
     """How many cells of a terminal a text without control characters takes."""
     if text.isascii():
         return len(text)

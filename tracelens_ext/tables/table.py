@@ -116,12 +116,11 @@ class Table:
 
     def make(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
         """The table, as the options want it."""
-        named = self.named_options()
-        whole = [options] if named is None else []
-        table = self.of(analyzer)(*whole, **{n: getattr(options, n) for n in named or ()})
-        if table is None or not self.short_names:
-            return table
-        return with_short_names(table, self.short_names)
+        named, make = self.named_options(), self.of(analyzer)
+        own = {name: getattr(options, name) for name in named or ()}
+        table = make(options) if named is None else make(**own)
+        short = self.short_names
+        return with_short_names(table, short) if short and table is not None else table
 
     def named_options(self) -> list[str] | None:
         """The fields of `ReportOptions` that `table` takes one by one; None if it takes all."""
@@ -140,24 +139,19 @@ class Table:
             if found is None:
                 raise PluginAnswerError(f"sheet {self.name!r}: {line!r} describes no column")
             names, unit, meaning = found.groups()
-            described += [
-                Column(name, meaning, unit or unit_of(name).symbol) for name in names.split(", ")
-            ]
+            described += [Column(n, meaning, unit or unit_of(n).symbol) for n in names.split(", ")]
         return described
 
     def units(self, table: pd.DataFrame) -> dict[str, str]:
         """The unit of each column of its table, by name; empty for none."""
-        described = self.described_columns()
-        return {
-            name: next((column.unit for column in described if column.matches(name)), "")
-            for name in map(str, table.columns)
-        }
+        names, described = map(str, table.columns), self.described_columns()
+        return {n: next((c.unit for c in described if c.matches(n)), "") for n in names}
 
     def is_asked_for(self, options: ReportOptions) -> bool:
         """Whether the options ask for it."""
-        if not self.asked_by or options.names(self.name):
-            return True
-        return self.asked_by != "tables" and bool(getattr(options, self.asked_by))
+        asked = self.asked_by
+        on = asked != "tables" and bool(not asked or getattr(options, asked))
+        return on or options.names(self.name)
 
     def why_absent(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
         """The first thing that the trace lacks for this sheet, in words; empty for nothing."""

@@ -27,19 +27,12 @@ _SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros aft
 _MOST_DECIMALS = 9
 _LARGE, _SMALL = 1000.0, 0.1  # outside of these a number has another unit
 _SMALL_PERCENT = 0.05  # below it one decimal would show 0.0
+#: Excel's, of bytes: two conditions and the rest are all that a format may hold.
+_SIZE_FORMAT = '[>=1000000000]#,##0.00,,," GB";[>=1000000]#,##0.00,," MB";#,##0" B"'
 
 
-class Quantity(Enum):
-    """What kind of number a column holds."""
-
-    TIME = "time"
-    PERCENT = "percent"
-    COUNT = "count"
-    BYTES = "bytes"
-    RATE = "rate"
-    RATIO = "ratio"
-    IDENTIFIER = "identifier"
-    UNKNOWN = "unknown"
+#: What kind of number a column holds.
+Quantity = Enum("Quantity", "TIME PERCENT COUNT BYTES RATE RATIO IDENTIFIER UNKNOWN")
 
 
 @dataclass(frozen=True)
@@ -77,8 +70,7 @@ class Shown:
         if self.unit.quantity is Quantity.IDENTIFIER:
             return "General" if self.fractions else "0"
         if self.unit.quantity is Quantity.BYTES and not signed:
-            # Two conditions and the rest: all that a format may hold.
-            return '[>=1000000000]#,##0.00,,," GB";[>=1000000]#,##0.00,," MB";#,##0" B"'
+            return _SIZE_FORMAT
         number = "#,##0" + ("." + "0" * self.decimals if self.decimals else "")
         number += {"": "", "%": '"%"', "x": '"x"'}.get(symbol, f'" {symbol}"')
         return f"+{number};-{number};{number}" if signed else number
@@ -120,46 +112,39 @@ def is_numeric(series: pd.Series) -> bool:
 _PERCENT = re.compile(r"%|percent|\bpct\b")
 _RATE = re.compile(r"(?<![A-Za-z])(?:[kKMGT]i?B/s|[kMGTP]?FLOP[sS]?(?:/(?:s|Byte|B))?)(?![A-Za-z])")
 #: Rates whose names are spelled for scripts.
-_SPELLED_RATES = {
-    "tflops_per_s": "TFLOP/s",
-    "tb_per_s": "TB/s",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_without_idle": "tokens/s",
-}
+_SPELLED_RATES = {"tflops_per_s": "TFLOP/s", "tb_per_s": "TB/s"} | dict.fromkeys(
+    ("tokens_per_s", "tokens_per_s_without_idle"), "tokens/s"
+)
 _WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
 
 _COUNT_WORDS = frozenset({"count", "counts", "calls", "num", "number", "nelems", "occurrences"})
 _DIFFERENCE_WORDS = frozenset({"difference", "diff", "delta", "change", "changed"})
-_TIME_UNITS = {
+_US, _SIZES = Unit(Quantity.TIME, "µs", 3), ("kB", "KiB", "MB", "MiB", "GB", "GiB")
+#: Units by the word that names them in a column's name.
+_NAMED = {
     "ns": Unit(Quantity.TIME, "ns"),
-    "us": Unit(Quantity.TIME, "µs", 3),
-    "µs": Unit(Quantity.TIME, "µs", 3),
-    "\u03bcs": Unit(Quantity.TIME, "µs", 3),  # the Greek letter; above is the micro sign
+    **dict.fromkeys(("us", "µs", "\u03bcs"), _US),  # the last has the Greek letter
     "ms": Unit(Quantity.TIME, "ms", 3),
-    "s": Unit(Quantity.TIME, "s", 3),
-    "sec": Unit(Quantity.TIME, "s", 3),
-    "seconds": Unit(Quantity.TIME, "s", 3),
+    **dict.fromkeys(("s", "sec", "seconds"), Unit(Quantity.TIME, "s", 3)),
+    **dict.fromkeys(("bytes", "byte"), Unit(Quantity.BYTES, "B")),
+    **{size.lower(): Unit(Quantity.RATE, size, 3) for size in _SIZES},
 }
 #: What words tell where no unit is named, the most telling first.
 _TELLING = (
     ("ratio speedup factor", Unit(Quantity.RATIO, "x", 2)),
-    ("time duration dur latency gap busy idle", _TIME_UNITS["us"]),
+    ("time duration dur latency gap busy idle", _US),
     ("id ids uid pid tid stream device rank correlation iteration", Unit(Quantity.IDENTIFIER)),
     ("index row sequence external seq step node column", Unit(Quantity.IDENTIFIER)),
     ("launches kernels events iterations ops rows devices streams steps", Unit(Quantity.COUNT)),
 )
-_SIZE_UNITS = {"bytes": Unit(Quantity.BYTES, "B"), "byte": Unit(Quantity.BYTES, "B")} | {
-    name.lower(): Unit(Quantity.RATE, name, 3) for name in ("kB", "KiB", "MB", "MiB", "GB", "GiB")
-}
 
 
 @functools.lru_cache(maxsize=4096)
 def unit_of(column: str) -> Unit:
     """Read the unit from a column's name, such as `avg_time_us`, `Kernel duration (µs)_count`."""
     words = _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", column).lower())
-    unit = _unsigned_unit(column, words)
-    signed = unit.quantity is not Quantity.IDENTIFIER and not _DIFFERENCE_WORDS.isdisjoint(words)
-    return replace(unit, signed=signed)
+    unit, differs = _unsigned_unit(column, words), not _DIFFERENCE_WORDS.isdisjoint(words)
+    return replace(unit, signed=differs and unit.quantity is not Quantity.IDENTIFIER)
 
 
 def _unsigned_unit(column: str, words: list[str]) -> Unit:
@@ -173,8 +158,8 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
     if not _COUNT_WORDS.isdisjoint(words):
         return Unit(Quantity.COUNT)
     for word in reversed(words):  # the unit stands at the end of a name
-        if named := _TIME_UNITS.get(word) or _SIZE_UNITS.get(word):
-            return named
+        if word in _NAMED:
+            return _NAMED[word]
     told = (unit for telling, unit in _TELLING if not set(telling.split()).isdisjoint(words))
     return next(told, Unit(Quantity.UNKNOWN))
 
@@ -195,24 +180,18 @@ def fitting_unit(unit: str, largest: float) -> tuple[str, float]:
 
 def header_text(name: object) -> str:
     """Give a column's name as one text; the levels of a name of several are joined."""
-    if isinstance(name, tuple):
-        return " ".join(str(level) for level in name if str(level))
-    return str(name)
+    return " ".join(filter(None, map(str, name))) if isinstance(name, tuple) else str(name)
 
 
-_SPELLED = {
-    "µs": {"us", "µs", "\u03bcs"},
-    "%": {"%", "percent", "percentage"},
-    "10⁹ bytes/s": {"gb"},
-}
+_SPELLED = {"µs": {"us", "µs", "\u03bcs"}, "%": {"%", "percent", "percentage"}}
+_SPELLED["10⁹ bytes/s"] = {"gb"}
 
 
 def with_unit(name: str, unit: str) -> str:
     """A column's name as a header: with its unit, where the name does not tell it."""
     words = set(re.findall(r"[a-zµ\u03bc%]+", name.lower()))
-    if not unit or words & _SPELLED.get(unit, {unit.lower()}):
-        return name
-    return f"{name} ({unit})"
+    told = not unit or words & _SPELLED.get(unit, {unit.lower()})
+    return name if told else f"{name} ({unit})"
 
 
 def with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:

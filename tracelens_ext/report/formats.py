@@ -1,0 +1,301 @@
+"""A report's tables as JSON, Markdown, CSV and Parquet.
+
+JSON is one document, for scripts; its generator comes first, which tells whose file this is, and
+what is not a number is null (RFC 8259):
+
+    {"generator": "tracelens-ext", "version": …, "tables_version": …, "title": …,
+     "facts": {label: value}, "notes": [text], "tables": {name: [{column: value}, …]}}
+
+Markdown has GitHub's tables, to paste into an issue or a pull request. A kernel's name is full of
+what Markdown and HTML read as markup. So a text with anything but letters, digits and harmless
+signs becomes a code span, in which nothing is. Of a code span in a table only the bar must be
+escaped, as GitHub Flavored Markdown (0.29, 4.10) says.
+
+CSV, a file a table, has everything at full length, exact numbers, UTF-8. Parquet keeps types and
+all digits, for pandas, DuckDB, Spark and others; it needs pyarrow, which the extra `parquet`
+installs.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.manifest import ABOUT_US, GENERATOR, write_folder
+from tracelens_ext.report.terminal import UNSAFE, safe_text
+from tracelens_ext.tables.units import FIRST_FACTS, Shown, header_text, is_numeric
+from tracelens_ext.text import encodable, unique
+
+if TYPE_CHECKING:
+    from tracelens_ext.report.report import Report
+
+Plain = bool | int | float | str | None
+
+_LEAST, _MOST = -(2**63), 2**64 - 1  # whole numbers beyond are texts
+
+
+def plain_headers(frame: pd.DataFrame) -> list[str]:
+    """The names of the columns as texts, no two alike: a second `a` is called `a_2`."""
+    names = (encodable(header_text(name)) for name in frame.columns)
+    return unique(names, "{}_{}".format, same=str)
+
+
+def plain_column(series: pd.Series) -> list[Plain]:
+    """The values of a column; what is missing, not a number or infinite is None, the odd a text."""
+    dtype = series.dtype
+    kind = getattr(dtype, "kind", "O")
+    if kind in "biu" and not series.hasnans:
+        return list(series.tolist())
+    if kind == "f":
+        values = series.to_numpy(dtype="float64", na_value=math.nan).tolist()
+        return [value if math.isfinite(value) else None for value in values]
+    missing = series.isna().tolist()
+    return [
+        None if empty else encodable(value) if type(value) is str else _plain_cell(value)
+        for value, empty in zip(series.tolist(), missing, strict=True)
+    ]
+
+
+def _plain_cell(value: object) -> Plain:
+    import numpy as np
+
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bool | int) and _LEAST <= value <= _MOST:
+        return value
+    return encodable(str(value))
+
+
+_ROWS_AT_ONCE = 8192
+
+
+def json_safe(text: str) -> str:
+    """Escape, in JSON or TOML, what beyond U+007E could act on a terminal or deceive its reader."""
+    return text if text.isascii() and "\x7f" not in text else UNSAFE.sub(_escape, text)
+
+
+def nested_json_text(value: object, *, indent: int | None = 1) -> str:
+    """Write dictionaries and lists of plain values as JSON; as safe as a report."""
+    return json_safe(json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {encodable(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return plain_column(pd.Series([value], dtype=object))[0]
+
+
+def _escape(found: re.Match[str]) -> str:
+    own = found[0]
+    return own if own < "\x7f" else json.dumps(own)[1:-1].replace("\x7f", "\\u007f")
+
+
+def json_text(report: Report) -> Iterator[str]:
+    """Write a report as JSON, in pieces; on a terminal too no name in it does anything."""
+    told = {"title": report.title, "facts": dict(report.facts), "notes": report.notes}
+    whole = nested_json_text({**ABOUT_US, **told, **report.members})
+    yield whole.removesuffix("\n}") + ',\n "tables": {'
+    for place, (name, frame) in enumerate(report.sheets.items()):
+        yield f"{',' * (place > 0)}\n  {nested_json_text(name)}: ["
+        yield from map(json_safe, _rows(frame))
+        yield "]"
+    yield "\n }\n}\n"
+
+
+def _rows(frame: pd.DataFrame) -> Iterator[str]:
+    import msgspec
+
+    encoder, headers = msgspec.json.Encoder(), plain_headers(frame)
+    for start in range(0, len(frame), _ROWS_AT_ONCE):
+        part = frame.iloc[start : start + _ROWS_AT_ONCE]
+        columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
+        rows = zip(*columns, strict=True) if columns else iter([()] * len(part))
+        lines = encoder.encode_lines([dict(zip(headers, row, strict=True)) for row in rows])
+        text = lines.decode().removesuffix("\n").replace("\n", ",\n   ")
+        yield f"{',' * (start > 0)}\n   {text}"
+
+
+#: The first line, which tells whose file this is.
+MARK = f"<!-- written by {GENERATOR} -->"
+# An underscore within a word emphasises nothing, a parenthesis without a bracket links nothing,
+# and a colon before a blank ends no emoji code.
+# (Nothing is tried twice: a name of a megabyte takes no longer than its length.)
+_WORD = r"[^\W_]++(?:_++[^\W_]++)*+"
+_HARMLESS = re.compile(rf"(?:{_WORD}|[ %(),./+=;\u2010-\u201d\u2192-]|:(?=\s|$))*+")
+_WEB = re.compile(r"www\.|//", re.IGNORECASE)  # becomes a link by itself
+_STARTS_A_BLOCK = re.compile(r"[-+=]|[0-9]+[.)]$")
+_BACKTICKS = re.compile("`+")
+
+
+def markdown_text(report: Report) -> Iterator[str]:
+    """Write a report as Markdown, in pieces."""
+    from tracelens_ext.report.excel_text import fact_text  # which needs numpy
+
+    yield f"{MARK}\n\n# {inline(report.title)}\n"
+    for label, value in report.facts:
+        if label in FIRST_FACTS:
+            yield f"\n{_sentence(f'{label}: {value}')}\n"
+    for answer in report.answers:
+        if answer.links:
+            yield f"\n## {inline(answer.title)}\n"
+            table = report.sheets[answer.sheet][list(answer.columns)].head(answer.rows)
+            yield from _table(table) if len(table) else ()
+    if report.notes:
+        yield "\n" + "".join(f"- {_sentence(note)}\n" for note in report.notes)
+    if report.facts:
+        yield "\n|  |  |\n| :--- | :--- |\n"
+        for label, value in report.facts:
+            yield _line([cell(label), cell(fact_text(label, value)[0])])
+    for name, frame in report.sheets.items():
+        yield f"\n## {inline(name)}\n"
+        if description := report.descriptions.get(name):
+            yield f"\n{_sentence(description)}\n"
+        yield from _table(frame)
+
+
+def inline(text: str) -> str:
+    """A text as it is to be read, on one line: as it stands, or as a code span."""
+    text = safe_text(encodable(text)).strip()
+    return text if _HARMLESS.fullmatch(text) and not _WEB.search(text) else _code(text)
+
+
+def cell(text: str) -> str:
+    """A text as the content of a cell of a table."""
+    return inline(text).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    """A code span: its fence is longer than any run of backticks in the text."""
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _sentence(text: str) -> str:
+    """Running text: only those of its words that need it become code."""
+    words = [inline(word) for word in text.split()]
+    if words and _STARTS_A_BLOCK.match(words[0]):
+        words[0] = _code(words[0])
+    return " ".join(words)
+
+
+def _table(frame: pd.DataFrame) -> Iterator[str]:
+    headers = plain_headers(frame)
+    if not headers:
+        return
+    columns, ruler = [], []
+    for place, header in enumerate(headers):
+        values, number = plain_column(frame.iloc[:, place]), is_numeric(frame.iloc[:, place])
+        ruler.append("---:" if number else ":---")
+        if number:  # all with as many decimals as its unit deserves
+            numbers = [each if isinstance(each, int | float) else math.nan for each in values]
+            columns.append([*map(Shown.of(header, numbers).text, numbers)])
+        else:
+            columns.append(["" if each is None else cell(str(each)) for each in values])
+    yield "\n" + _line([cell(header) for header in headers]) + _line(ruler)
+    yield from map(_line, zip(*columns, strict=True))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+_NOT_IN_FILE_NAME = re.compile(r'[\\/:*?"<>|\x00-\x1f\x7f\ud800-\udfff]')
+# Names of devices on Windows, with any suffix.
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_NAME_BYTES = 200  # of the 255 that a file system allows, with room for the suffix
+
+
+def file_names(wanted: Iterable[str], suffix: str) -> list[str]:
+    """Names of files for tables that every system accepts, no two equal in any case of letters."""
+    names = []
+    for name in wanted:
+        allowed = _NOT_IN_FILE_NAME.sub("_", name).strip().strip(".") or "table"
+        if _RESERVED.fullmatch(allowed):
+            allowed = f"_{allowed}"
+        names.append(allowed.encode()[:_NAME_BYTES].decode(errors="ignore"))
+    return [f"{name}{suffix}" for name in unique(names, "{}_{}".format)]
+
+
+def write_tables(
+    folder: str | os.PathLike[str], sheets: Mapping[str, pd.DataFrame], suffix: str = ".csv"
+) -> list[Path]:
+    """Write each table to a `.csv` or `.parquet` file, as `write_folder` says; no index."""
+    write = write_csv if suffix == ".csv" else write_parquet
+    tables = zip(file_names(sheets, suffix), sheets.values(), strict=True)
+    return write_folder(folder, {name: partial(write, frame=frame) for name, frame in tables})
+
+
+_REPLACE_SURROGATES = "tracelens_ext.replace"
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table: numbers have all their digits, and lines end with a line feed.
+
+    None, NaN and NaT become empty fields, lone surrogates U+FFFD.
+    """
+    codecs.register_error(_REPLACE_SURROGATES, _replace_surrogates)
+    # The csv module does not quote a bare carriage return, which readers take for a line's end.
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC):
+        with path.open("w", encoding="utf-8", errors=_REPLACE_SURROGATES, newline="") as stream:
+            frame.to_csv(stream, index=False, lineterminator="\n", quoting=quoting)
+        with path.open("rb") as written:
+            if not any(b"\r" in line for line in written):
+                break
+
+
+def _replace_surrogates(error: UnicodeError) -> tuple[bytes, int]:
+    """Encode what UTF-8 has no bytes for as U+FFFD, one for one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "\ufffd".encode() * (error.end - error.start), error.end
+
+
+def write_parquet(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table: what is missing, not a number or infinite is null."""
+    from pyarrow import parquet
+
+    parquet.write_table(arrow_table(frame), path)
+
+
+def arrow_table(frame: pd.DataFrame) -> Any:  # noqa: ANN401  # pyarrow has no type hints
+    """A table as pyarrow has it; a column of several types is one of texts."""
+    import pyarrow
+
+    arrays = [_arrow_array(frame.iloc[:, place]) for place in range(frame.shape[1])]
+    table = pyarrow.Table.from_arrays(arrays, names=plain_headers(frame))
+    return table.replace_schema_metadata({"generator": GENERATOR})
+
+
+def _arrow_array(series: pd.Series) -> Any:  # noqa: ANN401
+    """A column of one type: of its own where all values agree, else of texts."""
+    import pyarrow
+
+    values = plain_column(series)
+    types = {type(value) for value in values if value is not None}
+    if not types:  # an empty column still has the type that its table gives it
+        names = {"b": "bool", "i": "int64", "u": "uint64", "f": "float64"}
+        kind = getattr(series.dtype, "kind", "O")
+        return pyarrow.array(values, type=pyarrow.type_for_alias(names.get(kind, "string")))
+    try:
+        if types == {int, float}:
+            return pyarrow.array(values, type=pyarrow.float64())
+        if len(types) == 1:
+            return pyarrow.array(values)
+    except OverflowError:  # a whole number of more than 64 bits
+        pass
+    return pyarrow.array([None if value is None else str(value) for value in values])
