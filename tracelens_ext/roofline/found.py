@@ -22,7 +22,6 @@ from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.launchers import Launchers
-from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import (
@@ -34,6 +33,7 @@ from tracelens_ext.roofline.operation import (
     short_type,
 )
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, peaks_of_devices
+from tracelens_ext.roofline.products import product_sizes
 from tracelens_ext.trace import NS_PER_MS
 from tracelens_ext.work.gpu_work import GpuWork
 

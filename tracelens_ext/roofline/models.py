@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
-    *("hlo", "gemm", "convolution", "attention"),
-    *("elementwise", "reduction", "movement"),
+    *("hlo", "products", "attention"),
+    *("elementwise", "passes"),
 )
 
 
