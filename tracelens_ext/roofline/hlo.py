@@ -26,7 +26,7 @@ from tracelens_ext.readers.xplane.hlo import (
     results_of,
     windows_of,
 )
-from tracelens_ext.roofline.operation import Cost, Models, NoModelError, Operation, short_type
+from tracelens_ext.roofline.operation import Cost, Models, Operation, known, named, short_type
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT, Int64Array, IntArray, Trace
 
@@ -52,10 +52,8 @@ _CALLS: Final = (b"fusion", b"call", b"async-start")
 _DEEPEST: Final = 20
 #: Beginnings of the targets of custom calls → the product that they compute.
 _PRODUCTS: Final = {
-    b"__cublas": "dot",
-    b"__triton_gemm": "dot",
-    b"__cudnn$convForward": "convolution",
-    b"__cudnn$convBiasActivation": "convolution",
+    **dict.fromkeys((b"__cublas", b"__triton_gemm"), "dot"),
+    **dict.fromkeys((b"__cudnn$convForward", b"__cudnn$convBiasActivation"), "convolution"),
     b"__cudnn$convBackwardInput": "convolution of gradients",
     b"__cudnn$convBackwardFilter": "convolution of gradients",
     b"__cudnn$fmha": "attention",
@@ -99,31 +97,21 @@ class Work:
 def instruction(op: Operation) -> Cost:
     """A product of the matrix units, or else a fusion, whose bytes are what counts."""
     about, work = op.attributes, op.work
-    if work is None:
-        called = about.get("target") or about.get("opcode")
-        raise NoModelError(f"the HLO does not say what {called} computes")
-    kind = max(op.tensors, key=lambda t: t.written).kind if op.tensors else ""
-    return Cost(
-        _FAMILIES.get(work.product, "XLA"),
-        work.flops,
-        work.bytes,
-        short_type(work.kind if work.product else kind),
-        "matrix" if work.product else "vector",
-        _parameters(op, work),
-    )
+    called = about.get("target") or about.get("opcode")
+    work = known(work, f"the HLO does not say what {called} computes")
+    kind, engine, shown = work.kind, "matrix" if work.product else "vector", _parameters(op, work)
+    if not work.product:
+        kind = max(op.tensors, key=lambda t: t.written).kind if op.tensors else ""
+    family = _FAMILIES.get(work.product, "XLA")
+    return Cost(family, work.flops, work.bytes, short_type(kind), engine, shown)
 
 
 def _parameters(op: Operation, work: Work) -> dict[str, object]:
     if work.product.startswith("convolution") and len(op.tensors) > 1:
-        x, weight = op.tensors[:2]
-        return {
-            "convNd": f"conv{len(x.dims) - 2}d",
-            "input_shape": x.dims,
-            "filter_shape": weight.dims,
-            "output_shape": op.attributes.get("result", ""),
-            "dtype_input_weight": (x.kind, weight.kind),
-            **work.windows,
-        }
+        (x, weight), result = op.tensors[:2], op.attributes.get("result", "")
+        names = "convNd input_shape filter_shape output_shape dtype_input_weight"
+        shapes = f"conv{len(x.dims) - 2}d", x.dims, weight.dims, result
+        return named(names, *shapes, (x.kind, weight.kind)) | work.windows
     return dict(zip(_SIZES.get(work.product, _SIZES_OF_ATTENTION), work.sizes, strict=False))
 
 
@@ -293,9 +281,8 @@ def _attention(target: bytes, config: object, query: Shape) -> Work | None:
     """Products of attention: scores and their sums, with gradients five of that size."""
     about = _member(config, "cudnn_fmha_backend_config")
     sizes = _wholes(_member(about, "intermediate_tensor_shape", "dimensions"))
-    contracting = _wholes(
-        _member(about, "bmm1_dot_dimension_numbers", "lhs_contracting_dimensions")
-    )
+    dot = _member(about, "bmm1_dot_dimension_numbers")
+    contracting = _wholes(_member(dot, "lhs_contracting_dimensions"))
     if len(sizes) != 4 or len(contracting) != 1 or not 0 <= contracting[0] < len(query.dims):
         return None
     product, count = ("attention of gradients", 5) if b"Backward" in target else ("attention", 2)

@@ -12,7 +12,7 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
-from tracelens_ext.roofline.found import Roofline, roofline_table
+from tracelens_ext.roofline.found import Roofline, RooflineRow, roofline_table
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.serving.steps import Steps
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
@@ -24,6 +24,7 @@ NO_FAMILY = "(no model)"
 _MANY_UNLINKED = 1.0
 _NAMED = 3  # operations that a note names
 _WHOLE_TRACE = "the whole trace"
+_MOST_TENSORS: Final = 4  # that the text of shapes has
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,47 @@ def modelled(roofline: Roofline) -> Modelled:
         if ns
     ]
     return Modelled(100.0 * known / total, "".join(largest))
+
+
+def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
+    """The peaks of the types in use (10^12 operations a second), and `memory` (10^12 bytes)."""
+    roofs: dict[str, float] = {
+        f"{row.cost.engine} {row.cost.data_type}": row.peak
+        for row in reversed(roofline.rows)
+        if row.cost is not None and row.peak is not None and row.cost.flops
+    }
+    if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
+        roofs["memory"] = known[0].memory / 1e3
+    return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
+
+
+def shape_text(row: RooflineRow) -> str:
+    """Types and sizes of the tensors; empty where none are recorded.
+
+    A type is said again where it changes; single elements and what comes late are left out.
+    """
+    op = row.operation
+    parts = [(t.short, _sizes(t.dims)) for t in op.tensors if t.dims]
+    parts += [
+        ("", f"{len(parts)} × {_sizes(parts[0])}")
+        for kind, parts in zip(op.types, op.dims, strict=False)
+        if kind == "TensorList" and isinstance(parts, tuple) and parts
+    ]
+    product = row.cost is not None and row.cost.family in ("GEMM", "CONV_fwd")
+    if product:  # neither what is added nor `out=`
+        first = int(op.plain_name.startswith(("add", "_add", "badd")))
+        parts = parts[first : first + 2]
+    texts, before = [], ""
+    for kind, text in parts[:_MOST_TENSORS]:
+        texts.append(text if kind == before else f"{kind} {text}".lstrip())
+        before = kind
+    if len(parts) > _MOST_TENSORS:
+        texts.append("…")
+    return (" × " if product else ", ").join(texts)
+
+
+def _sizes(dims: object) -> str:
+    return f"[{','.join(map(str, dims))}]" if isinstance(dims, tuple) else "[…]"
 
 
 def family_summary(roofline: Roofline) -> pd.DataFrame:
