@@ -31,7 +31,6 @@ RUNS, GAP, LAUNCH, HOST, SYNC = range(5)
 #: What bound a start, for each edge.
 EDGES: Final = ("", "stream", "wait", "launch", "sync", "not in the file")
 _NO, _STREAM, _WAIT, _CALL, _SYNC, _UNKNOWN = range(6)
-WAITS: Final = (_WAIT, _SYNC, _UNKNOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +44,12 @@ class CriticalPath:
     of: Int64Array
     edge: Int64Array  #: an index into `EDGES`: what bound it, (s,)
     known: BoolArray  #: whether the recording says so, (s,)
+
+    @property
+    def known_share(self) -> float:
+        """Which share of the waits the recording tells."""
+        waits = np.isin(self.what, (GAP, SYNC)) & np.isin(self.edge, (_WAIT, _SYNC, _UNKNOWN))
+        return float(self.known[waits].mean()) if waits.any() else 1.0
 
 
 def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:

@@ -102,29 +102,20 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
     table = roofline_table(roofline).fillna({"family": NO_FAMILY})
     ns, count = roofline.groups.gpu_ns.astype(np.float64), roofline.groups.count
     modelled, known = table["flops"].notna(), table["roofline_time_ms"].notna()
-    parts = pd.DataFrame(
-        {
-            "ns": ns,
-            "modelled_ns": ns * modelled,
-            "known_ns": ns * known,
-            "best_ns": table["roofline_time_ms"] * NS_PER_MS,
-            "lost_ms": table["time_lost_ms"],
-            **{each: table[each].astype("float64") * count for each in ("flops", "bytes")},
-        }
-    )
-    sums = parts.groupby(table["family"], sort=False).sum(min_count=1)
-    sums = sums.sort_values("ns", ascending=False, kind="stable")
+    times = {"ns": ns, "modelled_ns": ns * modelled, "known_ns": ns * known}
+    work = {each: table[each].astype("float64") * count for each in ("flops", "bytes")}
+    parts = table[["family", "time_lost_ms"]].assign(**times, **work)
+    parts["best_ns"] = table["roofline_time_ms"] * NS_PER_MS
+    sums = parts.groupby("family", sort=False).sum(min_count=1)
+    sums = sums.sort_values("ns", ascending=False, kind="stable").reset_index()
     modelled_ns, known_ns = (its.where(its > 0) for its in (sums["modelled_ns"], sums["known_ns"]))
-    columns = {
-        "family": sums.index.astype(object),
-        "gpu_time_ms": sums["ns"] / NS_PER_MS,
-        "gpu_time_%": 100.0 * sums["ns"] / max(ns.sum(), 1),
-        "tflops_per_s": sums["flops"] / modelled_ns / 1e3,
-        "tb_per_s": sums["bytes"] / modelled_ns / 1e3,
-        "% of roofline": 100.0 * sums["best_ns"] / known_ns,
-        "time_lost_ms": sums["lost_ms"],
-    }
-    return pd.DataFrame(columns).reset_index(drop=True)
+    sums["gpu_time_ms"] = sums["ns"] / NS_PER_MS
+    sums["gpu_time_%"] = 100.0 * sums["ns"] / max(ns.sum(), 1)
+    sums["tflops_per_s"] = sums["flops"] / modelled_ns / 1e3
+    sums["tb_per_s"] = sums["bytes"] / modelled_ns / 1e3
+    sums["% of roofline"] = 100.0 * sums["best_ns"] / known_ns
+    told = ["family", "gpu_time_ms", "gpu_time_%", "tflops_per_s", "tb_per_s", "% of roofline"]
+    return sums[[*told, "time_lost_ms"]].astype({"family": object})
 
 
 def utilisation(
@@ -139,14 +130,12 @@ def utilisation(
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]
-    costs = [(row, row.cost) for row in roofline.rows]
-    unknown = 0.0 if any(cost for _, cost in costs) else np.nan
-    costs = [(row, cost if cost and cost.engine == "matrix" else None) for row, cost in costs]
+    unknown = 0.0 if roofline.families else np.nan
     figures = [
-        (unknown, unknown)
-        if cost is None
-        else (cost.flops, cost.flops / ((row.peak or np.nan) * 1e3))
-        for row, cost in costs
+        (row.cost.flops, row.cost.flops / ((row.peak or np.nan) * 1e3))
+        if row.cost and row.cost.engine == "matrix"
+        else (unknown, unknown)
+        for row in roofline.rows
     ]
     flops, at_peak_ns = np.array(figures, dtype=np.float64).reshape(-1, 2)[group].T
     iterations, names, _ = named_iterations(work.tree, annotation)
@@ -166,16 +155,10 @@ def utilisation(
         span = work.end[mine].max(initial=0) - work.start[mine].min(initial=np.iinfo(np.int64).max)
         wall = np.array([max(int(span), 0)], dtype=np.int64)
         flops, at_peak_ns = flops.sum(keepdims=True), at_peak_ns.sum(keepdims=True)
-    seconds = np.maximum(wall, 1) * max(len(roofline.peaks), 1)
-    return pd.DataFrame(
-        {
-            "iteration": names,
-            "wall_time_ms": wall / NS_PER_MS,
-            "tflop": flops / 1e12,
-            "tflops_per_s": flops / seconds / 1e3,
-            "mfu_%": 100.0 * at_peak_ns / seconds,
-        }
-    )
+    table = pd.DataFrame({"iteration": names, "wall_time_ms": wall / NS_PER_MS})
+    ns = np.maximum(wall, 1) * max(len(roofline.peaks), 1)
+    table["tflop"], table["tflops_per_s"] = flops / 1e12, flops / ns / 1e3
+    return table.assign(**{"mfu_%": 100.0 * at_peak_ns / ns})
 
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
@@ -298,9 +281,8 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     if not found and family not in FAMILIES:
         there = sorted(roofline.families | FAMILIES.keys())
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
-    named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
-        key for cost in found.values() for key in cost.parameters
-    )
+    told = (key for cost in found.values() for key in cost.parameters)
+    named = dict.fromkeys(FAMILIES.get(family, "").split() or told)
     places, costs = list(found), list(found.values())
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops, moved = (table[name].to_numpy(dtype=np.float64) for name in ("flops", "bytes"))

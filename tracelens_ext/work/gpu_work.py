@@ -220,13 +220,9 @@ def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
     elif trace.conventions.gpu_by_process:
         keys = [trace.device]  # two processes may share one
     first, number = number_groups(keys)
-    return Lanes(
-        scope=scope,
-        process=[trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()],
-        device=trace.device[first],
-        stream=trace.stream[first] if scope == "stream" else np.full(len(first), NONE),
-        of_gpu=number,
-    )
+    processes = [trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()]
+    stream = trace.stream[first] if scope == "stream" else np.full(len(first), NONE)
+    return Lanes(scope, processes, trace.device[first], stream, number)
 
 
 def busy_within(work: GpuWork, device: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:

@@ -115,15 +115,9 @@ def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     total, count = sums(number, duration, len(first)), len(first)
     order = np.lexsort((first, -total))
     number, first = inverse(order)[number], first[order]
-    return Groups(
-        tuple(key[first] for key in keys),
-        number,
-        first,
-        np.bincount(number, minlength=count),
-        total[order],
-        minima(number, duration, count),
-        maxima(number, duration, count),
-    )
+    of_keys, counted = tuple(key[first] for key in keys), np.bincount(number, minlength=count)
+    extremes = (find(number, duration, count) for find in (minima, maxima))
+    return Groups(of_keys, number, first, counted, total[order], *extremes)
 
 
 #: Column of a table → what it holds of each event: codes, and what they stand for.
