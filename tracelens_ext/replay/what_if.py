@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -174,7 +174,8 @@ class Simulation:
         result = found.reset_index().merge(sums.rename("total_ms").reset_index(), "left", _KEYS)
         share = percent(NS_PER_MS * result["on_path_ms"].to_numpy(), self.replayed.wall)
         result.insert(3, "on_path (%)", share)
-        return result.sort_values(["on_path_ms", *_KEYS], ascending=[0, 1, 1], ignore_index=True)
+        ascending = [False, True, True]
+        return result.sort_values(["on_path_ms", *_KEYS], ascending=ascending, ignore_index=True)
 
 
 _NUMBERS: Final = ["rank", "start_us", "wait_us"]
@@ -254,8 +255,9 @@ def _critical_path_summary(
 
 _PATH = ("Critical path", "critical_path_summary", "kind", "on_path_ms")
 _CHART = Chart(*_PATH, kind="stacked", on="page")
+_table = partial(Table, asked_by="what_if")
 TABLES = [
-    Table(
+    _table(
         name="what_if",
         shows="The wall time if something took longer or shorter, by a replay of the trace",
         columns="""
@@ -266,10 +268,9 @@ TABLES = [
             saved (%): likewise
             """,
         table=_what_if,
-        asked_by="what_if",
         notes=lambda it, _, tables: it.simulation().lines() if "what_if" in tables else (),
     ),
-    Table(
+    _table(
         name="critical_path_summary",
         shows="What the wall time hangs on, by kind and category",
         columns="""
@@ -281,11 +282,10 @@ TABLES = [
             total_ms: all GPU work of the kind and category; empty of what is none
             """,
         table=_critical_path_summary,
-        asked_by="what_if",
         charts=[_CHART],
         on_every_page=True,
     ),
-    Table(
+    _table(
         name="critical_path",
         shows="What the wall time hangs on, segment by segment",
         columns="""
@@ -299,6 +299,5 @@ TABLES = [
             known [yes/no]: whether the recording tells that, and how long it lasts by itself
             """,
         table=_critical_path,
-        asked_by="what_if",
     ),
 ]

@@ -10,18 +10,13 @@ long each sequence is, is in neither.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens_ext.roofline.operation import (
-    Cost,
-    Models,
-    Operation,
-    Tensor,
-    bytes_read,
-    known,
-    named,
-)
+from tracelens_ext.roofline.operation import Cost, Models, bytes_read, known, named
 from tracelens_ext.serving.annotations import Batch
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Operation, Tensor
 
 MODELS = Models()
 

@@ -11,21 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.roofline.operation import (
-    Cost,
-    Models,
-    Operation,
-    Tensor,
-    broadcast,
-    bytes_read,
-    is_whole,
-    known,
-    named,
-    promoted_type,
-    vector_cost,
-)
+from tracelens_ext.roofline.operation import Models, broadcast, is_whole, known, named, vector_cost
 
 #: Operations for each element of the result, a convention: 1 for what one instruction does, about
 #: as many as an approximation by a polynomial takes for the others. 1 for those not listed.
@@ -42,6 +30,10 @@ FLOPS_PER_ELEMENT: Final = {
     }.items()
     for name in names.split()
 }
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Cost, Operation, Tensor
+
 MODELS = Models()
 _of = MODELS.of("elementwise")
 _of_lists = MODELS.of("optimizer")
@@ -61,7 +53,7 @@ def elementwise(
         kind = inputs[0].kind
     elif len(op.tensors) > len(inputs):
         kind = op.tensors[-1].kind
-    kind = kind or promoted_type(op, inputs)
+    kind = kind or op.promoted_type(inputs)
     with_sizes = [t for t in inputs if t.dims]
     family = family or ("UnaryElementwise" if len(with_sizes) <= 1 else "BinaryElementwise")
     elements = math.prod(shape)
@@ -97,7 +89,7 @@ def _of_inputs(
 
 def _quotient(op: Operation, inputs: list[Tensor]) -> str:
     """Whole numbers become floating point, unless they are rounded."""
-    kind = promoted_type(op, inputs)
+    kind = op.promoted_type(inputs)
     return "float" if is_whole(kind) and not op.value(2) else kind
 
 
@@ -140,7 +132,7 @@ def where(op: Operation) -> Cost:
     """`where`: a condition and two choices."""
     choices = [t for i in (1, 2) if (t := op.tensor(i)) is not None]
     known(choices or None, "the size of the result depends on the data")
-    return elementwise(op, op.leading(3), promoted_type(op, choices), family="BinaryElementwise")
+    return elementwise(op, op.leading(3), op.promoted_type(choices), family="BinaryElementwise")
 
 
 @_of("masked_fill masked_fill_", 0, 1)
@@ -267,9 +259,8 @@ def _lists(op: Operation) -> list[list[Tensor]]:
 
 def _cost_of_lists(first: list[Tensor], flops: int, moved: int, *read: Tensor) -> Cost:
     """`flops`: for each element of the first list."""
-    n, elements = len(first), sum(t.elements for t in first)
-    moved += bytes_read(*read)
-    return vector_cost("Optimizer", first[0], elements * flops, moved, tensors=n, elements=elements)
+    shown = {"tensors": len(first), "elements": sum(t.elements for t in first)}
+    return vector_cost("Optimizer", first[0], shown["elements"] * flops, moved, *read, **shown)
 
 
 @_of_lists(" ".join(f"_foreach_{each} _foreach_{each}_" for each in _FOREACH.split()))

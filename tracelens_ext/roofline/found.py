@@ -209,16 +209,10 @@ def group_operations(
     done = [works[i] if i != NONE else None for i in work_of[first].tolist()]
     each = zip(names, map(tuple, kernels), zip(*values, strict=True), step, done, strict=True)
     operations = [Operation.of_arguments(*one) for one in each]
-    return OperationGroups(
-        operations,
-        shown,
-        np.bincount(group, minlength=len(first)),
-        sums(group, launchers.direct_ns[taken], len(first)),
-        host_ns,
-        trace.device[first_gpu[taken[first]]],
-        of_gpu,
-        first_gpu[taken],
-    )
+    count, gpu_ns = np.bincount(group, minlength=len(first)), launchers.direct_ns[taken]
+    figures = count, sums(group, gpu_ns, len(first)), host_ns
+    device = trace.device[first_gpu[taken[first]]]
+    return OperationGroups(operations, shown, *figures, device, of_gpu, first_gpu[taken])
 
 
 def _batches(
@@ -420,9 +414,11 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     ]
     lost_ns, name = np.maximum(gpu_ns - best_ns, 0.0), [row.operation.name for row in rows]
     columns: dict[str, object] = {"op_name": name} | told("family") | groups.texts
-    columns |= {"count": groups.count, "gpu_time_ms": gpu_ns / NS_PER_MS} | work
+    columns |= {"count": groups.count, "gpu_time_ms": gpu_ns / NS_PER_MS}
+    columns |= work
     columns |= told("engine", "data_type", "model", "why_no_model")
     columns |= {"tflops_per_s": rates[0], "tb_per_s": rates[1]}
-    columns |= {"roofline_time_ms": best_ns / NS_PER_MS} | told("bound")
+    columns["roofline_time_ms"] = best_ns / NS_PER_MS
+    columns |= told("bound")
     columns |= {"% of roofline": best_ns / measured * 100, "time_lost_ms": lost_ns / NS_PER_MS}
     return pd.DataFrame(columns | told("why_slow"))

@@ -60,6 +60,7 @@ _SHORT: Final = {
     for name in names.split(", ")
 }
 
+_NO_TENSORS: Final = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "None")
 _BOOLEAN, _WHOLE, _FLOATING, _COMPLEX = range(4)
 #: Templates of kernels that handle elements by their size, such as those of `cat`.
 _OPAQUE_SIZE: Final = re.compile(r"OpaqueType<(16|[1248])(?!\d)")
@@ -241,12 +242,8 @@ class Operation:
         if not self.types:
             raise NoModelError("no shapes were recorded")
         kind = self.types[i] if i < len(self.types) else ""
-        unknown = kind and kind not in ("Scalar", "ScalarList", "TensorList", "GenericList", "None")
-        raise NoModelError(
-            f"unknown element type {kind!r}"
-            if unknown and kind not in ELEMENT_BYTES
-            else f"argument {i + 1} is no tensor with a recorded shape"
-        )
+        known(kind in ELEMENT_BYTES or kind in _NO_TENSORS, f"unknown element type {kind!r}")
+        raise NoModelError(f"argument {i + 1} is no tensor with a recorded shape")
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -326,15 +323,14 @@ class Operation:
             self.need(0)
         return known(found or None, "no argument is a tensor with a recorded shape")
 
-
-def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
-    """The result's type: tensors with dimensions decide, others if they are of a higher class."""
-    groups = [t.kind for t in inputs if t.dims], [t.kind for t in inputs if not t.dims]
-    kind = max((reduce(wider_type, kinds) for kinds in groups if kinds), key=type_class)
-    number = operation.value(1) if operation.types[1:2] == ("Scalar",) else None
-    if isinstance(number, float) and is_whole(kind):
-        return "float"
-    return "long int" if kind == "bool" and type(number) is int else kind
+    def promoted_type(self, inputs: list[Tensor]) -> str:
+        """The result's type: tensors with dimensions decide, others if of a higher class."""
+        groups = [t.kind for t in inputs if t.dims], [t.kind for t in inputs if not t.dims]
+        kind = max((reduce(wider_type, kinds) for kinds in groups if kinds), key=type_class)
+        number = self.value(1) if self.types[1:2] == ("Scalar",) else None
+        if isinstance(number, float) and is_whole(kind):
+            return "float"
+        return "long int" if kind == "bool" and type(number) is int else kind
 
 
 class Models(dict[str, Model]):

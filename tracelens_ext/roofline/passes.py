@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tracelens_ext.roofline.elementwise import elementwise
-from tracelens_ext.roofline.operation import (
-    ELEMENT_BYTES,
-    Cost,
-    Models,
-    Operation,
-    Tensor,
-    broadcast,
-    bytes_read,
-    is_whole,
-    known,
-    vector_cost,
-)
+from tracelens_ext.roofline.operation import Models, broadcast, is_whole, known, named, vector_cost
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Cost, Operation, Tensor
 
 MODELS = Models()
 _of = MODELS.of("movement")
 _of_pooling = MODELS.of("pooling")
 _of_reductions = MODELS.of("reduction")
 _of_norms = MODELS.of("normalization")
-_INDEX_BYTES = ELEMENT_BYTES["long int"]
+_INDEX_BYTES = 8
 
 
 @_of("cat stack _cat concat concatenate")
@@ -265,19 +258,14 @@ def reduction(op: Operation, x: Tensor) -> Cost:
     """`sum` and its kind: over all dimensions unless some are named."""
     name, over = op.plain_name, _over(op, len(x.dims))
     results = math.prod(n for i, n in enumerate(x.dims) if i not in over)
-    named = op.types[1:2] == ("ScalarList",) or type(op.value(1)) is int
-    kind = _result_type(op, x.kind, named=named or len(over) < len(x.dims))
+    asked = op.types[1:2] == ("ScalarList",) or type(op.value(1)) is int
+    kind = _result_type(op, x.kind, named=asked or len(over) < len(x.dims))
     flops = x.elements * (2 if "norm" in name or name.startswith(("std", "var")) else 1)
     moved = x.as_many(results, kind) * (2 if name.endswith("_mean") else 1)
-    return vector_cost(
-        *("Reduce_fwd", x, flops, moved, x),
-        num_input_elems=x.elements,
-        num_output_elems=results,
-        dtype_in_out=(x.kind, kind),
-        reduce_type=name.removeprefix("_"),
-        op_shape=x.dims,
-        dims=tuple(sorted(over)),
-    )
+    names = "num_input_elems num_output_elems dtype_in_out reduce_type op_shape dims"
+    about = (x.kind, kind), name.removeprefix("_"), x.dims, tuple(sorted(over))
+    shown = named(names, x.elements, results, *about)
+    return vector_cost("Reduce_fwd", x, flops, moved, x, **shown)
 
 
 def _result_type(op: Operation, kind: str, *, named: bool) -> str:
@@ -330,9 +318,8 @@ def ordering(op: Operation, x: Tensor) -> Cost:
         kept = x.elements // length * min(op.whole(1, length), length)
     compared = x.elements * max(1, math.ceil(math.log2(max(2, x.dims[-1] if x.dims else 1))))
     moved = kept * (x.item + _INDEX_BYTES)
-    return replace(
-        vector_cost("Sort", x, compared, moved, x, shape=x.dims, k=kept), bound_only=True
-    )
+    cost = vector_cost("Sort", x, compared, moved, x, shape=x.dims, k=kept)
+    return replace(cost, bound_only=True)
 
 
 @_of_reductions("equal", 0, 1)
@@ -365,7 +352,9 @@ _BACKWARD: dict[str, tuple[int, int | None]] = {
 }
 
 
-def _normed(family: str, x: Tensor, flops: int, moved: int, *read: Tensor, **more: object) -> Cost:
+def _normed(
+    family: str, x: Tensor, flops: int, moved: int, *read: Tensor | None, **more: object
+) -> Cost:
     """`flops`: for each element of `x`."""
     shown = {"op_shape": x.dims, "dtype_in": x.kind, "stride_input": x.strides, **more}
     return vector_cost(family, x, flops * x.elements, moved, *read, **shown)
@@ -393,9 +382,8 @@ def norm(op: Operation, x: Tensor) -> Cost:
     """Reads input, weight and bias, writes the result; statistics do not count."""
     weight, bias = _FORWARD[op.plain_name]
     scale, shift = op.tensor(weight), op.tensor(bias) if bias is not None else None
-    moved = bytes_read(x, scale, shift) + x.written
     more = {"has_bias": shift is not None, "is_affine": scale is not None}
-    return _normed("Normalization", x, _NORM_FLOPS, moved, **more)
+    return _normed("Normalization", x, _NORM_FLOPS, x.written, x, scale, shift, **more)
 
 
 @_of_norms(" ".join(_BACKWARD), 0, 1)

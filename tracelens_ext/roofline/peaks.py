@@ -248,11 +248,10 @@ def _device(entry: object, where: str) -> DevicePeaks:
     units, warp, size = (
         _number(entry, key, where, usual[key]) for key in ("units", "warp", "memory_gb")
     )
-    return DevicePeaks(
-        *(name, *engines.values(), memory, link, tuple(map(str, names)), int(units), int(warp)),
-        *(size, float(usual["cache"]), bool(entry.get("partitions"))),
-        source=str(entry.get("source", where)),
-    )
+    made = DevicePeaks(name, engines["matrix"], engines["vector"], memory, link)
+    made = replace(made, names=tuple(map(str, names)), source=str(entry.get("source", where)))
+    made = replace(made, units=int(units), warp=int(warp), memory_gb=size)
+    return replace(made, cache=float(usual["cache"]), partitions=bool(entry.get("partitions")))
 
 
 def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:

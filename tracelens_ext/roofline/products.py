@@ -14,18 +14,13 @@ Of a convolution each element of the result is a sum over input channels and the
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens_ext.operations.launchers import is_of_experts
-from tracelens_ext.roofline.operation import (
-    Cost,
-    Models,
-    Operation,
-    Tensor,
-    bytes_read,
-    known,
-    named,
-)
+from tracelens_ext.roofline.operation import Cost, Models, bytes_read, known, named
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Operation, Tensor
 
 MODELS = Models()
 _of = MODELS.of("gemm")

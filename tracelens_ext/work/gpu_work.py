@@ -5,26 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.intervals import covered
-from tracelens_ext.trace import (
-    MEMORY_KINDS,
-    NONE,
-    BoolArray,
-    EventKind,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, Trace
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, is_narrow, levels
-from tracelens_ext.trace import (
-    NONE,
-    NS_PER_MS,
-    NS_PER_US,
-    BoolArray,
-    Float64Array,
-    Int32Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
 
 _MOST_COMBINATIONS = 2**62
 
