@@ -191,19 +191,13 @@ def described(peaks: DevicePeaks | None) -> str:
 
 def advice(work: GpuWork, roofline: Roofline) -> list[str]:
     """What the reader should know, a sentence each."""
-    notes = []
     unlinked = 100.0 * int(work.duration[~work.tree.linked].sum()) / max(work.duration.sum(), 1)
-    if unlinked >= _MANY_UNLINKED:
-        notes.append(
-            f"{unlinked:.1f} % of the GPU time has no launch in the trace: it belongs to no"
-            " operation, and is not in the roofline."
-        )
+    no_launch = f"{unlinked:.1f} % of the GPU time has no launch in the trace: it belongs to no"
+    notes = [f"{no_launch} operation, and is not in the roofline."]
+    notes = notes if unlinked >= _MANY_UNLINKED else []
     if not roofline.has_shapes and roofline.rows:
-        notes.append(
-            "The trace has no shapes, so no operation has a performance model:"
-            " torch.profiler.profile(record_shapes=True) records them."
-        )
-        return notes
+        no_shapes = "The trace has no shapes, so no operation has a performance model"
+        return [*notes, f"{no_shapes}: torch.profiler.profile(record_shapes=True) records them."]
     if those := ", ".join(str(each) for each, peaks in roofline.peaks.items() if peaks is None):
         notes.append(
             f"The peaks of device {those} are not known, so there are no percentages: give them"
