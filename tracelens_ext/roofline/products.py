@@ -22,6 +22,7 @@ from tracelens_ext.roofline.operation import Cost, Models, bytes_read, known, na
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Operation, Tensor
 
+Sizes = tuple[int, int, int, int]
 MODELS = Models()
 _of = MODELS.of("gemm")
 _of_engines = MODELS.of("quantized")
@@ -39,11 +40,7 @@ def matrix_product(
 
 
 def product(
-    sizes: tuple[int, int, int, int],
-    a: Tensor,
-    b: Tensor,
-    added: Tensor | None = None,
-    result: str | None = None,
+    sizes: Sizes, a: Tensor, b: Tensor, added: Tensor | None = None, result: str | None = None
 ) -> Cost:
     """As `matrix_product`, by B, M, N and K."""
     batch, m, n, k = sizes
@@ -57,14 +54,12 @@ def product(
     return Cost("GEMM", flops, moved, a.short, "matrix", parameters)
 
 
-def _parameters(
-    sizes: tuple[int, int, int, int], a: Tensor, b: Tensor, *, bias: bool
-) -> dict[str, object]:
+def _parameters(sizes: Sizes, a: Tensor, b: Tensor, *, bias: bool) -> dict[str, object]:
     about = bias, a.strides, b.strides, (a.kind, b.kind)
     return named("B M N K bias stride_A stride_B dtype_A_B", *sizes, *about)
 
 
-def product_sizes(cost: Cost | None) -> tuple[int, int, int, int]:
+def product_sizes(cost: Cost | None) -> Sizes:
     """B, M, N and K of a matrix product; 0 where there are none, or a plugin tells none."""
     told = cost.parameters if cost is not None and cost.family == "GEMM" else {}
     b, m, n, k = (size if isinstance(size := told.get(name), int) else 0 for name in "BMNK")
