@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, reduce, wraps
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
 from tracelens_ext.readers.xplane.hlo import TYPE_BITS
 from tracelens_ext.serving.annotations import Batch
@@ -193,15 +193,17 @@ class Operation:
 
     @classmethod
     def of_arguments(
-        cls, name: str, kernels: tuple[str, ...], arguments: Sequence[object], *more: Any
+        cls,
+        name: str,
+        kernels: tuple[str, ...],
+        arguments: Sequence[object],
+        batch: Batch | None = None,
+        work: Work | None = None,
     ) -> Operation:
-        """An operation whose arguments, in the order of `ARGUMENTS`, are as traces have them.
-
-        `more`: its batch and its work, where it has them.
-        """
+        """An operation whose arguments, in the order of `ARGUMENTS`, are as traces have them."""
         dims, types, strides, concrete = (a if isinstance(a, tuple) else () for a in arguments)
         kinds, values = tuple(map(str, types)), tuple(map(str, concrete))
-        return cls(name, dims, kinds, strides, values, kernels, *more)
+        return cls(name, dims, kinds, strides, values, kernels, batch, work)
 
     @property
     def plain_name(self) -> str:
