@@ -118,14 +118,10 @@ class Program:
     @property
     def edges(self) -> dict[str, int]:
         """How many edges of each kind there are."""
-        return {
-            "launch": int((self.call != NONE).sum()),
-            "stream": int((self.lane[1:] == self.lane[:-1]).sum()),
-            "wait known": int(self.wait_known.sum()),
-            "wait assumed": int((~self.wait_known).sum()),
-            "contradicted": self.contradicted,
-            "sync": len(self.awaited),
-        }
+        waits = {"wait known": self.wait_known, "wait assumed": ~self.wait_known}
+        which = {"launch": self.call != NONE, "stream": self.lane[1:] == self.lane[:-1], **waits}
+        counts = {kind: int(edges.sum()) for kind, edges in which.items()}
+        return counts | {"contradicted": self.contradicted, "sync": len(self.awaited)}
 
     # Nodes that are no GPU events.
 

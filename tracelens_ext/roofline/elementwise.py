@@ -17,19 +17,15 @@ from tracelens_ext.roofline.operation import Models, broadcast, is_whole, known,
 
 #: Operations for each element of the result, a convention: 1 for what one instruction does, about
 #: as many as an approximation by a polynomial takes for the others. 1 for those not listed.
-FLOPS_PER_ELEMENT: Final = {
-    name: flops
-    for flops, names in {
-        8: "exp exp2 expm1 log log2 log10 log1p sin cos",
-        10: "tan asin acos atan sinh cosh tanh atan2 sigmoid silu softplus logit elu selu celu"
-        " mish",
-        12: "gelu erf erfc erfinv pow float_power",
-        16: "gelu_backward silu_backward",
-        3: "sigmoid_backward tanh_backward lerp addcmul addcdiv",
-        4: "hardswish hardsigmoid hypot rms",
-    }.items()
-    for name in names.split()
+_FLOPS: Final = {
+    3: "sigmoid_backward tanh_backward lerp addcmul addcdiv",
+    4: "hardswish hardsigmoid hypot rms",
+    8: "exp exp2 expm1 log log2 log10 log1p sin cos",
+    10: "tan asin acos atan sinh cosh tanh atan2 sigmoid silu softplus logit elu selu celu mish",
+    12: "gelu erf erfc erfinv pow float_power",
+    16: "gelu_backward silu_backward",
 }
+FLOPS_PER_ELEMENT: Final = {name: n for n, names in _FLOPS.items() for name in names.split()}
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation, Tensor
