@@ -28,13 +28,14 @@ from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.operations import launchers
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.roofline import found as rows_found
-from tracelens_ext.roofline import groups, models, operation
-from tracelens_ext.roofline.found import Roofline, find_roofline, shape_text
+from tracelens_ext.roofline import models, operation
+from tracelens_ext.roofline.found import Roofline, find_roofline
 from tracelens_ext.roofline.summary import (
     NO_FAMILY,
     advice,
     family_summary,
     modelled,
+    shape_text,
     utilisation,
 )
 from tracelens_ext.tables.charts import Chart
@@ -89,7 +90,7 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
         )
 
     for module, name in (
-        (groups, "parsed"),
+        (rows_found, "parsed"),
         (launchers, "parsed"),
         (rows_found, "RooflineRow"),
         (operation, "Tensor"),
@@ -119,7 +120,6 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
 def test_shorter_operations_beyond_the_bound_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     each = [("aten::mm", arguments([n, 8], [8, n]), 10.0 + n) for n in range(1, 8)]
     whole = analyzed(*each).get_df_roofline()
-    monkeypatch.setattr(groups, "MOST_OPERATIONS", 3)
     monkeypatch.setattr(rows_found, "MOST_OPERATIONS", 3)
     analyzer = analyzed(*each)
     cut = analyzer.get_df_roofline()

@@ -51,13 +51,7 @@ class EventKind(IntEnum):
 
 
 #: Events on a host thread that nest by time.
-HOST_KINDS = (
-    EventKind.CPU_OP,
-    EventKind.USER_ANNOTATION,
-    EventKind.PYTHON_FUNCTION,
-    EventKind.RUNTIME,
-    EventKind.DRIVER,
-)
+HOST_KINDS = tuple(kind for kind in EventKind if kind < EventKind.KERNEL)
 #: Calls that start GPU work.
 LAUNCH_KINDS = (EventKind.RUNTIME, EventKind.DRIVER)
 #: Work on a GPU stream.
@@ -238,8 +232,7 @@ class Trace:
 
     def rows_of(self, *kinds: EventKind) -> npt.NDArray[np.int64]:
         """The recorded events of these kinds, in file order."""
-        recorded = self.kind[: self.recorded]
-        wanted = np.zeros(len(recorded), dtype=bool)
+        wanted, recorded = np.zeros(self.recorded, dtype=bool), self.kind[: self.recorded]
         for kind in kinds:  # comparing a few times takes less time than one look-up an event
             wanted |= recorded == kind
         return np.flatnonzero(wanted)
@@ -262,8 +255,8 @@ class Trace:
     @property
     def operation_kinds(self) -> tuple[EventKind, ...]:
         """The kinds of host events to which tables attribute GPU work."""
-        annotations = (EventKind.USER_ANNOTATION,) * self.conventions.annotations_are_operations
-        return (EventKind.CPU_OP, *annotations)
+        annotations = self.conventions.annotations_are_operations
+        return (EventKind.CPU_OP, EventKind.USER_ANNOTATION)[: 1 + annotations]
 
     def arg(self, name: str) -> ArgColumn:
         """The argument of that name; an empty column if no event has it."""

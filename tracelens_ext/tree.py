@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,10 @@ import numpy.typing as npt
 from tracelens_ext.linking import is_graph_launch, link
 from tracelens_ext.nesting import ROOT, depths, insert_below, nearest_marked, nest, subtree_ends
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.trace import (
-    HOST_KINDS,
-    LAUNCH_KINDS,
-    NONE,
-    BoolArray,
-    EventKind,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Replays,
-    Trace,
-)
+from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Replays, Trace
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 UNLINKED = "(unlinked)"
 GRAPH = "graph"

@@ -336,7 +336,7 @@ def roofline(
 
 def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:
     """Operations, each in three lines at most: numbers, shapes, why it is slow."""
-    from tracelens_ext.roofline.found import shape_text
+    from tracelens_ext.roofline.summary import shape_text
     from tracelens_ext.trace import NS_PER_MS
 
     if not rows:

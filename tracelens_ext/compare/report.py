@@ -17,7 +17,8 @@ from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
 from tracelens_ext.modules.modules import NodePath, numbered
 from tracelens_ext.report.report import Answer, Report
-from tracelens_ext.roofline.found import Roofline, shape_text
+from tracelens_ext.roofline.found import Roofline
+from tracelens_ext.roofline.summary import shape_text
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.trace import NS_PER_MS
 

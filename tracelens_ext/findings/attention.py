@@ -12,8 +12,8 @@ from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.found import Roofline, RooflineRow
-from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.roofline.products import product_sizes
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
 from tracelens_ext.work.grouping import number_groups

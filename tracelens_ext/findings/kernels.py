@@ -12,6 +12,7 @@ import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Inspection, capability
+from tracelens_ext.hooks import default_registry
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.models import model_of, offered_models
@@ -186,7 +187,8 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     alone = np.count_nonzero(time) < 2  # what is nothing else needs nobody to point to it
     if alone or not mine.any() or time[largest] <= _MOST * total:
         return None
-    models = offered_models()  # where one lacks shapes, these are what to record first
+    # Where one lacks shapes, these are what to record first.
+    models = offered_models(default_registry())
     known = inspection.by_operation(lambda row: bool(model_of(row.operation.model_name, models)))
     if work.duration[mine & (known == 0)].sum() <= _MOST * total:
         return None

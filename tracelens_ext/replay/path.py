@@ -13,25 +13,17 @@ import numpy.typing as npt
 from tracelens_ext.gaps.hosts import innermost_during
 from tracelens_ext.lazy import pd
 from tracelens_ext.replay.replay import Replay, Replayed
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    NS_PER_US,
-    BoolArray,
-    EventKind,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_US, EventKind
 
 if TYPE_CHECKING:
     from tracelens_ext.replay.what_if import Simulation
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 #: What a segment is of: a node runs, or what comes before it; the host's time; what blocks it.
 RUNS, GAP, LAUNCH, HOST, SYNC = range(5)
 #: What bound a start, for each edge.
 EDGES: Final = ("", "stream", "wait", "launch", "sync", "not in the file")
 _NO, _STREAM, _WAIT, _CALL, _SYNC, _UNKNOWN = range(6)
-WAITS: Final = (_WAIT, _SYNC, _UNKNOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +37,12 @@ class CriticalPath:
     of: Int64Array
     edge: Int64Array  #: an index into `EDGES`: what bound it, (s,)
     known: BoolArray  #: whether the recording says so, (s,)
+
+    @property
+    def known_share(self) -> float:
+        """Which share of the waits the recording tells."""
+        waits = np.isin(self.what, (GAP, SYNC)) & np.isin(self.edge, (_WAIT, _SYNC, _UNKNOWN))
+        return float(self.known[waits].mean()) if waits.any() else 1.0
 
 
 def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
@@ -117,7 +115,6 @@ def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Arra
 
 
 _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-_OTHER_RANK: Final = "other rank"
 
 
 def described(simulation: Simulation, nodes: Int64Array) -> pd.DataFrame:
@@ -156,7 +153,7 @@ def path_table(simulation: Simulation, path: CriticalPath) -> pd.DataFrame:
     runs, host, called = what == RUNS, what == HOST, what == LAUNCH
     table["kind"] = np.select(
         [what == GAP, what == SYNC, called | (host & marked), host, runs & marked],
-        ["gap", "sync", "launch", "host", _OTHER_RANK],
+        ["gap", "sync", "launch", "host", "other rank"],
         table["kind"],
     )
     sure = simulation.waits_known | (table["kind"] != "communication").to_numpy()

@@ -26,11 +26,10 @@ from tracelens_ext.work.grouping import (
 )
 
 _DEVICE, _STREAM, _EVENT, _COPY = range(4)
-_BLOCKING: Final = (
-    re.compile(r"(?:cuda|hip|cu)(?:Device|Ctx|Thread)Synchronize"),
-    re.compile(r"(?:cuda|hip|cu)StreamSynchronize"),
-    re.compile(r"(?:cuda|hip|cu)EventSynchronize"),
-)
+_BLOCKING: Final = [
+    re.compile(rf"(?:cuda|hip|cu){what}Synchronize")
+    for what in ("(?:Device|Ctx|Thread)", "Stream", "Event")
+]
 _WAIT: Final = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
 _RECORD: Final = re.compile(r"(?:cuda|hip|cu)EventRecord")
 
@@ -112,22 +111,17 @@ class Program:
     @cached_property
     def node_of_event(self) -> Int64Array:
         """The node of each GPU event, `NONE` outside the window, (g,)."""
-        result = np.full(len(self.work), NONE)
-        real = np.flatnonzero(self.event != NONE)
+        result, real = np.full(len(self.work), NONE), np.flatnonzero(self.event != NONE)
         result[self.event[real]] = real
         return result
 
     @property
     def edges(self) -> dict[str, int]:
         """How many edges of each kind there are."""
-        return {
-            "launch": int((self.call != NONE).sum()),
-            "stream": int((self.lane[1:] == self.lane[:-1]).sum()),
-            "wait known": int(self.wait_known.sum()),
-            "wait assumed": int((~self.wait_known).sum()),
-            "contradicted": self.contradicted,
-            "sync": len(self.awaited),
-        }
+        waits = {"wait known": self.wait_known, "wait assumed": ~self.wait_known}
+        which = {"launch": self.call != NONE, "stream": self.lane[1:] == self.lane[:-1], **waits}
+        counts = {kind: int(edges.sum()) for kind, edges in which.items()}
+        return counts | {"contradicted": self.contradicted, "sync": len(self.awaited)}
 
     # Nodes that are no GPU events.
 
@@ -234,14 +228,11 @@ class Program:
         when = dict(zip(records, self._at(self._records).tolist(), strict=True))
         names = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
         columns = [trace.correlation[rows], *(trace.arg(name).at(rows) for name in names)]
-        return {
-            call: (
-                lane.get((device, own), NONE),
-                lane.get((device, other), NONE),
-                when.get(record, NONE),
-            )
-            for call, device, own, other, record in np.column_stack(columns).tolist()
-        }
+        found = {}
+        for call, device, *of, record in np.column_stack(columns).tolist():
+            own, other = (lane.get((device, stream), NONE) for stream in of)
+            found[call] = own, other, when.get(record, NONE)
+        return found
 
     def _what_told(self, rows: Int64Array) -> Int64Array:
         nothing = (NONE, NONE, NONE)

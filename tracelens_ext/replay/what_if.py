@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -13,15 +13,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.iterations.iterations import Selection, span_of_step
 from tracelens_ext.lazy import pd
 from tracelens_ext.replay.changes import Changes, Named, parse_change
-from tracelens_ext.replay.path import (
-    GAP,
-    SYNC,
-    WAITS,
-    CriticalPath,
-    critical_path,
-    described,
-    path_table,
-)
+from tracelens_ext.replay.path import CriticalPath, critical_path, described, path_table
 from tracelens_ext.replay.program import MOST_LANES, Program
 from tracelens_ext.replay.replay import Change, Replay, Replayed, telling_calls
 from tracelens_ext.tables.charts import Chart
@@ -96,15 +88,14 @@ class Simulation:
         if not (self.program.call != NONE).any():
             why = "no call in the window launched GPU work: what that waits for is unknown"
             return "withheld", why
-        streams = len(np.unique(self.program.lane))
-        if abs(error) <= _WARNED and streams > MOST_LANES:
-            return "warned", f"of {streams:,} streams the waits of {MOST_LANES} were looked for"
         if abs(error) <= _WARNED:
-            return "good", ""
-        too, why = "short", "something waits for what the recording does not tell"
+            streams = len(np.unique(self.program.lane))
+            why = f"of {streams:,} streams the waits of {MOST_LANES} were looked for"
+            return ("warned", why) if streams > MOST_LANES else ("good", "")
+        too, why = "short", "something waits for what"
         if error > 0:
-            too = "long"
-            why = "work overlaps, or begins early, in ways that the recording does not tell"
+            too, why = "long", "work overlaps, or begins early, in ways that"
+        why += " the recording does not tell"
         if self.program.contradicted:
             why += f"; {self.program.contradicted:,} waits contradict the recorded times"
         why = f"the unchanged replay is {abs(error):.1f} % too {too}: {why}"
@@ -112,43 +103,31 @@ class Simulation:
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
-        program = self.program
+        program, (state, reason) = self.program, self._judged
         busy = np.bincount(program.lane, program.duration, len(program.lanes))
         constants = program.constants[int(program.lanes.device[busy.argmax()])]
-        return {
-            "error_percent": self.error_percent,
-            "state": self.state,
-            "reason": self._judged[1],
-            **{f"{name}_us": ns / NS_PER_US for name, ns in constants.items()},
-            "edges": program.edges,
-        }
+        told = {f"{name}_us": ns / NS_PER_US for name, ns in constants.items()}
+        judged = {"error_percent": self.error_percent, "state": state, "reason": reason}
+        return {**judged, **told, "edges": program.edges}
 
     def window(self) -> dict[str, float]:
         """The window and its wall times, for JSON."""
         start, end = self.program.window
-        return {
-            "start_us": start / NS_PER_US,
-            "end_us": end / NS_PER_US,
-            "wall_ms": (end - start) / NS_PER_MS,
-            "replayed_ms": self.replayed.wall / NS_PER_MS,
-        }
+        recorded, replayed = (end - start) / NS_PER_MS, self.replayed.wall / NS_PER_MS
+        at = {"start_us": start / NS_PER_US, "end_us": end / NS_PER_US}
+        return at | {"wall_ms": recorded, "replayed_ms": replayed}
 
     def lines(self) -> list[str]:
         """The error, the constants and the edges in words, a line each."""
-        window = self.window()
+        window, (state, reason) = self.window(), self._judged
+        replayed = f"{window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded"
+        found = [f"Replay: {replayed}: error {self.error_percent:+.2f} %, {state}"]
+        found += [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
+        for device, its in self.program.constants.items():
+            constants = [f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items()]
+            found.append(f"Device {device}: launch {', '.join(constants)}")
         edges = ", ".join(f"{count:,} {kind}" for kind, count in self.program.edges.items())
-        constants = [
-            f"Device {device}: launch "
-            + ", ".join(f"{name} {ns / NS_PER_US:,.3f} µs" for name, ns in its.items())
-            for device, its in self.program.constants.items()
-        ]
-        reason = self._judged[1]
-        why = [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
-        replayed = (
-            f"Replay: {window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded:"
-            f" error {self.error_percent:+.2f} %, {self.state}"
-        )
-        return [replayed, *why, *constants, f"Edges: {edges}"]
+        return [*found, f"Edges: {edges}"]
 
     def what_if(self, changes: Sequence[Named] | None = None) -> pd.DataFrame:
         """A row a change, or of the usual ones by what they save; as the sheet `what_if`.
@@ -177,8 +156,7 @@ class Simulation:
     @property
     def known_edges(self) -> float:
         """Which share of the waits on the critical path the recording tells."""
-        waits = np.isin(self._path.what, (GAP, SYNC)) & np.isin(self._path.edge, WAITS)
-        return float(self._path.known[waits].mean()) if waits.any() else 1.0
+        return self._path.known_share
 
     @cached_property
     def critical_path(self) -> pd.DataFrame:
@@ -196,9 +174,8 @@ class Simulation:
         result = found.reset_index().merge(sums.rename("total_ms").reset_index(), "left", _KEYS)
         share = percent(NS_PER_MS * result["on_path_ms"].to_numpy(), self.replayed.wall)
         result.insert(3, "on_path (%)", share)
-        return result.sort_values(
-            ["on_path_ms", *_KEYS], ascending=[False, True, True], ignore_index=True
-        )
+        ascending = [False, True, True]
+        return result.sort_values(["on_path_ms", *_KEYS], ascending=ascending, ignore_index=True)
 
 
 _NUMBERS: Final = ["rank", "start_us", "wait_us"]
@@ -233,9 +210,8 @@ def waiting_of(program: Program, waits: pd.DataFrame) -> Int64Array:
     at = np.searchsorted(start, begun - NS_PER_US)
     found = np.abs(start[at] - begun) <= NS_PER_US
     if not found.any():
-        raise UsageError(
-            f"--waits: no call of rank {rank} starts when a collective of the trace does"
-        )
+        why = f"no call of rank {rank} starts when a collective of the trace does"
+        raise UsageError(f"--waits: {why}")
     result = np.zeros_like(program.duration)
     ns = np.rint(waits["wait_us"].to_numpy()[at[found]] * NS_PER_US).astype(np.int64)
     result[mine[found]] = np.clip(ns, 0, program.duration[mine[found]])
@@ -277,8 +253,11 @@ def _critical_path_summary(
     return analyzer.simulation(iteration, device).critical_path_summary()
 
 
+_PATH = ("Critical path", "critical_path_summary", "kind", "on_path_ms")
+_CHART = Chart(*_PATH, kind="stacked", on="page")
+_table = partial(Table, asked_by="what_if")
 TABLES = [
-    Table(
+    _table(
         name="what_if",
         shows="The wall time if something took longer or shorter, by a replay of the trace",
         columns="""
@@ -289,10 +268,9 @@ TABLES = [
             saved (%): likewise
             """,
         table=_what_if,
-        asked_by="what_if",
         notes=lambda it, _, tables: it.simulation().lines() if "what_if" in tables else (),
     ),
-    Table(
+    _table(
         name="critical_path_summary",
         shows="What the wall time hangs on, by kind and category",
         columns="""
@@ -304,17 +282,10 @@ TABLES = [
             total_ms: all GPU work of the kind and category; empty of what is none
             """,
         table=_critical_path_summary,
-        asked_by="what_if",
-        charts=[
-            Chart(
-                *("Critical path", "critical_path_summary", "kind", "on_path_ms"),
-                kind="stacked",
-                on="page",
-            )
-        ],
+        charts=[_CHART],
         on_every_page=True,
     ),
-    Table(
+    _table(
         name="critical_path",
         shows="What the wall time hangs on, segment by segment",
         columns="""
@@ -328,6 +299,5 @@ TABLES = [
             known [yes/no]: whether the recording tells that, and how long it lasts by itself
             """,
         table=_critical_path,
-        asked_by="what_if",
     ),
 ]

@@ -10,18 +10,13 @@ long each sequence is, is in neither.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens_ext.roofline.operation import (
-    Cost,
-    Models,
-    NoModelError,
-    Operation,
-    Tensor,
-    bytes_read,
-    short_type,
-)
+from tracelens_ext.roofline.operation import Cost, Models, bytes_read, known, named
 from tracelens_ext.serving.annotations import Batch
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Operation, Tensor
 
 MODELS = Models()
 
@@ -37,6 +32,10 @@ class _Places(NamedTuple):
     top_left: bool = False  #: whether a causal mask counts from the beginning of the keys
 
 
+_FLASH = (
+    *("flash_attn::_flash_attn_forward", "aiter::_flash_attn_forward"),
+    *("aiter::mha_fwd", "aiter::fmha_v3_fwd"),
+)
 #: Backward passes have the gradient before Q.
 _PLACES = {
     "aten::_flash_attention_forward": _Places(0, 8, False, 3, 11),
@@ -45,10 +44,7 @@ _PLACES = {
     "aten::_scaled_dot_product_flash_attention": _Places(0, 4, True),
     "aten::_scaled_dot_product_efficient_attention": _Places(0, 6, True, top_left=True),
     "aten::_scaled_dot_product_cudnn_attention": _Places(0, 6, True),
-    "flash_attn::_flash_attn_forward": _Places(0, 5, False, None, 6),
-    "aiter::_flash_attn_forward": _Places(0, 5, False, None, 6),
-    "aiter::mha_fwd": _Places(0, 5, False, None, 6),
-    "aiter::fmha_v3_fwd": _Places(0, 5, False, None, 6),
+    **dict.fromkeys(_FLASH, _Places(0, 5, False, None, 6)),
     "aten::_flash_attention_backward": _Places(1, 11, False, 6, 15),
     "aten::_efficient_attention_backward": _Places(1, 14, False, 6, 18),
     "aten::_scaled_dot_product_flash_attention_backward": _Places(1, 11, True, 6),
@@ -56,8 +52,7 @@ _PLACES = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _Places(1, 14, True),
     "flash_attn::_flash_attn_backward": _Places(1, 11, False, None, 12),
     "aiter::_flash_attn_backward": _Places(1, 12, False, None, 13),
-    "aiter::mha_bwd": _Places(1, 8, False, None, 9),
-    "aiter::fmha_v3_bwd": _Places(1, 8, False, None, 9),
+    **dict.fromkeys(("aiter::mha_bwd", "aiter::fmha_v3_bwd"), _Places(1, 8, False, None, 9)),
 }
 
 
@@ -71,11 +66,10 @@ def attention(op: Operation) -> Cost:
     at = _PLACES[op.name]
     q, k, v = (op.need(at.query + i) for i in range(3))
     packed = at.lengths is not None and op.tensor(at.lengths) is not None
-    if packed or any(len(t.dims) != 4 for t in (q, k, v)):
-        raise NoModelError("sequences of several lengths, which are not recorded")
+    fits = not packed and all(len(t.dims) == 4 for t in (q, k, v))
+    known(fits, "sequences of several lengths, which are not recorded")
     causal = op.value(at.causal)
-    if causal is None:
-        raise NoModelError("whether the mask is causal is not recorded")
+    known(causal is not None, "whether the mask is causal is not recorded")
     heads, positions = (1, 2) if at.heads_first else (2, 1)
     batch, nq, nkv = q.dims[0], q.dims[positions], k.dims[positions]
     pairs_twice, seen = _pairs(op, at, nq, nkv)
@@ -85,19 +79,10 @@ def attention(op: Operation) -> Cost:
     if at.query:  # also reads the gradient of the result, and writes those of Q, K and V
         flops = flops * 5 // 2
         moved += result + q.written + k.written + v.written
-    parameters = {
-        "B": batch,
-        "N_Q": nq,
-        "H_Q": q.dims[heads],
-        "N_KV": nkv,
-        "H_KV": k.dims[heads],
-        "d_h_qk": q.dims[3],
-        "d_h_v": v.dims[3],
-        "causal": bool(causal),
-        "dtype_A_B": (q.kind, k.kind),
-    }
-    family = "SDPA_bwd" if at.query else "SDPA_fwd"
-    return Cost(family, flops, moved, short_type(q.kind), "matrix", parameters)
+    sizes = batch, nq, q.dims[heads], nkv, k.dims[heads], q.dims[3], v.dims[3]
+    names = "B N_Q H_Q N_KV H_KV d_h_qk d_h_v causal dtype_A_B"
+    shown = named(names, *sizes, bool(causal), (q.kind, k.kind))
+    return Cost("SDPA_bwd" if at.query else "SDPA_fwd", flops, moved, q.short, "matrix", shown)
 
 
 def _pairs(op: Operation, at: _Places, nq: int, nkv: int) -> tuple[int, int]:
@@ -160,8 +145,8 @@ def attention_by_lengths(op: Operation) -> Cost:
         with_heads = (i for i in range(len(op.types)) if (t := op.tensor(i)) and len(t.dims) == 3)
         first = next(with_heads, 0)
     q, k, v = (op.need(first + i) for i in range(3))
-    if len(q.dims) != 3 or not 3 <= len(k.dims) <= 5 or not 3 <= len(v.dims) <= 5:
-        raise NoModelError("the recorded shapes are not those of attention")
+    fits = len(q.dims) == 3 and 3 <= len(k.dims) <= 5 and 3 <= len(v.dims) <= 5
+    known(fits, "the recorded shapes are not those of attention")
     keys, d_qk, d_v = k.dims[-2], k.dims[-1], v.dims[-1]
     if len(k.dims) == 5:
         keys, d_qk, d_v = k.dims[1], q.dims[2], v.dims[2]
@@ -182,8 +167,8 @@ def latent_attention(op: Operation) -> Cost:
     """
     batch = _lengths(op)
     q, latent, rotary, result = (op.need(i) for i in range(4))
-    if len(q.dims) != 3 or not latent.dims or not rotary.dims:
-        raise NoModelError("the recorded shapes are not those of latent attention")
+    fits = len(q.dims) == 3 and bool(latent.dims and rotary.dims)
+    known(fits, "the recorded shapes are not those of latent attention")
     tokens, heads, d_qk = q.dims
     c, r = latent.dims[-1], rotary.dims[-1]
     d_v = result.elements // max(1, tokens * heads)
@@ -198,14 +183,11 @@ def takes_lengths(name: str) -> bool:
 
 
 def _lengths(op: Operation) -> Batch:
-    if op.batch is None:
-        raise NoModelError("the lengths of its sequences: no annotation of a serving engine")
-    if not op.batch.has_lengths:
-        raise NoModelError(
-            "the lengths of its sequences: the engine's annotation lacks them (vLLM's"
-            " detailed_trace_annotation, SGLang's roofline_annotations)"
-        )
-    return op.batch
+    why = "the lengths of its sequences: "
+    batch = known(op.batch, f"{why}no annotation of a serving engine")
+    why += "the engine's annotation lacks them (vLLM's detailed_trace_annotation, SGLang's"
+    known(batch.has_lengths, f"{why} roofline_annotations)")
+    return batch
 
 
 def _read_twice(batch: Batch) -> int:
@@ -226,14 +208,9 @@ def _cost(
     context, generation = batch.context, batch.generation
     tokens, keys = batch.tokens, (context.keys or 0) + (generation.keys or 0)
     query, _, d_qk, d_v = heads
-    moved = (
-        tokens * (query * (d_qk + d_v) + cached) * q.item + max(keys - tokens, 0) * cached * item
-    )
-    names = ("N_Q", "H_Q", "H_KV", "d_h_qk", "d_h_v")
-    parameters: dict[str, object] = dict(zip(names, (tokens, *heads), strict=True))
-    for letter, group in (("c", context), ("g", generation)):
-        sums = {"sq": group.tokens, "sk": group.keys, "sqsq": group.squares, "sqsk": group.products}
-        parameters |= {f"{letter}_{name}": number for name, number in sums.items()}
-    parameters["dtype_Q"] = q.kind
-    kind = short_type(q.kind)
-    return Cost("InferenceAttention_fwd", flops, moved, kind, "matrix", parameters)
+    moved = tokens * (query * (d_qk + d_v) + cached) * q.item
+    moved += max(keys - tokens, 0) * cached * item
+    names = "N_Q H_Q H_KV d_h_qk d_h_v c_sq c_sk c_sqsq c_sqsk g_sq g_sk g_sqsq g_sqsk dtype_Q"
+    sums = [(g.tokens, g.keys, g.squares, g.products) for g in (context, generation)]
+    shown = named(names, tokens, *heads, *sums[0], *sums[1], q.kind)
+    return Cost("InferenceAttention_fwd", flops, moved, q.short, "matrix", shown)

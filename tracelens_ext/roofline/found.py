@@ -21,23 +21,28 @@ import numpy.typing as npt
 from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, one_line, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.launchers import Launchers
-from tracelens_ext.roofline.gemm import product_sizes
-from tracelens_ext.roofline.groups import MOST_OPERATIONS, OTHERS, OperationGroups, group_operations
-from tracelens_ext.roofline.models import model_of, offered_models
-from tracelens_ext.roofline.operation import (
-    Cost,
-    Model,
-    NoModelError,
-    Operation,
-    Tensor,
-    short_type,
+from tracelens_ext.operations.launchers import (
+    ARGUMENTS,
+    EXPERTS_BELOW,
+    Launchers,
+    argument_values,
+    experts_below,
+    is_of_experts,
+    parsed,
 )
+from tracelens_ext.roofline.attention import takes_lengths
+from tracelens_ext.roofline.hlo import works_of
+from tracelens_ext.roofline.models import model_of, offered_models
+from tracelens_ext.roofline.operation import Cost, Model, NoModelError, Operation, Tensor, known
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, peaks_of_devices
-from tracelens_ext.trace import NS_PER_MS
+from tracelens_ext.roofline.products import product_sizes
+from tracelens_ext.serving.annotations import Batch
+from tracelens_ext.serving.steps import find_steps
+from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.work.grouping import inverse, number_groups, sums, texts
 
-Modelled = tuple[Cost | None, str]
+Modelled = tuple[Cost | None, str | None]
 
 #: Kernels that compute single-precision products with the TF32 units; Hopper's `nvjet` and
 #: CUTLASS' `s1688` kernels for single precision have no other.
@@ -66,28 +71,50 @@ _OLD_KERNELS: Final = (
 _MISALIGNED: Final = re.compile(r"align[12](?!\d)")
 
 
-@dataclass(frozen=True)
+#: Copies that cross the link between host and device.
+_HOST_COPY: Final = re.compile(r"memcpy.*(HtoD|DtoH|HtoH|Host)", re.IGNORECASE)
+#: The longest so many operations are told apart; a recording of real work has some thousands.
+MOST_OPERATIONS: Final = 20_000
+#: What the operations beyond those are called together.
+OTHERS: Final = "(other operations)"
+
+
+@dataclass(eq=False)
 class RooflineRow:
     """An operation, what it costs, and how its time compares with the best case."""
 
     operation: Operation  #: name, arguments, kernels
     count: int  #: its calls
     gpu_ns: int  #: their GPU time
+    is_host_copy: bool = False  #: whether it copies between host and device for the most part
     cost: Cost | None = None  #: of a call; None without a model
-    model: str | None = None  #: the name of the model; None without one
     why_no_model: str | None = None  #: why there is none
+    model: str | None = None  #: the name of the model; None without one
     #: the best case of all calls; None without a model or a known device
     roofline_ns: float | None = None
     bound: str | None = None  #: `compute`, `memory` or `link`: what limits the best case
     #: 10^12 operations a second of its engine and type; None where it is not known
     peak: float | None = None
     why_slow: str = ""  #: what shows of the reason for the time lost
-    is_host_copy: bool = False  #: whether it copies between host and device for the most part
 
     @property
     def lost_ns(self) -> float | None:
         """GPU time beyond the best case."""
         return None if self.roofline_ns is None else max(0.0, self.gpu_ns - self.roofline_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class OperationGroups:
+    """The operations that launched GPU work, by name and arguments; k groups."""
+
+    operations: list[Operation]  #: name, arguments and kernels of each
+    texts: dict[str, list[str]]  #: each argument of `ARGUMENTS` as the tables show it, k texts each
+    count: Int64Array  #: calls, (k,)
+    gpu_ns: Int64Array  #: busy time of what they launched, (k,)
+    host_copy_ns: Int64Array  #: of it, copies between host and device, (k,)
+    device: Int64Array  #: where the first GPU event of each ran, (k,)
+    of_gpu: Int64Array  #: the group of each GPU event, `NONE` for one of none, (g,)
+    first_gpu: Int64Array  #: the first GPU event of each call, in no order
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,22 +152,104 @@ def find_roofline(
     groups = group_operations(work, launchers, selected)
     peaks = peaks_of_devices(work.trace, own_peaks)
     offered = offered_models(registry)
-    by_name = {
-        name: model_of(name, offered) for name in {op.model_name for op in groups.operations}
-    }
+    names = {op.model_name for op in groups.operations}
+    by_name = {name: model_of(name, offered) for name in names}
     host = (2 * groups.host_copy_ns > groups.gpu_ns).tolist()
     costs = _costs(groups.operations, by_name, host, registry)
-    columns = groups.count.tolist(), groups.gpu_ns.tolist(), groups.device.tolist()
-    rows = []
-    for op, count, ns, device, is_host, (cost, why) in zip(
-        groups.operations, *columns, host, costs, strict=True
-    ):
-        row = RooflineRow(op, count, ns, is_host_copy=is_host)
-        if cost is None:
-            rows.append(replace(row, why_no_model=why))
-        else:
-            rows.append(_compared(row, cost, by_name[op.model_name], peaks[device]))
+    columns = groups.count.tolist(), groups.gpu_ns.tolist(), host
+    each = zip(groups.operations, *columns, *zip(*costs, strict=True), strict=True)
+    rows = [RooflineRow(*one) for one in each] if costs else []
+    for row, device in zip(rows, groups.device.tolist(), strict=True):
+        if row.cost is not None:
+            _compare(row, row.cost, by_name[row.operation.model_name], peaks[device])
     return Roofline(groups, rows, peaks)
+
+
+def group_operations(
+    work: GpuWork, launchers: Launchers, selected: npt.NDArray[np.bool_] | None = None
+) -> OperationGroups:
+    """Group the launchers of a trace by their names and arguments, the longest time first.
+
+    Beyond `MOST_OPERATIONS` groups the shorter ones are one, the last: `OTHERS`, without arguments.
+    A launcher takes part with all that it launched if its first GPU event is `selected`, (g,).
+    """
+    trace = work.trace
+    launched = np.flatnonzero(launchers.of_gpu != NONE)[::-1]
+    first_gpu = np.zeros(len(launchers), dtype=np.int64)
+    first_gpu[launchers.of_gpu[launched]] = launched  # the last to be written is the first
+    taken = np.flatnonzero(np.ones(len(launchers)) if selected is None else selected[first_gpu])
+    rows = launchers.rows[taken]
+    codes = [trace.arg(argument).at(rows) for argument in ARGUMENTS]
+    batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
+    work_of, works = works_of(trace, rows)
+    first, group = number_groups([trace.name[rows], *codes, batch, work_of])
+    order = np.lexsort((first, -sums(group, launchers.direct_ns[taken], len(first))))
+    group = np.minimum(inverse(order)[group], MOST_OPERATIONS)
+    first = first[order][: MOST_OPERATIONS + 1]
+    of_launcher = np.full(len(launchers) + 1, NONE, dtype=np.int64)
+    of_launcher[taken] = group
+    of_gpu = of_launcher[launchers.of_gpu]
+    kernels, host_ns = _kernels(work, of_gpu, len(first))
+    told = rows[first]
+    names = texts(trace.name[told], trace.names)
+    experts = np.flatnonzero(trace.named(trace.name[told], is_of_experts)).tolist()
+    if len(first) > MOST_OPERATIONS:
+        names[-1], kernels[-1], told[-1] = OTHERS, [], NONE
+    values, shown = [], {}
+    missing: tuple[object, str] = ((), "")
+    for argument in ARGUMENTS:
+        number, pairs = argument_values(trace, told, argument, parsed, missing)
+        value, text = zip(*pairs, strict=True) if pairs else ((), ())
+        values.append([value[i] for i in number.tolist()])
+        shown[argument] = texts(number, text)
+    for i in experts:
+        for column, more in zip(values, _experts(work, int(rows[first[i]])), strict=False):
+            column[i] = (*column[i], *more) if isinstance(column[i], tuple) else ()
+    step = [batches[i] if i != NONE else None for i in batch[first].tolist()]
+    done = [works[i] if i != NONE else None for i in work_of[first].tolist()]
+    each = zip(names, map(tuple, kernels), zip(*values, strict=True), step, done, strict=True)
+    operations = [Operation.of_arguments(*one) for one in each]
+    count, gpu_ns = np.bincount(group, minlength=len(first)), launchers.direct_ns[taken]
+    figures = count, sums(group, gpu_ns, len(first)), host_ns
+    device = trace.device[first_gpu[taken[first]]]
+    return OperationGroups(operations, shown, *figures, device, of_gpu, first_gpu[taken])
+
+
+def _batches(
+    work: GpuWork, name: IntArray, first_gpu: Int64Array
+) -> tuple[Int64Array, list[Batch]]:
+    """The batch of each call whose model needs one, by the step that launched its work.
+
+    Gives indices, `NONE` for the others, shape of `name`; and the distinct batches.
+    """
+    codes = np.full(len(name), NONE, dtype=np.int64)
+    steps = find_steps(work.tree)
+    distinct: dict[Batch, int] = {}
+    if len(steps):
+        needs = work.trace.named(name, takes_lengths)
+        of_step = [distinct.setdefault(batch, len(distinct)) for batch in steps.batch]
+        codes[needs] = np.array([*of_step, NONE])[steps.of_gpu[first_gpu[needs]]]
+    return codes, list(distinct)
+
+
+def _experts(work: GpuWork, row: int) -> tuple[tuple[object, ...], ...]:
+    """Sizes and types of what experts take below the operation of an engine."""
+    kept = work.trace.arg(EXPERTS_BELOW)
+    code = int(kept.at(np.array([row]))[0])
+    text = experts_below(work.tree, row) if code == NONE else (kept.texts or [])[code]
+    return parsed(text)[0] if text else ()  # type: ignore[return-value]  # as `experts_below` wrote it
+
+
+def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:
+    """The distinct GPU events of each group, and the time of its copies from and to the host."""
+    launched = np.flatnonzero(of_gpu != NONE)
+    group, name = of_gpu[launched], work.name[launched]
+    first, _ = number_groups([group, name])
+    kernels: list[list[str]] = [[] for _ in range(size)]
+    for at in first.tolist():
+        kernels[group[at]].append(work.trace.names[name[at]])
+    copies = work.trace.named(name, _HOST_COPY.search)
+    return kernels, sums(group[copies], work.duration[launched[copies]], size)
 
 
 def _costs(
@@ -154,18 +263,17 @@ def _costs(
     of_plugins: dict[str, dict[int, tuple[Model, Operation]]] = defaultdict(dict)
     for i, (op, is_host) in enumerate(zip(operations, host, strict=True)):
         offered = models[op.model_name]
-        said = f"no performance model for {op.name}"
+        each: Modelled = None, f"no performance model for {op.name}"
         if op.name == OTHERS:
-            said = f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
+            each = None, f"only the {MOST_OPERATIONS:,} longest operations of a trace have one"
         elif not op.types:
-            said = "no shapes were recorded"
+            each = None, "no shapes were recorded"
         elif is_host or (offered is not None and offered.plugin.own):
-            result.append(_modelled(_host_copy if is_host or not offered else offered.item, op))
-            continue
+            each = _modelled(_host_copy if is_host or not offered else offered.item, op)
         elif offered is not None:
-            said = f"the plugin {offered.plugin.name} failed"
+            each = None, f"the plugin {offered.plugin.name} failed"
             of_plugins[offered.plugin.name][i] = offered.item, op
-        result.append((None, said))
+        result.append(each)
     for plugin, asked in of_plugins.items():
         with registry.guard(plugin):
             found = call_within(time_limit(), partial(list, starmap(_modelled, asked.values())))
@@ -178,35 +286,33 @@ def _modelled(model: Callable[[Operation], Cost], op: Operation) -> Modelled:
     """What a model says; whatever it raises costs this operation alone."""
     try:
         cost = model(op)
-        if not 0 <= int(cost.flops) < _MOST or not 0 <= int(cost.bytes) < _MOST:
-            raise NoModelError("the recorded sizes cannot be right")
+        fits = 0 <= int(cost.flops) < _MOST and 0 <= int(cost.bytes) < _MOST
+        known(fits, "the recorded sizes cannot be right")
     except NoModelError as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001  # arguments of traces, and plugins, can be anything
         return None, f"its model failed ({one_line(error)[:200]})"
-    return cost, ""
+    return cost, None
 
 
 def _host_copy(op: Operation) -> Cost:
     """What crosses the link: the tensor that is copied, or a single number."""
-    tensors = op.tensors
-    if not tensors:
-        raise NoModelError("what is copied is not recorded")
+    tensors = known(op.tensors or None, "what is copied is not recorded")
     moved = min(tensors[:2], key=lambda t: t.written) if op.plain_name == "copy_" else tensors[0]
     return Cost("HostCopy", 0, moved.written, "bytes", "link")
 
 
-def _compared(
+def _compare(
     row: RooflineRow, cost: Cost, offered: Offered[Model] | None, peaks: DevicePeaks | None
-) -> RooflineRow:
+) -> None:
+    """Say how a row compares with the best case."""
     tf32 = cost.engine == "matrix" and cost.data_type == "fp32"
     if tf32 and any(map(_TF32.search, row.operation.kernels)):
-        cost = replace(cost, data_type="tf32")
-    model = name_of(offered) if offered and cost.engine != "link" else "host_copy"
-    best, bound, peak = _best_case(cost, peaks)
-    best = None if best is None else best * row.count
-    row = replace(row, cost=cost, model=model, roofline_ns=best, bound=bound, peak=peak)
-    return replace(row, why_slow=_why_slow(row, cost, peaks))
+        cost = row.cost = replace(cost, data_type="tf32")
+    row.model = name_of(offered) if offered and cost.engine != "link" else "host_copy"
+    best, row.bound, row.peak = _best_case(cost, peaks)
+    row.roofline_ns = None if best is None else best * row.count
+    row.why_slow = _why_slow(row, cost, peaks)
 
 
 def name_of(offered: Offered[Model]) -> str:
@@ -225,8 +331,7 @@ def _best_case(
     if cost.engine == "link":
         return cost.bytes / (peaks.link or 0.0), "link", None
     memory_ns = cost.bytes / peaks.memory  # 10^9 bytes a second are bytes a ns
-    found = peaks.peak(cost.engine, cost.data_type)
-    if found is None:
+    if (found := peaks.peak(cost.engine, cost.data_type)) is None:
         # Without the peak of its type, compute-bound work has no best case.
         return (None, None, None) if cost.engine == "matrix" else (memory_ns, "memory", None)
     compute_ns = cost.flops / (found[0] * 1e3)
@@ -298,74 +403,22 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     # What is None becomes NaN.
     best_ns = np.array([row.roofline_ns for row in rows], dtype=np.float64)
 
-    def told(*names: str, of: str = "") -> dict[str, list[Any]]:
-        whole = [getattr(row, of) if of else row for row in rows]
-        return {name: [getattr(each, name, None) for each in whole] for name in names}
+    def told(*names: str) -> dict[str, list[Any]]:
+        of = {name: [row if hasattr(row, name) else row.cost for row in rows] for name in names}
+        return {name: [getattr(each, name, None) for each in its] for name, its in of.items()}
 
-    counted = told("flops", "bytes", of="cost")
-    work = {name: pd.array(each, dtype="Int64") for name, each in counted.items()}
-    rates = {  # 1,000 a ns are 10^12 a second
-        name: work[of].to_numpy(np.float64, na_value=np.nan) * groups.count / measured / 1e3
-        for name, of in (("tflops_per_s", "flops"), ("tb_per_s", "bytes"))
-    }
-    columns: dict[str, object] = {
-        "op_name": [row.operation.name for row in rows],
-        **told("family", of="cost"),
-        **groups.texts,
-        "count": groups.count,
-        "gpu_time_ms": gpu_ns / NS_PER_MS,
-        **work,
-        **told("engine", "data_type", of="cost"),
-        **told("model", "why_no_model"),
-        **rates,
-        "roofline_time_ms": best_ns / NS_PER_MS,
-        **told("bound"),
-        "% of roofline": best_ns / measured * 100,
-        "time_lost_ms": np.maximum(gpu_ns - best_ns, 0.0) / NS_PER_MS,
-        **told("why_slow"),
-    }
-    return pd.DataFrame(columns)
-
-
-def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
-    """The peaks of the types in use (10^12 operations a second), and `memory` (10^12 bytes)."""
-    roofs: dict[str, float] = {
-        f"{row.cost.engine} {row.cost.data_type}": row.peak
-        for row in reversed(roofline.rows)
-        if row.cost is not None and row.peak is not None and row.cost.flops
-    }
-    if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
-        roofs["memory"] = known[0].memory / 1e3
-    return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
-
-
-_MOST_TENSORS: Final = 4
-
-
-def shape_text(row: RooflineRow) -> str:
-    """Types and sizes of the tensors; empty where none are recorded.
-
-    A type is said again where it changes; single elements and what comes late are left out.
-    """
-    op = row.operation
-    parts = [(short_type(t.kind), _sizes(t.dims)) for t in op.tensors if t.dims]
-    parts += [
-        ("", f"{len(parts)} × {_sizes(parts[0])}")
-        for kind, parts in zip(op.types, op.dims, strict=False)
-        if kind == "TensorList" and isinstance(parts, tuple) and parts
+    work = {name: pd.array(each, dtype="Int64") for name, each in told("flops", "bytes").items()}
+    rates = [  # 1,000 a ns are 10^12 a second
+        each.to_numpy(np.float64, na_value=np.nan) * groups.count / measured / 1e3
+        for each in work.values()
     ]
-    product = row.cost is not None and row.cost.family in ("GEMM", "CONV_fwd")
-    if product:  # neither what is added nor `out=`
-        first = int(op.plain_name.startswith(("add", "_add", "badd")))
-        parts = parts[first : first + 2]
-    texts, before = [], ""
-    for kind, text in parts[:_MOST_TENSORS]:
-        texts.append(text if kind == before else f"{kind} {text}".lstrip())
-        before = kind
-    if len(parts) > _MOST_TENSORS:
-        texts.append("…")
-    return (" × " if product else ", ").join(texts)
-
-
-def _sizes(dims: object) -> str:
-    return f"[{','.join(map(str, dims))}]" if isinstance(dims, tuple) else "[…]"
+    lost_ns, name = np.maximum(gpu_ns - best_ns, 0.0), [row.operation.name for row in rows]
+    columns: dict[str, object] = {"op_name": name} | told("family") | groups.texts
+    columns |= {"count": groups.count, "gpu_time_ms": gpu_ns / NS_PER_MS}
+    columns |= work
+    columns |= told("engine", "data_type", "model", "why_no_model")
+    columns |= {"tflops_per_s": rates[0], "tb_per_s": rates[1]}
+    columns["roofline_time_ms"] = best_ns / NS_PER_MS
+    columns |= told("bound")
+    columns |= {"% of roofline": best_ns / measured * 100, "time_lost_ms": lost_ns / NS_PER_MS}
+    return pd.DataFrame(columns | told("why_slow"))

@@ -12,23 +12,17 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens_ext.readers.xplane.hlo import (
-    MOST_DIMENSIONS,
-    Message,
-    Shape,
-    arrays_of,
-    instructions_of,
-    operands_of,
-    results_of,
-    windows_of,
-)
-from tracelens_ext.roofline.operation import Cost, Models, NoModelError, Operation, short_type
+from tracelens_ext.readers.xplane import hlo as xla
+from tracelens_ext.roofline.operation import Cost, Models, Operation, known, named, short_type
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, PROGRAM_SHIFT, Int64Array, IntArray, Trace
+
+if TYPE_CHECKING:
+    from tracelens_ext.readers.xplane.hlo import Message, Shape
 
 MODELS = Models()
 _FAMILIES: Final = {
@@ -52,10 +46,8 @@ _CALLS: Final = (b"fusion", b"call", b"async-start")
 _DEEPEST: Final = 20
 #: Beginnings of the targets of custom calls → the product that they compute.
 _PRODUCTS: Final = {
-    b"__cublas": "dot",
-    b"__triton_gemm": "dot",
-    b"__cudnn$convForward": "convolution",
-    b"__cudnn$convBiasActivation": "convolution",
+    **dict.fromkeys((b"__cublas", b"__triton_gemm"), "dot"),
+    **dict.fromkeys((b"__cudnn$convForward", b"__cudnn$convBiasActivation"), "convolution"),
     b"__cudnn$convBackwardInput": "convolution of gradients",
     b"__cudnn$convBackwardFilter": "convolution of gradients",
     b"__cudnn$fmha": "attention",
@@ -99,31 +91,21 @@ class Work:
 def instruction(op: Operation) -> Cost:
     """A product of the matrix units, or else a fusion, whose bytes are what counts."""
     about, work = op.attributes, op.work
-    if work is None:
-        called = about.get("target") or about.get("opcode")
-        raise NoModelError(f"the HLO does not say what {called} computes")
-    kind = max(op.tensors, key=lambda t: t.written).kind if op.tensors else ""
-    return Cost(
-        _FAMILIES.get(work.product, "XLA"),
-        work.flops,
-        work.bytes,
-        short_type(work.kind if work.product else kind),
-        "matrix" if work.product else "vector",
-        _parameters(op, work),
-    )
+    called = about.get("target") or about.get("opcode")
+    work = known(work, f"the HLO does not say what {called} computes")
+    kind, engine, shown = work.kind, "matrix" if work.product else "vector", _parameters(op, work)
+    if not work.product:
+        kind = max(op.tensors, key=lambda t: t.written).kind if op.tensors else ""
+    family = _FAMILIES.get(work.product, "XLA")
+    return Cost(family, work.flops, work.bytes, short_type(kind), engine, shown)
 
 
 def _parameters(op: Operation, work: Work) -> dict[str, object]:
     if work.product.startswith("convolution") and len(op.tensors) > 1:
-        x, weight = op.tensors[:2]
-        return {
-            "convNd": f"conv{len(x.dims) - 2}d",
-            "input_shape": x.dims,
-            "filter_shape": weight.dims,
-            "output_shape": op.attributes.get("result", ""),
-            "dtype_input_weight": (x.kind, weight.kind),
-            **work.windows,
-        }
+        (x, weight), result = op.tensors[:2], op.attributes.get("result", "")
+        names = "convNd input_shape filter_shape output_shape dtype_input_weight"
+        shapes = f"conv{len(x.dims) - 2}d", x.dims, weight.dims, result
+        return named(names, *shapes, (x.kind, weight.kind)) | work.windows
     return dict(zip(_SIZES.get(work.product, _SIZES_OF_ATTENTION), work.sizes, strict=False))
 
 
@@ -149,10 +131,8 @@ class Worker:
     """Finds the work of the instructions of a program, which is given as the message `HloProto`."""
 
     def __init__(self, program: bytes) -> None:
-        from tracelens_ext.readers.xplane.hlo import message_class  # needs `protobuf`
-
-        module = message_class("HloProto").FromString(program).hlo_module
-        self._instructions = instructions_of(module)
+        module = xla.message_class("HloProto").FromString(program).hlo_module
+        self._instructions = xla.instructions_of(module)
         self._by_id = {each.id: each for each in self._instructions}
         self._computations = {p.id: (p.instructions, p.root_id) for p in module.computations}
         self._found: dict[int, Work | None] = {}
@@ -162,19 +142,20 @@ class Worker:
         each = self._instructions[place]
         if (found := Work.of_parts([self._of_instruction(each, _DEEPEST)])) is None:
             return None
-        found.windows = windows_of(each)
-        found.bytes = _bytes((*operands_of(each, self._by_id), *results_of(each)))
+        found.windows = xla.windows_of(each)
+        found.bytes = _bytes((*xla.operands_of(each, self._by_id), *xla.results_of(each)))
         if each.opcode == b"fusion":
             found.bytes -= sum(map(self._untouched, set(each.called_computation_ids)))
         return found
 
     def _of_instruction(self, each: Message, depth: int) -> Work | None:
         """What an instruction computes; None where that is not known."""
-        opcode, results = each.opcode, results_of(each)
+        opcode, results = each.opcode, xla.results_of(each)
         if opcode in _CALLS:
             called = each.called_computation_ids
             return Work.of_parts([self._of_computation(n, depth - 1) for n in called])
-        operands, window = operands_of(each, self._by_id), each.window.dimensions[:MOST_DIMENSIONS]
+        operands = xla.operands_of(each, self._by_id)
+        window = each.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"custom-call":
             return _custom_call(each, operands, results)
         if opcode == b"dot":
@@ -212,12 +193,12 @@ class Worker:
                 users.setdefault(number, []).append(each)
         saved = 0
         for each in instructions:
-            whole = touched = _bytes(arrays_of(each.shape))
+            whole = touched = _bytes(xla.arrays_of(each.shape))
             if each.opcode == b"parameter":
                 touched = _read(each.id, users.get(each.id, []), whole)
             elif each.opcode == b"dynamic-update-slice" and each.id == root:
                 update = self._by_id.get(next(iter(each.operand_ids[1:2]), -1))
-                touched = _bytes(arrays_of(update.shape)) if update is not None else 0
+                touched = _bytes(xla.arrays_of(update.shape)) if update is not None else 0
             saved += max(whole - touched, 0)
         return saved
 
@@ -228,7 +209,7 @@ def _read(number: int, users: Sequence[Message], whole: int) -> int:
     for user in users:
         first = user.operand_ids[:1] == [number]
         if user.opcode in _SLICES and first:
-            read += _bytes(arrays_of(user.shape))
+            read += _bytes(xla.arrays_of(user.shape))
         elif user.opcode != b"dynamic-update-slice" or not first:
             return whole
     return min(read, whole)
@@ -293,9 +274,8 @@ def _attention(target: bytes, config: object, query: Shape) -> Work | None:
     """Products of attention: scores and their sums, with gradients five of that size."""
     about = _member(config, "cudnn_fmha_backend_config")
     sizes = _wholes(_member(about, "intermediate_tensor_shape", "dimensions"))
-    contracting = _wholes(
-        _member(about, "bmm1_dot_dimension_numbers", "lhs_contracting_dimensions")
-    )
+    dot = _member(about, "bmm1_dot_dimension_numbers")
+    contracting = _wholes(_member(dot, "lhs_contracting_dimensions"))
     if len(sizes) != 4 or len(contracting) != 1 or not 0 <= contracting[0] < len(query.dims):
         return None
     product, count = ("attention of gradients", 5) if b"Backward" in target else ("attention", 2)

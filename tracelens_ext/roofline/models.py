@@ -9,21 +9,15 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.hooks import (
-    Offered,
-    PluginAnswerError,
-    PluginRegistry,
-    default_registry,
-    hookimpl,
-)
+from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, hookimpl
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Model
 
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
-    *("hlo", "gemm", "convolution", "attention"),
-    *("elementwise", "reduction", "movement"),
+    *("hlo", "products", "attention"),
+    *("elementwise", "passes"),
 )
 
 
@@ -38,22 +32,18 @@ def tracelens_performance_models() -> dict[str, Model]:
     }
 
 
-def offered_models(registry: PluginRegistry | None = None) -> dict[str, Offered[Model]]:
+def offered_models(registry: PluginRegistry) -> dict[str, Offered[Model]]:
     """Operation → its model, those of plugins before the built-in ones."""
-    registry = registry or default_registry()
     found: dict[str, Offered[Model]] = {}
     hooks = registry.hooks("tracelens_performance_models")
     for hook in sorted(hooks, key=lambda each: each.plugin.own):
         with registry.guard(hook.plugin.name):
             answer: Any = hook.call()
-            if not isinstance(answer, Mapping) or not all(
-                isinstance(name, str) and callable(model) for name, model in answer.items()
-            ):
-                raise PluginAnswerError(
-                    "tracelens_performance_models: expected operation name → function"
-                )
-            for name, model in answer.items():
-                found.setdefault(name, Offered(model, hook.plugin))
+            items: Any = answer.items() if isinstance(answer, Mapping) else [(None, None)]
+            if not all(isinstance(name, str) and callable(model) for name, model in items):
+                why = "expected operation name → function"
+                raise PluginAnswerError(f"tracelens_performance_models: {why}")
+            found = {name: Offered(model, hook.plugin) for name, model in items} | found
     return found
 
 

@@ -8,18 +8,18 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, reduce, wraps
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
+from tracelens_ext.readers.xplane.hlo import TYPE_BITS
 from tracelens_ext.serving.annotations import Batch
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.hlo import Work
 
-from tracelens_ext.readers.xplane.hlo import TYPE_BITS
-
 Model = Callable[["Operation"], "Cost"]
+Value = TypeVar("Value")
 
 _BYTES: Final = {
     1: "bool, unsigned char, signed char, char, uint8_t, int8_t, c10::qint8, c10::quint8,"
@@ -60,9 +60,10 @@ _SHORT: Final = {
     for name in names.split(", ")
 }
 
+_NO_TENSORS: Final = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "None")
 _BOOLEAN, _WHOLE, _FLOATING, _COMPLEX = range(4)
 #: Templates of kernels that handle elements by their size, such as those of `cat`.
-_OPAQUE_SIZE: Final = re.compile(r"OpaqueType<(\d+)")
+_OPAQUE_SIZE: Final = re.compile(r"OpaqueType<(16|[1248])(?!\d)")
 _OPAQUE = {"1": "bool", "2": "c10::Half", "4": "float", "8": "double", "16": "c10::complex<double>"}
 #: Serving engines and their libraries, as names of operations begin.
 _ENGINES: Final = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
@@ -71,6 +72,13 @@ _KERNEL_TYPE: Final = re.compile(r"[<, ](c10::BFloat16|c10::Half|float|double)[>
 
 class NoModelError(Exception):
     """The recorded arguments do not say what an operation computes or moves; says why."""
+
+
+def known(value: Value | None, why: str) -> Value:
+    """What a model needs; where it is None or False, a `NoModelError` that says why."""
+    if value is None or value is False:
+        raise NoModelError(why)
+    return value
 
 
 def short_type(kind: str) -> str:
@@ -118,6 +126,16 @@ class Tensor:
         return ELEMENT_BYTES[self.kind]
 
     @property
+    def short(self) -> str:
+        """Its type, as tables call it."""
+        return short_type(self.kind)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds truth values or whole numbers."""
+        return is_whole(self.kind)
+
+    @property
     def elements(self) -> int:
         """How many elements it has."""
         return math.prod(self.dims)
@@ -134,6 +152,10 @@ class Tensor:
     def written(self) -> int:
         """Bytes of all its elements."""
         return self.elements * self.item
+
+    def as_many(self, elements: int, kind: str | None = None) -> int:
+        """Bytes of so many elements, of its type unless another is given."""
+        return elements * ELEMENT_BYTES[kind or self.kind]
 
 
 @dataclass(frozen=True)
@@ -220,12 +242,8 @@ class Operation:
         if not self.types:
             raise NoModelError("no shapes were recorded")
         kind = self.types[i] if i < len(self.types) else ""
-        unknown = kind and kind not in ("Scalar", "ScalarList", "TensorList", "GenericList", "None")
-        raise NoModelError(
-            f"unknown element type {kind!r}"
-            if unknown and kind not in ELEMENT_BYTES
-            else f"argument {i + 1} is no tensor with a recorded shape"
-        )
+        known(kind in ELEMENT_BYTES or kind in _NO_TENSORS, f"unknown element type {kind!r}")
+        raise NoModelError(f"argument {i + 1} is no tensor with a recorded shape")
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -234,12 +252,11 @@ class Operation:
 
     @cached_property
     def _arguments(self) -> list[Tensor | None]:
-        arguments = zip_longest(self.dims, self.types, self.strides[: len(self.dims)])
         return [
-            Tensor(dims, kind, strides if _are_sizes(strides) else ())
-            if kind in ELEMENT_BYTES and _are_sizes(dims)
-            else None
-            for dims, kind, strides in arguments
+            _tensor(dims, strides, kind) if kind in ELEMENT_BYTES and _are_sizes(dims) else None
+            for dims, kind, strides in zip_longest(
+                self.dims, self.types, self.strides[: len(self.dims)]
+            )
         ]
 
     def tensor_list(self, i: int, kind: str | None = None) -> list[Tensor]:
@@ -253,21 +270,20 @@ class Operation:
         parts = self.dims[i] if i < len(self.dims) else ()
         if not isinstance(parts, tuple) or not parts or not all(map(_are_sizes, parts)):
             raise NoModelError("the tensors of a list are not recorded")
-        if (kind := kind or self.kind_in_kernels) is None:
-            raise NoModelError("the element type of a list of tensors is not recorded")
+        why = "the element type of a list of tensors is not recorded"
+        kind = known(kind or self.kind_in_kernels, why)
         strides = self.strides[i] if i < len(self.strides) else ()
         if not isinstance(strides, tuple) or len(strides) != len(parts):
             strides = ((),) * len(parts)
-        each = zip(parts, strides, strict=True)
-        return [Tensor(sizes, kind, s if _are_sizes(s) else ()) for sizes, s in each]
+        return [_tensor(*each, kind) for each in zip(parts, strides, strict=True)]
 
     @cached_property
     def kind_in_kernels(self) -> str | None:
         """The element type in the names of its kernels; for opaque ones any type of their size."""
-        sizes = [size for kernel in self.kernels if (size := _OPAQUE_SIZE.search(kernel))]
-        opaque = [_OPAQUE[size[1]] for size in sizes if size[1] in _OPAQUE]
-        found = [kind[1] for kernel in self.kernels if (kind := _KERNEL_TYPE.search(kernel))]
-        return next(iter(opaque + found), None)
+        for pattern in (_OPAQUE_SIZE, _KERNEL_TYPE):
+            for found in filter(None, map(pattern.search, self.kernels)):
+                return _OPAQUE.get(found[1], found[1])
+        return None
 
     def value(self, i: int | None) -> object:
         """Argument `i` as a number, flag, text or list; None when it is None or not recorded."""
@@ -303,35 +319,40 @@ class Operation:
         Raises:
             NoModelError: there is none.
         """
-        if found := [t for i in range(most) if (t := self.tensor(i)) is not None]:
-            return found
-        self.need(0)
-        raise NoModelError("no argument is a tensor with a recorded shape")
+        if not (found := [t for i in range(most) if (t := self.tensor(i)) is not None]):
+            self.need(0)
+        return known(found or None, "no argument is a tensor with a recorded shape")
+
+    def promoted_type(self, inputs: list[Tensor]) -> str:
+        """The result's type: tensors with dimensions decide, others if of a higher class."""
+        groups = [t.kind for t in inputs if t.dims], [t.kind for t in inputs if not t.dims]
+        kind = max((reduce(wider_type, kinds) for kinds in groups if kinds), key=type_class)
+        number = self.value(1) if self.types[1:2] == ("Scalar",) else None
+        if isinstance(number, float) and is_whole(kind):
+            return "float"
+        return "long int" if kind == "bool" and type(number) is int else kind
 
 
-def promoted_type(operation: Operation, inputs: list[Tensor]) -> str:
-    """The result's type: tensors with dimensions decide, others if they are of a higher class."""
-    groups = [t.kind for t in inputs if t.dims], [t.kind for t in inputs if not t.dims]
-    kind = max((reduce(wider_type, kinds) for kinds in groups if kinds), key=type_class)
-    number = operation.value(1) if operation.types[1:2] == ("Scalar",) else None
-    if isinstance(number, float) and is_whole(kind):
-        return "float"
-    return "long int" if kind == "bool" and type(number) is int else kind
-
-
-class Models(dict[str, "Model"]):
+class Models(dict[str, Model]):
     """The models of a file, by operations; a name without a library is PyTorch's own (`aten::`)."""
 
-    def of(self, home: str) -> Callable[..., Callable[[Model], Model]]:
+    def of(self, home: str) -> Callable[..., Callable[[Callable[..., Cost]], Model]]:
         """A decorator that adds a function for operations; tables call it `home.function`.
 
-        With `engines` the names are those of serving engines and of their libraries.
+        With `engines` the names are those of serving engines and of their libraries. After the
+        operation the function takes the arguments of the places that follow the names: tensors.
         """
 
-        def decorator(names: str, *, engines: bool = False) -> Callable[[Model], Model]:
+        def decorator(
+            names: str, *places: int, engines: bool = False
+        ) -> Callable[[Callable[..., Cost]], Model]:
             begins = [f"{library}::" for library in _ENGINES] if engines else [""]
 
-            def add(model: Model) -> Model:
+            def add(function: Callable[..., Cost]) -> Model:
+                @wraps(function)
+                def model(op: Operation) -> Cost:
+                    return function(op, *map(op.need, places))
+
                 vars(model)["home"] = home
                 self.update({begin + name: model for begin in begins for name in names.split()})
                 return model
@@ -341,9 +362,19 @@ class Models(dict[str, "Model"]):
         return decorator
 
 
-def vector_cost(family: str, x: Tensor, flops: int, moved: int, **parameters: object) -> Cost:
-    """The cost of work on the vector engine that is judged by the type of `x`."""
-    return Cost(family, flops, moved, short_type(x.kind), parameters=parameters)
+def named(names: str, *values: object) -> dict[str, object]:
+    """Parameters of a `Cost` by their names, which blanks divide."""
+    return dict(zip(names.split(), values, strict=True))
+
+
+def vector_cost(
+    family: str, x: Tensor, flops: int, moved: int, *read: Tensor | None, **parameters: object
+) -> Cost:
+    """The cost of work on the vector engine that is judged by the type of `x`.
+
+    `moved`: bytes, and those of the tensors `read` come on top.
+    """
+    return Cost(family, flops, moved + bytes_read(*read), x.short, parameters=parameters)
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -353,19 +384,21 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
         NoModelError: they do not go together.
     """
     result: list[int] = []
-    for dims in shapes:
-        longest = max(len(result), len(dims))
-        a = [1] * (longest - len(result)) + result
-        b = [1] * (longest - len(dims)) + list(dims)
-        if any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
-            raise NoModelError("the recorded shapes do not broadcast")
-        result = [n if m == 1 else m for m, n in zip(a, b, strict=True)]
-    return tuple(result)
+    for sizes in zip_longest(*map(reversed, shapes), fillvalue=1):
+        several = {*sizes} - {1}
+        known(len(several) < 2, "the recorded shapes do not broadcast")
+        result.append(several.pop() if several else 1)
+    return tuple(result[::-1])
 
 
 def bytes_read(*tensors: Tensor | None) -> int:
     """Distinct bytes of some tensors; None is none."""
     return sum(t.read for t in tensors if t is not None)
+
+
+def _tensor(dims: tuple[int, ...], strides: object, kind: str) -> Tensor:
+    """A tensor whose strides are as a trace has them."""
+    return Tensor(dims, kind, strides if _are_sizes(strides) else ())
 
 
 def _are_sizes(value: object) -> TypeGuard[tuple[int, ...]]:

@@ -68,15 +68,14 @@ class DevicePeaks:
 
     def part(self, units: int) -> DevicePeaks:
         """The peaks of a part with so many compute units: its share of everything but the link."""
-        share = units / self.units
-        return replace(
-            self,
-            name=f"{self.name}, {units} of {self.units} units",
-            matrix={kind: peak * share for kind, peak in self.matrix.items()},
-            vector={kind: peak * share for kind, peak in self.vector.items()},
-            memory=self.memory * share,
-            units=units,
-        )
+        share, name = units / self.units, f"{self.name}, {units} of {self.units} units"
+        matrix, vector = _times(share, self.matrix), _times(share, self.vector)
+        memory = self.memory * share
+        return replace(self, name=name, matrix=matrix, vector=vector, memory=memory, units=units)
+
+
+def _times(factor: float, peaks: Mapping[str, float]) -> dict[str, float]:
+    return {kind: peak * factor for kind, peak in peaks.items()}
 
 
 @lru_cache(maxsize=1)
@@ -87,7 +86,8 @@ def builtin_peaks() -> tuple[DevicePeaks, ...]:
     for name, entry in _known()["device"].items():
         said[name] = said.get(entry.get("like"), {}) | entry
         maker, warp = ("AMD Instinct", 64) if name.startswith("MI") else ("NVIDIA", 32)
-        usual: dict[str, Any] = {"name": name, "names": [f"{maker} {name}"], "warp": warp}
+        usual = {"name": name, "names": [f"{maker} {name}"], "warp": warp}
+        usual |= {"source": _known()["source"][name]}
         if rates := _known()["architecture"].get(_version(capability_of(name))):
             usual["link"] = rates["link"]
         about = {key: of for key, of in _about(name).items() if key in _KEYS | _MORE_KEYS}
@@ -149,19 +149,13 @@ def computed_peaks(
     rates = _known()["architecture"].get(architecture)
     if rates is None or not (units and clock_hz and bandwidth):
         return None
-    scale = units * clock_hz / 1e12
-    halved = _HALVED if "GeForce" in name else set()
+    scale, halved = units * clock_hz / 1e12, _HALVED if "GeForce" in name else set()
     products = {} if "GTX" in name else rates.get("matrix", {})
-    return DevicePeaks(
-        name=name,
-        matrix={k: rate * scale / (1 + (k in halved)) for k, rate in products.items()},
-        vector={k: rate * scale for k, rate in rates["vector"].items()},
-        memory=bandwidth / 1e9,
-        link=rates["link"],
-        units=units,
-        cache=float(_about(name).get("cache", 0)),
-        source=f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}",
-    )
+    matrix = {k: rate * scale / (1 + (k in halved)) for k, rate in products.items()}
+    made = DevicePeaks(name, matrix, _times(scale, rates["vector"]), bandwidth / 1e9, rates["link"])
+    source = f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}"
+    cache = float(_about(name).get("cache", 0))
+    return replace(made, units=units, cache=cache, source=source)
 
 
 def find_peaks(
@@ -192,11 +186,10 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
     for number in sorted(set(trace.device.tolist())):
         found[number] = own
         if own is None and (its := trace.described(number)) is not None:
+            told = its.units, its.clock_hz, its.bandwidth
             found[number] = find_peaks(
                 its.name, units=its.units, warp=its.warp, memory_bytes=its.memory_bytes
-            ) or computed_peaks(
-                its.name, _version(its.capability), its.units, its.clock_hz, its.bandwidth
-            )
+            ) or computed_peaks(its.name, _version(its.capability), *told)
     return found
 
 
@@ -217,9 +210,8 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
         entry = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         names = ", ".join(device.name for device in products.values())
-        raise UsageError(
-            f"{path}: cannot be read ({error.strerror or error}), nor is it one of {names}"
-        ) from error
+        why = f"cannot be read ({error.strerror or error}), nor is it one of {names}"
+        raise UsageError(f"{path}: {why}") from error
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{path}: is neither TOML nor JSON ({reason})") from error
@@ -238,10 +230,8 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
 def _device(entry: object, where: str) -> DevicePeaks:
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: expected the keys of a [[device]], see docs/roofline.md")
-    if unknown := sorted(set(entry) - _KEYS - _MORE_KEYS):
-        raise UsageError(
-            f"{where}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}"
-        )
+    for unknown in sorted(set(entry) - _KEYS - _MORE_KEYS):
+        raise UsageError(f"{where}: unknown key {unknown!r}; there are {', '.join(sorted(_KEYS))}")
     engines = {}
     for engine in ("matrix", "vector"):
         rates = entry.get(engine, {})
@@ -252,20 +242,16 @@ def _device(entry: object, where: str) -> DevicePeaks:
     if not isinstance(names, list):
         raise UsageError(f"{where}: names is {names!r}; expected a list of texts")
     name = str(entry.get("name", "your device"))
-    about = _about(name)
-    return DevicePeaks(
-        name=name,
-        names=tuple(map(str, names)),
-        memory=_number(entry, "memory", where),
-        link=_number(entry, "link", where) if "link" in entry else None,
-        units=int(_number(entry, "units", where, about.get("units", 0))),
-        warp=int(_number(entry, "warp", where, 0)),
-        memory_gb=_number(entry, "memory_gb", where, about.get("memory_gb", 0)),
-        cache=float(about.get("cache", 0)),
-        partitions=bool(entry.get("partitions", False)),
-        source=str(entry.get("source", where)),
-        **engines,
+    memory = _number(entry, "memory", where)
+    link = _number(entry, "link", where) if "link" in entry else None
+    usual = {"units": 0, "warp": 0, "memory_gb": 0, "cache": 0} | _about(name)
+    units, warp, size = (
+        _number(entry, key, where, usual[key]) for key in ("units", "warp", "memory_gb")
     )
+    made = DevicePeaks(name, engines["matrix"], engines["vector"], memory, link)
+    made = replace(made, names=tuple(map(str, names)), source=str(entry.get("source", where)))
+    made = replace(made, units=int(units), warp=int(warp), memory_gb=size)
+    return replace(made, cache=float(usual["cache"]), partitions=bool(entry.get("partitions")))
 
 
 def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:

@@ -12,7 +12,7 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
-from tracelens_ext.roofline.found import Roofline, roofline_table
+from tracelens_ext.roofline.found import Roofline, RooflineRow, roofline_table
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.serving.steps import Steps
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
@@ -24,6 +24,7 @@ NO_FAMILY = "(no model)"
 _MANY_UNLINKED = 1.0
 _NAMED = 3  # operations that a note names
 _WHOLE_TRACE = "the whole trace"
+_MOST_TENSORS: Final = 4  # that the text of shapes has
 
 
 @dataclass(frozen=True)
@@ -55,34 +56,66 @@ def modelled(roofline: Roofline) -> Modelled:
     return Modelled(100.0 * known / total, "".join(largest))
 
 
+def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
+    """The peaks of the types in use (10^12 operations a second), and `memory` (10^12 bytes)."""
+    roofs: dict[str, float] = {
+        f"{row.cost.engine} {row.cost.data_type}": row.peak
+        for row in reversed(roofline.rows)
+        if row.cost is not None and row.peak is not None and row.cost.flops
+    }
+    if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
+        roofs["memory"] = known[0].memory / 1e3
+    return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
+
+
+def shape_text(row: RooflineRow) -> str:
+    """Types and sizes of the tensors; empty where none are recorded.
+
+    A type is said again where it changes; single elements and what comes late are left out.
+    """
+    op = row.operation
+    parts = [(t.short, _sizes(t.dims)) for t in op.tensors if t.dims]
+    parts += [
+        ("", f"{len(parts)} × {_sizes(parts[0])}")
+        for kind, parts in zip(op.types, op.dims, strict=False)
+        if kind == "TensorList" and isinstance(parts, tuple) and parts
+    ]
+    product = row.cost is not None and row.cost.family in ("GEMM", "CONV_fwd")
+    if product:  # neither what is added nor `out=`
+        first = int(op.plain_name.startswith(("add", "_add", "badd")))
+        parts = parts[first : first + 2]
+    texts, before = [], ""
+    for kind, text in parts[:_MOST_TENSORS]:
+        texts.append(text if kind == before else f"{kind} {text}".lstrip())
+        before = kind
+    if len(parts) > _MOST_TENSORS:
+        texts.append("…")
+    return (" × " if product else ", ").join(texts)
+
+
+def _sizes(dims: object) -> str:
+    return f"[{','.join(map(str, dims))}]" if isinstance(dims, tuple) else "[…]"
+
+
 def family_summary(roofline: Roofline) -> pd.DataFrame:
     """A row a family of operations, the longest GPU time first."""
     table = roofline_table(roofline).fillna({"family": NO_FAMILY})
     ns, count = roofline.groups.gpu_ns.astype(np.float64), roofline.groups.count
     modelled, known = table["flops"].notna(), table["roofline_time_ms"].notna()
-    parts = pd.DataFrame(
-        {
-            "ns": ns,
-            "modelled_ns": ns * modelled,
-            "known_ns": ns * known,
-            "best_ns": table["roofline_time_ms"] * NS_PER_MS,
-            "lost_ms": table["time_lost_ms"],
-            **{each: table[each].astype("float64") * count for each in ("flops", "bytes")},
-        }
-    )
-    sums = parts.groupby(table["family"], sort=False).sum(min_count=1)
-    sums = sums.sort_values("ns", ascending=False, kind="stable")
+    times = {"ns": ns, "modelled_ns": ns * modelled, "known_ns": ns * known}
+    work = {each: table[each].astype("float64") * count for each in ("flops", "bytes")}
+    parts = table[["family", "time_lost_ms"]].assign(**times, **work)
+    parts["best_ns"] = table["roofline_time_ms"] * NS_PER_MS
+    sums = parts.groupby("family", sort=False).sum(min_count=1)
+    sums = sums.sort_values("ns", ascending=False, kind="stable").reset_index()
     modelled_ns, known_ns = (its.where(its > 0) for its in (sums["modelled_ns"], sums["known_ns"]))
-    columns = {
-        "family": sums.index.astype(object),
-        "gpu_time_ms": sums["ns"] / NS_PER_MS,
-        "gpu_time_%": 100.0 * sums["ns"] / max(ns.sum(), 1),
-        "tflops_per_s": sums["flops"] / modelled_ns / 1e3,
-        "tb_per_s": sums["bytes"] / modelled_ns / 1e3,
-        "% of roofline": 100.0 * sums["best_ns"] / known_ns,
-        "time_lost_ms": sums["lost_ms"],
-    }
-    return pd.DataFrame(columns).reset_index(drop=True)
+    sums["gpu_time_ms"] = sums["ns"] / NS_PER_MS
+    sums["gpu_time_%"] = 100.0 * sums["ns"] / max(ns.sum(), 1)
+    sums["tflops_per_s"] = sums["flops"] / modelled_ns / 1e3
+    sums["tb_per_s"] = sums["bytes"] / modelled_ns / 1e3
+    sums["% of roofline"] = 100.0 * sums["best_ns"] / known_ns
+    told = ["family", "gpu_time_ms", "gpu_time_%", "tflops_per_s", "tb_per_s", "% of roofline"]
+    return sums[[*told, "time_lost_ms"]].astype({"family": object})
 
 
 def utilisation(
@@ -97,14 +130,12 @@ def utilisation(
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]
-    costs = [(row, row.cost) for row in roofline.rows]
-    unknown = 0.0 if any(cost for _, cost in costs) else np.nan
-    costs = [(row, cost if cost and cost.engine == "matrix" else None) for row, cost in costs]
+    unknown = 0.0 if roofline.families else np.nan
     figures = [
-        (unknown, unknown)
-        if cost is None
-        else (cost.flops, cost.flops / ((row.peak or np.nan) * 1e3))
-        for row, cost in costs
+        (row.cost.flops, row.cost.flops / ((row.peak or np.nan) * 1e3))
+        if row.cost and row.cost.engine == "matrix"
+        else (unknown, unknown)
+        for row in roofline.rows
     ]
     flops, at_peak_ns = np.array(figures, dtype=np.float64).reshape(-1, 2)[group].T
     iterations, names, _ = named_iterations(work.tree, annotation)
@@ -124,16 +155,10 @@ def utilisation(
         span = work.end[mine].max(initial=0) - work.start[mine].min(initial=np.iinfo(np.int64).max)
         wall = np.array([max(int(span), 0)], dtype=np.int64)
         flops, at_peak_ns = flops.sum(keepdims=True), at_peak_ns.sum(keepdims=True)
-    seconds = np.maximum(wall, 1) * max(len(roofline.peaks), 1)
-    return pd.DataFrame(
-        {
-            "iteration": names,
-            "wall_time_ms": wall / NS_PER_MS,
-            "tflop": flops / 1e12,
-            "tflops_per_s": flops / seconds / 1e3,
-            "mfu_%": 100.0 * at_peak_ns / seconds,
-        }
-    )
+    table = pd.DataFrame({"iteration": names, "wall_time_ms": wall / NS_PER_MS})
+    ns = np.maximum(wall, 1) * max(len(roofline.peaks), 1)
+    table["tflop"], table["tflops_per_s"] = flops / 1e12, flops / ns / 1e3
+    return table.assign(**{"mfu_%": 100.0 * at_peak_ns / ns})
 
 
 def roofline_facts(trace: Trace, roofline: Roofline) -> list[tuple[str, object]]:
@@ -166,19 +191,13 @@ def described(peaks: DevicePeaks | None) -> str:
 
 def advice(work: GpuWork, roofline: Roofline) -> list[str]:
     """What the reader should know, a sentence each."""
-    notes = []
     unlinked = 100.0 * int(work.duration[~work.tree.linked].sum()) / max(work.duration.sum(), 1)
-    if unlinked >= _MANY_UNLINKED:
-        notes.append(
-            f"{unlinked:.1f} % of the GPU time has no launch in the trace: it belongs to no"
-            " operation, and is not in the roofline."
-        )
+    no_launch = f"{unlinked:.1f} % of the GPU time has no launch in the trace: it belongs to no"
+    notes = [f"{no_launch} operation, and is not in the roofline."]
+    notes = notes if unlinked >= _MANY_UNLINKED else []
     if not roofline.has_shapes and roofline.rows:
-        notes.append(
-            "The trace has no shapes, so no operation has a performance model:"
-            " torch.profiler.profile(record_shapes=True) records them."
-        )
-        return notes
+        no_shapes = "The trace has no shapes, so no operation has a performance model"
+        return [*notes, f"{no_shapes}: torch.profiler.profile(record_shapes=True) records them."]
     if those := ", ".join(str(each) for each, peaks in roofline.peaks.items() if peaks is None):
         notes.append(
             f"The peaks of device {those} are not known, so there are no percentages: give them"
@@ -256,9 +275,8 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
     if not found and family not in FAMILIES:
         there = sorted(roofline.families | FAMILIES.keys())
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
-    named = dict.fromkeys(FAMILIES.get(family, "").split()) or dict.fromkeys(
-        key for cost in found.values() for key in cost.parameters
-    )
+    told = (key for cost in found.values() for key in cost.parameters)
+    named = dict.fromkeys(FAMILIES.get(family, "").split() or told)
     places, costs = list(found), list(found.values())
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops, moved = (table[name].to_numpy(dtype=np.float64) for name in ("flops", "bytes"))

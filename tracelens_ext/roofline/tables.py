@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 
 from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.lazy import pd
-from tracelens_ext.roofline.found import Roofline, roofline_peaks, roofline_table
-from tracelens_ext.roofline.summary import (
-    FAMILIES,
-    advice,
-    family_summary,
-    family_table,
-    modelled,
-    utilisation,
-    with_roofline,
-)
+from tracelens_ext.roofline import summary
+from tracelens_ext.roofline.found import Roofline, roofline_table
 from tracelens_ext.serving.phases import HAS_STEPS, phase_notes, phase_table
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.options import ReportOptions
@@ -64,7 +56,7 @@ def _peaks(
     analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
     """The peaks that operations are judged by."""
-    return roofline_peaks(analyzer.roofline(device_peaks))
+    return summary.roofline_peaks(analyzer.roofline(device_peaks))
 
 
 def _utilisation(
@@ -75,13 +67,14 @@ def _utilisation(
     selection: Selection | None = None,
 ) -> pd.DataFrame:
     """Model FLOPs utilisation (MFU) of each whole iteration."""
-    return utilisation(analyzer.work, analyzer.roofline(device_peaks, selection), annotation)
+    roofline = analyzer.roofline(device_peaks, selection)
+    return summary.utilisation(analyzer.work, roofline, annotation)
 
 
 def _family(
     family: str, analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
-    return family_table(analyzer.roofline(device_peaks), family)
+    return summary.family_table(analyzer.roofline(device_peaks), family)
 
 
 def _has(family: str, analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
@@ -93,8 +86,8 @@ def _notes(
 ) -> Iterator[str]:
     if "roofline" in tables:
         roofline = analyzer.roofline(options.device_peaks)
-        yield f"Roofline: {modelled(roofline)}."
-        yield from advice(analyzer.work, roofline)
+        yield f"Roofline: {summary.modelled(roofline)}."
+        yield from summary.advice(analyzer.work, roofline)
 
 
 _LAST_COLUMNS = """bound: `compute`, `memory` or `link`: what limits the best case
@@ -153,7 +146,7 @@ TABLES = [
             when=[GPU_EVENTS, Condition("an operation is of that family", partial(_has, family))],
             method=f'get_df_performance_model("{family}")',
         )
-        for family, parameters in FAMILIES.items()
+        for family, parameters in summary.FAMILIES.items()
     ),
 ]
 
@@ -172,7 +165,7 @@ def _phases(
     """
     steps = analyzer.serving_steps(phases)
     frame, roofline = phase_table(analyzer.work, steps), analyzer.roofline(device_peaks)
-    return with_roofline(frame, roofline, analyzer.launchers, steps)
+    return summary.with_roofline(frame, roofline, analyzer.launchers, steps)
 
 
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
@@ -231,8 +224,9 @@ PHASES = [
         ],
     )
 ]
+_more = partial(Table, when=[GPU_EVENTS, _SHAPES], asked_by="tables")
 MORE = [
-    Table(
+    _more(
         name="roofline_peaks",
         shows="What the GPU can do at best, of the types in use",
         columns="""
@@ -240,11 +234,9 @@ MORE = [
             peak [10¹²/s]: operations, or bytes
             """,
         table=_peaks,
-        when=[GPU_EVENTS, _SHAPES],
-        asked_by="tables",
         on_every_page=True,
     ),
-    Table(
+    _more(
         name="families",
         shows="Families of operations against what the GPU can do",
         columns="""
@@ -255,12 +247,10 @@ MORE = [
             % of roofline [%]: the best case in percent of the GPU time, of what has one
             time_lost_ms: GPU time beyond the best case
             """,
-        table=_of(family_summary),
+        table=_of(summary.family_summary),
         screen="By family",
-        when=[GPU_EVENTS, _SHAPES],
-        asked_by="tables",
     ),
-    Table(
+    _more(
         name="mfu_by_iteration",
         shows="Model FLOPs utilisation of each whole iteration; of the whole trace without any",
         columns="""
@@ -272,7 +262,5 @@ MORE = [
             """,
         table=_utilisation,
         screen="Model FLOPs utilisation (products, convolutions, attention; by wall time)",
-        when=[GPU_EVENTS, _SHAPES],
-        asked_by="tables",
     ),
 ]

@@ -5,26 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.intervals import covered
-from tracelens_ext.trace import (
-    MEMORY_KINDS,
-    NONE,
-    BoolArray,
-    EventKind,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, Trace
 from tracelens_ext.tree import CallTree
 from tracelens_ext.work.grouping import number_groups
 from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Int32Array, Int64Array, IntArray
 
 COMMUNICATION = "Communication"
 MEMORY_OPS = "Memory Ops"
@@ -220,13 +214,9 @@ def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
     elif trace.conventions.gpu_by_process:
         keys = [trace.device]  # two processes may share one
     first, number = number_groups(keys)
-    return Lanes(
-        scope=scope,
-        process=[trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()],
-        device=trace.device[first],
-        stream=trace.stream[first] if scope == "stream" else np.full(len(first), NONE),
-        of_gpu=number,
-    )
+    processes = [trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()]
+    stream = trace.stream[first] if scope == "stream" else np.full(len(first), NONE)
+    return Lanes(scope, processes, trace.device[first], stream, number)
 
 
 def busy_within(work: GpuWork, device: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens_ext.intervals import stable_order
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, depths, is_narrow, levels
-from tracelens_ext.trace import (
-    NONE,
-    NS_PER_MS,
-    NS_PER_US,
-    BoolArray,
-    Float64Array,
-    Int32Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Float64Array, Int32Array, Int64Array, IntArray
 
 _MOST_COMBINATIONS = 2**62
 
@@ -115,15 +110,9 @@ def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     total, count = sums(number, duration, len(first)), len(first)
     order = np.lexsort((first, -total))
     number, first = inverse(order)[number], first[order]
-    return Groups(
-        tuple(key[first] for key in keys),
-        number,
-        first,
-        np.bincount(number, minlength=count),
-        total[order],
-        minima(number, duration, count),
-        maxima(number, duration, count),
-    )
+    of_keys, counted = tuple(key[first] for key in keys), np.bincount(number, minlength=count)
+    extremes = (find(number, duration, count) for find in (minima, maxima))
+    return Groups(of_keys, number, first, counted, total[order], *extremes)
 
 
 #: Column of a table → what it holds of each event: codes, and what they stand for.

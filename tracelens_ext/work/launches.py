@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens_ext.linking import is_graph_launch
 from tracelens_ext.nesting import ROOT
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    BoolArray,
-    EventKind,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.work.memoize import once_for_each
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 #: Calls that start a kernel; `…LaunchHostFunc` starts none.
 _KERNEL: Final = re.compile(r"(?:cuda|hip|cu)\w*?Launch(?:\w*Kernel|ByPtr|Grid|$)")
