@@ -58,6 +58,11 @@ class Claim:
         return float(self.ns_of_devices.sum()) / len(self.devices)
 
     @property
+    def saving_ms(self) -> float:
+        """Likewise, ms."""
+        return self.saving_ns / NS_PER_MS
+
+    @property
     def ns_of_devices(self) -> Int64Array:
         """What is claimed of each device."""
         its = self.intervals
@@ -78,7 +83,9 @@ class Claim:
     @property
     def idle_ns(self) -> float:
         """What of it is idle time."""
-        return float(self.ns[self.intervals.gap != NONE].sum())
+        its = self.intervals
+        idle = its.gap != NONE
+        return float((its.end[idle] - its.start[idle]).sum()) / len(self.devices)
 
     def as_records(self) -> list[dict[str, object]]:
         """Its stretches of time by device, those that touch in one; ns from the wall's start."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Claim, Evidence, Finding
+from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import around, frames_around
 from tracelens_ext.gaps import causes
@@ -37,16 +37,9 @@ def dataloader(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_idle_during(rows)
     rows = inspection.rows_in(claim, rows)
     single = bool(len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])))
-    return inspection.finding(
-        "dataloader",
-        claim,
-        variant="single" if single else "workers",
-        evidence=[
-            Evidence("calls of the loader's __next__", len(rows), "calls", "cpu_ops"),
-            Evidence("host time in them", inspection.host_ms(rows), "ms", "cpu_ops"),
-            Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
-        ],
-    )
+    numbers = len(rows), inspection.host_ms(rows), claim.saving_ms
+    variant = "single" if single else "workers"
+    return inspection.finding("dataloader", claim, numbers, variant=variant)
 
 
 #: Calls of the CUDA and HIP runtimes and drivers that allocate, map or free memory.
@@ -63,22 +56,12 @@ def allocator(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_idle_during(rows)
     if not inspection.is_worth(claim):
         return None
-    rows, churn = inspection.rows_in(claim, rows), []
+    rows, churn = inspection.rows_in(claim, rows), None
     if has_memory_events(inspection.work.trace):
         table = memory_by_operation(find_memory(inspection.work.tree))
-        freed = float(table["frees_within_operation"].sum())
-        what = "blocks that an operation allocated and freed again"
-        churn = [Evidence(what, freed, "blocks", "memory_by_operation")]
-    return inspection.finding(
-        "allocator",
-        claim,
-        evidence=[
-            Evidence("calls that allocate or free", len(rows), "calls", "tree"),
-            Evidence("host time in them", inspection.host_ms(rows), "ms", "tree"),
-            Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gaps_longest"),
-            *churn,
-        ],
-    )
+        churn = float(table["frees_within_operation"].sum())
+    numbers = len(rows), inspection.host_ms(rows), claim.saving_ms, churn
+    return inspection.finding("allocator", claim, numbers)
 
 
 def synchronisation(inspection: Inspection) -> Finding | None:
@@ -92,11 +75,7 @@ def synchronisation(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         "synchronisation",
         claim,
-        evidence=[
-            Evidence("calls that waited before the GPU idled", len(calls), "calls", "gap_summary"),
-            Evidence("host time in them", inspection.host_ms(calls), "ms", "tree"),
-            Evidence("idle time after them", after.saving_ns / NS_PER_MS, "ms", "gap_summary"),
-        ],
+        [len(calls), inspection.host_ms(calls), after.saving_ms],
         where={
             "operations": around(work, (EventKind.CPU_OP,), asking, after.ns),
             "python_frames": frames_around(work, asking, after.ns),
@@ -129,17 +108,13 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
     alone = inspection.held_by(rows, np.concatenate([*others, captures(trace)[0]])) == 0
     rows = rows[alone & ~inspection.starts_work(rows)]
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
-    if claim is None:
-        return None
     rows = inspection.rows_in(claim, rows)
+    if not len(rows):
+        return None
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
     several = f" (of {len(rows):,} such)" if len(rows) > 1 else ""
-    return inspection.finding(
-        "cpu-operation",
-        claim,
-        title=f"{longest}{several} works on the CPU while the GPU idles for {{saving}}",
-        evidence=[Evidence("operations and phases of the CPU", len(rows), "events", "cpu_ops")],
-    )
+    values = {"longest": longest, "several": several}
+    return inspection.finding("cpu-operation", claim, [len(rows)], values=values)
 
 
 def recompilation(inspection: Inspection) -> Finding | None:
@@ -148,13 +123,7 @@ def recompilation(inspection: Inspection) -> Finding | None:
     rows = np.append(compilations(trace), slow_regions(trace))
     # The first time is start-up, and not judged, as that of a capture.
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
-    if claim is None:
-        return None
-    return inspection.finding(
-        "recompilation",
-        claim,
-        evidence=[Evidence("compilations, with their parts", len(rows), "events", "cpu_ops")],
-    )
+    return inspection.finding("recompilation", claim, [len(rows)])
 
 
 def graph_recapture(inspection: Inspection) -> Finding | None:
@@ -163,16 +132,7 @@ def graph_recapture(inspection: Inspection) -> Finding | None:
     (begins, ends), calls = captures(trace), instantiations(trace)
     rows, until = np.append(begins, calls), trace.end_of(np.append(ends, calls))
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows, until))
-    if claim is None:
-        return None
-    return inspection.finding(
-        "graph-recapture",
-        claim,
-        evidence=[
-            Evidence("captures", len(begins), "captures", "tree"),
-            Evidence("launches of graphs", launched, "calls", "tree"),
-        ],
-    )
+    return inspection.finding("graph-recapture", claim, [len(begins), launched])
 
 
 _LAUNCHING: Final = "while the host launches"
@@ -211,15 +171,15 @@ def host_bound(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         "host-bound",
         claim,
+        [
+            len(gaps),
+            half / NS_PER_US,
+            holes / NS_PER_MS,
+            *(split.get(what) or None for what in _LEADS),
+        ],
         title=None if holes_lead else _title(of_gap, min(_FEW, len(inspection.work) / 10), split),
         variant="holes" if holes_lead else "late",
         values={"recorder": _RECORDER.format(recorder) if recorder else ""},
-        evidence=[
-            Evidence("gaps", len(gaps), "gaps", "gap_summary"),
-            Evidence("half of it is in gaps of at least", half / NS_PER_US, "µs", "gaps"),
-            Evidence("of it no longer than a launch takes", holes / NS_PER_MS, "ms", "gap_summary"),
-            *(Evidence(what, ms, "ms", "gap_hosts") for what, ms in split.items() if ms),
-        ],
     )
 
 
@@ -289,13 +249,8 @@ def profiler_overhead(inspection: Inspection) -> Finding | None:
     percent = _recorder_percent(inspection)
     if not percent:
         return None
-    return inspection.finding(
-        "profiler-overhead",
-        None,
-        title=f"Recording stacks and shapes may be {percent:.0f} % of the host's time",
-        informs=True,
-        evidence=[Evidence("estimated for the launching threads", percent, "%", "cpu_ops")],
-    )
+    values = {"percent": percent}
+    return inspection.finding("profiler-overhead", None, [percent], values=values)
 
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
@@ -321,12 +276,9 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     time = int(trace.dur[calls].sum())
     if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
         return None
-    return inspection.finding(
-        "full-launch-queue",
-        None,
-        title=f"The queue of launches is full: {len(calls):,} launches block for"
-        f" {time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all;"
-        " the host is no limit there",
-        informs=True,
-        evidence=[Evidence("launches that block", len(calls), "calls", "tree")],
-    )
+    told = {
+        "calls": len(calls),
+        "each": time / len(calls) / NS_PER_US,
+        "all": ms_text(time / NS_PER_MS),
+    }
+    return inspection.finding("full-launch-queue", None, [len(calls)], values=told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.resources import files
 from typing import Any, Final, Literal, get_args
 
@@ -42,6 +42,8 @@ MOST_ELEMENTS: Final = 2**62
 MEMORY_SHARE: Final = 0.7
 _NVIDIA_WARP: Final = 32
 _AMD: Final = ("hip", "roc")
+#: A name in braces, perhaps with a format.
+_NAMED: Final = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
 NO_SHAPES: Final = (
     "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
     " cannot be told, and attention only by names: {how} records them."
@@ -82,7 +84,7 @@ class Inspection:
         """GPU events stream by stream in order of start, and the number of the stream of each."""
         trace = self.work.trace
         keys = [trace.device, trace.stream]
-        _, stream = number_groups(keys) if len(self.work) else (None, np.empty(0, np.int64))
+        _, stream = number_groups(keys)
         order = np.lexsort((self.work.start, stream))
         return order, stream[order]
 
@@ -204,13 +206,12 @@ class Inspection:
         launches = distinct(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
 
-    def claim(self, claims: Callable[[WallTime], Claim]) -> Claim | None:
-        """Claim wall time; what is too small to be told stays for others."""
+    def claim(self, claims: Callable[[WallTime], Claim]) -> Claim:
+        """Claim wall time; what is too small to be told, as `finding` says, stays for others."""
         wall = self.wall.copy()
         claim = claims(wall)
-        if not self.is_worth(claim):
-            return None
-        self.wall = wall
+        if self.is_worth(claim):
+            self.wall = wall
         return claim
 
     def is_worth(self, claim: Claim) -> bool:
@@ -225,6 +226,7 @@ class Inspection:
         self,
         detector: str,
         claim: Claim | None,
+        numbers: Sequence[float | None] = (),
         *,
         title: str | None = None,
         advice: str | None = None,
@@ -246,12 +248,13 @@ class Inspection:
         Args:
             detector: its id.
             claim: what the fix saves; None for one that informs of no GPU events or gaps.
-            title: a sentence in which `{saving}` stands for the saving.
+            numbers: of the `evidence` in `texts.toml`, in that order; None for what is not told.
+            title: a sentence in which `{saving}` stands for the claim.
             advice: what to change.
             snippet: the change in code.
             confidence: how sure the saving is.
             reason: why.
-            evidence: the numbers.
+            evidence: further numbers.
             low_ms: the least that the fix saves.
             high_ms: the most that the fix may save.
             where: what is known better than from the gaps and GPU events that are claimed.
@@ -261,40 +264,48 @@ class Inspection:
         """
         if claim is not None and not self.is_worth(claim):
             return None
-        claimed = None if informs else claim
-        saving = claimed.saving_ns / NS_PER_MS if claimed else 0.0
-        share = self.share_percent(claimed) if claimed else 0.0
         found = own_texts().get(detector, {})
         given = {"title": title, "advice": advice, "snippet": snippet, "reason": reason}
         given |= {"confidence": confidence}
-        said = {**found, **found.get(variant, {})}
+        of_variant = found.get(variant, {})
+        said = {**dict.fromkeys(given, ""), **found, **of_variant}
         said |= {key: text for key, text in given.items() if text is not None}
-        for name, value in {**(values or {}), "saving": saving_text(saving, share)}.items():
-            said |= {key: said.get(key, "").replace(f"{{{name}}}", str(value)) for key in given}
+        saving, share = (claim.saving_ms, self.share_percent(claim)) if claim else (0.0, 0.0)
+        known = {"saving": saving_text(saving, share), "share": share, **of_variant}
+        known |= values or {}
+
+        def filled(its: re.Match[str]) -> str:
+            return format(known[its[1]], its[2] or "") if its[1] in known else its[0]
+
+        text = partial(_NAMED.sub, filled)
+        informs |= claim is None or "informs" in found
+        told = zip(said.get("evidence", ()), numbers, strict=True)
         return Finding(
             id=detector,
-            title=said["title"] + (_worst(claimed) if claimed else ""),
-            saving_ms=saving,
-            share_percent=share,
+            title=text(said["title"]) + (_worst(claim) if claim and not informs else ""),
+            saving_ms=0.0 if informs else saving,
+            share_percent=0.0 if informs else share,
             confidence=said["confidence"],
-            confidence_reason=said["reason"],
-            where=places_of(self.wall, claim, where) if claim is not None else {},
-            evidence=list(evidence),
-            advice=said["advice"],
+            confidence_reason=text(said["reason"]),
+            where=places_of(self.work, claim, where) if claim else {},
+            evidence=[
+                *(Evidence(text(what), n, *its) for (what, *its), n in told if n is not None),
+                *evidence,
+            ],
+            advice=text(said["advice"]),
             documentation=said.get("documentation", f"docs/findings.md#{detector}"),
-            snippet=said["snippet"] if self.is_of_pytorch else "",
+            snippet=text(said["snippet"]) if self.is_of_pytorch else "",
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
-            claim=claimed,
+            claim=None if informs else claim,
         )
 
     def claimed(
         self,
         detector: str,
         claim: Callable[[WallTime], Claim] | Float64Array,
-        evidence: Sequence[Evidence] = (),
+        numbers: Sequence[float | None] = (),
         *,
-        low_ms: float | None = None,
         kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
     ) -> Finding | None:
         """A finding of some GPU events; too small a claim is left to others.
@@ -305,21 +316,13 @@ class Inspection:
         its = self.claim(
             claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
         )
-        if its is None:
-            return None
-        time = self.wall.mean_ms(self.work.duration[its.events])
-        numbers = [
-            Evidence("of them", len(its.events), "GPU events", "kernels"),
-            Evidence("their time", time, "ms", "kernels"),
-        ]
         places = (kinds or {}).items()
-        return self.finding(
-            detector,
-            its,
-            evidence=[*numbers, *evidence],
-            low_ms=low_ms,
-            where={kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places},
-        )
+        where = {kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places}
+        return self.finding(detector, its, [*self.size_of(its), *numbers], where=where)
+
+    def size_of(self, claim: Claim) -> tuple[int, float]:
+        """How many GPU events a claim has something of, and how long they take, ms."""
+        return len(claim.events), self.wall.mean_ms(self.work.duration[claim.events])
 
 
 def capability(device: Device | None, peaks: DevicePeaks | None) -> int:

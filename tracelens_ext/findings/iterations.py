@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import Inspection, own_texts
+from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import MOST_PLACES, ranked
 from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
 from tracelens_ext.iterations.measured import (
@@ -18,8 +18,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import HOST, has_memory_events
 from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
 from tracelens_ext.operations.launchers import recomputed
-from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import Gaps
 
 _WALL = "wall_time_ms"
@@ -67,16 +66,13 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
+    values = {"slow": len(numbers), "all": len(labels), "part": part}
+    usual, longest = float(whole[_WALL].median()), float(slow[_WALL].max())
     return inspection.finding(
         "slow-iterations",
         claim,
-        title=f"{len(numbers)} of {len(labels)} iterations are slow, which costs {{saving}}"
-        + (f"; most of it is {part}" if part else ""),
-        evidence=[
-            Evidence("median iteration", float(whole[_WALL].median()), "ms", "iterations"),
-            Evidence("longest of the slow ones", float(slow[_WALL].max()), "ms", "iterations"),
-            *([Evidence(f"more {part} than usual", more, "ms", "iterations")] if part else []),
-        ],
+        [usual, longest, more if part else None],
+        values=values | {"mostly": f"; most of it is {part}" * bool(part)},
         where={"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]},
     )
 
@@ -119,15 +115,7 @@ def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
 def recompute(inspection: Inspection) -> Finding | None:
     """What activation checkpointing costs: time for memory, so it only informs."""
     again = inspection.wall.about(recomputed(inspection.work))
-    cost, share = again.saving_ns / NS_PER_MS, inspection.share_percent(again)
-    return inspection.finding(
-        "recompute",
-        again,
-        title=f"Activation checkpointing runs parts of the forward again: {ms_text(cost)}"
-        f" ({share:.1f} %)",
-        informs=True,
-        evidence=[Evidence("GPU time of the second forward", cost, "ms", "ops_unique_args")],
-    )
+    return inspection.finding("recompute", again, [again.saving_ms])
 
 
 _MEGABYTE = 1e6
@@ -137,9 +125,8 @@ _LEAST_PERCENT = 5.0
 #: that is known.
 _LEAST_OF_DEVICE = 30.0
 _MOST_OWNERS = 3  # operations that are named
-#: The phases and what is reserved without being in use, as in `texts.toml`, and where that is seen.
-_PARTS = dict.fromkeys(("forward", "backward", "optimizer"), "memory_at_peak")
-_PARTS |= {"unused": "memory_peaks"}
+#: The phases and what is reserved without being in use, as in `texts.toml`.
+_PARTS = "forward", "backward", "optimizer", "unused"
 
 
 def memory_peak(inspection: Inspection) -> Finding | None:
@@ -167,24 +154,15 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     share = 100.0 * sizes[largest] / max(peak, 1)
     if share < _LEAST_PERCENT:
         return None
-    texts = own_texts()["memory-peak"]
-    values = {"peak": f"{peak / _MEGABYTE:,.0f}", "size": f"{sizes[largest] / _MEGABYTE:,.0f}"}
-    values |= {"device": str(device), "share": f"{share:.1f}", "what": texts[largest]["what"]}
+    values = {"peak": peak / _MEGABYTE, "device": device, "part": share}
     return inspection.finding(
         "memory-peak",
         None,
-        informs=True,
+        [peak / _MEGABYTE, *(size / _MEGABYTE for size in sizes.values())],
         variant=largest,
-        values=values,
+        values=values | {"size": sizes[largest] / _MEGABYTE},
         evidence=[
-            Evidence("most memory allocated at once", peak / _MEGABYTE, "MB", "memory_peaks"),
-            *(
-                Evidence(texts[part]["what"], size / _MEGABYTE, "MB", _PARTS[part])
-                for part, size in sizes.items()
-            ),
-            *(
-                Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
-                for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
-            ),
+            Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+            for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
         ],
     )

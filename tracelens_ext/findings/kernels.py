@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection, capability
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.operations.launchers import argument_values
@@ -42,10 +42,7 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     return inspection.claimed(
         "launch-geometry",
         np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0),
-        [
-            Evidence("blocks, weighted by time", mean, "blocks", "kernels"),
-            Evidence("multiprocessors", float(units.max()), "units", "roofline"),
-        ],
+        [mean, float(units.max())],
     )
 
 
@@ -158,16 +155,8 @@ def small_kernels(inspection: Inspection) -> Finding | None:
     runs = int((count >= _RUN).sum())
     claimed = work.duration[claim.events]
     median = float(np.median(claimed)) / 1e3 if len(claimed) else 0.0
-    return inspection.finding(
-        "small-kernels",
-        claim,
-        evidence=[
-            Evidence("kernels", len(claim.events), "GPU events", "short_kernels_summary"),
-            Evidence("runs of them", runs, "runs", "kernels"),
-            Evidence("median duration", median, "µs", "short_kernels_summary"),
-            Evidence("their time", wall.mean_ms(claimed), "ms", "kernels"),
-        ],
-    )
+    numbers = len(claim.events), runs, median, wall.mean_ms(claimed)
+    return inspection.finding("small-kernels", claim, numbers)
 
 
 _MOST: Final = 0.5
@@ -191,18 +180,12 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     if work.duration[mine & (known == 0)].sum() <= _MOST * total:
         return None
     name = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0].strip()
-    share, tool = 100 * time[largest] / total, inspection.kernel_profiler
-    command = _COMMANDS[tool].format(name=shlex.quote(name))
+    command = _COMMANDS[inspection.kernel_profiler].format(name=shlex.quote(name))
     return inspection.finding(
         "dominant-kernel",
         inspection.wall.about(mine),
-        title=f"{share:.1f} % of GPU time is one kernel, {name}, which no model knows",
-        advice=f"Find out what limits it, instruction by instruction: {command}",
-        informs=True,
-        evidence=[
-            Evidence("calls of it", int(mine.sum()), "GPU events", "kernels"),
-            Evidence("its time", float(time[largest]) / NS_PER_MS, "ms", "kernels"),
-        ],
+        [int(mine.sum()), float(time[largest]) / NS_PER_MS],
+        values={"part": 100 * time[largest] / total, "name": name, "command": command},
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.nesting import ROOT, nearest_above
@@ -41,12 +41,8 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         "layout-conversion",
         claim,
+        [len(claim.events), of_libraries / NS_PER_MS, copied_ms],
         variant="libraries" if 2 * of_libraries > claim.saving_ns else "copies",
-        evidence=[
-            Evidence("transposing kernels and copies", len(claim.events), "GPU events", "kernels"),
-            Evidence("transposes by libraries", of_libraries / NS_PER_MS, "ms", "kernels"),
-            Evidence("copies into another order", copied_ms, "ms", "roofline"),
-        ],
     )
 
 
@@ -106,16 +102,8 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(((code != NONE) | (by_name & ~same)) & work.is_kernel)
     gigabytes = float(inspection.by_operation(_bytes)[claim.events].sum()) / 1e9
     kinds = ranked(code[claim.events].astype(np.int64), [*codes], claim.event_ns)
-    return inspection.finding(
-        "dtype-casts",
-        claim,
-        evidence=[
-            Evidence("casts", len(claim.events), "GPU events", "kernels"),
-            Evidence("their time", claim.saving_ns / NS_PER_MS, "ms", "roofline"),
-            *([Evidence("bytes that they move", gigabytes, "GB", "roofline")] * (gigabytes > 0)),
-        ],
-        where={"types": kinds},
-    )
+    numbers = len(claim.events), claim.saving_ms, gigabytes or None
+    return inspection.finding("dtype-casts", claim, numbers, where={"types": kinds})
 
 
 def _types(op: Operation) -> str | None:
@@ -159,17 +147,9 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(member, share)
     _, first = np.unique(passes[member], return_index=True)
     gigabytes = float(inspection.by_operation(_bytes)[member][first].sum()) / 1e9
-    return inspection.finding(
-        "memory-bound-chain",
-        claim,
-        evidence=[
-            Evidence("chains", len(total), "chains", "roofline"),
-            Evidence("passes in them", len(first), "passes", "roofline"),
-            Evidence("their time", inspection.wall.mean_ms(total), "ms", "roofline"),
-            Evidence("bytes that they move", gigabytes, "GB", "roofline"),
-        ],
-        where={"tensors": inspection.ranked_by(_shape, claim)},
-    )
+    numbers = len(total), len(first), inspection.wall.mean_ms(total), gigabytes
+    tensors = inspection.ranked_by(_shape, claim)
+    return inspection.finding("memory-bound-chain", claim, numbers, where={"tensors": tensors})
 
 
 def _find_chains(inspection: Inspection, free: BoolArray) -> tuple[Int64Array, Int64Array]:
@@ -286,18 +266,8 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     return inspection.finding(
         "unfused-optimizer",
         claim,
-        title=f"{name or 'The optimizer'} updates parameters one by one, which costs {{saving}}",
-        snippet=f"torch.optim.{name or 'AdamW'}(model.parameters(), fused=True)",
-        reason=(
-            "the kernels of the step each work on one parameter; a fused step moves"
-            f" about {_FUSED_SHARE:.0%} of their bytes, and has next to no holes"
-        ),
-        evidence=[
-            Evidence("steps", int(unfused.sum()), "steps", "cpu_ops"),
-            Evidence("kernels in them", len(claim.events), "GPU events", "kernels_by_category"),
-            Evidence("their time", wall.mean_ms(work.duration[claim.events]), "ms", "kernels"),
-            Evidence("idle time in them", idle.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
-        ],
+        [int(unfused.sum()), *inspection.size_of(claim), idle.saving_ms],
+        values={"who": name or "The optimizer", "name": name or "AdamW", "bytes": _FUSED_SHARE},
     )
 
 

@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Claim, Place
-from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.gaps.hosts import (
     HOST_KINDS,
     Moments,
@@ -49,10 +48,10 @@ _NO_LINES: Final = (
 
 
 def places_of(
-    wall: WallTime, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
+    work: GpuWork, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
 ) -> dict[str, Sequence[Place]]:
     """Where a claim is, by kind of place, or what is known better; what is not told is left out."""
-    of_gaps, of_events = _of_gaps(wall.work, claim), _of_events(wall.work, claim)
+    of_gaps, of_events = _of_gaps(work, claim), _of_events(work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
     joined = {kind: of_gaps.get(kind, []) + of_events.get(kind, []) for kind in kinds}
     places: dict[str, Sequence[Place]] = {

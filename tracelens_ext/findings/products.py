@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection, capability
 from tracelens_ext.roofline.found import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
@@ -208,23 +208,15 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
     reasons = inspection.ranked_by(_reason, claim, peaks)
     told = "; ".join(place.name for place in reasons)
     helps = [remedy for sign, remedy in _REMEDIES.items() if re.search(sign, told)]
+    numbers = calls, wall.mean_ms(inspection.work.duration[slow]), inspection.rate_of(share > 0)
     return inspection.finding(
         "slow-gemm",
         claim,
+        numbers,
         advice=" ".join([*helps, _WHERE_TO_LOOK]),
         snippet=_TF32 if "TF32" in told else "",
-        confidence="medium" if reasons else "low",
-        reason=(
-            f"such sizes are taken to reach {_REACHED:.0%} of the peak matrix rate (AMD"
-            f" {_REACHED_AMD:.0%}) or {MEMORY_SHARE:.0%} of the memory bandwidth, less what does"
-            " not fill the GPU; "
-            + ("sizes, types and kernels show why" if reasons else "nothing shows why these do not")
-        ),
-        evidence=[
-            Evidence("slow products", calls, "calls", "roofline"),
-            Evidence("their time", wall.mean_ms(inspection.work.duration[slow]), "ms", "roofline"),
-            Evidence("their rate", inspection.rate_of(share > 0), "TFLOP/s", "roofline"),
-        ],
+        variant="shown" if reasons else "not_shown",
+        values={"reached": _REACHED, "amd": _REACHED_AMD, "memory": MEMORY_SHARE},
         where={"products": inspection.ranked_by(_label, claim), "reasons": reasons},
     )
 
@@ -296,16 +288,9 @@ def imbalance(inspection: Inspection) -> Finding | None:
         and max(sizes) >= _TIMES * min(sizes)
     }
     widest = max(uneven.values(), key=lambda sizes: max(sizes) - min(sizes), default={0})
-    least, most = min(widest), max(widest)
     about = inspection.wall.about(inspection.by_operation(lambda r: _weights(r) in uneven) > 0)
-    share = inspection.share_percent(about)
-    return inspection.finding(
-        "imbalance",
-        about,
-        title=f"Experts get from {least:,} to {most:,} tokens: their products are {share:.1f} %",
-        informs=True,
-        evidence=[Evidence("rows of the largest", most, "tokens", "roofline")],
-    )
+    values = {"least": min(widest), "most": max(widest)}
+    return inspection.finding("imbalance", about, [max(widest)], values=values)
 
 
 def _weights(row: RooflineRow) -> Hashable:

@@ -16,7 +16,7 @@ from tracelens_ext.collectives.collectives import (
     element_bytes,
     text_argument,
 )
-from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place
+from tracelens_ext.findings.finding import Claim, Finding, Place
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import MOST_PLACES, places_of
 from tracelens_ext.findings.wall_time import WallTime
@@ -59,20 +59,18 @@ def straggler(inspection: Inspection) -> Finding | None:
     )
     if not inspection.is_worth(claim):
         return None
-    name = claim.devices[worst]
     meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))
-    busy, calls = (meanwhile.saving_ns - meanwhile.idle_ns) / NS_PER_MS, len(claim.events)
+    busy, idle = (
+        (meanwhile.saving_ns - meanwhile.idle_ns) / NS_PER_MS,
+        meanwhile.idle_ns / NS_PER_MS,
+    )
     return inspection.finding(
         "straggler",
         claim,
-        values={"name": name},
-        evidence=[
-            Evidence("calls in which others waited for it", calls, "calls", "coll_analysis"),
-            Evidence(f"device {name} idle then", meanwhile.idle_ns / NS_PER_MS, "ms", "gap_hosts"),
-            Evidence(f"device {name} busy alone then", busy, "ms", "kernels"),
-        ],
+        [len(claim.events), idle, busy],
+        values={"name": claim.devices[worst]},
         where={
-            **places_of(wall, meanwhile),
+            **places_of(work, meanwhile),
             "streams": (),
             "collectives": _named_collectives(inspection, claim),
         },
@@ -124,17 +122,15 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     known = bool(((size > 0) & (rate > 0))[pageable].all())
     total = max(int(work.duration[pageable].sum()), 1)
     needed = float((size / np.maximum(rate, 1))[pageable].sum()) / total
-    wall = inspection.wall.copy()
-    copied = wall.claim_events(pageable).saving_ns
-    waits = _claim_waits(wall, pageable).saving_ns
-    return inspection.claimed(
+    claim = inspection.claim(
+        lambda wall: wall.claim_events(pageable) + _claim_waits(wall, pageable)
+    )
+    copied, waits = claim.saving_ns - claim.idle_ns, claim.idle_ns
+    rates = *_copy_rates(work, np.flatnonzero(pageable)), float(rate.max()) if known else None
+    return inspection.finding(
         "pageable-copies",
-        lambda wall: wall.claim_events(pageable) + _claim_waits(wall, pageable),
-        [
-            *_copy_rates(work, np.flatnonzero(pageable)),
-            *([Evidence("the link moves", float(rate.max()), "GB/s", "roofline")] if known else []),
-            Evidence("idle time of waits", waits / NS_PER_MS, "ms", "gap_summary"),
-        ],
+        claim,
+        [*inspection.size_of(claim), *rates, waits / NS_PER_MS],
         # The link needs the rest, if each is exposed as much as all are.
         low_ms=(copied * max(0.0, 1 - needed) + waits) / NS_PER_MS if known else None,
     )
@@ -160,7 +156,7 @@ def small_copies(inspection: Inspection) -> Finding | None:
     return inspection.claimed(
         "small-copies",
         small.astype(np.float64),
-        [Evidence("launches of them", launches, "calls", "kernels")],
+        [launches],
         kinds={"copies": (work.name, work.trace.names)},
     )
 
@@ -200,10 +196,7 @@ def slow_link(inspection: Inspection) -> Finding | None:
     return inspection.claimed(
         "slow-link",
         lambda wall: wall.claim_events(slow, hiding=computation, until=until),
-        [
-            Evidence("they move (collectives: on the bus)", reached, "GB/s", "coll_analysis"),
-            Evidence("the link moves", float(rate[slow].max()), "GB/s", "roofline"),
-        ],
+        [reached, float(rate[slow].max())],
     )
 
 
@@ -269,25 +262,15 @@ def exposed_copy(inspection: Inspection) -> Finding | None:
     claim = wall.claim_events(work.is_copy & crosses)
     pageable, _ = are_pageable(work)
     wait = _claim_waits(wall, pageable | (work.trace.end_of(work.tree.launch_of_gpu) >= work.end))
-    return inspection.finding(
-        "exposed-copy",
-        claim + wait,
-        evidence=[
-            Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
-            *_copy_rates(work, claim.events),
-            Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
-        ],
-    )
+    numbers = len(claim.events), *_copy_rates(work, claim.events), wait.saving_ms
+    return inspection.finding("exposed-copy", claim + wait, numbers)
 
 
-def _copy_rates(work: GpuWork, events: Int64Array) -> list[Evidence]:
-    """How fast some copies run, by direction."""
+def _copy_rates(work: GpuWork, events: Int64Array) -> list[float | None]:
+    """How fast some copies run, GB/s, to the device and from it; None for what is not known."""
     to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
-    return [
-        Evidence(f"they move, {way}", rate, "GB/s", "kernels")
-        for way, mine in (("to the device", to_device), ("from it", ~to_device))
-        if (rate := gigabytes_per_second(work, events[mine])) > 0
-    ]
+    rates = [gigabytes_per_second(work, events[way]) for way in (to_device, ~to_device)]
+    return [rate if rate > 0 else None for rate in rates]
 
 
 def _claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
@@ -309,15 +292,9 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
     computation = ~(communication | work.is_copy)
     claim = inspection.wall.claim_events(communication, hiding=computation)
     total = inspection.wall.mean_ms(work.duration[communication])
-    return inspection.finding(
-        "exposed-communication",
-        claim,
-        evidence=[
-            Evidence("communication in all", total, "ms", "coll_analysis"),
-            Evidence("of it claimed here", claim.saving_ns / NS_PER_MS, "ms", "gpu_timeline"),
-        ],
-        where={"collectives": _named_collectives(inspection, claim)},
-    )
+    where = {"collectives": _named_collectives(inspection, claim)}
+    numbers = total, claim.saving_ms
+    return inspection.finding("exposed-communication", claim, numbers, where=where)
 
 
 def _named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
