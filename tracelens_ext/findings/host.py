@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -112,9 +112,8 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
     if not len(rows):
         return None
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
-    several = f" (of {len(rows):,} such)" if len(rows) > 1 else ""
-    values = {"longest": longest, "several": several}
-    return inspection.finding("cpu-operation", claim, [len(rows)], values=values)
+    longest += f" (of {len(rows):,} such)" * (len(rows) > 1)
+    return inspection.finding("cpu-operation", claim, [len(rows)], longest=longest)
 
 
 def recompilation(inspection: Inspection) -> Finding | None:
@@ -135,15 +134,8 @@ def graph_recapture(inspection: Inspection) -> Finding | None:
     return inspection.finding("graph-recapture", claim, [len(begins), launched])
 
 
-_LAUNCHING: Final = "while the host launches"
-#: Where the host is, and how the line begins if it is there most.
-_LEADS: Final = {
-    _LAUNCHING: "The host launches too slowly: the GPU idles for {saving}",
-    "in operations of the CPU": "Operations of the CPU delay launches: the GPU idles for {saving}",
-    "in Python": "Python between operations is slow: the GPU idles for {saving}",
-    "between calls": "The host is slow between calls: the GPU idles for {saving}",
-    "in phases of the CPU alone": "The host launches nothing for long: the GPU idles for {saving}",
-}
+#: Where the host is, as in `texts.toml`.
+_PARTS: Final = "launching", "operations", "python", "calls", "phases"
 _RECORDER: Final = "; recording may be {:.0f} % of the host's time, see profiler-overhead"
 _LONG_NS: Final = 1_000_000
 #: So many gaps (and a tenth of the GPU events) at most are a few; of lengths within such a factor.
@@ -167,55 +159,50 @@ def host_bound(inspection: Inspection) -> Finding | None:
     split, of_gap = _split(inspection, claim), np.sort(lasts)[::-1]
     half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
     recorder = _recorder_percent(inspection)
-    holes_lead = holes > claim.saving_ns / 2
+    lead, share, large = _lead(of_gap, min(_FEW, len(inspection.work) / 10), split)
     return inspection.finding(
         "host-bound",
         claim,
-        [
-            len(gaps),
-            half / NS_PER_US,
-            holes / NS_PER_MS,
-            *(split.get(what) or None for what in _LEADS),
-        ],
-        title=None if holes_lead else _title(of_gap, min(_FEW, len(inspection.work) / 10), split),
-        variant="holes" if holes_lead else "late",
-        values={"recorder": _RECORDER.format(recorder) if recorder else ""},
+        [len(gaps), half / NS_PER_US, holes / NS_PER_MS, *(ms or None for ms in split)],
+        variant="holes" if holes > claim.saving_ns / 2 else lead,
+        recorder=_RECORDER.format(recorder) if recorder else "",
+        part=share,
+        large=large,
     )
 
 
-def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
-    """What the host was in during a claim, ms; nothing where no operation and call is recorded."""
+def _split(inspection: Inspection, claim: Claim) -> list[float]:
+    """What the host was in during a claim, ms: `_PARTS`."""
     trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
     kinds = EventKind.CPU_OP, *LAUNCH_KINDS
     moments = innermost_moments(trace, kinds, (thread, start, end))
     row, its = moments.row, moments.during(thread, start, end)
-    ns = its.of_moment
-    if not ns.any():
-        return {}
+    ns, left = its.of_moment, end - start - its.of_stretch
+    if not ns.any():  # no operation and call is recorded
+        return [0.0] * len(_PARTS)
     launches = (trace.kind[row] != EventKind.CPU_OP) | inspection.starts_work(row)
-    left = end - start - its.of_stretch
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
-    nothing = left[:0]
     operations = inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0
-    short = (left[~long], nothing) if operations else (nothing, left[~long])
-    parts = ns[launches], ns[~launches], *short, left[long]
-    return {what: inspection.wall.mean_ms(of) for what, of in zip(_LEADS, parts, strict=True)}
+    short = left[~long], left[:0]
+    parts = ns[launches], ns[~launches], *short[:: 1 if operations else -1], left[long]
+    return [*map(inspection.wall.mean_ms, parts)]
 
 
-def _title(of_gap: Int64Array, few: float, split: Mapping[str, float]) -> str:
-    """The largest part of a claim first: a few long gaps that make most of it, or what it is in."""
+def _lead(of_gap: Int64Array, few: float, split: Sequence[float]) -> tuple[str, float, str]:
+    """The largest part of a claim: a few long gaps that make most of it, or what it is in.
+
+    What it is called in `texts.toml`, its share, percent, and those gaps in words.
+    """
     large = of_gap[of_gap >= max(_LONG_NS, of_gap[0] / _ALIKE)]
     share = 100 * large.sum() / of_gap.sum()
     if 0 < len(large) <= few and share >= 50:
         first, last = (ms_text(ns / NS_PER_MS) for ns in (large[-1], large[0]))
         sizes = last if first == last else f"{first.removesuffix(' ms')} to {last}"
-        make = "1 gap of {} makes" if len(large) == 1 else f"{len(large)} gaps of {{}} make"
-        which = make.format(sizes)
-        return f"{which} {share:.0f} % of what the GPU idles for the host, {{saving}}"
-    what = max(split, key=lambda part: split[part], default=_LAUNCHING)
-    share = 100 * split.get(what, 0) / max(sum(split.values()), 1e-9)
-    return _LEADS[what] + (f", {share:.0f} % of it {what}" if what != _LAUNCHING else "")
+        one = f"1 gap of {sizes} makes"
+        return "few", share, one if len(large) == 1 else f"{len(large)} gaps of {sizes} make"
+    most = int(np.argmax(split))
+    return _PARTS[most], 100 * split[most] / max(sum(split), 1e-9), ""
 
 
 #: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
@@ -249,8 +236,7 @@ def profiler_overhead(inspection: Inspection) -> Finding | None:
     percent = _recorder_percent(inspection)
     if not percent:
         return None
-    values = {"percent": percent}
-    return inspection.finding("profiler-overhead", None, [percent], values=values)
+    return inspection.finding("profiler-overhead", None, [percent], percent=percent)
 
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
@@ -276,9 +262,5 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     time = int(trace.dur[calls].sum())
     if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
         return None
-    told = {
-        "calls": len(calls),
-        "each": time / len(calls) / NS_PER_US,
-        "all": ms_text(time / NS_PER_MS),
-    }
-    return inspection.finding("full-launch-queue", None, [len(calls)], values=told)
+    told = f"{time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all"
+    return inspection.finding("full-launch-queue", None, [len(calls)], calls=len(calls), told=told)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Claim, Confidence, Evidence, Finding, Place, saving_text
+from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.intervals import covered, distinct
@@ -40,6 +40,8 @@ LEAST_SHARE_PERCENT: Final = 1.0
 MOST_ELEMENTS: Final = 2**62
 #: What kernels that are bound by memory reach of its bandwidth.
 MEMORY_SHARE: Final = 0.7
+#: What a finding says.
+_TEXTS: Final = ("title", "advice", "snippet", "confidence", "reason")
 _NVIDIA_WARP: Final = 32
 _AMD: Final = ("hip", "roc")
 #: A name in braces, perhaps with a format.
@@ -83,8 +85,7 @@ class Inspection:
     def stream_order(self) -> tuple[Int64Array, Int64Array]:
         """GPU events stream by stream in order of start, and the number of the stream of each."""
         trace = self.work.trace
-        keys = [trace.device, trace.stream]
-        _, stream = number_groups(keys)
+        _, stream = number_groups([trace.device, trace.stream])
         order = np.lexsort((self.work.start, stream))
         return order, stream[order]
 
@@ -136,9 +137,8 @@ class Inspection:
         if chosen.any():
             call = self.launchers.of_gpu[chosen]
             takes = np.bincount(call, work.duration[chosen])[call]
-            share[chosen] = np.where(
-                takes > far * needed[chosen], 1.0 - needed[chosen] / takes, 0.0
-            )
+            over = 1.0 - needed[chosen] / takes
+            share[chosen] = np.where(takes > far * needed[chosen], over, 0.0)
         return share
 
     def rate_of(self, slow: BoolArray) -> float:
@@ -228,58 +228,48 @@ class Inspection:
         claim: Claim | None,
         numbers: Sequence[float | None] = (),
         *,
-        title: str | None = None,
-        advice: str | None = None,
-        snippet: str | None = None,
-        confidence: Confidence | None = None,
-        reason: str | None = None,
         evidence: Sequence[Evidence] = (),
         low_ms: float | None = None,
         high_ms: float | None = None,
         where: Mapping[str, Sequence[Place]] | None = None,
         informs: bool = False,
         variant: str = "",
-        values: Mapping[str, object] | None = None,
+        **told: object,
     ) -> Finding | None:
         """A finding about a claim; None if it is too small for anybody's attention.
 
-        What it says of itself is in `texts.toml`, unless it is an argument.
+        What it says is in `texts.toml`, or an argument.
 
         Args:
             detector: its id.
             claim: what the fix saves; None for one that informs of no GPU events or gaps.
             numbers: of the `evidence` in `texts.toml`, in that order; None for what is not told.
-            title: a sentence in which `{saving}` stands for the claim.
-            advice: what to change.
-            snippet: the change in code.
-            confidence: how sure the saving is.
-            reason: why.
             evidence: further numbers.
             low_ms: the least that the fix saves.
             high_ms: the most that the fix may save.
             where: what is known better than from the gaps and GPU events that are claimed.
             informs: whether it claims nothing: the claim is what it is about.
             variant: which of several texts.
-            values: what stands in texts for names in braces.
+            told: `title`, a sentence in which `{saving}` stands for the claim; `advice`, what to
+                change; `snippet`, that in code; `confidence`, how sure the saving is; `reason`,
+                why. Others stand in the texts of `texts.toml` for their names in braces.
         """
         if claim is not None and not self.is_worth(claim):
             return None
         found = own_texts().get(detector, {})
-        given = {"title": title, "advice": advice, "snippet": snippet, "reason": reason}
-        given |= {"confidence": confidence}
+        if not found and (odd := told.keys() - _TEXTS):
+            raise TypeError(f"no such text: {', '.join(sorted(odd))}")
         of_variant = found.get(variant, {})
-        said = {**dict.fromkeys(given, ""), **found, **of_variant}
-        said |= {key: text for key, text in given.items() if text is not None}
+        said: dict[str, Any] = {**dict.fromkeys(_TEXTS, ""), **found, **of_variant, **told}
         saving, share = (claim.saving_ms, self.share_percent(claim)) if claim else (0.0, 0.0)
-        known = {"saving": saving_text(saving, share), "share": share, **of_variant}
-        known |= values or {}
+        known = {"saving": saving_text(saving, share), "share": share, **of_variant, **told}
 
         def filled(its: re.Match[str]) -> str:
             return format(known[its[1]], its[2] or "") if its[1] in known else its[0]
 
         text = partial(_NAMED.sub, filled)
         informs |= claim is None or "informs" in found
-        told = zip(said.get("evidence", ()), numbers, strict=True)
+        numbered = zip(said.get("evidence", ()), numbers, strict=True)
         return Finding(
             id=detector,
             title=text(said["title"]) + (_worst(claim) if claim and not informs else ""),
@@ -289,7 +279,7 @@ class Inspection:
             confidence_reason=text(said["reason"]),
             where=places_of(self.work, claim, where) if claim else {},
             evidence=[
-                *(Evidence(text(what), n, *its) for (what, *its), n in told if n is not None),
+                *(Evidence(text(what), n, *its) for (what, *its), n in numbered if n is not None),
                 *evidence,
             ],
             advice=text(said["advice"]),

@@ -66,13 +66,15 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
-    values = {"slow": len(numbers), "all": len(labels), "part": part}
     usual, longest = float(whole[_WALL].median()), float(slow[_WALL].max())
     return inspection.finding(
         "slow-iterations",
         claim,
         [usual, longest, more if part else None],
-        values=values | {"mostly": f"; most of it is {part}" * bool(part)},
+        variant="known" if part else "",
+        slow=len(numbers),
+        all=len(labels),
+        part=part,
         where={"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]},
     )
 
@@ -154,13 +156,15 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     share = 100.0 * sizes[largest] / max(peak, 1)
     if share < _LEAST_PERCENT:
         return None
-    values = {"peak": peak / _MEGABYTE, "device": device, "part": share}
     return inspection.finding(
         "memory-peak",
         None,
         [peak / _MEGABYTE, *(size / _MEGABYTE for size in sizes.values())],
         variant=largest,
-        values=values | {"size": sizes[largest] / _MEGABYTE},
+        peak=peak / _MEGABYTE,
+        device=device,
+        size=sizes[largest] / _MEGABYTE,
+        part=share,
         evidence=[
             Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
             for name, size in owners.sum().nlargest(_MOST_OWNERS).items()

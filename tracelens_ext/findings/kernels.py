@@ -185,7 +185,9 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
         "dominant-kernel",
         inspection.wall.about(mine),
         [int(mine.sum()), float(time[largest]) / NS_PER_MS],
-        values={"part": 100 * time[largest] / total, "name": name, "command": command},
+        part=100 * time[largest] / total,
+        name=name,
+        command=command,
     )
 
 

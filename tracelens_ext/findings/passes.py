@@ -267,7 +267,8 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
         "unfused-optimizer",
         claim,
         [int(unfused.sum()), *inspection.size_of(claim), idle.saving_ms],
-        values={"who": name or "The optimizer", "name": name or "AdamW", "bytes": _FUSED_SHARE},
+        who=name or "The optimizer",
+        name=name or "AdamW",
     )
 
 

@@ -216,7 +216,6 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
         advice=" ".join([*helps, _WHERE_TO_LOOK]),
         snippet=_TF32 if "TF32" in told else "",
         variant="shown" if reasons else "not_shown",
-        values={"reached": _REACHED, "amd": _REACHED_AMD, "memory": MEMORY_SHARE},
         where={"products": inspection.ranked_by(_label, claim), "reasons": reasons},
     )
 
@@ -289,8 +288,8 @@ def imbalance(inspection: Inspection) -> Finding | None:
     }
     widest = max(uneven.values(), key=lambda sizes: max(sizes) - min(sizes), default={0})
     about = inspection.wall.about(inspection.by_operation(lambda r: _weights(r) in uneven) > 0)
-    values = {"least": min(widest), "most": max(widest)}
-    return inspection.finding("imbalance", about, [max(widest)], values=values)
+    least, most = min(widest), max(widest)
+    return inspection.finding("imbalance", about, [most], least=least, most=most)
 
 
 def _weights(row: RooflineRow) -> Hashable:

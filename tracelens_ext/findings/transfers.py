@@ -68,7 +68,7 @@ def straggler(inspection: Inspection) -> Finding | None:
         "straggler",
         claim,
         [len(claim.events), idle, busy],
-        values={"name": claim.devices[worst]},
+        name=claim.devices[worst],
         where={
             **places_of(work, meanwhile),
             "streams": (),
