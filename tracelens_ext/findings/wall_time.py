@@ -21,7 +21,13 @@ from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
-from tracelens_ext.work.grouping import by_group_and_time, last_before, number_groups, sums
+from tracelens_ext.work.grouping import (
+    by_group_and_time,
+    items_before,
+    last_before,
+    number_groups,
+    sums,
+)
 
 
 class WallTime:
@@ -108,12 +114,12 @@ class WallTime:
         return waits
 
     @cached_property
-    def _launches(self) -> list[Int64Array]:
-        """Rows of the calls that started GPU work of each device, by time."""
-        tree, ts = self.work.tree, self.work.trace.ts
-        mine = (tree.linked & (self.lanes.of_gpu == lane) for lane in range(len(self.lanes)))
-        of_lane = (tree.launch_of_gpu[events] for events in mine)
-        return [rows[np.argsort(ts[rows], kind="stable")] for rows in of_lane]
+    def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
+        """The calls that started GPU work, by its device and time: that, when, and the thread."""
+        linked, trace = self.work.tree.linked, self.work.trace
+        lane, rows = self.lanes.of_gpu[linked], self.work.tree.launch_of_gpu[linked]
+        order = by_group_and_time(lane, trace.ts[rows])
+        return lane[order], trace.ts[rows[order]], trace.thread[rows[order]]
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -123,26 +129,23 @@ class WallTime:
         knows, the one that launched next, or last. `NONE` where unknown.
         """
         trace, launch, gaps = self.work.trace, self.classified.launch, self.classified.gaps
-        safe = np.maximum(launch, 0)
+        safe, (of_lane, begun, thread) = np.maximum(launch, 0), self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
-        following = launched.copy()
-        for lane, rows in enumerate(self._launches):
-            earlier = (gaps.lane == lane) & ((launch == NONE) | (trace.ts[safe] < gaps.start))
-            if len(rows):
-                at = np.searchsorted(trace.ts[rows], gaps.start[earlier])
-                following[earlier] = trace.thread[rows[np.minimum(at, len(rows) - 1)]]
-        return launched, following
+        last = np.searchsorted(of_lane, gaps.lane, side="right") - 1
+        at = np.minimum(items_before(of_lane, begun, gaps.lane, gaps.start), last)
+        others = (launch == NONE) | (trace.ts[safe] < gaps.start)
+        others &= np.append(of_lane, NONE)[at] == gaps.lane
+        return launched, np.where(others, np.append(thread, NONE)[at], launched)
 
     @cached_property
     def nothing_launched(self) -> BoolArray:
         """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
-        gaps = self.classified.gaps
+        gaps, (of_lane, begun, _) = self.classified.gaps, self._launches
         middle = gaps.start + gaps.duration // 2
-        result = np.zeros(len(gaps), dtype=bool)
-        for lane, rows in enumerate(self._launches):
-            here, begun = gaps.lane == lane, self.work.trace.ts[rows]
-            first, last = (np.searchsorted(begun, time[here]) for time in (gaps.start, middle))
-            result[here] = (first == last) & bool(len(rows))
+        starts, middles = (
+            items_before(of_lane, begun, gaps.lane, time) for time in (gaps.start, middle)
+        )
+        result: BoolArray = (starts == middles) & np.isin(gaps.lane, of_lane)
         return result
 
     # Idle time.
