@@ -16,7 +16,7 @@ from tracelens_ext.gaps.hosts import innermost_moments
 from tracelens_ext.intervals import covered
 from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.memory.usage import find_memory, memory_by_operation
-from tracelens_ext.recording.again import compilations, instantiations, slow_regions
+from tracelens_ext.recording.recording import compilations, instantiations, slow_regions
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind, Int64Array
 from tracelens_ext.work.grouping import sums

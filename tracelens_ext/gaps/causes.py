@@ -107,7 +107,8 @@ class ClassifiedGaps:
 
     def main_cause(self, group: Int64Array, groups: int) -> Int64Array:
         """The cause of most of the idle time of each group of gaps, `group` being each gap's."""
-        return np.argmax(by_cause(self.within, group[self.within.gap], groups), axis=1)
+        main: Int64Array = by_cause(self.within, group[self.within.gap], groups).argmax(axis=1)
+        return main
 
     def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
         """The idle time of each device by cause; without a selection that is all of its wall."""
@@ -121,8 +122,10 @@ class ClassifiedGaps:
         which = selected[self.gaps.after]
         pieces = self.within.chosen(which[self.within.gap])
         pieces = pieces._replace(gap=(np.cumsum(which, dtype=np.int32) - 1)[pieces.gap])
-        columns = (its[which] for its in (self.launch, self.returned, self.synchronising))
-        return ClassifiedGaps(self.gaps.chosen(which), pieces, *columns, selected)
+        names = "launch", "returned", "synchronising"
+        columns = {name: getattr(self, name)[which] for name in names}
+        gaps = self.gaps.chosen(which)
+        return replace(self, gaps=gaps, pieces=pieces, selected=selected, **columns)
 
 
 def by_cause(pieces: Pieces, group: IntArray, groups: int) -> Int64Array:
