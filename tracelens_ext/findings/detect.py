@@ -10,14 +10,7 @@ from typing import Final, get_args
 
 import numpy as np
 
-from tracelens_ext.findings.finding import (
-    Claim,
-    Confidence,
-    Finding,
-    Findings,
-    saving_text,
-    wrong_field,
-)
+from tracelens_ext.findings.finding import Claim, Confidence, Finding, Findings, saving_text
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection, Instead
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.gaps.causes import UNKNOWN
@@ -152,7 +145,7 @@ def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> No
     problem = ""
     if not isinstance(finding, Finding) or finding.id != detector.id:
         problem = "" if finding is None else "expected a Finding of this id"
-    elif wrong := wrong_field(finding):
+    elif wrong := finding.wrong_field:
         problem = f"its finding has an odd {wrong}"
     elif finding.saving_ms > claimed_ms + _ROUNDING_MS:
         saves = f"saves {finding.saving_ms:,.3f} ms"

@@ -10,7 +10,7 @@ is the mean over them.
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -20,14 +20,8 @@ from tracelens_ext.gaps.causes import classify_gaps
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.work import grouping
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
-from tracelens_ext.work.grouping import (
-    by_group_and_time,
-    items_before,
-    last_before,
-    number_groups,
-    sums,
-)
 
 
 class WallTime:
@@ -68,9 +62,9 @@ class WallTime:
         pieces = self.classified.pieces
         idle = pieces.chosen(np.isin(pieces.cause, (causes.NOT_RECORDED, causes.START_UP)))
         found = []
-        for part in recording_of(self.work).parts.itertuples():
-            device, start, end = part.device, part.start, part.end
-            within, _ = idle.chosen(idle.lane == device).cut(*np.array([[start], [end]]))
+        times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
+        for device, *window in times[..., None]:
+            within, _ = idle.chosen(idle.lane == device).cut(*window)
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
         return found
@@ -101,7 +95,7 @@ class WallTime:
         queued: BoolArray = classified.returned == gaps.start
         calls, trace = causes.blocking_calls(self.work), self.work.trace
         thread = self.threads_of_gap[1]
-        at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
+        at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
         called = np.flatnonzero(at != NONE)
         queued[called] &= trace.end_of(calls[at[called]]) <= gaps.end[called]
         return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
@@ -110,15 +104,14 @@ class WallTime:
         """Whether the GPU may wait for the host in some pieces of idle time."""
         left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
         waits: BoolArray = ~left | self.waits_for_host[idle.gap]
-        waits &= idle.cause != causes.LAUNCH_OVERHEAD
-        return waits
+        return waits & (idle.cause != causes.LAUNCH_OVERHEAD)
 
     @cached_property
     def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
         """The calls that started GPU work, by its device and time: that, when, and the thread."""
         linked, trace = self.work.tree.linked, self.work.trace
         lane, rows = self.lanes.of_gpu[linked], self.work.tree.launch_of_gpu[linked]
-        order = by_group_and_time(lane, trace.ts[rows])
+        order = grouping.by_group_and_time(lane, trace.ts[rows])
         return lane[order], trace.ts[rows[order]], trace.thread[rows[order]]
 
     @cached_property
@@ -132,7 +125,7 @@ class WallTime:
         safe, (of_lane, begun, thread) = np.maximum(launch, 0), self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
         last = np.searchsorted(of_lane, gaps.lane, side="right") - 1
-        at = np.minimum(items_before(of_lane, begun, gaps.lane, gaps.start), last)
+        at = np.minimum(grouping.items_before(of_lane, begun, gaps.lane, gaps.start), last)
         others = (launch == NONE) | (trace.ts[safe] < gaps.start)
         others &= np.append(of_lane, NONE)[at] == gaps.lane
         return launched, np.where(others, np.append(thread, NONE)[at], launched)
@@ -142,11 +135,9 @@ class WallTime:
         """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
         gaps, (of_lane, begun, _) = self.classified.gaps, self._launches
         middle = gaps.start + gaps.duration // 2
-        starts, middles = (
-            items_before(of_lane, begun, gaps.lane, time) for time in (gaps.start, middle)
-        )
-        result: BoolArray = (starts == middles) & np.isin(gaps.lane, of_lane)
-        return result
+        before = partial(grouping.items_before, of_lane, begun, gaps.lane)
+        result: BoolArray = before(gaps.start) == before(middle)
+        return result & np.isin(gaps.lane, of_lane)
 
     # Idle time.
 
@@ -195,8 +186,8 @@ class WallTime:
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
         if len(asked):
-            _, number = number_groups([self.classified.gaps.lane[asked], call[asked]])
-            order = by_group_and_time(number, asked)
+            _, number = grouping.number_groups([self.classified.gaps.lane[asked], call[asked]])
+            order = grouping.by_group_and_time(number, asked)
             left = self.left_of_gaps()[asked[order]]
             before = np.cumsum(left) - left
             before -= before[np.searchsorted(number[order], number[order])]
@@ -206,7 +197,7 @@ class WallTime:
 
     def left_of_gaps(self) -> Int64Array:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
-        return sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
+        return grouping.sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
 
     def _of_gaps(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
@@ -277,13 +268,12 @@ class WallTime:
             until: claim each event up to this moment only, and leave the rest to others, (g,).
         """
         which = which & self.free
-        found = self._alone(which, hiding)
-        if until is not None:
-            found = found._replace(end=np.minimum(found.end, until[found.event]))
-            begun = self._unclaimed_from
-            self._unclaimed_from = np.where(which, np.clip(until, begun, self.work.end), begun)
-        else:
+        found, begun = self._alone(which, hiding), self._unclaimed_from
+        if until is None:
             self.free = self.free & ~which
+        else:
+            found = found._replace(end=np.minimum(found.end, until[found.event]))
+            self._unclaimed_from = np.where(which, np.clip(until, begun, self.work.end), begun)
         shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
         length = np.rint((found.end - found.start) * shares).astype(np.int64)
         found = found._replace(end=found.start + length)
