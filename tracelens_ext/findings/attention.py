@@ -70,7 +70,7 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
         where={"scores": ranked(softmax[chain_of[claim.events]], shapes, claim.event_ns)},
         low_ms=low_ms,
         variant="known" if known else "unknown",
-        least=ms_text(low_ms),
+        told={"least": ms_text(low_ms)},
     )
 
 

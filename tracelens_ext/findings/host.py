@@ -113,7 +113,7 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
         return None
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
     longest += f" (of {len(rows):,} such)" * (len(rows) > 1)
-    return inspection.finding("cpu-operation", claim, [len(rows)], longest=longest)
+    return inspection.finding("cpu-operation", claim, [len(rows)], told={"longest": longest})
 
 
 def recompilation(inspection: Inspection) -> Finding | None:
@@ -160,15 +160,11 @@ def host_bound(inspection: Inspection) -> Finding | None:
     half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
     recorder = _recorder_percent(inspection)
     lead, share, large = _lead(of_gap, min(_FEW, len(inspection.work) / 10), split)
-    return inspection.finding(
-        "host-bound",
-        claim,
-        [len(gaps), half / NS_PER_US, holes / NS_PER_MS, *(ms or None for ms in split)],
-        variant="holes" if holes > claim.saving_ns / 2 else lead,
-        recorder=_RECORDER.format(recorder) if recorder else "",
-        part=share,
-        large=large,
-    )
+    said = _RECORDER.format(recorder) if recorder else ""
+    told = {"part": share, "large": large, "recorder": said}
+    numbers = len(gaps), half / NS_PER_US, holes / NS_PER_MS, *(ms or None for ms in split)
+    variant = "holes" if holes > claim.saving_ns / 2 else lead
+    return inspection.finding("host-bound", claim, numbers, variant=variant, told=told)
 
 
 def _split(inspection: Inspection, claim: Claim) -> list[float]:
@@ -236,7 +232,7 @@ def profiler_overhead(inspection: Inspection) -> Finding | None:
     percent = _recorder_percent(inspection)
     if not percent:
         return None
-    return inspection.finding("profiler-overhead", None, [percent], percent=percent)
+    return inspection.finding("profiler-overhead", None, [percent], told={"percent": percent})
 
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
@@ -262,5 +258,6 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     time = int(trace.dur[calls].sum())
     if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
         return None
-    told = f"{time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all"
-    return inspection.finding("full-launch-queue", None, [len(calls)], calls=len(calls), told=told)
+    said = f"{time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all"
+    told = {"calls": len(calls), "told": said}
+    return inspection.finding("full-launch-queue", None, [len(calls)], told=told)

@@ -234,7 +234,8 @@ class Inspection:
         where: Mapping[str, Sequence[Place]] | None = None,
         informs: bool = False,
         variant: str = "",
-        **told: object,
+        told: Mapping[str, object] | None = None,
+        **texts: str,
     ) -> Finding | None:
         """A finding about a claim; None if it is too small for anybody's attention.
 
@@ -250,19 +251,19 @@ class Inspection:
             where: what is known better than from the gaps and GPU events that are claimed.
             informs: whether it claims nothing: the claim is what it is about.
             variant: which of several texts.
-            told: `title`, a sentence in which `{saving}` stands for the claim; `advice`, what to
-                change; `snippet`, that in code; `confidence`, how sure the saving is; `reason`,
-                why. Others stand in the texts of `texts.toml` for their names in braces.
+            told: what stands in texts for names in braces.
+            texts: `title`, a sentence in which `{saving}` stands for the claim; `advice`, what to
+                change; `snippet`, that in code; `confidence`, how sure it is; `reason`, why.
         """
         if claim is not None and not self.is_worth(claim):
             return None
-        found = own_texts().get(detector, {})
-        if not found and (odd := told.keys() - _TEXTS):
+        if odd := texts.keys() - _TEXTS:
             raise TypeError(f"no such text: {', '.join(sorted(odd))}")
+        found = own_texts().get(detector, {})
         of_variant = found.get(variant, {})
-        said: dict[str, Any] = {**dict.fromkeys(_TEXTS, ""), **found, **of_variant, **told}
+        said: dict[str, Any] = {**dict.fromkeys(_TEXTS, ""), **found, **of_variant, **texts}
         saving, share = (claim.saving_ms, self.share_percent(claim)) if claim else (0.0, 0.0)
-        known = {"saving": saving_text(saving, share), "share": share, **of_variant, **told}
+        known = {"saving": saving_text(saving, share), "share": share, **of_variant, **(told or {})}
 
         def filled(its: re.Match[str]) -> str:
             return format(known[its[1]], its[2] or "") if its[1] in known else its[0]

@@ -66,17 +66,11 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
-    usual, longest = float(whole[_WALL].median()), float(slow[_WALL].max())
-    return inspection.finding(
-        "slow-iterations",
-        claim,
-        [usual, longest, more if part else None],
-        variant="known" if part else "",
-        slow=len(numbers),
-        all=len(labels),
-        part=part,
-        where={"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]},
-    )
+    told = {"which": f"{len(numbers)} of {len(labels)} iterations are slow", "part": part}
+    told["mostly"] = f"; most of it is {part}" * bool(part)
+    figures = float(whole[_WALL].median()), float(slow[_WALL].max()), more if part else None
+    where = {"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]}
+    return inspection.finding("slow-iterations", claim, figures, where=where, told=told)
 
 
 def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
@@ -156,17 +150,12 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     share = 100.0 * sizes[largest] / max(peak, 1)
     if share < _LEAST_PERCENT:
         return None
+    numbers = [size / _MEGABYTE for size in (peak, *sizes.values())]
+    told = {"peak": numbers[0], "device": device, "size": max(numbers[1:]), "part": share}
+    of_owners = [
+        Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+        for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
+    ]
     return inspection.finding(
-        "memory-peak",
-        None,
-        [peak / _MEGABYTE, *(size / _MEGABYTE for size in sizes.values())],
-        variant=largest,
-        peak=peak / _MEGABYTE,
-        device=device,
-        size=sizes[largest] / _MEGABYTE,
-        part=share,
-        evidence=[
-            Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
-            for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
-        ],
+        "memory-peak", None, numbers, variant=largest, evidence=of_owners, told=told
     )

@@ -39,11 +39,8 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     if not few.any():
         return None
     mean = float(np.average(blocks[few], weights=work.duration[few]))
-    return inspection.claimed(
-        "launch-geometry",
-        np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0),
-        [mean, float(units.max())],
-    )
+    share = np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0)
+    return inspection.claimed("launch-geometry", share, [mean, float(units.max())])
 
 
 #: First template arguments, and operations on doubles; parameters of functions are no data.
@@ -59,9 +56,8 @@ def double_precision(inspection: Inspection) -> Finding | None:
     double = inspection.named(_DOUBLE)
     if not double.any() or double.sum() >= (inspection.named(_NARROW) & ~double).sum():
         return None  # of a program that computes in double precision
-    return inspection.claimed(
-        "double-precision", np.where(double, inspection.by_device(_saved), 0.0)
-    )
+    share = np.where(double, inspection.by_device(_saved), 0.0)
+    return inspection.claimed("double-precision", share)
 
 
 def _saved(_: Device | None, peaks: DevicePeaks | None) -> float:
@@ -181,14 +177,12 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
         return None
     name = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0].strip()
     command = _COMMANDS[inspection.kernel_profiler].format(name=shlex.quote(name))
-    return inspection.finding(
-        "dominant-kernel",
+    about, numbers = (
         inspection.wall.about(mine),
-        [int(mine.sum()), float(time[largest]) / NS_PER_MS],
-        part=100 * time[largest] / total,
-        name=name,
-        command=command,
+        (int(mine.sum()), float(time[largest]) / NS_PER_MS),
     )
+    told = {"part": 100 * time[largest] / total, "name": name, "command": command}
+    return inspection.finding("dominant-kernel", about, numbers, told=told)
 
 
 def _blocks_of(inspection: Inspection) -> Float64Array:

@@ -38,12 +38,9 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(transposes | _copies_in_another_order(inspection))
     of_libraries = float(claim.event_ns[transposes[claim.events]].sum())
     copied_ms = (claim.saving_ns - of_libraries) / NS_PER_MS
-    return inspection.finding(
-        "layout-conversion",
-        claim,
-        [len(claim.events), of_libraries / NS_PER_MS, copied_ms],
-        variant="libraries" if 2 * of_libraries > claim.saving_ns else "copies",
-    )
+    variant = "libraries" if 2 * of_libraries > claim.saving_ns else "copies"
+    numbers = len(claim.events), of_libraries / NS_PER_MS, copied_ms
+    return inspection.finding("layout-conversion", claim, numbers, variant=variant)
 
 
 def _copies_in_another_order(inspection: Inspection) -> BoolArray:
@@ -263,13 +260,9 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     names = {trace.names[i] for i in np.unique(trace.name[steps[unfused]]).tolist()}
     names = {match[1] for match in map(_STEP.match, names) if match}
     name = names.pop() if len(names) == 1 else ""
-    return inspection.finding(
-        "unfused-optimizer",
-        claim,
-        [int(unfused.sum()), *inspection.size_of(claim), idle.saving_ms],
-        who=name or "The optimizer",
-        name=name or "AdamW",
-    )
+    numbers = int(unfused.sum()), *inspection.size_of(claim), idle.saving_ms
+    told = {"who": name or "The optimizer", "name": name or "AdamW"}
+    return inspection.finding("unfused-optimizer", claim, numbers, told=told)
 
 
 def _steps(inspection: Inspection) -> tuple[Int64Array, Int64Array]:

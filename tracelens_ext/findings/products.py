@@ -289,7 +289,7 @@ def imbalance(inspection: Inspection) -> Finding | None:
     widest = max(uneven.values(), key=lambda sizes: max(sizes) - min(sizes), default={0})
     about = inspection.wall.about(inspection.by_operation(lambda r: _weights(r) in uneven) > 0)
     least, most = min(widest), max(widest)
-    return inspection.finding("imbalance", about, [most], least=least, most=most)
+    return inspection.finding("imbalance", about, [most], told={"least": least, "most": most})
 
 
 def _weights(row: RooflineRow) -> Hashable:

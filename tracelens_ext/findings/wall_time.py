@@ -90,21 +90,18 @@ class WallTime:
         classified, gaps = self.classified, self.classified.gaps
         left = gaps.end - classified.returned
         pieces = classified.pieces.chosen(classified.pieces.cause == causes.DEPENDENCY)
-        depends = np.zeros(len(gaps), dtype=bool)
-        depends[pieces.gap[pieces.gap != NONE]] = True
-        queued: BoolArray = classified.returned == gaps.start
+        depends = np.isin(np.arange(len(gaps)), pieces.gap)
         calls, trace = causes.blocking_calls(self.work), self.work.trace
-        thread = self.threads_of_gap[1]
+        thread, ended = self.threads_of_gap[1], np.append(trace.end_of(calls), 0)
         at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
-        called = np.flatnonzero(at != NONE)
-        queued[called] &= trace.end_of(calls[at[called]]) <= gaps.end[called]
+        queued: BoolArray = (classified.returned == gaps.start) & (ended[at] <= gaps.end)
         return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
 
     def may_wait(self, idle: causes.Pieces) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
-        left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
-        waits: BoolArray = ~left | self.waits_for_host[idle.gap]
-        return waits & (idle.cause != causes.LAUNCH_OVERHEAD)
+        left: BoolArray = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
+        waits: BoolArray = idle.cause != causes.LAUNCH_OVERHEAD
+        return waits & (~left | self.waits_for_host[idle.gap])
 
     @cached_property
     def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:

@@ -130,7 +130,8 @@ def gpu_counters(work: GpuWork) -> pd.DataFrame:
     )
     frame = frame[(device != NONE) & np.isfinite(frame["value"])]
     values = frame.groupby(["device", "counter"])["value"]
-    return values.agg(samples="size", mean="mean", min="min", max="max").reset_index()
+    table = values.agg(samples="size", mean="mean", min="min", max="max")
+    return pd.DataFrame(table.reset_index())
 
 
 TABLES = [
@@ -251,7 +252,7 @@ def copies(work: GpuWork) -> pd.DataFrame:
 def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
     """A row a device and direction; see the sheet `copy_bandwidth`."""
     groups = copies(work).groupby(["device", "direction"])
-    table = groups["gb_per_s"].agg(copies="size", mean="mean", max="max")
+    table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))
     return table.assign(bytes=groups["bytes"].sum()).reset_index()
 
 
