@@ -103,9 +103,10 @@ def _work_until(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64A
     def past(moments: Int64Array) -> Int64Array:
         """The sum of what has gone by since each moment, of those that are past."""
         ascending = np.sort(moments)
-        sums = np.append(0, np.cumsum(ascending))
+        sums: Int64Array = np.append(0, np.cumsum(ascending))
         count = np.searchsorted(ascending, times, side="right")
-        return times * count - sums[count]
+        gone: Int64Array = times * count - sums[count]
+        return gone
 
     return past(start) - past(end)
 
