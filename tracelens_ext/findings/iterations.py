@@ -7,13 +7,8 @@ import numpy as np
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import MOST_PLACES, ranked
+from tracelens_ext.iterations import measured
 from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
-from tracelens_ext.iterations.measured import (
-    ODD_AT_LEAST,
-    ODD_BEYOND,
-    iteration_table,
-    odd_among,
-)
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import HOST, has_memory_events
 from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
@@ -33,9 +28,9 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     work, wall = inspection.work, inspection.wall
     steps = find_iterations(work.tree)
     lengths = (steps.end - steps.start)[steps.whole].astype(np.float64)
-    if not (len(lengths) and odd_among(lengths)[0].any()):
+    if not (len(lengths) and measured.odd_among(lengths)[0].any()):
         return None
-    frame = iteration_table(work).frame
+    frame = measured.iteration_table(work).frame
     whole = frame[frame["whole"]]
     is_odd = np.array([_WALL in odd.split(", ") for odd in whole["odd"]], dtype=bool)
     slow = whole[is_odd & (whole[_WALL] > whole[_WALL].median()).to_numpy()]
@@ -81,12 +76,14 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
     usual = float(np.median(unexplained[whole]))
     excess = unexplained - usual
     spread = float(np.median(np.abs(excess[whole])))
-    return np.where(excess > max(ODD_BEYOND * spread, ODD_AT_LEAST * usual), excess, 0.0)
+    return np.where(
+        excess > max(measured.ODD_BEYOND * spread, measured.ODD_AT_LEAST * usual), excess, 0.0
+    )
 
 
 def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     """The iteration in which the larger part of each gap lies, as far as events tell, (k,)."""
-    before, after = (iterations.started_in[events] for events in (gaps.before, gaps.after))
+    before, after = iterations.started_in[gaps.before], iterations.started_in[gaps.after]
     middle = (gaps.start + gaps.end) // 2
     sooner = (before != NONE) & (after != NONE) & (middle < iterations.start[after])
     return np.where(sooner, before, after)
@@ -100,12 +97,10 @@ def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64
 def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     """The measured part that made them slow, in words, and by how much, ms."""
     parts = [c for c in whole if c not in _NOT_PARTS]
-    usual = whole.drop(slow.index)[parts].median()
-    more = (slow[parts] - usual).sum()
+    more = (slow[parts] - whole.drop(slow.index)[parts].median()).sum()
     if not len(more) or not more.max() > 0:
         return "", 0.0
-    name = str(more.idxmax())
-    return name.removesuffix("_ms").replace("_", " "), float(more.max())
+    return str(more.idxmax()).removesuffix("_ms").replace("_", " "), float(more.max())
 
 
 def recompute(inspection: Inspection) -> Finding | None:
@@ -135,16 +130,15 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     if not len(peaks):
         return None
     row = peaks.nlargest(1, "peak_allocated_bytes").iloc[0]
-    peak, device = int(row["peak_allocated_bytes"]), int(row["device"])
+    peak, unused = int(row["peak_allocated_bytes"]), int(row["unused_at_peak_bytes"])
+    device, held = int(row["device"]), peak + unused
     described = inspection.work.trace.described(device)
-    held = peak + int(row["unused_at_peak_bytes"])
     if described and 100.0 * held < _LEAST_OF_DEVICE * described.memory_bytes:
         return None
     alive = memory_at_peak(memory)
     alive = alive[alive["device"] == device]
-    parts = alive.groupby("phase")["bytes"].sum().to_dict()
+    parts = alive.groupby("phase")["bytes"].sum().to_dict() | {"unused": unused}
     owners = alive[alive["outer_operation"] != ""].groupby("outer_operation", sort=False)["bytes"]
-    parts["unused"] = row["unused_at_peak_bytes"]
     sizes = {part: int(parts.get(part, 0)) for part in _PARTS}
     largest = max(sizes, key=lambda part: sizes[part])
     share = 100.0 * sizes[largest] / max(peak, 1)

@@ -64,10 +64,9 @@ def _reorders(op: Operation) -> bool:
     if op.plain_name != "copy_" or len(op.tensors) < 2:
         return False
     to, source = op.tensors[:2]
-    if to.dims != source.dims or to.kind != source.kind:
+    recorded = all(len(tensor.strides) == len(tensor.dims) for tensor in (to, source))
+    if not recorded or (to.dims, to.kind) != (source.dims, source.kind):
         return False
-    if any(len(tensor.strides) != len(tensor.dims) for tensor in (to, source)):
-        return False  # not recorded
     last = sum((n - 1) * s for n, s in zip(to.dims, to.strides, strict=True))
     is_dense = last + 1 == to.elements
     return is_dense and 0 not in source.strides and _order(to) != _order(source)
@@ -247,13 +246,13 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     together = trace.named(work.name, _MANY_AT_ONCE.match)
     single = (step != NONE) & work.is_kernel & ~together & ~work.is_communication
     count = np.bincount(step[single], minlength=len(steps))
-    of_all = np.bincount(step[(step != NONE) & work.is_kernel], minlength=len(steps))
+    of_all = np.bincount(step[work.is_kernel] + 1, minlength=len(steps) + 1)[1:]
     unfused = (count >= _MANY_KERNELS) & (2 * count > of_all)
-    chosen = single & (step != NONE) & unfused[step]
+    chosen = single & unfused[step]
     needed = _FUSED_SHARE * np.maximum(work.duration - _FIXED_NS, 0)
     share = 1.0 - needed / np.maximum(work.duration, 1)
-    gaps = wall.classified.gaps
-    within = chosen[gaps.before] & chosen[gaps.after] & (step[gaps.before] == step[gaps.after])
+    before, after = wall.classified.gaps.before, wall.classified.gaps.after
+    within = chosen[before] & chosen[after] & (step[before] == step[after])
     idle = wall.claim_idle_during(steps[unfused])
     idle = idle + wall.claim_idle(within[wall.idle.gap])
     claim = idle + wall.claim_events(chosen, share)
@@ -269,13 +268,10 @@ def _steps(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
     """The steps; and which launched each GPU event, an index into them, `NONE` without, (g,)."""
     trace, tree = inspection.work.trace, inspection.work.tree
     rows = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
-    result = np.full(len(tree.linked), NONE, dtype=np.int64)
+    rows, launch = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))], tree.launch_of_gpu
     if not len(rows):
-        return rows, result
-    launch = tree.launch_of_gpu[tree.linked]
-    thread, begun = trace.thread[launch], trace.ts[launch]
-    at = last_before(trace.thread[rows], trace.ts[rows], thread, begun + 1)
-    inside = (at != NONE) & (begun < trace.end_of(rows[at]))
-    result[tree.linked] = np.where(inside, at, NONE)
-    return rows, result
+        return rows, np.full(len(launch), NONE)
+    begun = trace.ts[launch]
+    at = last_before(trace.thread[rows], trace.ts[rows], trace.thread[launch], begun + 1)
+    inside = tree.linked & (at != NONE) & (begun < trace.end_of(rows[at]))
+    return rows, np.where(inside, at, NONE)

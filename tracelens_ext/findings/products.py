@@ -106,10 +106,9 @@ def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
 
 def _explained(row: RooflineRow) -> bool:
     """Whether the sizes of a product let a library choose older kernels."""
-    if row.cost is None or row.cost.family != "GEMM":
-        return False
     _, *sizes = product_sizes(row.cost)
-    return min(sizes[:2]) < _ROWS or any(size % _STEP for size in sizes)
+    is_product = row.cost is not None and row.cost.family == "GEMM"
+    return is_product and (min(sizes[:2]) < _ROWS or any(size % _STEP for size in sizes))
 
 
 _GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)
@@ -122,9 +121,8 @@ def slow_moe(inspection: Inspection) -> Finding | None:
 
 
 def _grouped_ns(row: RooflineRow) -> float:
-    if not row.roofline_ns or not row.cost:
-        return 0.0
-    if not (row.cost.family.startswith("MoE") or _GROUPED.search(row.operation.name)):
+    grouped = row.cost and (row.cost.family[:3] == "MoE" or _GROUPED.search(row.operation.name))
+    if not row.roofline_ns or not grouped:
         return 0.0
     return _FIXED_GROUPED_NS + row.roofline_ns / row.count / _REACHED_GROUPED
 
@@ -273,8 +271,7 @@ _SIZES, _TIMES = 4, 4
 
 def imbalance(inspection: Inspection) -> Finding | None:
     """Products of experts of very different sizes; it only informs."""
-    names = inspection.work.trace.names
-    if not inspection.has_shapes or not any(map(_EXPERTS.search, names)):
+    if not (inspection.has_shapes and any(map(_EXPERTS.search, inspection.work.trace.names))):
         return None
     alike: dict[Hashable, set[int]] = defaultdict(set)
     for row in inspection.roofline.rows:
