@@ -62,15 +62,12 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
         for row in rows
     ]
     known = shaped and all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
+    sure = "sure" if low_ms * NS_PER_MS > 0.7 * claim.saving_ns else ""
+    variant, told = sure if known else "unknown", {"least": ms_text(low_ms)}
+    numbers = count, wall.mean_ms(takes), wall.mean_ms(needs)
+    where = {"scores": ranked(softmax[chain_of[claim.events]], shapes, claim.event_ns)}
     return inspection.finding(
-        "unfused-attention",
-        claim,
-        [count, wall.mean_ms(takes), wall.mean_ms(needs)],
-        confidence="high" if known and low_ms * NS_PER_MS > 0.7 * claim.saving_ns else "medium",
-        where={"scores": ranked(softmax[chain_of[claim.events]], shapes, claim.event_ns)},
-        low_ms=low_ms,
-        variant="known" if known else "unknown",
-        told={"least": ms_text(low_ms)},
+        "unfused-attention", claim, numbers, where=where, low_ms=low_ms, variant=variant, told=told
     )
 
 

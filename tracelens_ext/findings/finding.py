@@ -249,15 +249,10 @@ class Findings:
         if intervals and self.parts:
             both = zip(recording["parts"], self.parts, strict=True)  # type: ignore[call-overload]
             recording["parts"] = [{**part, "intervals": its.as_records()} for part, its in both]
+        named = "program", "all_clear", "total_ms", "explained_ms", "left_ms", "idle_by_cause_ms"
         return {
             "recording": recording,
-            "program": self.program,
-            "all_clear": self.all_clear,
-            "total_ms": self.total_ms,
-            "explained_ms": self.explained_ms,
-            "left_ms": self.left_ms,
-            "idle_by_cause_ms": self.idle_by_cause_ms,
-            "model": self.model,
+            **{name: getattr(self, name) for name in (*named, "model")},
             "findings": [each.as_dict(intervals=intervals) for each in self.findings],
             "notes": list(self.notes),
         }

@@ -36,9 +36,8 @@ def dataloader(inspection: Inspection) -> Finding | None:
     rows = inspection.host_rows(_NEXT, *kinds)
     claim = inspection.wall.claim_idle_during(rows)
     rows = inspection.rows_in(claim, rows)
-    single = bool(len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])))
     numbers = len(rows), inspection.host_ms(rows), claim.saving_ms
-    variant = "single" if single else "workers"
+    variant = "single" if len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])) else "workers"
     return inspection.finding("dataloader", claim, numbers, variant=variant)
 
 
@@ -67,20 +66,15 @@ def allocator(inspection: Inspection) -> Finding | None:
 def synchronisation(inspection: Inspection) -> Finding | None:
     """Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
     wall, work = inspection.wall, inspection.work
-    classified = wall.classified
-    after = wall.claim_idle_after(classified.synchronising)
+    synchronising = wall.classified.synchronising
+    after = wall.claim_idle_after(synchronising)
     claim = after + wall.claim_idle_during(causes.blocking_calls(work))
-    asking = classified.synchronising[after.intervals.gap]
+    asking = synchronising[after.intervals.gap]
     calls = np.unique(asking)
-    return inspection.finding(
-        "synchronisation",
-        claim,
-        [len(calls), inspection.host_ms(calls), after.saving_ms],
-        where={
-            "operations": around(work, (EventKind.CPU_OP,), asking, after.ns),
-            "python_frames": frames_around(work, asking, after.ns),
-        },
-    )
+    numbers = len(calls), inspection.host_ms(calls), after.saving_ms
+    where = {"operations": around(work, (EventKind.CPU_OP,), asking, after.ns)}
+    where["python_frames"] = frames_around(work, asking, after.ns)
+    return inspection.finding("synchronisation", claim, numbers, where=where)
 
 
 #: Operations, and what is no phase: neither what waits for others, nor what has its own detector.

@@ -148,10 +148,9 @@ def small_kernels(inspection: Inspection) -> Finding | None:
     share = np.zeros(len(work))
     share[order] = 1.0 - 1.0 / np.maximum(count, 1)[run]  # one kernel of each run stays
     claim = wall.claim_events(chosen, share)
-    runs = int((count >= _RUN).sum())
     claimed = work.duration[claim.events]
     median = float(np.median(claimed)) / 1e3 if len(claimed) else 0.0
-    numbers = len(claim.events), runs, median, wall.mean_ms(claimed)
+    numbers = len(claimed), int((count >= _RUN).sum()), median, wall.mean_ms(claimed)
     return inspection.finding("small-kernels", claim, numbers)
 
 

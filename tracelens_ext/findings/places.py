@@ -107,9 +107,8 @@ def _innermost(
 
     Of Python frames those that somebody can change, then the others, where there are none of these.
     """
-    thread, start, end = stretches
+    (thread, start, end), found = stretches, []
     asked = np.arange(len(start))
-    found = []
     for ignored in (_NO_LINES, ()):
         stretches = thread[asked], start[asked], end[asked]
         moments = hosts.innermost_moments(work.trace, kinds, stretches, ("ProfilerStep#", *ignored))
@@ -140,10 +139,8 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     events, ns = claim.events, claim.event_ns
     if not len(events):
         return {}
-    op, ops = work.parent_op
-    launch = work.tree.launch_of_gpu[events]
-    linked = launch != NONE
-    with_op = work.tree.cpu_op_of_gpu[events] != NONE
+    (op, ops), launch = work.parent_op, work.tree.launch_of_gpu[events]
+    linked, with_op = launch != NONE, work.tree.cpu_op_of_gpu[events] != NONE
     without = linked & ~with_op
     module, paths = module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
     iterations, labels, _ = named_iterations(work.tree, None)

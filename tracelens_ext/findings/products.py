@@ -42,11 +42,9 @@ def no_tensor_cores(inspection: Inspection) -> Finding | None:
     which = inspection.named(_VECTOR) & ~inspection.named(_MATRIX_UNITS)
     if not which.any():
         return None
-    takes = np.where(
-        inspection.named(_DOUBLE),
-        inspection.by_device(lambda *its: _takes(*its, "fp64")),
-        inspection.by_device(lambda *its: _takes(*its, "tf32", "bf16", "fp16")),
-    )
+    double = inspection.by_device(lambda *its: _takes(*its, "fp64"))
+    single = inspection.by_device(lambda *its: _takes(*its, "tf32", "bf16", "fp16"))
+    takes = np.where(inspection.named(_DOUBLE), double, single)
     fixed = _FIXED_NS / np.maximum(inspection.work.duration, 1)
     share = np.where(takes > 0, 1 - takes - fixed, 0.0)
     # Memory limits some more, as sizes tell: by TF32, where the device has it.

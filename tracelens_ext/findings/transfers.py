@@ -47,11 +47,8 @@ def straggler(inspection: Inspection) -> Finding | None:
     worst, second = np.argsort(-caused, kind="stable")[:2].tolist()
     if caused[worst] <= _FAR_WORSE * caused[second]:
         return None
-    claim = wall.claim_events(
-        (last == worst) & (wait > 0),
-        hiding=~(work.is_communication | work.is_copy),
-        until=work.start + wait,
-    )
+    which, hiding = (last == worst) & (wait > 0), ~(work.is_communication | work.is_copy)
+    claim = wall.claim_events(which, hiding=hiding, until=work.start + wait)
     if not inspection.is_worth(claim):
         return None
     meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))

@@ -185,15 +185,14 @@ def _left(
     short, late = gaps.end - returned <= usual_launch_latency(work), begun >= gaps.start
     known = work.tree.linked.any() or trace.count_of(*LAUNCH_KINDS) > 0
     cause = np.where((short | late) & known, LAUNCH_OVERHEAD, UNKNOWN).astype(np.int8)
+
+    def latest(rows: Int64Array) -> Int64Array:
+        at = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, begun)
+        return np.append(trace.ts[rows], _LONG_AGO)[at]
+
     # The last thing before the launch on its thread is a wait of a stream: of the one that is
     # launched on next, as its target is not in the trace.
-    waited, launched = (
-        np.append(trace.ts[rows], _LONG_AGO)[
-            grouping.last_before(trace.thread[rows], trace.ts[rows], thread, begun)
-        ]
-        for rows in (waits, launches)
-    )
-    depends = (waited > launched) & ~(short & late)
+    depends = (latest(waits) > latest(launches)) & ~(short & late)
     depends |= (
         gaps.end - _last_end_beside(work, replace(gaps, start=returned)) <= DEPENDENCY_LATENCY_NS
     )

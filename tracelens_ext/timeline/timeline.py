@@ -122,14 +122,9 @@ def gpu_counters(work: GpuWork) -> pd.DataFrame:
     rows = rows[trace.kind[rows] == EventKind.OTHER]
     found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
     device = np.array([int(m[1]) if m else NONE for m in found] or [NONE])[trace.thread[rows]]
-    frame = pd.DataFrame(
-        {
-            "device": device,
-            "counter": np.array(trace.names, dtype=object)[trace.name[rows]],
-            "value": _numbers(work, _VALUE, rows),
-        }
-    )
-    frame = frame[(device != NONE) & np.isfinite(frame["value"])]
+    value, counter = _numbers(work, _VALUE, rows), np.array(trace.names, dtype=object)
+    frame = pd.DataFrame({"device": device, "counter": counter[trace.name[rows]], "value": value})
+    frame = frame[(device != NONE) & np.isfinite(value)]
     values = frame.groupby(["device", "counter"])["value"]
     table = values.agg(samples="size", mean="mean", min="min", max="max")
     return pd.DataFrame(table.reset_index())
