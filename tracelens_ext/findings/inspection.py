@@ -28,10 +28,9 @@ from tracelens_ext.trace import (
     EventKind,
     Float64Array,
     Int64Array,
-    IntArray,
 )
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import by_group_and_time, items_before, number_groups
+from tracelens_ext.work.grouping import Labelled, by_group_and_time, items_before, number_groups
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.
@@ -297,7 +296,7 @@ class Inspection:
         claim: Callable[[WallTime], Claim] | Float64Array,
         numbers: Sequence[float | None] = (),
         *,
-        kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
+        kinds: Labelled | None = None,
     ) -> Finding | None:
         """A finding of some GPU events; too small a claim is left to others.
 

@@ -45,15 +45,13 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
 
 def _copies_in_another_order(inspection: Inspection) -> BoolArray:
     """Whether each GPU event copies a tensor within the device to change its layout, (g,)."""
-    work = inspection.work
-    trace, tree = work.trace, work.tree
+    work, trace, tree = inspection.work, inspection.work.trace, inspection.work.tree
     op = tree.cpu_op_of_gpu
     copies = (op >= 0) & trace.named(trace.name[op], _COPIES.match)
     copies &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
-    asked = trace.names_matching(_ASK_FOR_ORDER.match)
     result = copies & (inspection.by_operation(lambda row: _reorders(row.operation)) > 0)
     chosen = np.flatnonzero(copies)
-    by_position = asked[trace.name[tree.rows]]
+    by_position = trace.named(trace.name[tree.rows], _ASK_FOR_ORDER.match)
     above = nearest_above(tree.parent_position, tree.launch_position_of_gpu[chosen], by_position)
     result[chosen] |= above != ROOT
     return result

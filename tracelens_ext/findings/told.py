@@ -94,16 +94,14 @@ def largest_place(finding: Finding) -> str:
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
     """The places of each kind in words, the largest first, names cut; not those with hardly any."""
-    least = _LEAST_PLACE * finding.claimed_ms
-    told = {
-        kind: [
+    told, least = {}, _LEAST_PLACE * finding.claimed_ms
+    for kind, places in finding.where.items():
+        told[kind.replace("_", " ")] = "; ".join(
             f"{cut(place.name) or NO_NAME} {ms_text(place.saving_ms)} (×{place.count:,})"
             for place in places
             if place.saving_ms >= least
-        ]
-        for kind, places in finding.where.items()
-    }
-    return {kind.replace("_", " "): "; ".join(texts) for kind, texts in told.items() if texts}
+        )
+    return {kind: text for kind, text in told.items() if text}
 
 
 def _seen(evidence: Evidence) -> str:

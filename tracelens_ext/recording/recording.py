@@ -223,12 +223,7 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     of the wall.
     """
     trace = work.trace
-    found = [
-        pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": ends})
-        for what, rows, ends in _candidates(work)
-        if len(rows)
-    ]
-    if not found:
+    if not (found := [*_candidates(work)]):
         return pd.DataFrame()
     table = pd.concat(found, ignore_index=True)
     table = table.assign(start=table["start"].clip(start), end=table["end"].clip(upper=end))
@@ -255,23 +250,23 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     return table[["device", "start", "end", "row"]].assign(kind=START_UP, count=1, what=what)
 
 
-def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
-    """What it is called, the host events, and when each ends."""
-    trace = work.trace
+def _candidates(work: GpuWork) -> Iterator[pd.DataFrame]:
+    """What it is called, the host events, and when each begins and ends."""
+    trace, (begins, ends) = work.trace, captures(work.trace)
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
-    long = long[~trace.named(trace.name[long], _WAITS.match)]
-    yield _FIRST_USE, long, trace.end_of(long)
-    begins, ends = captures(trace)
-    yield _CAPTURE, begins, trace.end_of(ends)
     for what, rows in (
+        (_FIRST_USE, long[~trace.named(trace.name[long], _WAITS.match)]),
+        (_CAPTURE, begins),
         *((what, trace.rows_named(its, *LAUNCH_KINDS)) for what, its in _CALLS.items()),
         (_INSTANTIATION, instantiations(trace)),
         (_COMPILATION, compilations(trace)),
         (_COMPILATION, slow_regions(trace)),
         ("search for the best convolution", trace.rows_named(_SEARCH, *_OPERATIONS)),
     ):
-        yield what, rows, trace.end_of(rows)
+        if len(rows):
+            until = trace.end_of(ends if what == _CAPTURE else rows)
+            yield pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": until})
 
 
 def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
