@@ -19,16 +19,8 @@ from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.roofline.found import Roofline
-from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
-from tracelens_ext.trace import (
-    NONE,
-    NS_PER_MS,
-    BoolArray,
-    Device,
-    EventKind,
-    Float64Array,
-    Int64Array,
-)
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import Labelled, by_group_and_time, items_before, number_groups
 
@@ -41,7 +33,6 @@ MOST_ELEMENTS: Final = 2**62
 MEMORY_SHARE: Final = 0.7
 #: What a finding says.
 _TEXTS: Final = ("title", "advice", "snippet", "confidence", "reason")
-_NVIDIA_WARP: Final = 32
 _AMD: Final = ("hip", "roc")
 #: A name in braces, perhaps with a format.
 _NAMED: Final = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
@@ -117,9 +108,7 @@ class Inspection:
         found: BoolArray = work.trace.named(work.name, pattern.search)
         return found & work.is_kernel & ~work.is_communication
 
-    def by_device(
-        self, value: Callable[[Device | None, DevicePeaks | None], float]
-    ) -> Float64Array:
+    def by_device(self, value: Callable[..., float]) -> Float64Array:
         """What holds of the device of each GPU event, by what the file says of it and its peaks."""
         trace, result = self.work.trace, np.zeros(len(self.work))
         for number, peaks in self.roofline.peaks.items():
@@ -313,13 +302,6 @@ class Inspection:
     def size_of(self, claim: Claim) -> tuple[int, float]:
         """How many GPU events a claim has something of, and how long they take, ms."""
         return len(claim.events), self.wall.mean_ms(self.work.duration[claim.events])
-
-
-def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
-    """Ten times NVIDIA's compute capability; 0: not known, or of another maker."""
-    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
-        return device.capability
-    return capability_of(peaks.name) if peaks else 0
 
 
 @lru_cache(maxsize=1)

@@ -11,15 +11,16 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Finding
-from tracelens_ext.findings.inspection import Inspection, capability
+from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.models import model_of, offered_models
-from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, shared_memory_of
 from tracelens_ext.trace import NONE, NS_PER_MS, Device, Float64Array, Int64Array
 
 #: Shorter kernels, and passes, are mostly their own start and end: `small-kernels`.
 _SHORT_NS: Final = 5_000
+_NVIDIA_WARP: Final = 32
 
 
 def launch_geometry(inspection: Inspection) -> Finding | None:
@@ -41,6 +42,13 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     mean = float(np.average(blocks[few], weights=work.duration[few]))
     share = np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0)
     return inspection.claimed("launch-geometry", share, [mean, float(units.max())])
+
+
+def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Ten times NVIDIA's compute capability; 0: not known, or of another maker."""
+    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
+        return device.capability
+    return capability_of(peaks.name) if peaks else 0
 
 
 #: First template arguments, and operations on doubles; parameters of functions are no data.

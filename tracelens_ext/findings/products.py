@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Finding
-from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection, capability
+from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
+from tracelens_ext.findings.kernels import capability
 from tracelens_ext.roofline.found import RooflineRow
 from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
