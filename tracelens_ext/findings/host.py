@@ -55,10 +55,9 @@ def allocator(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_idle_during(rows)
     if not inspection.is_worth(claim):
         return None
-    rows, churn = inspection.rows_in(claim, rows), None
-    if has_memory_events(inspection.work.trace):
-        table = memory_by_operation(find_memory(inspection.work.tree))
-        churn = float(table["frees_within_operation"].sum())
+    rows, churn, tree = inspection.rows_in(claim, rows), None, inspection.work.tree
+    if has_memory_events(tree.trace):
+        churn = float(memory_by_operation(find_memory(tree))["frees_within_operation"].sum())
     numbers = len(rows), inspection.host_ms(rows), claim.saving_ms, churn
     return inspection.finding("allocator", claim, numbers)
 
@@ -208,8 +207,7 @@ def _recorder_percent(inspection: Inspection) -> float:
     """
     trace, wall, linked = inspection.work.trace, inspection.wall, inspection.work.tree.linked
     pieces, total = wall.classified.pieces, 0
-    idle = (pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED]
-    waits = wall.mean_ms(idle) * NS_PER_MS
+    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED])
     threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
     for what, (kind, cost) in _COSTS.items():
         if what not in inspection.missing:
@@ -217,14 +215,13 @@ def _recorder_percent(inspection: Inspection) -> float:
             rows = rows[(trace.ts[rows] >= wall.start) & (trace.ts[rows] < wall.end)]
             total += cost * int(np.isin(trace.thread[rows], threads).sum())
     percent = min(100.0 * total / max(len(threads) * wall.total_ns, 1), 100.0)
-    told = percent >= _WORTH and 100 * waits >= _WAITS * inspection.judged_ns
+    told = percent >= _WORTH and 100 * NS_PER_MS * waits >= _WAITS * inspection.judged_ns
     return percent if told else 0.0
 
 
 def profiler_overhead(inspection: Inspection) -> Finding | None:
     """How much of the host's time recording stacks and shapes may be."""
-    percent = _recorder_percent(inspection)
-    if not percent:
+    if not (percent := _recorder_percent(inspection)):
         return None
     return inspection.finding("profiler-overhead", None, [percent], told={"percent": percent})
 

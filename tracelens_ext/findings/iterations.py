@@ -52,11 +52,9 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
     numbers = np.flatnonzero(excess)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    runs = wall.about(wall.free)
-    alone = np.zeros(len(work))
-    alone[runs.events] = runs.event_ns * len(wall.lanes)
-    idle = wall.left_of_gaps().astype(np.float64)
-    there = (_sums(of_gpu, alone, size) + _sums(of_gap, idle, size)) / count
+    runs, idle = wall.about(wall.free), wall.left_of_gaps().astype(np.float64)
+    busy = _sums(of_gpu[runs.events], runs.event_ns * len(wall.lanes), size)
+    there = (busy + _sums(of_gap, idle, size)) / count
     share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
@@ -76,9 +74,8 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
     usual = float(np.median(unexplained[whole]))
     excess = unexplained - usual
     spread = float(np.median(np.abs(excess[whole])))
-    return np.where(
-        excess > max(measured.ODD_BEYOND * spread, measured.ODD_AT_LEAST * usual), excess, 0.0
-    )
+    least = max(measured.ODD_BEYOND * spread, measured.ODD_AT_LEAST * usual)
+    return np.where(excess > least, excess, 0.0)
 
 
 def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
@@ -90,8 +87,7 @@ def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
 
 
 def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64Array:
-    known = of != NONE
-    return np.bincount(of[known], values[known], size).astype(np.float64)
+    return np.bincount(of + 1, values, size + 1)[1:].astype(np.float64)
 
 
 def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:

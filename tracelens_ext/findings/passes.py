@@ -132,14 +132,13 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
     free = inspection.wall.free & work.is_kernel & (_steps(inspection)[1] == NONE)
     chain, passes = _find_chains(inspection, free)
     member = chain != NONE
-    ns = work.duration[member]
-    total = np.bincount(chain[member], ns)
-    of_pass = sums(passes[member], ns, len(work))[passes[member]]
-    one_pass = maxima(chain[member], of_pass, len(total))
+    chain, passes, ns = chain[member], passes[member], work.duration[member]
+    total = np.bincount(chain, ns)
+    one_pass = maxima(chain, sums(passes, ns, len(work))[passes], len(total))
     share = np.zeros(len(work))
-    share[member] = (1.0 - one_pass / np.maximum(total, 1))[chain[member]]
+    share[member] = (1.0 - one_pass / np.maximum(total, 1))[chain]
     claim = inspection.wall.claim_events(member, share)
-    _, first = np.unique(passes[member], return_index=True)
+    _, first = np.unique(passes, return_index=True)
     gigabytes = float(inspection.by_operation(_bytes)[member][first].sum()) / 1e9
     numbers = len(total), len(first), inspection.wall.mean_ms(total), gigabytes
     tensors = inspection.ranked_by(_shape, claim)

@@ -81,11 +81,9 @@ def advice(work: GpuWork, covered: Coverage) -> list[str]:
             f" the profiler starts after the launch; they {counted} in the timeline."
         )
     graphs = whole_graphs(trace)  # the notes of the trace say what to do about them
-    notes += [
-        f"No rule knows {_shown(name)}: {share:.1f} % of GPU time."
-        for name, share in covered.largest_uncategorized
-        if share >= 1.0 and name not in graphs
-    ]
+    for name, share in covered.largest_uncategorized:
+        if share >= 1.0 and name not in graphs:
+            notes.append(f"No rule knows {_shown(name)}: {share:.1f} % of GPU time.")
     return notes
 
 
