@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.roofline.found import Roofline, RooflineRow
@@ -62,24 +62,12 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
         for row in rows
     ]
     known = shaped and all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
+    sure = "sure" if low_ms * NS_PER_MS > 0.7 * claim.saving_ns else ""
+    variant, told = sure if known else "unknown", {"least": ms_text(low_ms)}
+    numbers = count, wall.mean_ms(takes), wall.mean_ms(needs)
+    where = {"scores": ranked(softmax[chain_of[claim.events]], shapes, claim.event_ns)}
     return inspection.finding(
-        "unfused-attention",
-        claim,
-        confidence="high" if known and low_ms * NS_PER_MS > 0.7 * claim.saving_ns else "medium",
-        reason=(
-            f"a fused kernel is taken to reach {_FUSED_SHARE:.0%} of the peak matrix rate or"
-            f" {MEMORY_SHARE:.0%} of the memory bandwidth; one half as fast saves"
-            f" {ms_text(low_ms)}. It cannot return the weights of attention"
-            if known
-            else "shapes, or the peaks of this GPU, are not known, so products are taken to stay"
-        ),
-        evidence=[
-            Evidence("chains of matrix products and softmax", count, "chains", "roofline"),
-            Evidence("their time", wall.mean_ms(takes), "ms", "roofline"),
-            Evidence("a fused kernel needs", wall.mean_ms(needs), "ms", "roofline"),
-        ],
-        where={"scores": ranked(softmax[chain_of[claim.events]], shapes, claim.event_ns)},
-        low_ms=low_ms,
+        "unfused-attention", claim, numbers, where=where, low_ms=low_ms, variant=variant, told=told
     )
 
 
@@ -204,8 +192,7 @@ def slow_attention(inspection: Inspection) -> Finding | None:
     share = inspection.beyond(needed, _FAR)
     if not share.any():
         return None
-    rate = Evidence("their rate", inspection.rate_of(share > 0), "TFLOP/s", "roofline")
-    return inspection.claimed("slow-attention", share, [rate])
+    return inspection.claimed("slow-attention", share, [inspection.rate_of(share > 0)])
 
 
 def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:

@@ -1,4 +1,4 @@
-"""Ask all detectors what they find in a trace."""
+"""Ask all detectors what they find in a trace, and a replay of it what that saves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
-from tracelens_ext.findings.finding import Finding, Findings, wrong_field
-from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection
-from tracelens_ext.findings.savings import removed, with_savings
+import numpy as np
+
+from tracelens_ext.findings.finding import Claim, Confidence, Finding, Findings, saving_text
+from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection, Instead
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.gaps.causes import UNKNOWN
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
@@ -20,11 +21,12 @@ from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.recording.program import program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.recording.told import recording_dict, recording_lines
+from tracelens_ext.replay.changes import Named, Removed
 from tracelens_ext.replay.what_if import Simulation
 from tracelens_ext.roofline.found import Roofline
-from tracelens_ext.trace import NS_PER_MS, BoolArray
-from tracelens_ext.work.gpu_work import GpuWork, find_lanes
-from tracelens_ext.work.grouping import group_durations
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray
+from tracelens_ext.work.gpu_work import GpuWork, find_gaps, find_lanes
+from tracelens_ext.work.grouping import group_durations, sums
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ROUNDING_MS = 1e-3
@@ -69,14 +71,12 @@ def find_findings(
         if program.kind not in offered.item.kinds:
             continue
         finding = _ask(registry, offered, inspection)
-        if finding is not None and (
-            finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT
-        ):
+        if finding and (finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT):
             found.append(offered.item.advised(finding, program.kind))
     found.sort(key=lambda finding: -finding.saving_ms)
     simulation = Simulation(work) if simulate is None else simulate()
     tell_claims(simulation, found, registry)
-    found = with_savings(simulation, found)
+    found = _with_savings(simulation, found)
     claimed = any(finding.claimed_ms for finding in found)
     unknown = "" if claimed else _not_known(inspection)
     if claimed and (idle := _idle_of_unknown_cause(inspection, _ENOUGH * inspection.judged_ns)):
@@ -99,7 +99,7 @@ def tell_claims(
     """Tell a simulation what goes with each finding that claims time, for `finding:ID`."""
     instead = {each.item.id: each.item.instead for each in offered_detectors(registry)}
     simulation.changes.claims = {
-        each.id: removed(simulation, each.claim, instead.get(each.id, ""))
+        each.id: _removed(simulation, each.claim, instead.get(each.id, ""))
         for each in found
         if each.claim is not None and not each.informs_only
     }
@@ -145,7 +145,7 @@ def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> No
     problem = ""
     if not isinstance(finding, Finding) or finding.id != detector.id:
         problem = "" if finding is None else "expected a Finding of this id"
-    elif wrong := wrong_field(finding):
+    elif wrong := finding.wrong_field:
         problem = f"its finding has an odd {wrong}"
     elif finding.saving_ms > claimed_ms + _ROUNDING_MS:
         saves = f"saves {finding.saving_ms:,.3f} ms"
@@ -203,3 +203,125 @@ def _busy(work: GpuWork, which: BoolArray) -> float:
     lanes = find_lanes(work, "device")
     mine = [which & (lanes.of_gpu == lane) for lane in range(len(lanes))]
     return sum(union_length(work.start[m], work.end[m]) for m in mine) / max(len(lanes), 1)
+
+
+#: An error of the replay below which the edges alone tell how sure a saving is, percent.
+_SMALL_ERROR: Final = 3.0
+#: A saving that differs by less, as a share, is not told beside the claim.
+_SAME = 0.1
+
+
+def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
+    """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
+
+    What overlaps leaves its streams. Where launches go, so does the time in their operations. Where
+    the host waited, the idle time goes to its end: also what the call needs to return, and
+    the launch after it to start.
+    """
+    program, claimed = simulation.program, claim.intervals
+    trace, tree, began = program.work.trace, program.work.tree, program.window[0]
+    busy = claimed.event != NONE
+    of_node, ns = program.node_of_event[claimed.event[busy]], (claimed.end - claimed.start)[busy]
+    shorter = sums(of_node + 1, ns, len(program.duration) + 1)[1:]  # without those of no node
+    if instead == "overlaps":
+        shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
+    on_link = sums(program.lane, shorter * (instead == "overlaps"), len(program.lanes))
+    start, end, _, gap, _, thread = claimed.chosen(~busy & (claimed.end > began))
+    clock = np.where(thread == NONE, 0, program.clocks.of_thread[thread])
+    if instead == "launches go":
+        gone = np.flatnonzero((2 * shorter > program.duration) & (program.launch != NONE))
+        operation = tree.cpu_op_of_gpu[program.event[gone]]
+        rows = np.unique(np.where(operation == NONE, program.launch[gone], operation))
+        rows = rows[rows < trace.recorded]
+        clock = np.append(clock, program.clocks.of_thread[trace.thread[rows]])
+        start, end = np.append(start, trace.ts[rows]), np.append(end, trace.end_of(rows))
+    start, end = start - began, end - began
+    mine = [clock == number for number in range(len(program.clocks.end))]
+    host = [(np.maximum(start[m], 0), np.maximum(end[m], 0)) for m in mine]
+    if instead != "waits no longer":
+        return Removed(shorter, on_link, host)
+    node = program.node_of_event[find_gaps(program.work, "device").after[gap]]
+    called = (node != NONE) & (program.call[node] != NONE)
+    node, waited = node[called], (end - np.maximum(start, program.call[node]))[called]
+    sooner = np.clip(sums(node, waited, len(shorter)), 0, simulation.replay.latency)
+    tail = np.zeros_like(program.block_start)
+    for number, which in enumerate(mine):
+        block = np.flatnonzero(program.block_clock == number)
+        at = np.searchsorted(program.block_start[block], end[which]) - 1
+        block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
+        np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
+    tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
+    return Removed(shorter, on_link, host, sooner, tail)
+
+
+def _with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with what each saves alone, and after those before it, the most first."""
+    claims = simulation.changes.claims
+    asked = [each for each in findings if each.id in claims]
+    if not asked:
+        return list(findings)
+    # A pass costs much the same for any number of changes. What claims more mostly saves more, so
+    # that few sums, if any, are left for a second pass.
+    saved = _saved(simulation, [[each] for each in asked] + _first(asked))
+    if simulation.state != "good":
+        return list(findings)
+    alone = np.array([saved[_ids([each])] for each in asked])
+    order = np.argsort(-alone, kind="stable")
+    asked = [asked[i] for i in order.tolist()]
+    saved |= _saved(simulation, [its for its in _first(asked) if _ids(its) not in saved])
+    more = np.diff([saved[_ids(its)] for its in _first(asked)], prepend=0)
+    both = (np.column_stack((alone[order], more)) / NS_PER_MS).tolist()
+    sure, why = _confidence(simulation)
+    levels, result = get_args(Confidence), []  # the surest first
+    for finding, (saving, together) in zip(asked, both, strict=True):
+        share, title = saving / finding.claimed_ms, finding.title  # which tells the claim
+        low, high = finding.saving_low_ms, finding.saving_high_ms
+        if abs(1 - share) > _SAME:
+            told = saving_text(saving, share * finding.share_percent)
+            title += f"; without it {told} are saved"
+        result.append(
+            replace(
+                finding,
+                title=title,
+                saving_ms=saving,
+                saving_together_ms=together,
+                simulated=True,
+                saving_low_ms=None if low is None else low * share,
+                saving_high_ms=None if high is None else max(high * share, saving),
+                confidence=max(finding.confidence, sure, key=levels.index),
+                confidence_reason=f"{finding.confidence_reason}; {why}",
+            )
+        )
+    return result + [each for each in findings if each.id not in claims]
+
+
+def _first(findings: Sequence[Finding]) -> list[Sequence[Finding]]:
+    """The first of some findings, the first two, and so on."""
+    return [findings[: i + 1] for i in range(len(findings))]
+
+
+def _ids(findings: Sequence[Finding]) -> frozenset[str]:
+    return frozenset(each.id for each in findings)
+
+
+def _saved(
+    simulation: Simulation, together: Sequence[Sequence[Finding]]
+) -> dict[frozenset[str], int]:
+    """What is saved without the claims of some findings, whatever their order, ns."""
+    if not together:
+        return {}
+    asked = {_ids(its): its for its in together}
+    named = [Named("", tuple((f"finding:{e.id}", 0.0) for e in its)) for its in asked.values()]
+    # One change at a time: each has as many numbers as the program.
+    saved = simulation.saved(simulation.changes.change(each) for each in named)
+    return dict(zip(asked, saved.tolist(), strict=True))
+
+
+def _confidence(simulation: Simulation) -> tuple[Confidence, str]:
+    """How sure a replay is by the edges that its critical path hangs on."""
+    known = simulation.known_edges
+    error = f"the replay of the trace is {simulation.error_percent:+.1f} % off"
+    if known == 1.0:
+        level: Confidence = "high" if abs(simulation.error_percent) <= _SMALL_ERROR else "medium"
+        return level, f"{error}, by edges that the recording tells"
+    return "medium", f"{error}; {100 * (1 - known):.0f} % of the waits it hangs on are assumed"

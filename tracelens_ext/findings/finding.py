@@ -58,6 +58,11 @@ class Claim:
         return float(self.ns_of_devices.sum()) / len(self.devices)
 
     @property
+    def saving_ms(self) -> float:
+        """Likewise, ms."""
+        return self.saving_ns / NS_PER_MS
+
+    @property
     def ns_of_devices(self) -> Int64Array:
         """What is claimed of each device."""
         its = self.intervals
@@ -78,19 +83,16 @@ class Claim:
     @property
     def idle_ns(self) -> float:
         """What of it is idle time."""
-        return float(self.ns[self.intervals.gap != NONE].sum())
+        its = self.intervals.chosen(self.intervals.gap != NONE)
+        return float((its.end - its.start).sum()) / len(self.devices)
 
     def as_records(self) -> list[dict[str, object]]:
         """Its stretches of time by device, those that touch in one; ns from the wall's start."""
         records: list[dict[str, object]] = []
         for lane, device in enumerate(self.devices):
-            mine = self.intervals.lane == lane
-            start, end = union(self.intervals.start[mine], self.intervals.end[mine])
-            times = np.column_stack((start, end)) - self.wall_start
-            records += [
-                {"device": device, "start_ns": first, "end_ns": last}
-                for first, last in times.tolist()
-            ]
+            its = self.intervals.chosen(self.intervals.lane == lane)
+            times = (np.column_stack(union(its.start, its.end)) - self.wall_start).tolist()
+            records += [{"device": device, "start_ns": a, "end_ns": b} for a, b in times]
         return records
 
     def __add__(self, other: Claim) -> Claim:
@@ -163,6 +165,22 @@ class Finding:
         """What it saves, of the judged time."""
         return self.share_percent * self.saving_ms / self.claimed_ms if self.claimed_ms else 0.0
 
+    @property
+    def wrong_field(self) -> str:
+        """The first field that is not what is said of it here; empty for none."""
+        if self.confidence not in get_args(Confidence):
+            return "confidence"
+        texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
+        fits = {name: isinstance(getattr(self, name), str) for name in texts}
+        for name in ("saving_ms", "share_percent", "saving_low_ms", "saving_high_ms"):
+            value = getattr(self, name)
+            value = 0.0 if value is None and name.endswith(("low_ms", "high_ms")) else value
+            fits[name] = isinstance(value, int | float) and 0 <= value < inf
+        places = self.where.values() if isinstance(self.where, Mapping) else [None]
+        fits["where"] = all(_all_of(found, Place, "saving_ms") for found in places)
+        fits["evidence"] = _all_of(self.evidence, Evidence, "value")
+        return next((name for name, right in fits.items() if not right), "")
+
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
         """For JSON; with the stretches of time that it claims, or without."""
         claim, record = self.claim, asdict(replace(self, claim=None))
@@ -171,7 +189,7 @@ class Finding:
             record["saving_together_ms"] = self.saving_ms
         of_devices = (claim.ns_of_devices / NS_PER_MS).tolist() if claim else []
         both = zip(claim.devices if claim else [], of_devices, strict=True)
-        record |= {"claimed_ms": self.claimed_ms}
+        record["claimed_ms"] = self.claimed_ms
         record["devices"] = [{"device": device, "claimed_ms": ms} for device, ms in both]
         if intervals:
             record["intervals"] = claim.as_records() if claim else []
@@ -231,15 +249,10 @@ class Findings:
         if intervals and self.parts:
             both = zip(recording["parts"], self.parts, strict=True)  # type: ignore[call-overload]
             recording["parts"] = [{**part, "intervals": its.as_records()} for part, its in both]
+        named = "program", "all_clear", "total_ms", "explained_ms", "left_ms", "idle_by_cause_ms"
         return {
             "recording": recording,
-            "program": self.program,
-            "all_clear": self.all_clear,
-            "total_ms": self.total_ms,
-            "explained_ms": self.explained_ms,
-            "left_ms": self.left_ms,
-            "idle_by_cause_ms": self.idle_by_cause_ms,
-            "model": self.model,
+            **{name: getattr(self, name) for name in (*named, "model")},
             "findings": [each.as_dict(intervals=intervals) for each in self.findings],
             "notes": list(self.notes),
         }
@@ -248,22 +261,6 @@ class Findings:
 def saving_text(saving_ms: float, share_percent: float) -> str:
     """A saving as titles tell it."""
     return f"{ms_text(saving_ms)} ({share_percent:.1f} %)"
-
-
-def wrong_field(finding: Finding) -> str:
-    """The first field of a finding that is not what `Finding` says; empty for none."""
-    if finding.confidence not in get_args(Confidence):
-        return "confidence"
-    places = finding.where.values() if isinstance(finding.where, Mapping) else [None]
-    texts = ("title", "confidence_reason", "advice", "documentation", "snippet")
-    fits = {name: isinstance(getattr(finding, name), str) for name in texts}
-    for name in ("saving_ms", "share_percent", "saving_low_ms", "saving_high_ms"):
-        value, may_lack = getattr(finding, name), name.startswith("saving_") and name != "saving_ms"
-        is_amount = isinstance(value, int | float) and 0 <= value < inf
-        fits[name] = is_amount or (value is None and may_lack)
-    fits["where"] = all(_all_of(found, Place, "saving_ms") for found in places)
-    fits["evidence"] = _all_of(finding.evidence, Evidence, "value")
-    return next((name for name, right in fits.items() if not right), "")
 
 
 def _all_of(found: object, kind: type, number: str) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Claim, Evidence, Finding
+from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import around, frames_around
 from tracelens_ext.gaps import causes
@@ -16,7 +16,7 @@ from tracelens_ext.gaps.hosts import innermost_moments
 from tracelens_ext.intervals import covered
 from tracelens_ext.memory.events import has_memory_events
 from tracelens_ext.memory.usage import find_memory, memory_by_operation
-from tracelens_ext.recording.again import compilations, instantiations, slow_regions
+from tracelens_ext.recording.recording import compilations, instantiations, slow_regions
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind, Int64Array
 from tracelens_ext.work.grouping import sums
@@ -36,17 +36,9 @@ def dataloader(inspection: Inspection) -> Finding | None:
     rows = inspection.host_rows(_NEXT, *kinds)
     claim = inspection.wall.claim_idle_during(rows)
     rows = inspection.rows_in(claim, rows)
-    single = bool(len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])))
-    return inspection.finding(
-        "dataloader",
-        claim,
-        variant="single" if single else "workers",
-        evidence=[
-            Evidence("calls of the loader's __next__", len(rows), "calls", "cpu_ops"),
-            Evidence("host time in them", inspection.host_ms(rows), "ms", "cpu_ops"),
-            Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
-        ],
-    )
+    numbers = len(rows), inspection.host_ms(rows), claim.saving_ms
+    variant = "single" if len(inspection.host_rows(_SINGLE_PROCESS, *kinds[:2])) else "workers"
+    return inspection.finding("dataloader", claim, numbers, variant=variant)
 
 
 #: Calls of the CUDA and HIP runtimes and drivers that allocate, map or free memory.
@@ -63,45 +55,25 @@ def allocator(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_idle_during(rows)
     if not inspection.is_worth(claim):
         return None
-    rows, churn = inspection.rows_in(claim, rows), []
-    if has_memory_events(inspection.work.trace):
-        table = memory_by_operation(find_memory(inspection.work.tree))
-        freed = float(table["frees_within_operation"].sum())
-        what = "blocks that an operation allocated and freed again"
-        churn = [Evidence(what, freed, "blocks", "memory_by_operation")]
-    return inspection.finding(
-        "allocator",
-        claim,
-        evidence=[
-            Evidence("calls that allocate or free", len(rows), "calls", "tree"),
-            Evidence("host time in them", inspection.host_ms(rows), "ms", "tree"),
-            Evidence("idle time within them", claim.saving_ns / NS_PER_MS, "ms", "gaps_longest"),
-            *churn,
-        ],
-    )
+    rows, churn, tree = inspection.rows_in(claim, rows), None, inspection.work.tree
+    if has_memory_events(tree.trace):
+        churn = float(memory_by_operation(find_memory(tree))["frees_within_operation"].sum())
+    numbers = len(rows), inspection.host_ms(rows), claim.saving_ms, churn
+    return inspection.finding("allocator", claim, numbers)
 
 
 def synchronisation(inspection: Inspection) -> Finding | None:
     """Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
     wall, work = inspection.wall, inspection.work
-    classified = wall.classified
-    after = wall.claim_idle_after(classified.synchronising)
+    synchronising = wall.classified.synchronising
+    after = wall.claim_idle_after(synchronising)
     claim = after + wall.claim_idle_during(causes.blocking_calls(work))
-    asking = classified.synchronising[after.intervals.gap]
+    asking = synchronising[after.intervals.gap]
     calls = np.unique(asking)
-    return inspection.finding(
-        "synchronisation",
-        claim,
-        evidence=[
-            Evidence("calls that waited before the GPU idled", len(calls), "calls", "gap_summary"),
-            Evidence("host time in them", inspection.host_ms(calls), "ms", "tree"),
-            Evidence("idle time after them", after.saving_ns / NS_PER_MS, "ms", "gap_summary"),
-        ],
-        where={
-            "operations": around(work, (EventKind.CPU_OP,), asking, after.ns),
-            "python_frames": frames_around(work, asking, after.ns),
-        },
-    )
+    numbers = len(calls), inspection.host_ms(calls), after.saving_ms
+    where = {"operations": around(work, (EventKind.CPU_OP,), asking, after.ns)}
+    where["python_frames"] = frames_around(work, asking, after.ns)
+    return inspection.finding("synchronisation", claim, numbers, where=where)
 
 
 #: Operations, and what is no phase: neither what waits for others, nor what has its own detector.
@@ -129,17 +101,12 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
     alone = inspection.held_by(rows, np.concatenate([*others, captures(trace)[0]])) == 0
     rows = rows[alone & ~inspection.starts_work(rows)]
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
-    if claim is None:
-        return None
     rows = inspection.rows_in(claim, rows)
+    if not len(rows):
+        return None
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
-    several = f" (of {len(rows):,} such)" if len(rows) > 1 else ""
-    return inspection.finding(
-        "cpu-operation",
-        claim,
-        title=f"{longest}{several} works on the CPU while the GPU idles for {{saving}}",
-        evidence=[Evidence("operations and phases of the CPU", len(rows), "events", "cpu_ops")],
-    )
+    longest += f" (of {len(rows):,} such)" * (len(rows) > 1)
+    return inspection.finding("cpu-operation", claim, [len(rows)], told={"longest": longest})
 
 
 def recompilation(inspection: Inspection) -> Finding | None:
@@ -148,13 +115,7 @@ def recompilation(inspection: Inspection) -> Finding | None:
     rows = np.append(compilations(trace), slow_regions(trace))
     # The first time is start-up, and not judged, as that of a capture.
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
-    if claim is None:
-        return None
-    return inspection.finding(
-        "recompilation",
-        claim,
-        evidence=[Evidence("compilations, with their parts", len(rows), "events", "cpu_ops")],
-    )
+    return inspection.finding("recompilation", claim, [len(rows)])
 
 
 def graph_recapture(inspection: Inspection) -> Finding | None:
@@ -163,27 +124,11 @@ def graph_recapture(inspection: Inspection) -> Finding | None:
     (begins, ends), calls = captures(trace), instantiations(trace)
     rows, until = np.append(begins, calls), trace.end_of(np.append(ends, calls))
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows, until))
-    if claim is None:
-        return None
-    return inspection.finding(
-        "graph-recapture",
-        claim,
-        evidence=[
-            Evidence("captures", len(begins), "captures", "tree"),
-            Evidence("launches of graphs", launched, "calls", "tree"),
-        ],
-    )
+    return inspection.finding("graph-recapture", claim, [len(begins), launched])
 
 
-_LAUNCHING: Final = "while the host launches"
-#: Where the host is, and how the line begins if it is there most.
-_LEADS: Final = {
-    _LAUNCHING: "The host launches too slowly: the GPU idles for {saving}",
-    "in operations of the CPU": "Operations of the CPU delay launches: the GPU idles for {saving}",
-    "in Python": "Python between operations is slow: the GPU idles for {saving}",
-    "between calls": "The host is slow between calls: the GPU idles for {saving}",
-    "in phases of the CPU alone": "The host launches nothing for long: the GPU idles for {saving}",
-}
+#: Where the host is, as in `texts.toml`.
+_PARTS: Final = "launching", "operations", "python", "calls", "phases"
 _RECORDER: Final = "; recording may be {:.0f} % of the host's time, see profiler-overhead"
 _LONG_NS: Final = 1_000_000
 #: So many gaps (and a tenth of the GPU events) at most are a few; of lengths within such a factor.
@@ -207,55 +152,46 @@ def host_bound(inspection: Inspection) -> Finding | None:
     split, of_gap = _split(inspection, claim), np.sort(lasts)[::-1]
     half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
     recorder = _recorder_percent(inspection)
-    holes_lead = holes > claim.saving_ns / 2
-    return inspection.finding(
-        "host-bound",
-        claim,
-        title=None if holes_lead else _title(of_gap, min(_FEW, len(inspection.work) / 10), split),
-        variant="holes" if holes_lead else "late",
-        values={"recorder": _RECORDER.format(recorder) if recorder else ""},
-        evidence=[
-            Evidence("gaps", len(gaps), "gaps", "gap_summary"),
-            Evidence("half of it is in gaps of at least", half / NS_PER_US, "µs", "gaps"),
-            Evidence("of it no longer than a launch takes", holes / NS_PER_MS, "ms", "gap_summary"),
-            *(Evidence(what, ms, "ms", "gap_hosts") for what, ms in split.items() if ms),
-        ],
-    )
+    lead, share, large = _lead(of_gap, min(_FEW, len(inspection.work) / 10), split)
+    said = _RECORDER.format(recorder) if recorder else ""
+    told = {"part": share, "large": large, "recorder": said}
+    numbers = len(gaps), half / NS_PER_US, holes / NS_PER_MS, *(ms or None for ms in split)
+    variant = "holes" if holes > claim.saving_ns / 2 else lead
+    return inspection.finding("host-bound", claim, numbers, variant=variant, told=told)
 
 
-def _split(inspection: Inspection, claim: Claim) -> dict[str, float]:
-    """What the host was in during a claim, ms; nothing where no operation and call is recorded."""
+def _split(inspection: Inspection, claim: Claim) -> list[float]:
+    """What the host was in during a claim, ms: `_PARTS`."""
     trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
     kinds = EventKind.CPU_OP, *LAUNCH_KINDS
     moments = innermost_moments(trace, kinds, (thread, start, end))
     row, its = moments.row, moments.during(thread, start, end)
-    ns = its.of_moment
-    if not ns.any():
-        return {}
+    ns, left = its.of_moment, end - start - its.of_stretch
+    if not ns.any():  # no operation and call is recorded
+        return [0.0] * len(_PARTS)
     launches = (trace.kind[row] != EventKind.CPU_OP) | inspection.starts_work(row)
-    left = end - start - its.of_stretch
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
-    nothing = left[:0]
     operations = inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0
-    short = (left[~long], nothing) if operations else (nothing, left[~long])
-    parts = ns[launches], ns[~launches], *short, left[long]
-    return {what: inspection.wall.mean_ms(of) for what, of in zip(_LEADS, parts, strict=True)}
+    short = left[~long], left[:0]
+    parts = ns[launches], ns[~launches], *short[:: 1 if operations else -1], left[long]
+    return [*map(inspection.wall.mean_ms, parts)]
 
 
-def _title(of_gap: Int64Array, few: float, split: Mapping[str, float]) -> str:
-    """The largest part of a claim first: a few long gaps that make most of it, or what it is in."""
+def _lead(of_gap: Int64Array, few: float, split: Sequence[float]) -> tuple[str, float, str]:
+    """The largest part of a claim: a few long gaps that make most of it, or what it is in.
+
+    What it is called in `texts.toml`, its share, percent, and those gaps in words.
+    """
     large = of_gap[of_gap >= max(_LONG_NS, of_gap[0] / _ALIKE)]
     share = 100 * large.sum() / of_gap.sum()
     if 0 < len(large) <= few and share >= 50:
         first, last = (ms_text(ns / NS_PER_MS) for ns in (large[-1], large[0]))
         sizes = last if first == last else f"{first.removesuffix(' ms')} to {last}"
-        make = "1 gap of {} makes" if len(large) == 1 else f"{len(large)} gaps of {{}} make"
-        which = make.format(sizes)
-        return f"{which} {share:.0f} % of what the GPU idles for the host, {{saving}}"
-    what = max(split, key=lambda part: split[part], default=_LAUNCHING)
-    share = 100 * split.get(what, 0) / max(sum(split.values()), 1e-9)
-    return _LEADS[what] + (f", {share:.0f} % of it {what}" if what != _LAUNCHING else "")
+        one = f"1 gap of {sizes} makes"
+        return "few", share, one if len(large) == 1 else f"{len(large)} gaps of {sizes} make"
+    most = int(np.argmax(split))
+    return _PARTS[most], 100 * split[most] / max(sum(split), 1e-9), ""
 
 
 #: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
@@ -271,8 +207,7 @@ def _recorder_percent(inspection: Inspection) -> float:
     """
     trace, wall, linked = inspection.work.trace, inspection.wall, inspection.work.tree.linked
     pieces, total = wall.classified.pieces, 0
-    idle = (pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED]
-    waits = wall.mean_ms(idle) * NS_PER_MS
+    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED])
     threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
     for what, (kind, cost) in _COSTS.items():
         if what not in inspection.missing:
@@ -280,22 +215,15 @@ def _recorder_percent(inspection: Inspection) -> float:
             rows = rows[(trace.ts[rows] >= wall.start) & (trace.ts[rows] < wall.end)]
             total += cost * int(np.isin(trace.thread[rows], threads).sum())
     percent = min(100.0 * total / max(len(threads) * wall.total_ns, 1), 100.0)
-    told = percent >= _WORTH and 100 * waits >= _WAITS * inspection.judged_ns
+    told = percent >= _WORTH and 100 * NS_PER_MS * waits >= _WAITS * inspection.judged_ns
     return percent if told else 0.0
 
 
 def profiler_overhead(inspection: Inspection) -> Finding | None:
     """How much of the host's time recording stacks and shapes may be."""
-    percent = _recorder_percent(inspection)
-    if not percent:
+    if not (percent := _recorder_percent(inspection)):
         return None
-    return inspection.finding(
-        "profiler-overhead",
-        None,
-        title=f"Recording stacks and shapes may be {percent:.0f} % of the host's time",
-        informs=True,
-        evidence=[Evidence("estimated for the launching threads", percent, "%", "cpu_ops")],
-    )
+    return inspection.finding("profiler-overhead", None, [percent], told={"percent": percent})
 
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
@@ -321,12 +249,6 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     time = int(trace.dur[calls].sum())
     if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
         return None
-    return inspection.finding(
-        "full-launch-queue",
-        None,
-        title=f"The queue of launches is full: {len(calls):,} launches block for"
-        f" {time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all;"
-        " the host is no limit there",
-        informs=True,
-        evidence=[Evidence("launches that block", len(calls), "calls", "tree")],
-    )
+    said = f"{time / len(calls) / NS_PER_US:,.0f} µs on average, {ms_text(time / NS_PER_MS)} in all"
+    told = {"calls": len(calls), "told": said}
+    return inspection.finding("full-launch-queue", None, [len(calls)], told=told)

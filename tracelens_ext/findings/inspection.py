@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.resources import files
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Claim, Confidence, Evidence, Finding, Place, saving_text
+from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.intervals import covered, distinct
@@ -19,19 +19,10 @@ from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
 from tracelens_ext.recording.recording import recording_of
 from tracelens_ext.roofline.found import Roofline
-from tracelens_ext.roofline.peaks import DevicePeaks, capability_of
-from tracelens_ext.trace import (
-    NONE,
-    NS_PER_MS,
-    BoolArray,
-    Device,
-    EventKind,
-    Float64Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
 from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import by_group_and_time, items_before, number_groups
+from tracelens_ext.work.grouping import Labelled, by_group_and_time, items_before, number_groups
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.
@@ -40,8 +31,11 @@ LEAST_SHARE_PERCENT: Final = 1.0
 MOST_ELEMENTS: Final = 2**62
 #: What kernels that are bound by memory reach of its bandwidth.
 MEMORY_SHARE: Final = 0.7
-_NVIDIA_WARP: Final = 32
+#: What a finding says.
+_TEXTS: Final = ("title", "advice", "snippet", "confidence", "reason")
 _AMD: Final = ("hip", "roc")
+#: A name in braces, perhaps with a format.
+_NAMED: Final = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
 NO_SHAPES: Final = (
     "Operations have no shapes, so slow matrix products and chains of memory-bound operations"
     " cannot be told, and attention only by names: {how} records them."
@@ -81,8 +75,7 @@ class Inspection:
     def stream_order(self) -> tuple[Int64Array, Int64Array]:
         """GPU events stream by stream in order of start, and the number of the stream of each."""
         trace = self.work.trace
-        keys = [trace.device, trace.stream]
-        _, stream = number_groups(keys) if len(self.work) else (None, np.empty(0, np.int64))
+        _, stream = number_groups([trace.device, trace.stream])
         order = np.lexsort((self.work.start, stream))
         return order, stream[order]
 
@@ -115,9 +108,7 @@ class Inspection:
         found: BoolArray = work.trace.named(work.name, pattern.search)
         return found & work.is_kernel & ~work.is_communication
 
-    def by_device(
-        self, value: Callable[[Device | None, DevicePeaks | None], float]
-    ) -> Float64Array:
+    def by_device(self, value: Callable[..., float]) -> Float64Array:
         """What holds of the device of each GPU event, by what the file says of it and its peaks."""
         trace, result = self.work.trace, np.zeros(len(self.work))
         for number, peaks in self.roofline.peaks.items():
@@ -134,9 +125,8 @@ class Inspection:
         if chosen.any():
             call = self.launchers.of_gpu[chosen]
             takes = np.bincount(call, work.duration[chosen])[call]
-            share[chosen] = np.where(
-                takes > far * needed[chosen], 1.0 - needed[chosen] / takes, 0.0
-            )
+            over = 1.0 - needed[chosen] / takes
+            share[chosen] = np.where(takes > far * needed[chosen], over, 0.0)
         return share
 
     def rate_of(self, slow: BoolArray) -> float:
@@ -204,13 +194,12 @@ class Inspection:
         launches = distinct(self.work.tree.launch_of_gpu[self.work.tree.linked])
         return self.held_by(rows, launches) > 0
 
-    def claim(self, claims: Callable[[WallTime], Claim]) -> Claim | None:
-        """Claim wall time; what is too small to be told stays for others."""
+    def claim(self, claims: Callable[[WallTime], Claim]) -> Claim:
+        """Claim wall time; what is too small to be told, as `finding` says, stays for others."""
         wall = self.wall.copy()
         claim = claims(wall)
-        if not self.is_worth(claim):
-            return None
-        self.wall = wall
+        if self.is_worth(claim):
+            self.wall = wall
         return claim
 
     def is_worth(self, claim: Claim) -> bool:
@@ -225,77 +214,78 @@ class Inspection:
         self,
         detector: str,
         claim: Claim | None,
+        numbers: Sequence[float | None] = (),
         *,
-        title: str | None = None,
-        advice: str | None = None,
-        snippet: str | None = None,
-        confidence: Confidence | None = None,
-        reason: str | None = None,
         evidence: Sequence[Evidence] = (),
         low_ms: float | None = None,
         high_ms: float | None = None,
         where: Mapping[str, Sequence[Place]] | None = None,
         informs: bool = False,
         variant: str = "",
-        values: Mapping[str, object] | None = None,
+        told: Mapping[str, object] | None = None,
+        **texts: str,
     ) -> Finding | None:
         """A finding about a claim; None if it is too small for anybody's attention.
 
-        What it says of itself is in `texts.toml`, unless it is an argument.
+        What it says is in `texts.toml`, or an argument.
 
         Args:
             detector: its id.
             claim: what the fix saves; None for one that informs of no GPU events or gaps.
-            title: a sentence in which `{saving}` stands for the saving.
-            advice: what to change.
-            snippet: the change in code.
-            confidence: how sure the saving is.
-            reason: why.
-            evidence: the numbers.
+            numbers: of the `evidence` in `texts.toml`, in that order; None for what is not told.
+            evidence: further numbers.
             low_ms: the least that the fix saves.
             high_ms: the most that the fix may save.
             where: what is known better than from the gaps and GPU events that are claimed.
             informs: whether it claims nothing: the claim is what it is about.
             variant: which of several texts.
-            values: what stands in texts for names in braces.
+            told: what stands in texts for names in braces.
+            texts: `title`, a sentence in which `{saving}` stands for the claim; `advice`, what to
+                change; `snippet`, that in code; `confidence`, how sure it is; `reason`, why.
         """
         if claim is not None and not self.is_worth(claim):
             return None
-        claimed = None if informs else claim
-        saving = claimed.saving_ns / NS_PER_MS if claimed else 0.0
-        share = self.share_percent(claimed) if claimed else 0.0
+        if odd := texts.keys() - _TEXTS:
+            raise TypeError(f"no such text: {', '.join(sorted(odd))}")
         found = own_texts().get(detector, {})
-        given = {"title": title, "advice": advice, "snippet": snippet, "reason": reason}
-        given |= {"confidence": confidence}
-        said = {**found, **found.get(variant, {})}
-        said |= {key: text for key, text in given.items() if text is not None}
-        for name, value in {**(values or {}), "saving": saving_text(saving, share)}.items():
-            said |= {key: said.get(key, "").replace(f"{{{name}}}", str(value)) for key in given}
+        of_variant = found.get(variant, {})
+        said: dict[str, Any] = {**dict.fromkeys(_TEXTS, ""), **found, **of_variant, **texts}
+        saving, share = (claim.saving_ms, self.share_percent(claim)) if claim else (0.0, 0.0)
+        known = {"saving": saving_text(saving, share), "share": share, **of_variant, **(told or {})}
+
+        def filled(its: re.Match[str]) -> str:
+            return format(known[its[1]], its[2] or "") if its[1] in known else its[0]
+
+        text = partial(_NAMED.sub, filled)
+        informs |= claim is None or "informs" in found
+        numbered = zip(said.get("evidence", ()), numbers, strict=True)
         return Finding(
             id=detector,
-            title=said["title"] + (_worst(claimed) if claimed else ""),
-            saving_ms=saving,
-            share_percent=share,
+            title=text(said["title"]) + (_worst(claim) if claim and not informs else ""),
+            saving_ms=0.0 if informs else saving,
+            share_percent=0.0 if informs else share,
             confidence=said["confidence"],
-            confidence_reason=said["reason"],
-            where=places_of(self.wall, claim, where) if claim is not None else {},
-            evidence=list(evidence),
-            advice=said["advice"],
+            confidence_reason=text(said["reason"]),
+            where=places_of(self.work, claim, where) if claim else {},
+            evidence=[
+                *(Evidence(text(what), n, *its) for (what, *its), n in numbered if n is not None),
+                *evidence,
+            ],
+            advice=text(said["advice"]),
             documentation=said.get("documentation", f"docs/findings.md#{detector}"),
-            snippet=said["snippet"] if self.is_of_pytorch else "",
+            snippet=text(said["snippet"]) if self.is_of_pytorch else "",
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
-            claim=claimed,
+            claim=None if informs else claim,
         )
 
     def claimed(
         self,
         detector: str,
         claim: Callable[[WallTime], Claim] | Float64Array,
-        evidence: Sequence[Evidence] = (),
+        numbers: Sequence[float | None] = (),
         *,
-        low_ms: float | None = None,
-        kinds: Mapping[str, tuple[IntArray, Sequence[str]]] | None = None,
+        kinds: Labelled | None = None,
     ) -> Finding | None:
         """A finding of some GPU events; too small a claim is left to others.
 
@@ -305,28 +295,13 @@ class Inspection:
         its = self.claim(
             claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
         )
-        if its is None:
-            return None
-        time = self.wall.mean_ms(self.work.duration[its.events])
-        numbers = [
-            Evidence("of them", len(its.events), "GPU events", "kernels"),
-            Evidence("their time", time, "ms", "kernels"),
-        ]
         places = (kinds or {}).items()
-        return self.finding(
-            detector,
-            its,
-            evidence=[*numbers, *evidence],
-            low_ms=low_ms,
-            where={kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places},
-        )
+        where = {kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places}
+        return self.finding(detector, its, [*self.size_of(its), *numbers], where=where)
 
-
-def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
-    """Ten times NVIDIA's compute capability; 0: not known, or of another maker."""
-    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
-        return device.capability
-    return capability_of(peaks.name) if peaks else 0
+    def size_of(self, claim: Claim) -> tuple[int, float]:
+        """How many GPU events a claim has something of, and how long they take, ms."""
+        return len(claim.events), self.wall.mean_ms(self.work.duration[claim.events])
 
 
 @lru_cache(maxsize=1)

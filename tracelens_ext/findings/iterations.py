@@ -5,21 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import Inspection, own_texts
+from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import MOST_PLACES, ranked
+from tracelens_ext.iterations import measured
 from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
-from tracelens_ext.iterations.measured import (
-    ODD_AT_LEAST,
-    ODD_BEYOND,
-    iteration_table,
-    odd_among,
-)
 from tracelens_ext.lazy import pd
 from tracelens_ext.memory.events import HOST, has_memory_events
 from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
 from tracelens_ext.operations.launchers import recomputed
-from tracelens_ext.text import ms_text
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import Gaps
 
 _WALL = "wall_time_ms"
@@ -34,9 +28,9 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     work, wall = inspection.work, inspection.wall
     steps = find_iterations(work.tree)
     lengths = (steps.end - steps.start)[steps.whole].astype(np.float64)
-    if not (len(lengths) and odd_among(lengths)[0].any()):
+    if not (len(lengths) and measured.odd_among(lengths)[0].any()):
         return None
-    frame = iteration_table(work).frame
+    frame = measured.iteration_table(work).frame
     whole = frame[frame["whole"]]
     is_odd = np.array([_WALL in odd.split(", ") for odd in whole["odd"]], dtype=bool)
     slow = whole[is_odd & (whole[_WALL] > whole[_WALL].median()).to_numpy()]
@@ -58,27 +52,18 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
     numbers = np.flatnonzero(excess)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    runs = wall.about(wall.free)
-    alone = np.zeros(len(work))
-    alone[runs.events] = runs.event_ns * len(wall.lanes)
-    idle = wall.left_of_gaps().astype(np.float64)
-    there = (_sums(of_gpu, alone, size) + _sums(of_gap, idle, size)) / count
+    runs, idle = wall.about(wall.free), wall.left_of_gaps().astype(np.float64)
+    busy = _sums(of_gpu[runs.events], runs.event_ns * len(wall.lanes), size)
+    there = (busy + _sums(of_gap, idle, size)) / count
     share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
-    return inspection.finding(
-        "slow-iterations",
-        claim,
-        title=f"{len(numbers)} of {len(labels)} iterations are slow, which costs {{saving}}"
-        + (f"; most of it is {part}" if part else ""),
-        evidence=[
-            Evidence("median iteration", float(whole[_WALL].median()), "ms", "iterations"),
-            Evidence("longest of the slow ones", float(slow[_WALL].max()), "ms", "iterations"),
-            *([Evidence(f"more {part} than usual", more, "ms", "iterations")] if part else []),
-        ],
-        where={"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]},
-    )
+    told = {"which": f"{len(numbers)} of {len(labels)} iterations are slow", "part": part}
+    told["mostly"] = f"; most of it is {part}" * bool(part)
+    figures = float(whole[_WALL].median()), float(slow[_WALL].max()), more if part else None
+    where = {"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]}
+    return inspection.finding("slow-iterations", claim, figures, where=where, told=told)
 
 
 def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
@@ -89,45 +74,35 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
     usual = float(np.median(unexplained[whole]))
     excess = unexplained - usual
     spread = float(np.median(np.abs(excess[whole])))
-    return np.where(excess > max(ODD_BEYOND * spread, ODD_AT_LEAST * usual), excess, 0.0)
+    least = max(measured.ODD_BEYOND * spread, measured.ODD_AT_LEAST * usual)
+    return np.where(excess > least, excess, 0.0)
 
 
 def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     """The iteration in which the larger part of each gap lies, as far as events tell, (k,)."""
-    before, after = (iterations.started_in[events] for events in (gaps.before, gaps.after))
+    before, after = iterations.started_in[gaps.before], iterations.started_in[gaps.after]
     middle = (gaps.start + gaps.end) // 2
     sooner = (before != NONE) & (after != NONE) & (middle < iterations.start[after])
     return np.where(sooner, before, after)
 
 
 def _sums(of: Int64Array, values: IntArray | Float64Array, size: int) -> Float64Array:
-    known = of != NONE
-    return np.bincount(of[known], values[known], size).astype(np.float64)
+    return np.bincount(of + 1, values, size + 1)[1:].astype(np.float64)
 
 
 def _part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
     """The measured part that made them slow, in words, and by how much, ms."""
     parts = [c for c in whole if c not in _NOT_PARTS]
-    usual = whole.drop(slow.index)[parts].median()
-    more = (slow[parts] - usual).sum()
+    more = (slow[parts] - whole.drop(slow.index)[parts].median()).sum()
     if not len(more) or not more.max() > 0:
         return "", 0.0
-    name = str(more.idxmax())
-    return name.removesuffix("_ms").replace("_", " "), float(more.max())
+    return str(more.idxmax()).removesuffix("_ms").replace("_", " "), float(more.max())
 
 
 def recompute(inspection: Inspection) -> Finding | None:
     """What activation checkpointing costs: time for memory, so it only informs."""
     again = inspection.wall.about(recomputed(inspection.work))
-    cost, share = again.saving_ns / NS_PER_MS, inspection.share_percent(again)
-    return inspection.finding(
-        "recompute",
-        again,
-        title=f"Activation checkpointing runs parts of the forward again: {ms_text(cost)}"
-        f" ({share:.1f} %)",
-        informs=True,
-        evidence=[Evidence("GPU time of the second forward", cost, "ms", "ops_unique_args")],
-    )
+    return inspection.finding("recompute", again, [again.saving_ms])
 
 
 _MEGABYTE = 1e6
@@ -137,9 +112,8 @@ _LEAST_PERCENT = 5.0
 #: that is known.
 _LEAST_OF_DEVICE = 30.0
 _MOST_OWNERS = 3  # operations that are named
-#: The phases and what is reserved without being in use, as in `texts.toml`, and where that is seen.
-_PARTS = dict.fromkeys(("forward", "backward", "optimizer"), "memory_at_peak")
-_PARTS |= {"unused": "memory_peaks"}
+#: The phases and what is reserved without being in use, as in `texts.toml`.
+_PARTS = "forward", "backward", "optimizer", "unused"
 
 
 def memory_peak(inspection: Inspection) -> Finding | None:
@@ -152,39 +126,26 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     if not len(peaks):
         return None
     row = peaks.nlargest(1, "peak_allocated_bytes").iloc[0]
-    peak, device = int(row["peak_allocated_bytes"]), int(row["device"])
+    peak, unused = int(row["peak_allocated_bytes"]), int(row["unused_at_peak_bytes"])
+    device, held = int(row["device"]), peak + unused
     described = inspection.work.trace.described(device)
-    held = peak + int(row["unused_at_peak_bytes"])
     if described and 100.0 * held < _LEAST_OF_DEVICE * described.memory_bytes:
         return None
     alive = memory_at_peak(memory)
     alive = alive[alive["device"] == device]
-    parts = alive.groupby("phase")["bytes"].sum().to_dict()
+    parts = alive.groupby("phase")["bytes"].sum().to_dict() | {"unused": unused}
     owners = alive[alive["outer_operation"] != ""].groupby("outer_operation", sort=False)["bytes"]
-    parts["unused"] = row["unused_at_peak_bytes"]
     sizes = {part: int(parts.get(part, 0)) for part in _PARTS}
     largest = max(sizes, key=lambda part: sizes[part])
     share = 100.0 * sizes[largest] / max(peak, 1)
     if share < _LEAST_PERCENT:
         return None
-    texts = own_texts()["memory-peak"]
-    values = {"peak": f"{peak / _MEGABYTE:,.0f}", "size": f"{sizes[largest] / _MEGABYTE:,.0f}"}
-    values |= {"device": str(device), "share": f"{share:.1f}", "what": texts[largest]["what"]}
+    numbers = [size / _MEGABYTE for size in (peak, *sizes.values())]
+    told = {"peak": numbers[0], "device": device, "size": max(numbers[1:]), "part": share}
+    of_owners = [
+        Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
+        for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
+    ]
     return inspection.finding(
-        "memory-peak",
-        None,
-        informs=True,
-        variant=largest,
-        values=values,
-        evidence=[
-            Evidence("most memory allocated at once", peak / _MEGABYTE, "MB", "memory_peaks"),
-            *(
-                Evidence(texts[part]["what"], size / _MEGABYTE, "MB", _PARTS[part])
-                for part, size in sizes.items()
-            ),
-            *(
-                Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
-                for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
-            ),
-        ],
+        "memory-peak", None, numbers, variant=largest, evidence=of_owners, told=told
     )

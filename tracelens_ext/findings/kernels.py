@@ -10,17 +10,18 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import Inspection, capability
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.kernel_names import short_name
 from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.models import model_of, offered_models
-from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
+from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, shared_memory_of
 from tracelens_ext.trace import NONE, NS_PER_MS, Device, Float64Array, Int64Array
 
 #: Shorter kernels, and passes, are mostly their own start and end: `small-kernels`.
 _SHORT_NS: Final = 5_000
+_NVIDIA_WARP: Final = 32
 
 
 def launch_geometry(inspection: Inspection) -> Finding | None:
@@ -40,14 +41,15 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
     if not few.any():
         return None
     mean = float(np.average(blocks[few], weights=work.duration[few]))
-    return inspection.claimed(
-        "launch-geometry",
-        np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0),
-        [
-            Evidence("blocks, weighted by time", mean, "blocks", "kernels"),
-            Evidence("multiprocessors", float(units.max()), "units", "roofline"),
-        ],
-    )
+    share = np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0)
+    return inspection.claimed("launch-geometry", share, [mean, float(units.max())])
+
+
+def capability(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Ten times NVIDIA's compute capability; 0: not known, or of another maker."""
+    if device and device.capability and device.warp == _NVIDIA_WARP and "AMD" not in device.name:
+        return device.capability
+    return capability_of(peaks.name) if peaks else 0
 
 
 #: First template arguments, and operations on doubles; parameters of functions are no data.
@@ -63,9 +65,8 @@ def double_precision(inspection: Inspection) -> Finding | None:
     double = inspection.named(_DOUBLE)
     if not double.any() or double.sum() >= (inspection.named(_NARROW) & ~double).sum():
         return None  # of a program that computes in double precision
-    return inspection.claimed(
-        "double-precision", np.where(double, inspection.by_device(_saved), 0.0)
-    )
+    share = np.where(double, inspection.by_device(_saved), 0.0)
+    return inspection.claimed("double-precision", share)
 
 
 def _saved(_: Device | None, peaks: DevicePeaks | None) -> float:
@@ -156,19 +157,10 @@ def small_kernels(inspection: Inspection) -> Finding | None:
     share = np.zeros(len(work))
     share[order] = 1.0 - 1.0 / np.maximum(count, 1)[run]  # one kernel of each run stays
     claim = wall.claim_events(chosen, share)
-    runs = int((count >= _RUN).sum())
     claimed = work.duration[claim.events]
     median = float(np.median(claimed)) / 1e3 if len(claimed) else 0.0
-    return inspection.finding(
-        "small-kernels",
-        claim,
-        evidence=[
-            Evidence("kernels", len(claim.events), "GPU events", "short_kernels_summary"),
-            Evidence("runs of them", runs, "runs", "kernels"),
-            Evidence("median duration", median, "µs", "short_kernels_summary"),
-            Evidence("their time", wall.mean_ms(claimed), "ms", "kernels"),
-        ],
-    )
+    numbers = len(claimed), int((count >= _RUN).sum()), median, wall.mean_ms(claimed)
+    return inspection.finding("small-kernels", claim, numbers)
 
 
 _MOST: Final = 0.5
@@ -193,19 +185,13 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     if work.duration[mine & (known == 0)].sum() <= _MOST * total:
         return None
     name = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0].strip()
-    share, tool = 100 * time[largest] / total, inspection.kernel_profiler
-    command = _COMMANDS[tool].format(name=shlex.quote(name))
-    return inspection.finding(
-        "dominant-kernel",
+    command = _COMMANDS[inspection.kernel_profiler].format(name=shlex.quote(name))
+    about, numbers = (
         inspection.wall.about(mine),
-        title=f"{share:.1f} % of GPU time is one kernel, {name}, which no model knows",
-        advice=f"Find out what limits it, instruction by instruction: {command}",
-        informs=True,
-        evidence=[
-            Evidence("calls of it", int(mine.sum()), "GPU events", "kernels"),
-            Evidence("its time", float(time[largest]) / NS_PER_MS, "ms", "kernels"),
-        ],
+        (int(mine.sum()), float(time[largest]) / NS_PER_MS),
     )
+    told = {"part": 100 * time[largest] / total, "name": name, "command": command}
+    return inspection.finding("dominant-kernel", about, numbers, told=told)
 
 
 def _blocks_of(inspection: Inspection) -> Float64Array:

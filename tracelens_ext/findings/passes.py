@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import ranked
 from tracelens_ext.nesting import ROOT, nearest_above
@@ -38,29 +38,20 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(transposes | _copies_in_another_order(inspection))
     of_libraries = float(claim.event_ns[transposes[claim.events]].sum())
     copied_ms = (claim.saving_ns - of_libraries) / NS_PER_MS
-    return inspection.finding(
-        "layout-conversion",
-        claim,
-        variant="libraries" if 2 * of_libraries > claim.saving_ns else "copies",
-        evidence=[
-            Evidence("transposing kernels and copies", len(claim.events), "GPU events", "kernels"),
-            Evidence("transposes by libraries", of_libraries / NS_PER_MS, "ms", "kernels"),
-            Evidence("copies into another order", copied_ms, "ms", "roofline"),
-        ],
-    )
+    variant = "libraries" if 2 * of_libraries > claim.saving_ns else "copies"
+    numbers = len(claim.events), of_libraries / NS_PER_MS, copied_ms
+    return inspection.finding("layout-conversion", claim, numbers, variant=variant)
 
 
 def _copies_in_another_order(inspection: Inspection) -> BoolArray:
     """Whether each GPU event copies a tensor within the device to change its layout, (g,)."""
-    work = inspection.work
-    trace, tree = work.trace, work.tree
+    work, trace, tree = inspection.work, inspection.work.trace, inspection.work.tree
     op = tree.cpu_op_of_gpu
     copies = (op >= 0) & trace.named(trace.name[op], _COPIES.match)
     copies &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
-    asked = trace.names_matching(_ASK_FOR_ORDER.match)
     result = copies & (inspection.by_operation(lambda row: _reorders(row.operation)) > 0)
     chosen = np.flatnonzero(copies)
-    by_position = asked[trace.name[tree.rows]]
+    by_position = trace.named(trace.name[tree.rows], _ASK_FOR_ORDER.match)
     above = nearest_above(tree.parent_position, tree.launch_position_of_gpu[chosen], by_position)
     result[chosen] |= above != ROOT
     return result
@@ -71,10 +62,9 @@ def _reorders(op: Operation) -> bool:
     if op.plain_name != "copy_" or len(op.tensors) < 2:
         return False
     to, source = op.tensors[:2]
-    if to.dims != source.dims or to.kind != source.kind:
+    recorded = all(len(tensor.strides) == len(tensor.dims) for tensor in (to, source))
+    if not recorded or (to.dims, to.kind) != (source.dims, source.kind):
         return False
-    if any(len(tensor.strides) != len(tensor.dims) for tensor in (to, source)):
-        return False  # not recorded
     last = sum((n - 1) * s for n, s in zip(to.dims, to.strides, strict=True))
     is_dense = last + 1 == to.elements
     return is_dense and 0 not in source.strides and _order(to) != _order(source)
@@ -106,16 +96,8 @@ def dtype_casts(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_events(((code != NONE) | (by_name & ~same)) & work.is_kernel)
     gigabytes = float(inspection.by_operation(_bytes)[claim.events].sum()) / 1e9
     kinds = ranked(code[claim.events].astype(np.int64), [*codes], claim.event_ns)
-    return inspection.finding(
-        "dtype-casts",
-        claim,
-        evidence=[
-            Evidence("casts", len(claim.events), "GPU events", "kernels"),
-            Evidence("their time", claim.saving_ns / NS_PER_MS, "ms", "roofline"),
-            *([Evidence("bytes that they move", gigabytes, "GB", "roofline")] * (gigabytes > 0)),
-        ],
-        where={"types": kinds},
-    )
+    numbers = len(claim.events), claim.saving_ms, gigabytes or None
+    return inspection.finding("dtype-casts", claim, numbers, where={"types": kinds})
 
 
 def _types(op: Operation) -> str | None:
@@ -150,26 +132,17 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
     free = inspection.wall.free & work.is_kernel & (_steps(inspection)[1] == NONE)
     chain, passes = _find_chains(inspection, free)
     member = chain != NONE
-    ns = work.duration[member]
-    total = np.bincount(chain[member], ns)
-    of_pass = sums(passes[member], ns, len(work))[passes[member]]
-    one_pass = maxima(chain[member], of_pass, len(total))
+    chain, passes, ns = chain[member], passes[member], work.duration[member]
+    total = np.bincount(chain, ns)
+    one_pass = maxima(chain, sums(passes, ns, len(work))[passes], len(total))
     share = np.zeros(len(work))
-    share[member] = (1.0 - one_pass / np.maximum(total, 1))[chain[member]]
+    share[member] = (1.0 - one_pass / np.maximum(total, 1))[chain]
     claim = inspection.wall.claim_events(member, share)
-    _, first = np.unique(passes[member], return_index=True)
+    _, first = np.unique(passes, return_index=True)
     gigabytes = float(inspection.by_operation(_bytes)[member][first].sum()) / 1e9
-    return inspection.finding(
-        "memory-bound-chain",
-        claim,
-        evidence=[
-            Evidence("chains", len(total), "chains", "roofline"),
-            Evidence("passes in them", len(first), "passes", "roofline"),
-            Evidence("their time", inspection.wall.mean_ms(total), "ms", "roofline"),
-            Evidence("bytes that they move", gigabytes, "GB", "roofline"),
-        ],
-        where={"tensors": inspection.ranked_by(_shape, claim)},
-    )
+    numbers = len(total), len(first), inspection.wall.mean_ms(total), gigabytes
+    tensors = inspection.ranked_by(_shape, claim)
+    return inspection.finding("memory-bound-chain", claim, numbers, where={"tensors": tensors})
 
 
 def _find_chains(inspection: Inspection, free: BoolArray) -> tuple[Int64Array, Int64Array]:
@@ -270,48 +243,32 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     together = trace.named(work.name, _MANY_AT_ONCE.match)
     single = (step != NONE) & work.is_kernel & ~together & ~work.is_communication
     count = np.bincount(step[single], minlength=len(steps))
-    of_all = np.bincount(step[(step != NONE) & work.is_kernel], minlength=len(steps))
+    of_all = np.bincount(step[work.is_kernel] + 1, minlength=len(steps) + 1)[1:]
     unfused = (count >= _MANY_KERNELS) & (2 * count > of_all)
-    chosen = single & (step != NONE) & unfused[step]
+    chosen = single & unfused[step]
     needed = _FUSED_SHARE * np.maximum(work.duration - _FIXED_NS, 0)
     share = 1.0 - needed / np.maximum(work.duration, 1)
-    gaps = wall.classified.gaps
-    within = chosen[gaps.before] & chosen[gaps.after] & (step[gaps.before] == step[gaps.after])
+    before, after = wall.classified.gaps.before, wall.classified.gaps.after
+    within = chosen[before] & chosen[after] & (step[before] == step[after])
     idle = wall.claim_idle_during(steps[unfused])
     idle = idle + wall.claim_idle(within[wall.idle.gap])
     claim = idle + wall.claim_events(chosen, share)
     names = {trace.names[i] for i in np.unique(trace.name[steps[unfused]]).tolist()}
     names = {match[1] for match in map(_STEP.match, names) if match}
     name = names.pop() if len(names) == 1 else ""
-    return inspection.finding(
-        "unfused-optimizer",
-        claim,
-        title=f"{name or 'The optimizer'} updates parameters one by one, which costs {{saving}}",
-        snippet=f"torch.optim.{name or 'AdamW'}(model.parameters(), fused=True)",
-        reason=(
-            "the kernels of the step each work on one parameter; a fused step moves"
-            f" about {_FUSED_SHARE:.0%} of their bytes, and has next to no holes"
-        ),
-        evidence=[
-            Evidence("steps", int(unfused.sum()), "steps", "cpu_ops"),
-            Evidence("kernels in them", len(claim.events), "GPU events", "kernels_by_category"),
-            Evidence("their time", wall.mean_ms(work.duration[claim.events]), "ms", "kernels"),
-            Evidence("idle time in them", idle.saving_ns / NS_PER_MS, "ms", "gap_hosts"),
-        ],
-    )
+    numbers = int(unfused.sum()), *inspection.size_of(claim), idle.saving_ms
+    told = {"who": name or "The optimizer", "name": name or "AdamW"}
+    return inspection.finding("unfused-optimizer", claim, numbers, told=told)
 
 
 def _steps(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
     """The steps; and which launched each GPU event, an index into them, `NONE` without, (g,)."""
     trace, tree = inspection.work.trace, inspection.work.tree
     rows = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
-    result = np.full(len(tree.linked), NONE, dtype=np.int64)
+    rows, launch = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))], tree.launch_of_gpu
     if not len(rows):
-        return rows, result
-    launch = tree.launch_of_gpu[tree.linked]
-    thread, begun = trace.thread[launch], trace.ts[launch]
-    at = last_before(trace.thread[rows], trace.ts[rows], thread, begun + 1)
-    inside = (at != NONE) & (begun < trace.end_of(rows[at]))
-    result[tree.linked] = np.where(inside, at, NONE)
-    return rows, result
+        return rows, np.full(len(launch), NONE)
+    begun = trace.ts[launch]
+    at = last_before(trace.thread[rows], trace.ts[rows], trace.thread[launch], begun + 1)
+    inside = tree.linked & (at != NONE) & (begun < trace.end_of(rows[at]))
+    return rows, np.where(inside, at, NONE)

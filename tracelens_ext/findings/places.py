@@ -10,28 +10,13 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.findings.finding import Claim, Place
-from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.gaps.hosts import (
-    HOST_KINDS,
-    Moments,
-    Overlap,
-    Stretches,
-    innermost_moments,
-    labels_of,
-)
+from tracelens_ext.gaps import hosts
+from tracelens_ext.gaps.hosts import HOST_KINDS
 from tracelens_ext.intervals import distinct, inside
 from tracelens_ext.iterations.iterations import named_iterations
 from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.modules.modules import has_modules, module_of_gpu
-from tracelens_ext.trace import (
-    NONE,
-    NS_PER_MS,
-    EventKind,
-    Float64Array,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Float64Array, Int64Array, IntArray
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import number_groups, texts
 
@@ -49,16 +34,15 @@ _NO_LINES: Final = (
 
 
 def places_of(
-    wall: WallTime, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
+    work: GpuWork, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
 ) -> dict[str, Sequence[Place]]:
     """Where a claim is, by kind of place, or what is known better; what is not told is left out."""
-    of_gaps, of_events = _of_gaps(wall.work, claim), _of_events(wall.work, claim)
+    both = _of_gaps(work, claim), _of_events(work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
-    joined = {kind: of_gaps.get(kind, []) + of_events.get(kind, []) for kind in kinds}
-    places: dict[str, Sequence[Place]] = {
-        kind: sorted(_merged(found), key=lambda place: -place.saving_ms)[:MOST_PLACES]
-        for kind, found in joined.items()
-    }
+    places: dict[str, Sequence[Place]] = {}
+    for kind in kinds:
+        found = _merged([place for each in both for place in each.get(kind, ())])
+        places[kind] = sorted(found, key=lambda place: -place.saving_ms)[:MOST_PLACES]
     return {kind: found for kind, found in (places | dict(known or {})).items() if found}
 
 
@@ -88,21 +72,18 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
 
 def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     """What the host was in, moment by moment, of all that is claimed of gaps."""
-    trace, idle = work.trace, claim.intervals.gap != NONE
-    start, end, _, gap, _, thread = (column[idle] for column in claim.intervals)
+    start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
     devices = len(claim.devices)
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
-        parts = _innermost(trace, kinds, (thread, start, end))
-        ns = np.concatenate([its.of_moment for _, _, its in parts])
-        code, labels = labels_of(trace, np.concatenate([part.row for part, _, _ in parts]))
+        parts, before = _innermost(work, kinds, (thread, start, end)), 0
+        columns = []  # of each part the row and the ns of moments, and the gap and the moments of
+        for moments, asked, (first, past, _, ns) in parts:  # stretches
+            columns.append((moments.row, ns, gap[asked], first + before, past + before))
+            before += len(ns)
+        row, ns, gaps, first, past = map(np.concatenate, zip(*columns, strict=True))
+        code, labels = hosts.labels_of(work.trace, row)
         code = np.where(ns > 0, code, NONE)
-        gaps = np.concatenate([gap[asked] for _, asked, _ in parts])
-        before = np.cumsum([0, *(len(part.row) for part, _, _ in parts)]).tolist()
-        first, past = (
-            np.concatenate([its[side] + at for (_, _, its), at in zip(parts, before, strict=False)])
-            for side in (0, 1)
-        )
 
         def gaps_with(label: str) -> int:
             its = np.append(0, np.cumsum(code == labels.index(label)))
@@ -120,18 +101,17 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 
 
 def _innermost(
-    trace: Trace, kinds: tuple[EventKind, ...], stretches: Stretches
-) -> list[tuple[Moments, Int64Array, Overlap]]:
+    work: GpuWork, kinds: tuple[EventKind, ...], stretches: hosts.Stretches
+) -> list[tuple[hosts.Moments, Int64Array, hosts.Overlap]]:
     """The innermost events around stretches of time, and which of those were asked about.
 
     Of Python frames those that somebody can change, then the others, where there are none of these.
     """
-    thread, start, end = stretches
+    (thread, start, end), found = stretches, []
     asked = np.arange(len(start))
-    found = []
     for ignored in (_NO_LINES, ()):
         stretches = thread[asked], start[asked], end[asked]
-        moments = innermost_moments(trace, kinds, stretches, ("ProfilerStep#", *ignored))
+        moments = hosts.innermost_moments(work.trace, kinds, stretches, ("ProfilerStep#", *ignored))
         its = moments.during(*stretches)
         found.append((moments, asked, its))
         asked = asked[its.of_stretch == 0]
@@ -159,10 +139,8 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     events, ns = claim.events, claim.event_ns
     if not len(events):
         return {}
-    op, ops = work.parent_op
-    launch = work.tree.launch_of_gpu[events]
-    linked = launch != NONE
-    with_op = work.tree.cpu_op_of_gpu[events] != NONE
+    (op, ops), launch = work.parent_op, work.tree.launch_of_gpu[events]
+    linked, with_op = launch != NONE, work.tree.cpu_op_of_gpu[events] != NONE
     without = linked & ~with_op
     module, paths = module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
     iterations, labels, _ = named_iterations(work.tree, None)
@@ -197,7 +175,7 @@ def around(
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
-    for moments, asked, its in _innermost(trace, kinds, (thread, begun, begun + 1)):
+    for moments, asked, its in _innermost(work, kinds, (thread, begun, begun + 1)):
         there = its.of_stretch > 0
         row[asked[there]] = moments.row[its.first[there]]
-    return ranked(*labels_of(trace, row), ns)
+    return ranked(*hosts.labels_of(trace, row), ns)

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.findings.finding import Evidence, Finding
-from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection, capability
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
+from tracelens_ext.findings.kernels import capability
 from tracelens_ext.roofline.found import RooflineRow
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.roofline.products import product_sizes
@@ -42,11 +43,9 @@ def no_tensor_cores(inspection: Inspection) -> Finding | None:
     which = inspection.named(_VECTOR) & ~inspection.named(_MATRIX_UNITS)
     if not which.any():
         return None
-    takes = np.where(
-        inspection.named(_DOUBLE),
-        inspection.by_device(lambda *its: _takes(*its, "fp64")),
-        inspection.by_device(lambda *its: _takes(*its, "tf32", "bf16", "fp16")),
-    )
+    double = inspection.by_device(lambda *its: _takes(*its, "fp64"))
+    single = inspection.by_device(lambda *its: _takes(*its, "tf32", "bf16", "fp16"))
+    takes = np.where(inspection.named(_DOUBLE), double, single)
     fixed = _FIXED_NS / np.maximum(inspection.work.duration, 1)
     share = np.where(takes > 0, 1 - takes - fixed, 0.0)
     # Memory limits some more, as sizes tell: by TF32, where the device has it.
@@ -106,10 +105,9 @@ def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
 
 def _explained(row: RooflineRow) -> bool:
     """Whether the sizes of a product let a library choose older kernels."""
-    if row.cost is None or row.cost.family != "GEMM":
-        return False
     _, *sizes = product_sizes(row.cost)
-    return min(sizes[:2]) < _ROWS or any(size % _STEP for size in sizes)
+    is_product = row.cost is not None and row.cost.family == "GEMM"
+    return is_product and (min(sizes[:2]) < _ROWS or any(size % _STEP for size in sizes))
 
 
 _GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)
@@ -122,9 +120,8 @@ def slow_moe(inspection: Inspection) -> Finding | None:
 
 
 def _grouped_ns(row: RooflineRow) -> float:
-    if not row.roofline_ns or not row.cost:
-        return 0.0
-    if not (row.cost.family.startswith("MoE") or _GROUPED.search(row.operation.name)):
+    grouped = row.cost and (row.cost.family[:3] == "MoE" or _GROUPED.search(row.operation.name))
+    if not row.roofline_ns or not grouped:
         return 0.0
     return _FIXED_GROUPED_NS + row.roofline_ns / row.count / _REACHED_GROUPED
 
@@ -208,23 +205,14 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
     reasons = inspection.ranked_by(_reason, claim, peaks)
     told = "; ".join(place.name for place in reasons)
     helps = [remedy for sign, remedy in _REMEDIES.items() if re.search(sign, told)]
+    numbers = calls, wall.mean_ms(inspection.work.duration[slow]), inspection.rate_of(share > 0)
     return inspection.finding(
         "slow-gemm",
         claim,
+        numbers,
         advice=" ".join([*helps, _WHERE_TO_LOOK]),
         snippet=_TF32 if "TF32" in told else "",
-        confidence="medium" if reasons else "low",
-        reason=(
-            f"such sizes are taken to reach {_REACHED:.0%} of the peak matrix rate (AMD"
-            f" {_REACHED_AMD:.0%}) or {MEMORY_SHARE:.0%} of the memory bandwidth, less what does"
-            " not fill the GPU; "
-            + ("sizes, types and kernels show why" if reasons else "nothing shows why these do not")
-        ),
-        evidence=[
-            Evidence("slow products", calls, "calls", "roofline"),
-            Evidence("their time", wall.mean_ms(inspection.work.duration[slow]), "ms", "roofline"),
-            Evidence("their rate", inspection.rate_of(share > 0), "TFLOP/s", "roofline"),
-        ],
+        variant="shown" if reasons else "not_shown",
         where={"products": inspection.ranked_by(_label, claim), "reasons": reasons},
     )
 
@@ -282,8 +270,7 @@ _SIZES, _TIMES = 4, 4
 
 def imbalance(inspection: Inspection) -> Finding | None:
     """Products of experts of very different sizes; it only informs."""
-    names = inspection.work.trace.names
-    if not inspection.has_shapes or not any(map(_EXPERTS.search, names)):
+    if not (inspection.has_shapes and any(map(_EXPERTS.search, inspection.work.trace.names))):
         return None
     alike: dict[Hashable, set[int]] = defaultdict(set)
     for row in inspection.roofline.rows:
@@ -296,16 +283,9 @@ def imbalance(inspection: Inspection) -> Finding | None:
         and max(sizes) >= _TIMES * min(sizes)
     }
     widest = max(uneven.values(), key=lambda sizes: max(sizes) - min(sizes), default={0})
-    least, most = min(widest), max(widest)
     about = inspection.wall.about(inspection.by_operation(lambda r: _weights(r) in uneven) > 0)
-    share = inspection.share_percent(about)
-    return inspection.finding(
-        "imbalance",
-        about,
-        title=f"Experts get from {least:,} to {most:,} tokens: their products are {share:.1f} %",
-        informs=True,
-        evidence=[Evidence("rows of the largest", most, "tokens", "roofline")],
-    )
+    least, most = min(widest), max(widest)
+    return inspection.finding("imbalance", about, [most], told={"least": least, "most": most})
 
 
 def _weights(row: RooflineRow) -> Hashable:

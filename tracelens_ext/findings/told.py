@@ -18,17 +18,13 @@ if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
 
 NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
-_NUMBERS: Final = ("saving_ms", "claimed_ms", "% of judged time", "saving_low_ms", "saving_high_ms")
-_TEXTS: Final = (
-    *("confidence", "confidence_reason", "largest_place", "where", "evidence", "see", "advice"),
-    *("snippet", "documentation"),
+_COLUMNS: Final = (
+    *("finding", "title", "saving_ms", "claimed_ms", "% of judged time", "saving_low_ms"),
+    *("saving_high_ms", "confidence", "confidence_reason", "largest_place", "where", "evidence"),
+    *("see", "advice", "snippet", "documentation"),
 )
-#: The columns of `findings`, and their types.
-_KINDS: Final = {
-    **dict.fromkeys(("finding", "title"), "str"),
-    **dict.fromkeys(_NUMBERS, "float64"),
-    **dict.fromkeys(_TEXTS, "str"),
-}
+#: Those of `findings`, and their types.
+_KINDS: Final = {c: "float64" if c.endswith(("_ms", "time")) else "str" for c in _COLUMNS}
 #: What evidence cites that is no sheet.
 _COMMANDS: Final = frozenset({"gaps", "tree"})
 #: The share of a saving below which a place is not named in texts.
@@ -53,7 +49,7 @@ def findings_table(found: Findings) -> pd.DataFrame:
         }
         for finding in found.findings
     ]
-    return pd.DataFrame(rows, columns=[*_KINDS]).astype(_KINDS)
+    return pd.DataFrame(rows, columns=_COLUMNS).astype(_KINDS)
 
 
 def _details(
@@ -98,16 +94,14 @@ def largest_place(finding: Finding) -> str:
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
     """The places of each kind in words, the largest first, names cut; not those with hardly any."""
-    least = _LEAST_PLACE * finding.claimed_ms
-    told = {
-        kind: [
+    told, least = {}, _LEAST_PLACE * finding.claimed_ms
+    for kind, places in finding.where.items():
+        told[kind.replace("_", " ")] = "; ".join(
             f"{cut(place.name) or NO_NAME} {ms_text(place.saving_ms)} (×{place.count:,})"
             for place in places
             if place.saving_ms >= least
-        ]
-        for kind, places in finding.where.items()
-    }
-    return {kind.replace("_", " "): "; ".join(texts) for kind, texts in told.items() if texts}
+        )
+    return {kind: text for kind, text in told.items() if text}
 
 
 def _seen(evidence: Evidence) -> str:
@@ -117,12 +111,10 @@ def _seen(evidence: Evidence) -> str:
 
 def evidence_text(evidence: Evidence) -> str:
     """A number with what it is and where it is seen."""
-    value = evidence.value
-    if evidence.unit == "ms":
-        return f"{evidence.what}: {ms_text(value)} ({_seen(evidence)})"
+    value, unit = evidence.value, evidence.unit
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-    space = " " if evidence.unit else ""
-    return f"{evidence.what}: {shown}{space}{evidence.unit} ({_seen(evidence)})"
+    shown = ms_text(value) if unit == "ms" else f"{shown} {unit}" if unit else shown
+    return f"{evidence.what}: {shown} ({_seen(evidence)})"
 
 
 def _found(analyzer: TreePerfAnalyzer, options: ReportOptions) -> Findings:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from tracelens_ext.collectives.collectives import (
-    SYNCHRONOUS,
-    bus_factor,
-    communication_of,
-    described_by,
-    element_bytes,
-    text_argument,
-)
-from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place
+from tracelens_ext.collectives import collectives
+from tracelens_ext.collectives.collectives import bus_factor, communication_of, element_bytes
+from tracelens_ext.findings.finding import Claim, Finding, Place
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.places import MOST_PLACES, places_of
 from tracelens_ext.findings.wall_time import WallTime
@@ -48,34 +43,21 @@ def straggler(inspection: Inspection) -> Finding | None:
     if len(wall.lanes) < 2 or not work.is_communication.any():
         return None
     wait, last = _waits(inspection)
-    caused = np.bincount(last[last != NONE], wait[last != NONE], minlength=len(wall.lanes))
+    caused = np.bincount(last + 1, wait, minlength=len(wall.lanes) + 1)[1:]
     worst, second = np.argsort(-caused, kind="stable")[:2].tolist()
     if caused[worst] <= _FAR_WORSE * caused[second]:
         return None
-    claim = wall.claim_events(
-        (last == worst) & (wait > 0),
-        hiding=~(work.is_communication | work.is_copy),
-        until=work.start + wait,
-    )
+    which, hiding = (last == worst) & (wait > 0), ~(work.is_communication | work.is_copy)
+    claim = wall.claim_events(which, hiding=hiding, until=work.start + wait)
     if not inspection.is_worth(claim):
         return None
-    name = claim.devices[worst]
     meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))
-    busy, calls = (meanwhile.saving_ns - meanwhile.idle_ns) / NS_PER_MS, len(claim.events)
+    busy, idle = meanwhile.saving_ns - meanwhile.idle_ns, meanwhile.idle_ns
+    numbers = len(claim.events), idle / NS_PER_MS, busy / NS_PER_MS
+    where = places_of(work, meanwhile) | {"streams": ()}
+    where["collectives"] = _named_collectives(inspection, claim)
     return inspection.finding(
-        "straggler",
-        claim,
-        values={"name": name},
-        evidence=[
-            Evidence("calls in which others waited for it", calls, "calls", "coll_analysis"),
-            Evidence(f"device {name} idle then", meanwhile.idle_ns / NS_PER_MS, "ms", "gap_hosts"),
-            Evidence(f"device {name} busy alone then", busy, "ms", "kernels"),
-        ],
-        where={
-            **places_of(wall, meanwhile),
-            "streams": (),
-            "collectives": _named_collectives(inspection, claim),
-        },
+        "straggler", claim, numbers, told={"name": claim.devices[worst]}, where=where
     )
 
 
@@ -86,30 +68,30 @@ def _waits(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
         Both (g,); `NONE` for an event that is in no call of several devices.
     """
     work, steps = inspection.work, find_iterations(inspection.work.tree)
-    table = communication_of(work).copy()
-    simple = table["kernel_name"].map({n: simple_name(n) for n in table["kernel_name"].unique()})
-    table["collective"] = table["Collective name"].where(table["Collective name"] != "", simple)
-    event = table.index.to_numpy()
-    table["iteration"] = np.array([*steps.number, NONE], dtype=object)[steps.of_gpu[event]]
-    table["lane"], table["ns"] = inspection.wall.lanes.of_gpu[event], work.duration[event]
-    table["start"] = work.start[event]
-    table = table[table["collective"].str.contains(SYNCHRONOUS)].sort_values("start")
+    table, of_gpu = communication_of(work), inspection.wall.lanes.of_gpu
+    event, kernels = table.index.to_numpy(), table["kernel_name"]
+    simple = kernels.map({name: simple_name(name) for name in kernels.unique()})
+    table = table.assign(
+        collective=table["Collective name"].where(table["Collective name"] != "", simple),
+        iteration=np.array([*steps.number, NONE], dtype=object)[steps.of_gpu[event]],
+        lane=of_gpu[event],
+        ns=work.duration[event],
+        start=work.start[event],
+    )
+    named = table["collective"].str.contains(collectives.SYNCHRONOUS)
+    table = table[named].sort_values("start")
     table["which"] = table.groupby(_SAME, dropna=False, sort=False).ngroup()
-    table["sequence"] = table.groupby(["which", "lane"]).cumcount()
-    calls = table.groupby(["which", "lane"])["ns"].transform("size")
-    counts = calls.groupby(table["which"])
+    of_lane = table.groupby(["which", "lane"])
+    table["sequence"], calls = of_lane.cumcount(), of_lane["ns"].transform("size")
     call = table.groupby(["which", "sequence"])
     devices = call["lane"].transform("size")
-    judged = (counts.transform("min") == counts.transform("max")) & (devices >= 2)
-    judged &= ~(devices > table["Group size"])
-    table = table[judged]
-    lane = table["lane"].to_numpy()
-    shortest = table.groupby(["which", "sequence"])["ns"].transform("idxmin").to_numpy()
+    judged = calls.groupby(table["which"]).transform("nunique") == 1
+    judged &= (devices >= 2) & ~(devices > table["Group size"])
+    shortest = call["ns"].transform("idxmin")[judged].to_numpy()
+    event = table.index[judged].to_numpy()
     wait, last = np.zeros(len(work), dtype=np.int64), np.full(len(work), NONE)
-    event = table.index.to_numpy()
-    last[event] = inspection.wall.lanes.of_gpu[shortest]
     wait[event] = work.duration[event] - work.duration[shortest]
-    last[event[last[event] == lane]] = NONE
+    last[event] = np.where(of_gpu[shortest] == of_gpu[event], NONE, of_gpu[shortest])
     return wait, last
 
 
@@ -124,20 +106,15 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     known = bool(((size > 0) & (rate > 0))[pageable].all())
     total = max(int(work.duration[pageable].sum()), 1)
     needed = float((size / np.maximum(rate, 1))[pageable].sum()) / total
-    wall = inspection.wall.copy()
-    copied = wall.claim_events(pageable).saving_ns
-    waits = _claim_waits(wall, pageable).saving_ns
-    return inspection.claimed(
-        "pageable-copies",
-        lambda wall: wall.claim_events(pageable) + _claim_waits(wall, pageable),
-        [
-            *_copy_rates(work, np.flatnonzero(pageable)),
-            *([Evidence("the link moves", float(rate.max()), "GB/s", "roofline")] if known else []),
-            Evidence("idle time of waits", waits / NS_PER_MS, "ms", "gap_summary"),
-        ],
-        # The link needs the rest, if each is exposed as much as all are.
-        low_ms=(copied * max(0.0, 1 - needed) + waits) / NS_PER_MS if known else None,
+    claim = inspection.claim(
+        lambda wall: wall.claim_events(pageable) + _claim_waits(wall, pageable)
     )
+    copied, waits = claim.saving_ns - claim.idle_ns, claim.idle_ns
+    rates = *_copy_rates(work, np.flatnonzero(pageable)), float(rate.max()) if known else None
+    numbers = *inspection.size_of(claim), *rates, waits / NS_PER_MS
+    # The link needs the rest, if each is exposed as much as all are.
+    low_ms = (copied * max(0.0, 1 - needed) + waits) / NS_PER_MS if known else None
+    return inspection.finding("pageable-copies", claim, numbers, low_ms=low_ms)
 
 
 #: A copy of so many bytes is mostly its own start and end; without a size, one that is as short.
@@ -157,12 +134,8 @@ def small_copies(inspection: Inspection) -> Finding | None:
     if small.sum() < _FLOOD:
         return None
     launches = len(np.unique(work.tree.launch_of_gpu[small]))
-    return inspection.claimed(
-        "small-copies",
-        small.astype(np.float64),
-        [Evidence("launches of them", launches, "calls", "kernels")],
-        kinds={"copies": (work.name, work.trace.names)},
-    )
+    kinds = {"copies": (work.name, work.trace.names)}
+    return inspection.claimed("small-copies", small.astype(np.float64), [launches], kinds=kinds)
 
 
 #: Less than this share of the link is far below it. Smaller messages take their latency.
@@ -197,14 +170,8 @@ def slow_link(inspection: Inspection) -> Finding | None:
     until = work.start + np.rint(np.where(slow, transfer - needed, 0.0)).astype(np.int64)
     computation = ~(work.is_communication | work.is_copy)
     reached = float(moved[slow].sum() / transfer[slow].sum())
-    return inspection.claimed(
-        "slow-link",
-        lambda wall: wall.claim_events(slow, hiding=computation, until=until),
-        [
-            Evidence("they move (collectives: on the bus)", reached, "GB/s", "coll_analysis"),
-            Evidence("the link moves", float(rate[slow].max()), "GB/s", "roofline"),
-        ],
-    )
+    claims = partial(WallTime.claim_events, which=slow, hiding=computation, until=until)
+    return inspection.claimed("slow-link", claims, [reached, float(rate[slow].max())])
 
 
 def _between_gpus(inspection: Inspection) -> Float64Array:
@@ -217,7 +184,8 @@ def _between_gpus(inspection: Inspection) -> Float64Array:
     every = inspection.by_device(lambda _, its: peer_links_of(its.name)[1] if its else 0)
     others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
     event, gpus = communication_of(work).index.to_numpy(), len(work.trace.devices)
-    ranks = text_argument(work, "Process Group Ranks", described_by(work, event))
+    described = collectives.described_by(work, event)
+    ranks = collectives.text_argument(work, "Process Group Ranks", described)
     told = work.trace.metadata.get("distributedInfo")
     world = told.get("world_size") if isinstance(told, dict) else None
     if isinstance(world, int) and gpus and world >= gpus and world % gpus == 0:
@@ -269,25 +237,15 @@ def exposed_copy(inspection: Inspection) -> Finding | None:
     claim = wall.claim_events(work.is_copy & crosses)
     pageable, _ = are_pageable(work)
     wait = _claim_waits(wall, pageable | (work.trace.end_of(work.tree.launch_of_gpu) >= work.end))
-    return inspection.finding(
-        "exposed-copy",
-        claim + wait,
-        evidence=[
-            Evidence("exposed copies", len(claim.events), "GPU events", "gpu_timeline"),
-            *_copy_rates(work, claim.events),
-            Evidence("idle time of such waits", wait.saving_ns / NS_PER_MS, "ms", "gap_summary"),
-        ],
-    )
+    numbers = len(claim.events), *_copy_rates(work, claim.events), wait.saving_ms
+    return inspection.finding("exposed-copy", claim + wait, numbers)
 
 
-def _copy_rates(work: GpuWork, events: Int64Array) -> list[Evidence]:
-    """How fast some copies run, by direction."""
+def _copy_rates(work: GpuWork, events: Int64Array) -> list[float | None]:
+    """How fast some copies run, GB/s, to the device and from it; None for what is not known."""
     to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
-    return [
-        Evidence(f"they move, {way}", rate, "GB/s", "kernels")
-        for way, mine in (("to the device", to_device), ("from it", ~to_device))
-        if (rate := gigabytes_per_second(work, events[mine])) > 0
-    ]
+    rates = [gigabytes_per_second(work, events[way]) for way in (to_device, ~to_device)]
+    return [rate if rate > 0 else None for rate in rates]
 
 
 def _claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
@@ -309,15 +267,9 @@ def exposed_communication(inspection: Inspection) -> Finding | None:
     computation = ~(communication | work.is_copy)
     claim = inspection.wall.claim_events(communication, hiding=computation)
     total = inspection.wall.mean_ms(work.duration[communication])
-    return inspection.finding(
-        "exposed-communication",
-        claim,
-        evidence=[
-            Evidence("communication in all", total, "ms", "coll_analysis"),
-            Evidence("of it claimed here", claim.saving_ns / NS_PER_MS, "ms", "gpu_timeline"),
-        ],
-        where={"collectives": _named_collectives(inspection, claim)},
-    )
+    where = {"collectives": _named_collectives(inspection, claim)}
+    numbers = total, claim.saving_ms
+    return inspection.finding("exposed-communication", claim, numbers, where=where)
 
 
 def _named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:

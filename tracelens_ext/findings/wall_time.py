@@ -10,7 +10,7 @@ is the mean over them.
 from __future__ import annotations
 
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from tracelens_ext.gaps.causes import classify_gaps
 from tracelens_ext.intervals import inside, outside, union
 from tracelens_ext.recording.recording import HOLE, recording_of
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.work import grouping
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
-from tracelens_ext.work.grouping import by_group_and_time, last_before, number_groups, sums
 
 
 class WallTime:
@@ -62,9 +62,9 @@ class WallTime:
         pieces = self.classified.pieces
         idle = pieces.chosen(np.isin(pieces.cause, (causes.NOT_RECORDED, causes.START_UP)))
         found = []
-        for part in recording_of(self.work).parts.itertuples():
-            device, start, end = part.device, part.start, part.end
-            within, _ = idle.chosen(idle.lane == device).cut(*np.array([[start], [end]]))
+        times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
+        for device, *window in times[..., None]:
+            within, _ = idle.chosen(idle.lane == device).cut(*window)
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
         return found
@@ -90,30 +90,26 @@ class WallTime:
         classified, gaps = self.classified, self.classified.gaps
         left = gaps.end - classified.returned
         pieces = classified.pieces.chosen(classified.pieces.cause == causes.DEPENDENCY)
-        depends = np.zeros(len(gaps), dtype=bool)
-        depends[pieces.gap[pieces.gap != NONE]] = True
-        queued: BoolArray = classified.returned == gaps.start
+        depends = np.isin(np.arange(len(gaps)), pieces.gap)
         calls, trace = causes.blocking_calls(self.work), self.work.trace
-        thread = self.threads_of_gap[1]
-        at = last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
-        called = np.flatnonzero(at != NONE)
-        queued[called] &= trace.end_of(calls[at[called]]) <= gaps.end[called]
+        thread, ended = self.threads_of_gap[1], np.append(trace.end_of(calls), 0)
+        at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
+        queued: BoolArray = (classified.returned == gaps.start) & (ended[at] <= gaps.end)
         return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
 
     def may_wait(self, idle: causes.Pieces) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
-        left = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
-        waits: BoolArray = ~left | self.waits_for_host[idle.gap]
-        waits &= idle.cause != causes.LAUNCH_OVERHEAD
-        return waits
+        left: BoolArray = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
+        waits: BoolArray = idle.cause != causes.LAUNCH_OVERHEAD
+        return waits & (~left | self.waits_for_host[idle.gap])
 
     @cached_property
-    def _launches(self) -> list[Int64Array]:
-        """Rows of the calls that started GPU work of each device, by time."""
-        tree, ts = self.work.tree, self.work.trace.ts
-        mine = (tree.linked & (self.lanes.of_gpu == lane) for lane in range(len(self.lanes)))
-        of_lane = (tree.launch_of_gpu[events] for events in mine)
-        return [rows[np.argsort(ts[rows], kind="stable")] for rows in of_lane]
+    def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
+        """The calls that started GPU work, by its device and time: that, when, and the thread."""
+        linked, trace = self.work.tree.linked, self.work.trace
+        lane, rows = self.lanes.of_gpu[linked], self.work.tree.launch_of_gpu[linked]
+        order = grouping.by_group_and_time(lane, trace.ts[rows])
+        return lane[order], trace.ts[rows[order]], trace.thread[rows[order]]
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -123,27 +119,22 @@ class WallTime:
         knows, the one that launched next, or last. `NONE` where unknown.
         """
         trace, launch, gaps = self.work.trace, self.classified.launch, self.classified.gaps
-        safe = np.maximum(launch, 0)
+        safe, (of_lane, begun, thread) = np.maximum(launch, 0), self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
-        following = launched.copy()
-        for lane, rows in enumerate(self._launches):
-            earlier = (gaps.lane == lane) & ((launch == NONE) | (trace.ts[safe] < gaps.start))
-            if len(rows):
-                at = np.searchsorted(trace.ts[rows], gaps.start[earlier])
-                following[earlier] = trace.thread[rows[np.minimum(at, len(rows) - 1)]]
-        return launched, following
+        last = np.searchsorted(of_lane, gaps.lane, side="right") - 1
+        at = np.minimum(grouping.items_before(of_lane, begun, gaps.lane, gaps.start), last)
+        others = (launch == NONE) | (trace.ts[safe] < gaps.start)
+        others &= np.append(of_lane, NONE)[at] == gaps.lane
+        return launched, np.where(others, np.append(thread, NONE)[at], launched)
 
     @cached_property
     def nothing_launched(self) -> BoolArray:
         """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
-        gaps = self.classified.gaps
+        gaps, (of_lane, begun, _) = self.classified.gaps, self._launches
         middle = gaps.start + gaps.duration // 2
-        result = np.zeros(len(gaps), dtype=bool)
-        for lane, rows in enumerate(self._launches):
-            here, begun = gaps.lane == lane, self.work.trace.ts[rows]
-            first, last = (np.searchsorted(begun, time[here]) for time in (gaps.start, middle))
-            result[here] = (first == last) & bool(len(rows))
-        return result
+        before = partial(grouping.items_before, of_lane, begun, gaps.lane)
+        result: BoolArray = before(gaps.start) == before(middle)
+        return result & np.isin(gaps.lane, of_lane)
 
     # Idle time.
 
@@ -192,8 +183,8 @@ class WallTime:
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
         if len(asked):
-            _, number = number_groups([self.classified.gaps.lane[asked], call[asked]])
-            order = by_group_and_time(number, asked)
+            _, number = grouping.number_groups([self.classified.gaps.lane[asked], call[asked]])
+            order = grouping.by_group_and_time(number, asked)
             left = self.left_of_gaps()[asked[order]]
             before = np.cumsum(left) - left
             before -= before[np.searchsorted(number[order], number[order])]
@@ -203,7 +194,7 @@ class WallTime:
 
     def left_of_gaps(self) -> Int64Array:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
-        return sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
+        return grouping.sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
 
     def _of_gaps(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
@@ -274,13 +265,12 @@ class WallTime:
             until: claim each event up to this moment only, and leave the rest to others, (g,).
         """
         which = which & self.free
-        found = self._alone(which, hiding)
-        if until is not None:
-            found = found._replace(end=np.minimum(found.end, until[found.event]))
-            begun = self._unclaimed_from
-            self._unclaimed_from = np.where(which, np.clip(until, begun, self.work.end), begun)
-        else:
+        found, begun = self._alone(which, hiding), self._unclaimed_from
+        if until is None:
             self.free = self.free & ~which
+        else:
+            found = found._replace(end=np.minimum(found.end, until[found.event]))
+            self._unclaimed_from = np.where(which, np.clip(until, begun, self.work.end), begun)
         shares = np.broadcast_to(np.clip(share, 0.0, 1.0), len(self.work))[found.event]
         length = np.rint((found.end - found.start) * shares).astype(np.int64)
         found = found._replace(end=found.start + length)

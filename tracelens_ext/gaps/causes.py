@@ -12,7 +12,6 @@ before E. In a trace without any launches nothing is known of the host.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, get_args
@@ -23,26 +22,9 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.intervals import distinct, inside, outside, union
 from tracelens_ext.iterations.iterations import Selection
 from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    NS_PER_MS,
-    BoolArray,
-    Int8Array,
-    Int32Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, BoolArray, Int64Array, IntArray
+from tracelens_ext.work import grouping
 from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope, find_gaps, find_lanes
-from tracelens_ext.work.grouping import (
-    by_group_and_time,
-    items_before,
-    last_before,
-    maxima,
-    minima,
-    running_maximum,
-    sums,
-)
 from tracelens_ext.work.memoize import once_for_each
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
@@ -72,9 +54,9 @@ class Pieces(NamedTuple):
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array
-    lane: Int32Array
-    gap: Int32Array  #: the gap that each is a part of, `NONE` for an edge
-    cause: Int8Array  #: an index into `CAUSES`
+    lane: IntArray
+    gap: IntArray  #: the gap that each is a part of, `NONE` for an edge
+    cause: IntArray  #: an index into `CAUSES`
 
     def chosen(self, which: BoolArray | IntArray) -> Pieces:
         """Some of them."""
@@ -91,10 +73,6 @@ class Pieces(NamedTuple):
         begin, until, without = outside(self.start, self.end, first, last)
         within_them = self.chosen(within)._replace(start=start, end=end)
         return within_them, self.chosen(without)._replace(start=begin, end=until)
-
-
-def _all(cause: Hashable, alike: IntArray) -> Int8Array:
-    return np.full(len(alike), cause, dtype=np.int8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +98,7 @@ class ClassifiedGaps:
     @cached_property
     def within(self) -> Pieces:
         """The pieces that are parts of gaps."""
-        inside = self.pieces.gap != NONE
-        return self.pieces if inside.all() else self.pieces.chosen(inside)
+        return self.pieces.chosen(self.pieces.gap != NONE)
 
     @cached_property
     def cause(self) -> Int64Array:
@@ -137,28 +114,25 @@ class ClassifiedGaps:
         """The idle time of each device by cause; without a selection that is all of its wall."""
         lanes = self.gaps.lanes
         rows = (by_cause(self.pieces, self.pieces.lane, len(lanes)) / NS_PER_MS).tolist()
-        times = [dict(zip(CAUSES, row, strict=True)) for row in rows]
+        times = (dict(zip(CAUSES, row, strict=True)) for row in rows)
         return dict(zip(lanes.device_labels, times, strict=True))
 
     def of(self, selected: BoolArray) -> ClassifiedGaps:
         """Those that selected GPU events end, without edges."""
         which = selected[self.gaps.after]
         pieces = self.within.chosen(which[self.within.gap])
-        return ClassifiedGaps(
-            self.gaps.chosen(which),
-            pieces._replace(gap=(np.cumsum(which, dtype=np.int32) - 1)[pieces.gap]),
-            self.launch[which],
-            self.returned[which],
-            self.synchronising[which],
-            selected,
-        )
+        pieces = pieces._replace(gap=(np.cumsum(which, dtype=np.int32) - 1)[pieces.gap])
+        names = "launch", "returned", "synchronising"
+        columns = {name: getattr(self, name)[which] for name in names}
+        gaps = self.gaps.chosen(which)
+        return replace(self, gaps=gaps, pieces=pieces, selected=selected, **columns)
 
 
 def by_cause(pieces: Pieces, group: IntArray, groups: int) -> Int64Array:
     """The time of pieces by their groups and causes, ns, (groups, causes)."""
-    cells = group * len(CAUSES) + pieces.cause
-    times = sums(cells, pieces.end - pieces.start, groups * len(CAUSES))
-    return times.reshape(groups, len(CAUSES))
+    shape = groups, len(CAUSES)
+    cells = group * shape[1] + pieces.cause
+    return grouping.sums(cells, pieces.end - pieces.start, groups * shape[1]).reshape(shape)
 
 
 @once_for_each
@@ -180,15 +154,12 @@ def classify_gaps(
         return whole if selected.all() else whole.of(selected)
     trace, gaps, blocking = work.trace, find_gaps(work, scope), blocking_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
-    linked = launch != NONE
-    safe = np.where(linked, launch, 0)
+    linked, safe = launch != NONE, np.maximum(launch, 0)
     thread = np.where(linked, trace.thread[safe], NONE)
     begun = np.where(linked, trace.ts[safe], _LONG_AGO)
-    ended = np.where(linked, trace.end_of(safe), gaps.start)
-    returned = np.clip(np.maximum(ended, begun), gaps.start, gaps.end)
-
+    returned = np.where(linked, trace.end_of(safe), gaps.start).clip(gaps.start, gaps.end)
     lane, number = gaps.lane.astype(np.int32), np.arange(len(gaps), dtype=np.int32)
-    late = Pieces(gaps.start, returned, lane, number, _all(HOST, number))
+    late = Pieces(gaps.start, returned, lane, number, np.full_like(number, HOST, dtype=np.int8))
     launching = late._replace(start=np.clip(begun, gaps.start, returned))
     left = _left(work, gaps, thread, begun, returned)
     parts = [launching, Pieces(returned, gaps.end, lane, number, left)]
@@ -196,38 +167,35 @@ def classify_gaps(
     for asked in np.unique(of_call).tolist():
         mine, those = thread[late.gap] == asked, blocking[of_call == asked]
         waits, rest = late.chosen(mine).cut(*union(trace.ts[those], trace.end_of(those)))
-        parts.append(waits._replace(cause=_all(SYNCHRONISATION, waits.gap)))
+        parts.append(waits._replace(cause=np.full_like(waits.gap, SYNCHRONISATION, dtype=np.int8)))
         late = late.chosen(~mine).joined(rest)
     if scope == "device":
         parts.append(_edges(work))
     pieces = late.joined(*parts)
     pieces = _without_parts(work, scope, pieces.chosen(pieces.end > pieces.start))
-    synchronising = _synchronising(work, gaps, thread, begun)
-    everything = np.ones(len(work), dtype=bool)
-    return ClassifiedGaps(gaps, pieces, launch, returned, synchronising, everything)
+    synchronising, every = _synchronising(work, gaps, thread, begun), np.ones(len(work), dtype=bool)
+    return ClassifiedGaps(gaps, pieces, launch, returned, synchronising, every)
 
 
 def _left(
     work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array, returned: Int64Array
-) -> Int8Array:
+) -> IntArray:
     """Why each gap lasts on when the host has launched: by which thread, from when to when."""
     trace, (waits, launches, _) = work.trace, _calls(work)
-    cause = _all(UNKNOWN, returned)
-    short = gaps.end - returned <= usual_launch_latency(work)
-    late = begun >= gaps.start
-    if work.tree.linked.any() or trace.count_of(*LAUNCH_KINDS):
-        cause[short | late] = LAUNCH_OVERHEAD
-    left = replace(gaps, start=returned)
+    short, late = gaps.end - returned <= usual_launch_latency(work), begun >= gaps.start
+    known = work.tree.linked.any() or trace.count_of(*LAUNCH_KINDS) > 0
+    cause = np.where((short | late) & known, LAUNCH_OVERHEAD, UNKNOWN).astype(np.int8)
+
+    def latest(rows: Int64Array) -> Int64Array:
+        at = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, begun)
+        return np.append(trace.ts[rows], _LONG_AGO)[at]
+
     # The last thing before the launch on its thread is a wait of a stream: of the one that is
     # launched on next, as its target is not in the trace.
-    waited, launched = (
-        np.append(trace.ts[rows], _LONG_AGO)[
-            last_before(trace.thread[rows], trace.ts[rows], thread, begun)
-        ]
-        for rows in (waits, launches)
+    depends = (latest(waits) > latest(launches)) & ~(short & late)
+    depends |= (
+        gaps.end - _last_end_beside(work, replace(gaps, start=returned)) <= DEPENDENCY_LATENCY_NS
     )
-    depends = (waited > launched) & ~(short & late)
-    depends |= gaps.end - _last_end_beside(work, left) <= DEPENDENCY_LATENCY_NS
     cause[depends] = DEPENDENCY
     return cause
 
@@ -236,7 +204,8 @@ def _edges(work: GpuWork) -> Pieces:
     """The time from the beginning of the wall to a device's first event, and after its last."""
     lanes, recording = find_lanes(work, "device"), recording_of(work)
     count = len(lanes)
-    first, last = minima(lanes.of_gpu, work.start, count), maxima(lanes.of_gpu, work.end, count)
+    first = grouping.minima(lanes.of_gpu, work.start, count)
+    last = grouping.maxima(lanes.of_gpu, work.end, count)
     return Pieces(
         np.append(np.full(count, recording.wall_start), last),
         np.append(first, np.full(count, recording.wall_end)),
@@ -254,9 +223,8 @@ def _without_parts(work: GpuWork, scope: Scope, pieces: Pieces) -> Pieces:
     causes = np.where(parts["kind"] == "start_up", START_UP, NOT_RECORDED)
     for (device, cause), those in parts.groupby(["device", causes]):
         mine = device_of[pieces.lane] == device
-        windows = union(those["start"].to_numpy(), those["end"].to_numpy())
-        within, rest = pieces.chosen(mine).cut(*windows)
-        within = within._replace(cause=_all(cause, within.gap))
+        within, rest = pieces.chosen(mine).cut(*union(*those[["start", "end"]].to_numpy().T))
+        within = within._replace(cause=np.full_like(within.gap, cause, dtype=np.int8))
         pieces = pieces.chosen(~mine).joined(within, rest)
     return pieces
 
@@ -271,13 +239,11 @@ def usual_launch_latency(work: GpuWork) -> int:
     """
     gaps = find_gaps(work, "stream")
     launch = work.tree.launch_of_gpu[gaps.after]
-    launched_at = work.trace.ts[np.maximum(launch, 0)] if len(launch) else launch
-    on_idle = (launch != NONE) & (launched_at >= gaps.start)
-    if int(on_idle.sum()) < _LATENCY_SAMPLES:
+    launched_at = work.trace.ts[launch]
+    delay = (gaps.end - launched_at)[(launch != NONE) & (launched_at >= gaps.start)]
+    if len(delay) < _LATENCY_SAMPLES:
         return _LATENCY_UNKNOWN_NS
-    delay = (gaps.end - launched_at)[on_idle]
-    low, high = _LATENCY_BOUNDS_NS
-    return min(max(2 * int(np.quantile(delay, 0.25)), low), high)
+    return int(np.clip(2 * int(np.quantile(delay, 0.25)), *_LATENCY_BOUNDS_NS))
 
 
 @once_for_each
@@ -291,7 +257,8 @@ def _calls(work: GpuWork) -> tuple[Int64Array, ...]:
     copies = copies[trace.end_of(launch[copies]) >= work.end[copies]]
     waits, blocking = (trace.rows_named(p, *LAUNCH_KINDS) for p in (_STREAM_WAIT, _SYNCHRONISING))
     found = waits, distinct(launch[work.tree.linked]), np.union1d(blocking, launch[copies])
-    return tuple(rows[by_group_and_time(trace.thread[rows], trace.ts[rows])] for rows in found)
+    order = grouping.by_group_and_time
+    return tuple(rows[order(trace.thread[rows], trace.ts[rows])] for rows in found)
 
 
 def blocking_calls(work: GpuWork) -> Int64Array:
@@ -302,25 +269,21 @@ def blocking_calls(work: GpuWork) -> Int64Array:
 def _synchronising(work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array) -> Int64Array:
     """The row of the synchronising call that kept each launch from coming sooner, or `NONE`."""
     trace, rows = work.trace, blocking_calls(work)
-    result = np.full(len(thread), NONE, dtype=np.int64)
     if not len(rows):
-        return result
+        return np.full(len(thread), NONE, dtype=np.int64)
     of_call, begins, ends = trace.thread[rows], trace.ts[rows], trace.end_of(rows)
-    at = last_before(of_call, begins, thread, begun)
-    call = running_maximum(of_call, ends)[1][at]
-    found = np.flatnonzero((at != NONE) & (ends[call] > gaps.start))
-    call, start, end = call[found], gaps.start[found], gaps.end[found]
-    inside = np.minimum(ends[call], end) - np.maximum(begins[call], start)
-    runs = (inside > 0) & ((begins[call] <= start) | (inside * 2 >= end - start))
-    result[found] = np.where(runs, rows[call], NONE)
-    return result
+    at = grouping.last_before(of_call, begins, thread, begun)
+    call = grouping.running_maximum(of_call, ends)[1][at]
+    inside = np.minimum(ends[call], gaps.end) - np.maximum(begins[call], gaps.start)
+    runs = (begins[call] <= gaps.start) | (inside * 2 >= gaps.duration)
+    return np.where((at != NONE) & (inside > 0) & runs, rows[call], NONE)
 
 
 @once_for_each
 def _ends(work: GpuWork, scope: Scope) -> tuple[Int64Array, Int64Array]:
     """The lane and the end of each GPU event, by lane and end, both (g,)."""
     lane = find_lanes(work, scope).of_gpu
-    order = by_group_and_time(lane, work.end)
+    order = grouping.by_group_and_time(lane, work.end)
     return lane[order], work.end[order]
 
 
@@ -334,7 +297,7 @@ def _last_end_beside(work: GpuWork, gaps: Gaps) -> Int64Array:
     def ended(scope: Scope, until: Int64Array) -> Int64Array:
         """How many events have ended on the lane of each gap, and on those before it."""
         lane = find_lanes(work, scope).of_gpu[gaps.after]
-        return items_before(*_ends(work, scope), lane, until)
+        return grouping.items_before(*_ends(work, scope), lane, until)
 
     before, until = ended("device", gaps.end), ended("device", gaps.end + 1)
     own = gaps.lanes.scope

@@ -11,20 +11,12 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.gaps.causes import ClassifiedGaps
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nest
-from tracelens_ext.trace import (
-    LAUNCH_KINDS,
-    NONE,
-    BoolArray,
-    EventKind,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, IntArray, Trace
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, renamed
 
@@ -63,9 +55,8 @@ def host_rows(
     trace = work.trace
     start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
     launch, cause = classified.launch[chosen], classified.synchronising[chosen]
-    linked = launch != NONE
-    safe = np.where(linked, launch, 0)
-    begun, thread = trace.ts[safe], np.where(linked, trace.thread[safe], NONE)
+    linked, begun = launch != NONE, trace.ts[launch]
+    thread = np.where(linked, trace.thread[launch], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
     rows = innermost_during(trace, HOST_KINDS[column], (thread, start, until), _IGNORED)
     return np.where(cause != NONE, cause, rows) if column == "host_call" else rows
@@ -87,10 +78,9 @@ def innermost_during(
     at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
     climbing = np.flatnonzero(at != ROOT)
     while len(climbing):
-        here = rows[at[climbing]]
-        inside = np.minimum(trace.end_of(here), end[climbing])
-        inside -= np.maximum(trace.ts[here], start[climbing])
-        fits = inside * 2 >= (end - start)[climbing]
+        here, since, until = rows[at[climbing]], start[climbing], end[climbing]
+        inside = np.minimum(trace.end_of(here), until) - np.maximum(trace.ts[here], since)
+        fits = inside * 2 >= until - since
         result[climbing[fits]] = here[fits]
         climbing = climbing[~fits]
         at[climbing] = parent[at[climbing]]
@@ -119,11 +109,11 @@ class Moments(NamedTuple):
         """What stretches of time of threads have of them."""
         first = items_before(self.thread, self.end, thread, start + 1)
         past = items_before(self.thread, self.start, thread, end)
-        length = self.end - self.start
+        length, size = self.end - self.start, len(self.row) + 1
         passed = np.append(0, np.cumsum(length))
         of_stretch = passed[past] - passed[first]
-        begun = np.bincount(first, minlength=len(length) + 1)
-        of_moment = np.cumsum(begun - np.bincount(past, minlength=len(length) + 1))[:-1] * length
+        runs = np.bincount(first, minlength=size) - np.bincount(past, minlength=size)
+        of_moment = np.cumsum(runs)[:-1] * length
         some = np.flatnonzero(past > first)
         one, last = first[some], past[some] - 1
         # Of the first and the last a part may be outside.
@@ -140,20 +130,20 @@ def innermost_moments(
     """The innermost events of host threads, moment by moment, around some stretches of time."""
     rows, parent = _nested_around(trace, kinds, stretches, ignored, shortest=1)
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
-    lane = np.concatenate((trace.thread[rows[::-1]], trace.thread[rows]))
-    moment = np.concatenate((trace.end_of(rows[::-1]), trace.ts[rows]))
-    here = np.concatenate((parent[::-1], np.arange(len(rows), dtype=np.int32)))
+    both, last = np.append(rows[::-1], rows), rows[::-1]
+    lane, moment = trace.thread[both], np.append(trace.end_of(last), trace.ts[rows])
+    here = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
     at = by_group_and_time(lane, moment)
     moment, lane, here = moment[at], lane[at], here[at]
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
-    events = rows[here[:-1][real]]
-    return Moments(lane[:-1][real], moment[:-1][real], moment[1:][real], events)
+    real = np.flatnonzero(real)
+    return Moments(lane[real], moment[real], moment[real + 1], rows[here[real]])
 
 
-def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int32Array]:
+def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:
     """Some host events in tree order, and the position of the parent of each."""
-    begins, ends, childless = trace.ts[rows], trace.end_of(rows), np.zeros(len(rows), dtype=bool)
-    nesting = nest(trace.thread[rows], begins, ends, trace.external_id[rows], childless)
+    columns = trace.thread[rows], trace.ts[rows], trace.end_of(rows), trace.external_id[rows]
+    nesting = nest(*columns, np.zeros(len(rows), dtype=bool))
     return rows[nesting.order], nesting.parent
 
 
@@ -163,17 +153,15 @@ def _nested_around(
     stretches: Stretches,
     ignored: tuple[str, ...],
     shortest: float,
-) -> tuple[Int64Array, Int32Array]:
+) -> tuple[Int64Array, IntArray]:
     """What is as long, on one of the threads, and runs in one of the stretches, nested."""
     thread, start, end = (column[stretches[0] != NONE] for column in stretches)
     rows = trace.rows_of(*kinds)
     rows = rows[trace.dur[rows] >= shortest]
-    asked = np.zeros(len(trace.threads), dtype=bool)
-    asked[thread] = True
-    rows = rows[asked[trace.thread[rows]]]
+    rows = rows[np.bincount(thread, minlength=len(trace.threads))[trace.thread[rows]] > 0]
     first, last = union(start, end)
     at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
-    runs: BoolArray = at < len(first)
+    runs = at < len(first)
     runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
     rows = rows[runs]
     told = trace.named(trace.name[rows], lambda name: not name.startswith(ignored))

@@ -18,7 +18,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray
 from tracelens_ext.tree import UNLINKED
-from tracelens_ext.work.gpu_work import Gaps, GpuWork, Scope, busy_within, find_lanes
+from tracelens_ext.work.gpu_work import Gaps, GpuWork, Lanes, Scope, busy_within, find_lanes
 from tracelens_ext.work.grouping import group_labelled, maxima, number_groups, percent, sums, texts
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
@@ -28,10 +28,8 @@ LONGEST_LISTED = 100
 #: What a sort of pairs goes by: the column, and what it is called.
 PAIR_SORTS: dict[str, tuple[str, str]] = {
     "count": ("count", "count"),
-    "avg": ("avg_gap_us", "average gap duration"),
-    "avggap": ("avg_gap_us", "average gap duration"),
-    "max": ("max_gap_us", "maximum gap duration"),
-    "maxgap": ("max_gap_us", "maximum gap duration"),
+    **dict.fromkeys(("avg", "avggap"), ("avg_gap_us", "average gap duration")),
+    **dict.fromkeys(("max", "maxgap"), ("max_gap_us", "maximum gap duration")),
     "stdev": ("std_gap_us", "standard deviation of gap duration"),
 }
 
@@ -100,27 +98,28 @@ def gap_streams(work: GpuWork, *, selection: Selection | None = None) -> pd.Data
     """Gaps by stream, most gaps first; a stream without selected events is left out."""
     classified = classify_gaps(work, "stream", selection)
     gaps, lanes, events = classified.gaps, classified.gaps.lanes, classified.events
+    idle, overlapped = (sums(gaps.lane, ns, len(lanes)) for ns in (gaps.duration, gaps.overlapped))
     count = np.bincount(gaps.lane, minlength=len(lanes))
-    idle, overlapped = (
-        sums(gaps.lane, times, len(lanes)) for times in (gaps.duration, gaps.overlapped)
-    )
-    longest = np.maximum(maxima(gaps.lane, gaps.duration, len(lanes)), 0)
     frame = pd.DataFrame(
         {
-            "process": pd.array([str(process) for process in lanes.process], dtype="str"),
-            "device": lanes.device,
-            "stream": lanes.stream,
+            **_of_lanes(lanes),
             "events": events,
             "gap_count": count,
             "idle_time_us": idle / NS_PER_US,
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": longest / NS_PER_US,
+            "max_gap_us": np.maximum(maxima(gaps.lane, gaps.duration, len(lanes)), 0) / NS_PER_US,
             "overlapped_us": overlapped / NS_PER_US,
             "device_idle_us": (idle - overlapped) / NS_PER_US,
         }
     )
     order = np.lexsort((-idle, -count))
     return frame.iloc[order[events[order] > 0]].reset_index(drop=True)
+
+
+def _of_lanes(lanes: Lanes, chosen: IntArray | slice = slice(None)) -> dict[str, object]:
+    process = np.array([str(process) for process in lanes.process], dtype=object)[chosen]
+    columns = {"device": lanes.device[chosen], "stream": lanes.stream[chosen]}
+    return {"process": pd.array(process, dtype="str"), **columns}
 
 
 def gap_pairs(
@@ -153,10 +152,8 @@ def _around(
 ) -> dict[str, tuple[IntArray, list[str]]]:
     """The names of the GPU events before and after each gap, as `group_labelled` takes them."""
     code, labels = names
-    return {
-        f"{called}_before": (code[gaps.before], labels),
-        f"{called}_after": (code[gaps.after], labels),
-    }
+    both = {"before": gaps.before, "after": gaps.after}
+    return {f"{called}_{side}": (code[events], labels) for side, events in both.items()}
 
 
 def gap_full_names(
@@ -196,18 +193,14 @@ def gaps(
         order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
     gaps, lanes = classified.gaps.chosen(order), classified.gaps.lanes
     trace, names, launch = work.trace, work.trace.names, classified.launch[order]
-    delay = gaps.end - trace.ts[np.maximum(launch, 0)]
+    delay, (op, ops) = gaps.end - trace.ts[launch], work.tree.cpu_op_label_of_gpu
     told: dict[str, tuple[IntArray, Sequence[str]]] = {
         "cause": (classified.cause[order], CAUSES),
-        "cpu_op": (work.tree.cpu_op_label_of_gpu[0][gaps.after], work.tree.cpu_op_label_of_gpu[1]),
-        "kernel_before": (work.name[gaps.before], names),
-        "kernel_after": (work.name[gaps.after], names),
+        "cpu_op": (op[gaps.after], ops),
+        **_around(gaps, (work.name, names)),
     }
-    process = texts(gaps.lane, [str(label) for label in lanes.process])
     columns = {
-        "process": pd.array(process, dtype="str"),
-        "device": lanes.device[gaps.lane],
-        "stream": lanes.stream[gaps.lane],
+        **_of_lanes(lanes, gaps.lane),
         "start_us": gaps.start / NS_PER_US,
         "gap_us": gaps.duration / NS_PER_US,
         "overlapped_us": gaps.overlapped / NS_PER_US,
@@ -244,9 +237,8 @@ def gap_histogram(
     length = classify_gaps(work, "stream", selection).gaps.duration / 1e3
     found, _ = telling_histogram(length, BINS, smallest, largest, log=log)
     edges = found.edges if len(found.edges) else np.array([np.nan])
-    counts = [found.below, *found.counts.tolist(), found.above]
     ends = {"from_us": [np.nan, *edges], "to_us": [*edges, np.nan]}
-    bins = pd.DataFrame({**ends, "count": counts})
+    bins = pd.DataFrame({**ends, "count": [found.below, *found.counts.tolist(), found.above]})
     return bins[bins.notna().all(axis=1) | (bins["count"] > 0)]
 
 

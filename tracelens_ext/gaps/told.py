@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -26,14 +27,13 @@ def answer(work: GpuWork, classified: ClassifiedGaps, selection: Selection) -> s
         return f"No GPU event is selected: none is of {selection.text}."
     who, several = _who(classified, selection)
     subject = f"In ProfilerStep#{selection.pstep} {who}" if selection.pstep is not None else who
-    subject = subject[0].upper() + subject[1:]
+    subject = f"{subject[0].upper()}{subject[1:]} {'were' if several else 'was'}"
     within = classified.within
     idle = by_cause(within, np.zeros_like(within.gap), 1)[0]
     total = int(idle.sum())
     before = f" before work of the category {selection.category}" if selection.category else ""
     if not total:
-        was = "were" if several else "was"
-        return f"{subject} {was} never idle{before} between the first and the last event."
+        return f"{subject} never idle{before} between the first and the last event."
     shares = ", ".join(
         f"{CAUSES[i].replace('_', ' ')} {100.0 * idle[i] / total:.1f} %"
         for i in np.argsort(-idle, kind="stable").tolist()
@@ -42,8 +42,8 @@ def answer(work: GpuWork, classified: ClassifiedGaps, selection: Selection) -> s
     span = watched_time(work, classified)
     percent = f"{100 * total / span:.1f} %" if total >= span * _WORTH_SAYING else "<0.1 %"
     return (
-        f"{subject} {'were together' if several else 'was'} idle{before} for {in_words(total)} of"
-        f" {in_words(span)} ({percent}): {shares}."
+        f"{subject}{' together' * several} idle{before} for {in_words(total)} of {in_words(span)}"
+        f" ({percent}): {shares}."
     )
 
 
@@ -55,10 +55,9 @@ def watched_time(work: GpuWork, classified: ClassifiedGaps) -> int:
     """
     gaps, selected = classified.gaps, classified.selected
     lane, count = gaps.lanes.of_gpu[selected], len(gaps.lanes)
-    first = minima(lane, work.start[selected], count)
-    first = np.minimum(first, minima(gaps.lane, gaps.start, count))
-    used = classified.events > 0
-    return int((maxima(lane, work.end[selected], count) - first)[used].sum())
+    starts = np.append(work.start[selected], gaps.start)
+    first = minima(np.append(lane, gaps.lane), starts, count)
+    return int((maxima(lane, work.end[selected], count) - first)[classified.events > 0].sum())
 
 
 def _who(classified: ClassifiedGaps, selection: Selection) -> tuple[str, bool]:
@@ -115,30 +114,28 @@ def histogram(
 
     With `log` bins are of one ratio instead of one width, and what is not above 0 is below them.
     """
-    inside = values[values > 0] if log else values
-    inside = inside[inside >= smallest] if smallest is not None else inside
-    inside = inside[inside <= largest] if largest is not None else inside
+    low = -np.inf if smallest is None else smallest
+    high = np.inf if largest is None else largest
+    inside = values[(values >= low) & (values <= high) & (values > (0 if log else -np.inf))]
     if not len(inside):
-        below = int((values < smallest).sum()) if smallest is not None else 0
-        empty = np.empty(0, dtype=np.float64)
-        return Histogram(empty, empty.astype(np.int64), below, len(values) - below)
+        below = int((values < low).sum())
+        return Histogram(inside, np.empty(0, dtype=np.int64), below, len(values) - below)
     low = float(inside.min()) if smallest is None or (log and smallest <= 0) else smallest
     high = float(inside.max()) if largest is None else largest
-    spread = np.geomspace if log else np.linspace
-    edges = spread(low, high, bins + 1 if low != high else 2)
+    edges = (np.geomspace if log else np.linspace)(low, high, bins + 1 if low != high else 2)
     edges[0], edges[-1] = low, high  # geomspace may miss its ends by a rounding
-    counts, _ = np.histogram(inside, edges)
     below = int((values < low).sum())
-    return Histogram(edges, counts, below, len(values) - below - len(inside))
+    above = len(values) - below - len(inside)
+    return Histogram(edges, np.histogram(inside, edges)[0], below, above)
 
 
 def histogram_lines(found: Histogram, *, unit: str = "μs", bars: bool = True) -> list[str]:
     """Show a histogram, a line a bin: as a bar and a count, or as a count after a colon."""
     counts = found.counts.tolist()
-    width, most = max((len(str(count)) for count in counts), default=0), max(counts, default=0)
-    lines = []
+    most, lines = max(counts, default=0), []
+    width = len(str(most))
     for label, count in zip(_labels(found.edges, unit), counts, strict=True):
-        full = -(-_BAR * count // most) if most else 0  # what is there is seen
+        full = -(-_BAR * count // max(most, 1))  # what is there is seen
         bar = f" {_SIDE}{_FULL * full}{_EMPTY * (_BAR - full)}{_SIDE}" if bars else ":"
         lines.append(f"{label}{bar} {count:>{width}}")
     return lines
@@ -162,9 +159,10 @@ def telling_histogram(
     values: Float64Array, bins: int, smallest: float | None, largest: float | None, *, log: bool
 ) -> tuple[Histogram, str]:
     """A histogram of gaps that shows something, and why its bins are not of one width."""
-    found = histogram(values, bins=bins, smallest=smallest, largest=largest, log=log)
+    make = partial(histogram, values, bins=bins, smallest=smallest, largest=largest)
+    found = make(log=log)
     inside, most = int(found.counts.sum()), int(found.counts.max(initial=0))
     if log or len(found.counts) < 2 or most <= _HIDING * inside:
         return found, ""
     why = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."
-    return histogram(values, bins=bins, smallest=smallest, largest=largest, log=True), why
+    return make(log=True), why

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -17,9 +17,10 @@ Kind = Literal[
 ]
 PYTORCH: Final = frozenset({"pytorch-training", "pytorch-inference", "serving"})
 
-_FRAMES = (EventKind.PYTHON_FUNCTION,)
-_OPS = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-_KERNELS = (EventKind.KERNEL,)
+#: What shows it, in words, and the kinds of those events.
+_FRAMES = "Python frames", EventKind.PYTHON_FUNCTION
+_OPS = "operations or annotations", EventKind.CPU_OP, EventKind.USER_ANNOTATION
+_KERNELS = "kernels", EventKind.KERNEL
 _ENGINES: Final = r".*\b(?:vllm|sglang|tensorrt_llm|lmdeploy|text_generation_server)[/\\]"
 _STEPS: Final = r"execute_(?:context_)?\d+_|(?:\w+_)?(?:prefill|decode)\[|step\[\w+ |execute_model"
 _BACKWARD: Final = (
@@ -29,7 +30,7 @@ _LIBRARIES: Final = (
     r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading|\bcupy_|_\d+_gpu\b|thrust::)"
 )
 #: The first that occurs tells: the kind, which events, and their names.
-_SIGNS: Final[tuple[tuple[Kind, tuple[EventKind, ...], str], ...]] = (
+_SIGNS: Final[tuple[tuple[Kind, tuple[str, *tuple[EventKind, ...]], str], ...]] = (
     ("serving", _FRAMES, _ENGINES + r".*(?:runner|worker|engine|scheduler)"),
     ("serving", _OPS, _STEPS),
     ("tensorflow", _FRAMES, r".*\btensorflow[/\\]"),
@@ -62,11 +63,11 @@ def program_of(trace: Trace) -> Program:
     """Which kind of program a trace is of."""
     told = trace.provenance.format
     tool = next((tool for start, tool in _TOOLS.items() if told.startswith(start)), "")
-    for kind, events, pattern in _SIGNS:
+    for kind, (words, *events), pattern in _SIGNS:
         if tool == "torch" and kind in {"jax", "tensorflow"}:
             continue  # PyTorch's profiler recorded it
         if (name := _first(trace, events, pattern)) is not None:
-            return Program(kind, f"{_WORDS[events[0]]} such as {name!r}", tool)
+            return Program(kind, f"{words} such as {name!r}", tool)
     if tool == "jax":
         return Program("jax", f"a {told}", tool)
     if tool == "torch":
@@ -85,14 +86,9 @@ _TOOLS: Final = {
     "rocprof": "rocprofv3",
     "JAX": "jax",
 }
-_WORDS: Final = {
-    EventKind.PYTHON_FUNCTION: "Python frames",
-    EventKind.CPU_OP: "operations or annotations",
-    EventKind.KERNEL: "kernels",
-}
 
 
-def _first(trace: Trace, kinds: tuple[EventKind, ...], pattern: str) -> str | None:
+def _first(trace: Trace, kinds: Sequence[EventKind], pattern: str) -> str | None:
     """The commonest name that events of some kinds have and a pattern matches; None for none."""
     names = trace.name[trace.rows_of(*kinds)]
     found = np.bincount(names[trace.named(names, re.compile(pattern).match)], minlength=1)
@@ -109,58 +105,46 @@ class Missing:
 
 
 _CALLS: Final = "API calls"  # all programs have these; the others are of Python
-#: What, what it adds, whether a trace has it, and how to record it by tool.
-_CHOICES: Final[tuple[tuple[str, str, Callable[[Trace], bool], dict[str, str]], ...]] = (
-    (
-        _CALLS,
-        "why the GPU is idle, and which call launched each kernel",
-        lambda trace: trace.count_of(*LAUNCH_KINDS) > 0,
-        {
-            "torch": "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
-            "nsys": "nsys profile -t cuda, then nsys export --type sqlite",
-            "rocprofv3": "rocprofv3 --hip-trace --kernel-trace --memory-copy-trace",
-        },
-    ),
-    (
-        "stacks",
-        "the line of Python that each place is about",
-        lambda trace: trace.count_of(EventKind.PYTHON_FUNCTION) > 0,
-        {
-            "torch": "torch.profiler.profile(with_stack=True)",
-            "nsys": "nsys profile --python-backtrace=cuda",
-            "jax": "jax.profiler.ProfileOptions().python_tracer_level = 1",
-        },
-    ),
-    (
-        "shapes",
-        "how far each operation is from the best that the GPU can do",
-        lambda trace: len(trace.arg("Input Dims").rows) > 0,
-        {
-            "torch": "torch.profiler.profile(record_shapes=True)",
-            "nsys": "emit_nvtx(record_shapes=True) of torch.autograd.profiler, with -t cuda,nvtx",
-        },
-    ),
-    (
-        "memory",
-        "what is allocated at the peak, and by what",
-        lambda trace: len(trace.arg("Bytes").rows) > 0,
-        {"torch": "torch.profiler.profile(profile_memory=True)"},
-    ),
-    (
-        "sync events",
-        "which event or stream each wait is for",
-        lambda trace: "cuda_sync" in trace.categories,
-        {"torch": "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)"},
-    ),
-)
+#: What each would add, a clause.
+_ADDS: Final = {
+    _CALLS: "why the GPU is idle, and which call launched each kernel",
+    "stacks": "the line of Python that each place is about",
+    "shapes": "how far each operation is from the best that the GPU can do",
+    "memory": "what is allocated at the peak, and by what",
+    "sync events": "which event or stream each wait is for",
+}
+#: How each tool records it.
+_HOW: Final = {
+    "torch": {
+        _CALLS: "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
+        "stacks": "torch.profiler.profile(with_stack=True)",
+        "shapes": "torch.profiler.profile(record_shapes=True)",
+        "memory": "torch.profiler.profile(profile_memory=True)",
+        "sync events": "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)",
+    },
+    "nsys": {
+        _CALLS: "nsys profile -t cuda, then nsys export --type sqlite",
+        "stacks": "nsys profile --python-backtrace=cuda",
+        "shapes": "emit_nvtx(record_shapes=True) of torch.autograd.profiler, with -t cuda,nvtx",
+    },
+    "rocprofv3": {_CALLS: "rocprofv3 --hip-trace --kernel-trace --memory-copy-trace"},
+    "jax": {"stacks": "jax.profiler.ProfileOptions().python_tracer_level = 1"},
+}
 
 
 def missing_of(trace: Trace) -> tuple[Missing, ...]:
     """What a trace lacks that its tool could have recorded of such a program."""
     program = program_of(trace)
-    python = program.kind in PYTORCH or program.kind == "jax"
+    python, how = program.kind in PYTORCH or program.kind == "jax", _HOW.get(program.tool, {})
+    there = {
+        _CALLS: trace.count_of(*LAUNCH_KINDS),
+        "stacks": trace.count_of(EventKind.PYTHON_FUNCTION),
+        "shapes": len(trace.arg("Input Dims").rows),
+        "memory": len(trace.arg("Bytes").rows),
+        "sync events": "cuda_sync" in trace.categories,
+    }
     return tuple(
-        Missing(what, adds, how[program.tool])
-        for what, adds, is_there, how in _CHOICES
-        if program.tool in how and (python or what == _CALLS) and not is_there(trace)
+        Missing(what, adds, how[what])
+        for what, adds in _ADDS.items()
+        if what in how and (python or what == _CALLS) and not there[what]
     )

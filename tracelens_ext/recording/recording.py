@@ -13,6 +13,15 @@ lies before all GPU work, from that hole's first launch. What cannot be judged o
 
 Parts of one device have nothing in common, lie in the wall, and hold idle time of the device: the
 idle time within them is `not_recorded` (`hole`, `before`) or `start_up`, and no finding's.
+
+Compilation and capture of graphs are start-up as a rule, and from when on they come again:
+
+* Something is compiled *again* if its names say so (`Torch-Compiled Region: 0/1` is the second code
+  of the first region); if a region was run quickly three times before; or if a tenth of all GPU
+  work has run since the last compilation, and most of what runs later consists of kernels that ran
+  before: the program had its code already.
+* A graph is captured *again* after graphs were launched, if a tenth of all GPU work has run since
+  the last capture, or if graphs are hardly launched more often than captured.
 """
 
 from __future__ import annotations
@@ -24,22 +33,14 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.intervals import outside, union
+from tracelens_ext.intervals import covered, outside, union
 from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.recording.again import (
-    OPERATIONS,
-    captured_again_from,
-    compilations,
-    compiled_again_from,
-    instantiations,
-    slow_regions,
-)
 from tracelens_ext.recording.program import Missing, missing_of
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, Int64Array
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.work.gpu_work import GpuWork, busy_within, find_lanes
-from tracelens_ext.work.grouping import maxima, minima, sums
+from tracelens_ext.work.grouping import maxima, minima, number_groups, sums
 from tracelens_ext.work.launches import Launches, captures, find_launches, lane_of_calls, place_of
 from tracelens_ext.work.memoize import once_for_each
 
@@ -49,6 +50,7 @@ _FEWEST_LOST: Final = 10  # in a row; single ones are lost, or start nothing, in
 _FIRST_EVENTS: Final = 10
 _WAIT_NS, _WAIT_SHARE = 200_000, 0.05
 _NEVER: Final = np.iinfo(np.int64).max
+_OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,9 +136,8 @@ def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
     """Where work that was launched on a device was lost."""
     mine = launches.lane == lane
     rows, lost, graph = launches.rows[mine], launches.lost[mine], launches.is_graph[mine]
-    edge = np.diff(lost.astype(np.int8), prepend=0, append=0)
-    first, after = np.flatnonzero(edge == 1), np.flatnonzero(edge == -1)
-    graphs = np.concatenate(([0], np.cumsum(graph)))
+    first, after = np.flatnonzero(np.diff(lost, prepend=False, append=False)).reshape(-1, 2).T
+    graphs = np.append(0, np.cumsum(graph))
     is_hole = (after - first >= _FEWEST_LOST) | (graphs[after] > graphs[first])
     is_hole &= after < len(rows)  # else the end of the recording cut it off
     first, after = first[is_hole], after[is_hole]
@@ -188,6 +189,7 @@ def _before(work: GpuWork, lane: int, wall: int) -> pd.DataFrame:
     return pd.DataFrame({"kind": BEFORE, "device": lane, **columns, "count": 1, "what": what})
 
 
+#: A call is long, and a slow run of a compiled region is a compilation, from this on.
 _LONG_NS: Final = 5_000_000
 _SPREAD: Final = 3  # calls of one name at least that are spread
 _COMES_BACK: Final = 0.2  # of the most that an iteration has
@@ -221,12 +223,7 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     of the wall.
     """
     trace = work.trace
-    found = [
-        pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": ends})
-        for what, rows, ends in _candidates(work)
-        if len(rows)
-    ]
-    if not found:
+    if not (found := [*_candidates(work)]):
         return pd.DataFrame()
     table = pd.concat(found, ignore_index=True)
     table = table.assign(start=table["start"].clip(start), end=table["end"].clip(upper=end))
@@ -243,33 +240,33 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     begins |= dict.fromkeys((_CAPTURE, _INSTANTIATION), captured_again_from(work))
     table = table[table["start"] < [begins.get(what, end) for what in table["what"]]]
     table = table[~_comes_back(work, table, (end - start) // 2)]
-    uses = table[table["what"] == _FIRST_USE]
-    at = work.tree.position[uses["row"].to_numpy()]
-    op = nearest_above(work.tree.parent_position, at, work.tree.is_operation)
-    ends = uses.assign(op=op).groupby(["device", "op"])["end"].transform("max")
-    table.loc[uses.index[op != ROOT], "end"] = ends[op != ROOT]
+    uses, tree = table[table["what"] == _FIRST_USE], work.tree
+    at = tree.position[uses["row"].to_numpy()]
+    uses = uses.assign(op=nearest_above(tree.parent_position, at, tree.is_operation))
+    ends = uses[uses["op"] != ROOT].groupby(["device", "op"])["end"].transform("max")
+    table.loc[ends.index, "end"] = ends
     both = zip(table["what"], table["row"].tolist(), strict=True)
     what = [f"{what}: {trace.name_of(row)}" for what, row in both]
     return table[["device", "start", "end", "row"]].assign(kind=START_UP, count=1, what=what)
 
 
-def _candidates(work: GpuWork) -> Iterator[tuple[str, Int64Array, Int64Array]]:
-    """What it is called, the host events, and when each ends."""
-    trace = work.trace
+def _candidates(work: GpuWork) -> Iterator[pd.DataFrame]:
+    """What it is called, the host events, and when each begins and ends."""
+    trace, (begins, ends) = work.trace, captures(work.trace)
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
-    long = long[~trace.named(trace.name[long], _WAITS.match)]
-    yield _FIRST_USE, long, trace.end_of(long)
-    begins, ends = captures(trace)
-    yield _CAPTURE, begins, trace.end_of(ends)
     for what, rows in (
+        (_FIRST_USE, long[~trace.named(trace.name[long], _WAITS.match)]),
+        (_CAPTURE, begins),
         *((what, trace.rows_named(its, *LAUNCH_KINDS)) for what, its in _CALLS.items()),
         (_INSTANTIATION, instantiations(trace)),
         (_COMPILATION, compilations(trace)),
         (_COMPILATION, slow_regions(trace)),
-        ("search for the best convolution", trace.rows_named(_SEARCH, *OPERATIONS)),
+        ("search for the best convolution", trace.rows_named(_SEARCH, *_OPERATIONS)),
     ):
-        yield what, rows, trace.end_of(rows)
+        if len(rows):
+            until = trace.end_of(ends if what == _CAPTURE else rows)
+            yield pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": until})
 
 
 def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
@@ -300,3 +297,88 @@ def _comes_back(work: GpuWork, table: pd.DataFrame, half: int) -> BoolArray:
     last = int(np.flatnonzero(iterations.whole[order]).max(initial=0)) + 1
     result: BoolArray = (enough[:, last] & (enough[:, 1:].sum(axis=1) > 1))[groups]
     return result
+
+
+_TIMES_THE_SHORTEST: Final = 10
+_SINCE_THE_LAST: Final = 0.1  # of the GPU time
+_LAUNCHES_A_CAPTURE: Final = 1.5  # at most, of graphs that are captured for each use
+_COMPILED_REGION: Final = re.compile(r"Torch-Compiled Region|CompiledFunction$")
+_AROUND: Final = re.compile(
+    r"(?i).*(?:dynamo_timed|\bcompile_fx|async_compile|triton.*compile|xlacompile"
+    r"|\b(?:re|jit[_ ]|backend_)?compil(?:e|ing|ation)\b)"
+)
+_FRAMES: Final = re.compile(
+    r".*(?:_dynamo[/\\]convert_frame\.py\(\d+\): _compile$|_inductor[/\\]compile_fx\.py"
+    r"|triton[/\\]compiler[/\\]compiler\.py\(\d+\): compile$|\bbackend_compile)"
+)
+_AGAIN: Final = re.compile(r"(?i).*recompil|Torch-Compiled Region: \d+/[1-9]")
+_INSTANTIATES: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
+
+
+@once_for_each
+def compilations(trace: Trace) -> Int64Array:
+    """The host events that are compilations by their names."""
+    frames = trace.rows_named(_FRAMES, EventKind.PYTHON_FUNCTION)
+    return np.append(frames, trace.rows_named(_AROUND, *_OPERATIONS))
+
+
+def slow_regions(trace: Trace) -> Int64Array:
+    """The runs of compiled regions that take so long that they must compile."""
+    rows = trace.rows_named(_COMPILED_REGION, *_OPERATIONS)
+    _, number = number_groups([trace.name[rows]])
+    shortest = minima(number, trace.dur[rows], int(number.max(initial=0)) + 1)[number]
+    return rows[trace.dur[rows] > np.maximum(_TIMES_THE_SHORTEST * shortest, _LONG_NS)]
+
+
+def instantiations(trace: Trace) -> Int64Array:
+    """The calls that instantiate graphs."""
+    return trace.rows_named(_INSTANTIATES, *LAUNCH_KINDS)
+
+
+@once_for_each
+def compiled_again_from(work: GpuWork) -> int:
+    """When something is compiled again for the first time, ns; far ahead for never."""
+    trace, iterations = work.trace, find_iterations(work.tree)
+    times, named = np.sort(trace.ts[compilations(trace)]), trace.rows_named(_AGAIN, *_OPERATIONS)
+    within = covered(trace.ts[named], trace.end_of(named), times, times + 1) > 0
+    slow = slow_regions(trace)
+    quick = np.setdiff1d(trace.rows_named(_COMPILED_REGION, *_OPERATIONS), slow)
+    quick = quick[np.lexsort((trace.ts[quick], trace.name[quick]))]
+    third = quick[2:][trace.name[quick[2:]] == trace.name[quick[:-2]]]  # of its name, or later
+    names, first = np.unique(trace.name[third], return_index=True)
+    known_from = np.full(len(trace.names), _NEVER)
+    known_from[names] = trace.ts[third[first]]
+    slow = slow[trace.ts[slow] > known_from[trace.name[slow]]]
+    if len(slow) or within.any():
+        return int(np.append(times[within], trace.ts[slow]).min())
+    if len(iterations) > 1:  # in the first one everything is new
+        times = times[times >= iterations.end.min()]
+    for time in times[_long_after_the_last(work, times)].tolist():
+        after = work.start >= time
+        known = np.isin(work.name[after], np.unique(work.name[~after]))
+        later = work.duration[after]
+        if later[known].sum() * 2 >= later.sum() > 0:
+            return int(time)
+    return _NEVER
+
+
+@once_for_each
+def captured_again_from(work: GpuWork) -> int:
+    """When a graph is captured or instantiated again for the first time, likewise."""
+    trace, launches = work.trace, find_launches(work)
+    begun, made = captures(trace)[0], instantiations(trace)
+    times = np.sort(trace.ts[np.append(begun, made)])
+    launched = trace.ts[launches.rows[launches.is_graph]]
+    late = _long_after_the_last(work, times)
+    again = late | (0 < len(launched) <= _LAUNCHES_A_CAPTURE * max(len(begun), len(made)))
+    again &= times > launched.min(initial=_NEVER)
+    every = again.sum() > 2 and late[0]
+    return int(times[again | every].min(initial=_NEVER))
+
+
+def _long_after_the_last(work: GpuWork, times: Int64Array) -> BoolArray:
+    """Before which of some ascending moments much of the GPU time has gone by since the last."""
+    order = np.argsort(work.start, kind="stable")
+    done = np.append(0, np.cumsum(work.duration[order]))
+    before = done[np.searchsorted(work.start[order], times)]
+    return np.diff(before, prepend=0) / max(int(done[-1]), 1) >= _SINCE_THE_LAST

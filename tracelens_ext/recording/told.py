@@ -30,28 +30,26 @@ _RECORD_GPU: Final = {
     "nsys": "nsys profile -t cuda",
     "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
 }
+_COUNTS: Final = "launches", "launches_without_gpu_work"
 _TPU: Final = "/device:TPU"
 
 
 def recording_dict(work: GpuWork) -> dict[str, object]:
     """The recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
-    found = recording_of(work)
+    found, there = recording_of(work), len(work) > 0
     parts = found.parts
-    times = (parts[["start", "end"]] - found.wall_start) / NS_PER_MS
     shown = parts.assign(
         device=find_lanes(work, "device").device[parts["device"].to_numpy()],
-        start_ms=times["start"],
-        end_ms=times["end"],
+        start_ms=(parts["start"] - found.wall_start) / NS_PER_MS,
+        end_ms=(parts["end"] - found.wall_start) / NS_PER_MS,
         ms=parts["ns"] / NS_PER_MS,
     )[["kind", "device", "start_ms", "end_ms", "ms", "count", "what", "place"]]
-    there = bool(len(work))
     return {
         "wall_ms": found.wall_ns / NS_PER_MS if there else None,
         "not_recorded_ms": found.mean_ns(HOLE, BEFORE) / NS_PER_MS,
         "start_up_ms": found.mean_ns(START_UP) / NS_PER_MS,
         "judged_ms": found.judged_ns / NS_PER_MS if there else None,
-        "launches": found.launches,
-        "launches_without_gpu_work": found.launches_without_gpu_work,
+        **{name: getattr(found, name) for name in _COUNTS},
         "parts": shown.to_dict("records"),
         "missing": [asdict(each) for each in found.missing],
     }
@@ -59,15 +57,12 @@ def recording_dict(work: GpuWork) -> dict[str, object]:
 
 def recording_table(work: GpuWork) -> pd.DataFrame:
     """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
-    found = recording_of(work)
-    told = recording_dict(work)
-    sums = {"wall": "wall_ms", "not_recorded": "not_recorded_ms", "start_up": "start_up_ms"}
-    sums["judged"] = "judged_ms"
-    rows: list[dict[str, object]] = [{"kind": k, "ms": told[name]} for k, name in sums.items()]
-    rows += [
-        {"kind": "launches", "count": found.launches},
-        {"kind": "launches_without_gpu_work", "count": found.launches_without_gpu_work},
+    found, told = recording_of(work), recording_dict(work)
+    rows: list[dict[str, object]] = [
+        {"kind": kind, "ms": told[f"{kind}_ms"]}
+        for kind in ("wall", "not_recorded", "start_up", "judged")
     ]
+    rows += [{"kind": kind, "count": told[kind]} for kind in _COUNTS]
     parts: list[dict[str, object]] = told["parts"]  # type: ignore[assignment]  # of its own making
     rows += [parts[at] for at in np.argsort(-found.parts["ns"], kind="stable").tolist()]
     if not len(work):
@@ -108,12 +103,10 @@ def recording_lines(work: GpuWork) -> list[str]:
     ]
     told = f"{', '.join(parts)}; {_time(found.judged_ns)} judged." if parts else "all of it judged."
     lines = [f"{_time(wall)} of wall time, {told}"]
-    if found.launches_without_gpu_work > _MANY_LOST * found.launches:
-        share = 100 * found.launches_without_gpu_work / found.launches
-        lines.append(
-            f"{found.launches_without_gpu_work:,} of {found.launches:,} launches ({share:.1f} %)"
-            " have no GPU work in the file."
-        )
+    missing, every = found.launches_without_gpu_work, found.launches
+    if missing > _MANY_LOST * every:
+        told = f"{missing:,} of {every:,} launches ({100 * missing / every:.1f} %)"
+        lines.append(f"{told} have no GPU work in the file.")
     return lines
 
 

@@ -20,8 +20,7 @@ _MANY_UNLINKED = 5.0
 
 def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
     """The facts, label and value: percentages 0 to 100, times in the unit that the label names."""
-    trace = work.trace
-    made = trace.provenance
+    trace, made = work.trace, work.trace.provenance
     facts: list[tuple[str, object]] = [
         ("Trace", made.path),
         ("Format", made.format),
@@ -45,12 +44,10 @@ def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
         ("GPU time unlinked (%)", covered.unlinked_percent),
     ]
     if covered.uncategorized_percent is not None:
-        facts += [
-            ("GPU time uncategorized (%)", covered.uncategorized_percent),
-            ("Kernel names uncategorized", f"{covered.uncategorized_names} of {covered.names}"),
-        ]
-        if covered.largest_uncategorized:
-            name, share = covered.largest_uncategorized[0]
+        names = f"{covered.uncategorized_names} of {covered.names}"
+        facts.append(("GPU time uncategorized (%)", covered.uncategorized_percent))
+        facts.append(("Kernel names uncategorized", names))
+        for name, share in covered.largest_uncategorized[:1]:
             facts.append(("Largest uncategorized", f"{_shown(name)} ({share:.2f} % of GPU time)"))
     return facts
 
@@ -84,11 +81,9 @@ def advice(work: GpuWork, covered: Coverage) -> list[str]:
             f" the profiler starts after the launch; they {counted} in the timeline."
         )
     graphs = whole_graphs(trace)  # the notes of the trace say what to do about them
-    notes += [
-        f"No rule knows {_shown(name)}: {share:.1f} % of GPU time."
-        for name, share in covered.largest_uncategorized
-        if share >= 1.0 and name not in graphs
-    ]
+    for name, share in covered.largest_uncategorized:
+        if share >= 1.0 and name not in graphs:
+            notes.append(f"No rule knows {_shown(name)}: {share:.1f} % of GPU time.")
     return notes
 
 
@@ -101,8 +96,7 @@ def _shown(name: str) -> str:
 
 def devices(trace: Trace) -> str:
     """The GPUs that did the work, by the names in the trace."""
-    used = [int(n) for n in np.unique(trace.device) if n != NONE]
-    known = [(n, trace.described(n)) for n in used]
+    known = [(n, trace.described(n)) for n in np.unique(trace.device).tolist() if n != NONE]
     shown = [f"{n}: {device.name}" if device and device.name else f"GPU {n}" for n, device in known]
     names = dict.fromkeys(device.name for device in trace.devices if device.name)
     return ", ".join(shown or names) or "none"
@@ -125,9 +119,8 @@ class Coverage:
 
 def whole_graphs(trace: Trace) -> set[str]:
     """Names of CUDA graphs recorded as one GPU event each; no rule tells what they hold."""
-    if WHOLE_GRAPH not in trace.categories:
-        return set()
-    rows = trace.gpu_rows[trace.category[trace.gpu_rows] == trace.categories.index(WHOLE_GRAPH)]
+    rows, codes = trace.gpu_rows, [i for i, of in enumerate(trace.categories) if of == WHOLE_GRAPH]
+    rows = rows[np.isin(trace.category[rows], codes)]
     return {trace.names[name] for name in np.unique(trace.name[rows]).tolist()}
 
 

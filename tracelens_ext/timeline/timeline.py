@@ -13,16 +13,7 @@ from tracelens_ext.intervals import union_length
 from tracelens_ext.lazy import pd
 from tracelens_ext.tables.charts import Chart
 from tracelens_ext.tables.table import Condition, Table
-from tracelens_ext.trace import (
-    NONE,
-    NS_PER_MS,
-    ArgColumn,
-    BoolArray,
-    EventKind,
-    Float64Array,
-    Int64Array,
-    IntArray,
-)
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
 from tracelens_ext.work.gpu_work import GpuWork, holes
 from tracelens_ext.work.grouping import number_groups
 
@@ -49,9 +40,8 @@ def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd
 
 def _counted_by_device(work: GpuWork) -> dict[int, BoolArray]:
     """Which GPU events of each device count in the timeline."""
-    device = work.trace.device
-    present = np.unique(device[work.counted]).tolist()
-    return {number: work.counted & (device == number) for number in present}
+    device, counted = work.trace.device, work.counted
+    return {number: counted & (device == number) for number in np.unique(device[counted]).tolist()}
 
 
 def _times(work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None) -> dict[str, int]:
@@ -94,13 +84,11 @@ def time_axis(work: GpuWork) -> pd.DataFrame:
     found, device = work.categories, work.trace.device
     labels = found.labels if found is not None else ["GPU work"]
     code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
-    edges = np.linspace(work.start.min(), work.end.max(), MOST_BINS + 1).astype(np.int64)
-    edges = np.unique(edges)
-    if len(edges) < 2:
-        edges = np.array([edges[0], edges[0] + 1])
-    parts = []
-    for at, group in enumerate((groups := number_groups([device, code]))[0].tolist()):
-        own = groups[1] == at
+    first, last = work.start.min(), max(work.end.max(), work.start.min() + 1)
+    edges = np.unique(np.linspace(first, last, MOST_BINS + 1).astype(np.int64))
+    (groups, number), parts = number_groups([device, code]), []
+    for at, group in enumerate(groups.tolist()):
+        own = number == at
         ns = np.diff(_work_until(edges, work.start[own], work.end[own]))
         bins = np.flatnonzero(ns)
         columns = {"device": device[group], "category": labels[code[group]], "bin": bins}
@@ -115,9 +103,10 @@ def _work_until(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64A
     def past(moments: Int64Array) -> Int64Array:
         """The sum of what has gone by since each moment, of those that are past."""
         ascending = np.sort(moments)
-        sums = np.concatenate(([0], np.cumsum(ascending)))
+        sums: Int64Array = np.append(0, np.cumsum(ascending))
         count = np.searchsorted(ascending, times, side="right")
-        return times * count - sums[count]
+        gone: Int64Array = times * count - sums[count]
+        return gone
 
     return past(start) - past(end)
 
@@ -129,23 +118,16 @@ _PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
 
 def gpu_counters(work: GpuWork) -> pd.DataFrame:
     """Sampled counters of GPUs, as the sheet `gpu_counters`, in order of name."""
-    trace = work.trace
-    column = trace.arg(_VALUE)
-    rows = column.rows[trace.kind[column.rows] == EventKind.OTHER]
+    trace, rows = work.trace, work.trace.arg(_VALUE).rows
+    rows = rows[trace.kind[rows] == EventKind.OTHER]
     found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
     device = np.array([int(m[1]) if m else NONE for m in found] or [NONE])[trace.thread[rows]]
-    frame = pd.DataFrame(
-        {
-            "device": device,
-            "counter": np.array(trace.names, dtype=object)[trace.name[rows]],
-            "value": _numbers(column, rows),
-        }
-    )
-    frame = frame[(device != NONE) & np.isfinite(frame["value"])]
-    table: pd.DataFrame = frame.groupby(["device", "counter"])["value"].agg(
-        samples="size", mean="mean", min="min", max="max"
-    )
-    return table.reset_index()
+    value, counter = _numbers(work, _VALUE, rows), np.array(trace.names, dtype=object)
+    frame = pd.DataFrame({"device": device, "counter": counter[trace.name[rows]], "value": value})
+    frame = frame[(device != NONE) & np.isfinite(value)]
+    values = frame.groupby(["device", "counter"])["value"]
+    table = values.agg(samples="size", mean="mean", min="min", max="max")
+    return pd.DataFrame(table.reset_index())
 
 
 TABLES = [
@@ -191,17 +173,14 @@ TABLES = [
         mean, min, max: of their values
         """,
         table=gpu_counters,
-        when=[
-            Condition(
-                "counters of a GPU were sampled", lambda analyzer, _: _VALUE in analyzer.trace.args
-            )
-        ],
+        when=[Condition("counters of a GPU were sampled", lambda it, _: _VALUE in it.trace.args)],
     ),
 ]
 
 
-def _numbers(column: ArgColumn, rows: IntArray) -> Float64Array:
-    """What an argument that is recorded as text is for some events; NaN where it is no number."""
+def _numbers(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
+    """A numeric argument of some events, NaN where an event has none, or no number."""
+    column = work.trace.arg(name)
     told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
     return pd.to_numeric(told, errors="coerce").to_numpy(np.float64)[column.at(rows)]
 
@@ -222,16 +201,12 @@ def queue_levels(work: GpuWork) -> pd.DataFrame:
     linked = np.flatnonzero(work.tree.linked)
     device, stream = work.trace.device[linked], work.trace.stream[linked]
     launched = work.trace.ts[work.tree.launch_of_gpu[linked]]
-    frame = pd.DataFrame(
-        {
-            "device": np.tile(device, 2),
-            "stream": np.tile(stream, 2),
-            "time_ns": np.concatenate((launched, work.start[linked])),
-            "begins": np.repeat((False, True), len(linked)),
-        }
-    ).sort_values(["device", "stream", "time_ns", "begins"], kind="stable", ignore_index=True)
-    change = np.where(frame.pop("begins"), -1, 1)
-    frame["level"] = pd.Series(change).groupby([frame["device"], frame["stream"]]).cumsum()
+    times = np.append(launched, work.start[linked])
+    columns = {"device": np.tile(device, 2), "stream": np.tile(stream, 2), "time_ns": times}
+    frame = pd.DataFrame({**columns, "level": np.repeat((1, -1), len(linked))})
+    keys, descending = [*columns, "level"], [True, True, True, False]
+    frame = frame.sort_values(keys, ascending=descending, kind="stable", ignore_index=True)
+    frame["level"] = frame.groupby(["device", "stream"])["level"].cumsum()
     return frame
 
 
@@ -239,26 +214,23 @@ def queue_length(work: GpuWork) -> pd.DataFrame:
     """A row a stream; see the sheet `queue_length`."""
     levels = queue_levels(work)
     streams = levels.groupby(["device", "stream"])
-    lasts = streams["time_ns"].shift(-1).sub(levels["time_ns"]).fillna(0)
-    keys = [levels["device"], levels["stream"]]
-    full = lasts.where(levels["level"] >= FULL_QUEUE, 0).groupby(keys).sum()
-    whole = lasts.groupby(keys).sum()
+    levels["whole"] = streams["time_ns"].shift(-1).sub(levels["time_ns"]).fillna(0)
+    levels["full"] = levels["whole"].where(levels["level"] >= FULL_QUEUE, 0)
+    sums = streams[["whole", "full"]].sum()
     table = streams["level"].agg(changes="size", mean="mean", max="max")
-    table[f"time at {FULL_QUEUE} (%)"] = (100 * full / whole.where(whole > 0)).fillna(0.0)
+    table[f"time at {FULL_QUEUE} (%)"] = (100 * sums["full"] / sums["whole"]).fillna(0.0)
     return table.reset_index()
 
 
 def copies(work: GpuWork) -> pd.DataFrame:
     """The copies whose speed is known: as recorded, else of its bytes and its duration."""
-    trace = work.trace
-    at = np.flatnonzero(work.kind == EventKind.MEMCPY)
+    trace, at = work.trace, np.flatnonzero(work.kind == EventKind.MEMCPY)
     rows = work.rows[at]
     size = trace.arg("bytes").at(rows)
-    speed = _numbers(trace.arg(_BANDWIDTH), rows)
-    speed = np.where((speed > 0) & (speed < np.inf), speed, np.nan)
+    speed = _numbers(work, _BANDWIDTH, rows)
     duration = work.duration[at]
-    computed = (size > 0) & (duration > 0) & np.isnan(speed)
-    speed[computed] = size[computed] / duration[computed]
+    computed = np.where((size > 0) & (duration > 0), size / np.maximum(duration, 1), np.nan)
+    speed = np.where((speed > 0) & (speed < np.inf), speed, computed)
     names = [*map(_direction, trace.names)]
     frame = pd.DataFrame(
         {
@@ -277,17 +249,13 @@ def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
     """A row a device and direction; see the sheet `copy_bandwidth`."""
     groups = copies(work).groupby(["device", "direction"])
     table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))
-    table["bytes"] = groups["bytes"].sum()
-    return table.reset_index()
+    return table.assign(bytes=groups["bytes"].sum()).reset_index()
 
 
 def _direction(name: str) -> str:
     """`HtoD` of a copy's name, in any profiler's words; `other` where it does not say."""
-    if found := _DIRECTION.search(name):
-        return f"{found[1]}to{found[2]}"
-    if found := _DIRECTION_WORDS.search(name):
-        return f"{found[1][0]}to{found[2][0]}"
-    return "other"
+    found = _DIRECTION.search(name) or _DIRECTION_WORDS.search(name)
+    return f"{found[1][0]}to{found[2][0]}" if found else "other"
 
 
 _of_counters = partial(Table, asked_by="counters")
