@@ -116,14 +116,10 @@ def _graph_operations(work: GpuWork) -> pd.DataFrame:
     op = work.tree.cpu_op_of_gpu[events]
     groups = grouping.group_durations([trace.name[op]], work.duration[events])
     each, _ = number_groups([op])
-    return pd.DataFrame(
-        {
-            "operation": pd.array(texts(groups.keys[0], trace.names), dtype="str"),
-            "calls": np.bincount(groups.number[each], minlength=len(groups)),
-            "kernels": groups.count,
-            "total_time_us": groups.total / NS_PER_US,
-        }
-    )
+    operation = pd.array(texts(groups.keys[0], trace.names), dtype="str")
+    calls = np.bincount(groups.number[each], minlength=len(groups))
+    columns = {"operation": operation, "calls": calls, "kernels": groups.count}
+    return pd.DataFrame({**columns, "total_time_us": groups.total / NS_PER_US})
 
 
 _KEYS = ["launch", "capture", "graph", "batch_size", "mode"]

@@ -126,11 +126,6 @@ def _is_rocprof_results(path: Path, head: bytes) -> object:
     return is_json or _is_database("rocprof.rocpd", "ResultsDatabase", path, head)
 
 
-def _is_xplane(path: Path, head: bytes) -> object:
-    """Whether the content begins with a plane, or may and the name says so."""
-    return head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
-
-
 def _is_perfetto(path: Path, head: bytes) -> object:
     """Whether the content begins with a packet, or may and the name says so."""
     may_be = head and not head.lstrip().startswith((b"{", b"["))
@@ -175,7 +170,9 @@ READERS: list[Reader] = [
         f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
     ),
     Format(
-        *("xplane.reader", _is_xplane, "JAX/XLA profile"),
+        "xplane.reader",
+        lambda path, h: h.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(h),
+        "JAX/XLA profile",
         *(f"{_JAX} (folder/plugins/profile/…)", XPLANE),
         extra="jax",
     ),

@@ -68,14 +68,12 @@ class Batch:
         return 4 * self.has_lengths + 2 * has_tokens + (has_tokens and self.counts_tokens)
 
 
-_VLLM: Final = re.compile(
-    r"execute_(?:\d+_)?context_(?P<c>\d{1,12})"
-    r"\((?:sq)?(?P<c_sq>\d{1,12})(?:sk(?P<c_sk>\d{1,18})sqsq(?P<c_sqsq>\d{1,18})"
-    r"sqsk(?P<c_sqsk>\d{1,18}))?\)"
-    r"_generation_(?P<g>\d{1,12})"
-    r"\((?:sq)?(?P<g_sq>\d{1,12})(?:sk(?P<g_sk>\d{1,18})sqsq(?P<g_sqsq>\d{1,18})"
-    r"sqsk(?P<g_sqsk>\d{1,18}))?\)"
+_GROUP: Final = (
+    r"(?P<X>\d{1,12})\((?:sq)?(?P<X_sq>\d{1,12})(?:sk(?P<X_sk>\d{1,18})sqsq(?P<X_sqsq>\d{1,18})"
+    r"sqsk(?P<X_sqsk>\d{1,18}))?\)"
 )
+_BOTH: Final = (_GROUP.replace("X", letter) for letter in "cg")
+_VLLM: Final = re.compile(r"execute_(?:\d+_)?context_" + "_generation_".join(_BOTH))
 #: SGLang names the mode within the brackets, ATOM before them.
 _BRACKETS: Final = re.compile(r"(?:step\[(\w+)|(?:\w+_)?(prefill|decode)\[)(.*)\]", re.DOTALL)
 _PAIR: Final = re.compile(r"\b(\w+)=(\d{1,18})(?!\d)")

@@ -77,8 +77,7 @@ def phase_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     columns |= {f"{part}_%": share for part, share in _host_shares(work, steps).items()}
     columns |= _categories(work, steps)
     frame = pd.DataFrame(columns)
-    outside = bool((work.counted & (steps.of_gpu == NONE)).any())
-    return frame if outside else frame.iloc[:-1].copy()
+    return frame if (work.counted & (steps.of_gpu == NONE)).any() else frame.iloc[:-1].copy()
 
 
 def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:

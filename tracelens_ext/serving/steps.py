@@ -208,12 +208,10 @@ def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
     trace = tree.trace
     thread, start, end = trace.thread[rows].astype(np.int64), trace.ts[rows], trace.end_of(rows)
     at = items_before(inferred.thread, inferred.start, thread, start)
-    batches = [
-        inferred.batch[i]
-        if i < len(inferred) and inferred.thread[i] == one and inferred.start[i] < last
-        else Batch(STEP)
-        for i, one, last in zip(at.tolist(), thread.tolist(), end.tolist(), strict=True)
-    ]
+    batches = [*inferred.batch, Batch(STEP)]
+    inside = np.append(inferred.thread, NONE)[at] == thread
+    inside &= np.append(inferred.start, 0)[at] < end
+    batches = [batches[i] for i in np.where(inside, at, len(inferred)).tolist()]
     names = [trace.name_of(row) for row in rows.tolist()]
     return _steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
 
@@ -265,8 +263,8 @@ def _batch(trace: Trace, row: int, indices: list[int], attention: Int64Array) ->
     if len(indices) != 1 or later == len(attention):
         return None
     first = int(attention[later])
-    arguments = zip(_sizes(trace, first), _parsed(trace, "Input type", first), strict=False)
-    for sizes, kind in arguments:
+    kinds = _parsed(trace, "Input type", first)
+    for sizes, kind in zip(_sizes(trace, first), kinds, strict=False):
         if kind in _WHOLE and len(sizes) == 1 and sizes[0] > 1:  # where sequences begin
             return _phase(sizes[0] - 1, indices[0])
     return None
