@@ -255,8 +255,8 @@ class Inspection:
             return format(known[its[1]], its[2] or "") if its[1] in known else its[0]
 
         text = partial(_NAMED.sub, filled)
-        informs |= claim is None or "informs" in found
-        numbered = zip(said.get("evidence", ()), numbers, strict=True)
+        informs |= claim is None or bool(numbers and found.get("informs"))
+        numbered = zip(said.get("evidence", ()), numbers, strict=bool(numbers))
         return Finding(
             id=detector,
             title=text(said["title"]) + (_worst(claim) if claim and not informs else ""),
@@ -293,6 +293,8 @@ class Inspection:
         its = self.claim(
             claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
         )
+        if not self.is_worth(its):
+            return None
         places = (kinds or {}).items()
         where = {kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places}
         return self.finding(detector, its, [*self.size_of(its), *numbers], where=where)
