@@ -57,10 +57,8 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
     claim = wall.claim_events(free & (share > 0), share)
     saved, slower = (float(np.maximum(takes - n * needs, 0.0).sum()) for n in (1, 2))
     low_ms = claim.saving_ns * slower / max(saved, 1.0) / NS_PER_MS
-    shapes = [
-        "×".join(map(str, row.operation.tensors[0].dims)) if row.operation.tensors else ""
-        for row in rows
-    ]
+    tensors = [row.operation.tensors for row in rows]
+    shapes = ["×".join(map(str, its[0].dims)) if its else "" for its in tensors]
     known = shaped and all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
     sure = "sure" if low_ms * NS_PER_MS > 0.7 * claim.saving_ns else ""
     variant, told = sure if known else "unknown", {"least": ms_text(low_ms)}

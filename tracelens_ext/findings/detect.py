@@ -148,8 +148,7 @@ def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> No
     elif wrong := finding.wrong_field:
         problem = f"its finding has an odd {wrong}"
     elif finding.saving_ms > claimed_ms + _ROUNDING_MS:
-        saves = f"saves {finding.saving_ms:,.3f} ms"
-        problem = f"{saves}, of which it claimed {claimed_ms:,.3f} ms"
+        problem = f"saves {finding.saving_ms:,.3f} ms, of which it claimed {claimed_ms:,.3f} ms"
     if problem:
         raise PluginAnswerError(f"detector {detector.id!r}: {problem}")
 
@@ -168,21 +167,17 @@ def _not_known(inspection: Inspection) -> str:
     if told := _idle_of_unknown_cause(inspection, unmodelled):
         return told
     if "shapes" in missing and not inspection.roofline.has_shapes:
-        share = 100 * unmodelled / judged
-        return (
-            f"No shapes were recorded: {share:.1f} % of the judged time cannot be compared with"
-            f" anything: {missing['shapes']}."
-        )
+        part = f"{100 * unmodelled / judged:.1f} % of the judged time"
+        how = missing["shapes"]
+        return f"No shapes were recorded: {part} cannot be compared with anything: {how}."
     groups = group_durations([work.name[~known]], work.duration[~known])
     time, largest, what, shown = int(groups.total.sum()), int(groups.total[0]), "work", ""
     if 2 * largest > time:
         time, what, name = largest, "one kernel", work.trace.names[int(groups.keys[0][0])]
         shown = f", {name if len(name) <= _NAME else f'{name[: _NAME - 1]}…'}"
     share = 100 * time / max(int(work.duration.sum()), 1)
-    return (
-        f"{share:.0f} % of GPU time is {what} that no model knows{shown}: profile it with"
-        f" {inspection.kernel_profiler}."
-    )
+    said = f"{share:.0f} % of GPU time is {what} that no model knows{shown}"
+    return f"{said}: profile it with {inspection.kernel_profiler}."
 
 
 def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
@@ -192,10 +187,8 @@ def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
     if idle < least_ns:
         return ""
     how = inspection.missing.get("API calls")
-    return (
-        f"The GPU is idle for {100 * idle / inspection.judged_ns:.1f} % of the judged time, and why"
-        f" is not recorded{f': {how}' if how else ''}."
-    )
+    said = f"The GPU is idle for {100 * idle / inspection.judged_ns:.1f} % of the judged time"
+    return f"{said}, and why is not recorded{f': {how}' if how else ''}."
 
 
 def _busy(work: GpuWork, which: BoolArray) -> float:

@@ -163,8 +163,7 @@ def host_bound(inspection: Inspection) -> Finding | None:
 def _split(inspection: Inspection, claim: Claim) -> list[float]:
     """What the host was in during a claim, ms: `_PARTS`."""
     trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
-    kinds = EventKind.CPU_OP, *LAUNCH_KINDS
-    moments = innermost_moments(trace, kinds, (thread, start, end))
+    moments = innermost_moments(trace, (EventKind.CPU_OP, *LAUNCH_KINDS), (thread, start, end))
     row, its = moments.row, moments.during(thread, start, end)
     ns, left = its.of_moment, end - start - its.of_stretch
     if not ns.any():  # no operation and call is recorded

@@ -123,10 +123,9 @@ class Inspection:
         work, chosen = self.work, (needed > 0) & self.wall.free
         share = np.zeros(len(work))
         if chosen.any():
-            call = self.launchers.of_gpu[chosen]
+            call, needed = self.launchers.of_gpu[chosen], needed[chosen]
             takes = np.bincount(call, work.duration[chosen])[call]
-            over = 1.0 - needed[chosen] / takes
-            share[chosen] = np.where(takes > far * needed[chosen], over, 0.0)
+            share[chosen] = np.where(takes > far * needed, 1.0 - needed / takes, 0.0)
         return share
 
     def rate_of(self, slow: BoolArray) -> float:
@@ -176,9 +175,8 @@ class Inspection:
 
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
         """Those of some host events that run in the idle time of a claim."""
-        idle, trace = claim.intervals.gap != NONE, self.work.trace
-        start, end = claim.intervals.start[idle], claim.intervals.end[idle]
-        return rows[covered(start, end, trace.ts[rows], trace.end_of(rows)) > 0]
+        its, trace = claim.intervals.chosen(claim.intervals.gap != NONE), self.work.trace
+        return rows[covered(its.start, its.end, trace.ts[rows], trace.end_of(rows)) > 0]
 
     def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:
         """How many of some other host events begin in each of some, on its thread."""
@@ -257,8 +255,8 @@ class Inspection:
             return format(known[its[1]], its[2] or "") if its[1] in known else its[0]
 
         text = partial(_NAMED.sub, filled)
-        informs |= claim is None or "informs" in found
-        numbered = zip(said.get("evidence", ()), numbers, strict=True)
+        informs |= claim is None or bool(numbers and found.get("informs"))
+        numbered = zip(said.get("evidence", ()), numbers, strict=bool(numbers))
         return Finding(
             id=detector,
             title=text(said["title"]) + (_worst(claim) if claim and not informs else ""),
@@ -295,6 +293,8 @@ class Inspection:
         its = self.claim(
             claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
         )
+        if not self.is_worth(its):
+            return None
         places = (kinds or {}).items()
         where = {kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places}
         return self.finding(detector, its, [*self.size_of(its), *numbers], where=where)

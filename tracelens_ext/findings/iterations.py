@@ -142,10 +142,10 @@ def memory_peak(inspection: Inspection) -> Finding | None:
         return None
     numbers = [size / _MEGABYTE for size in (peak, *sizes.values())]
     told = {"peak": numbers[0], "device": device, "size": max(numbers[1:]), "part": share}
-    of_owners = [
+    owned = [
         Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak")
         for name, size in owners.sum().nlargest(_MOST_OWNERS).items()
     ]
     return inspection.finding(
-        "memory-peak", None, numbers, variant=largest, evidence=of_owners, told=told
+        "memory-peak", None, numbers, variant=largest, evidence=owned, told=told
     )

@@ -27,9 +27,7 @@ _NVIDIA_WARP: Final = 32
 def launch_geometry(inspection: Inspection) -> Finding | None:
     """Kernels of too few blocks for the multiprocessors of their device."""
     work, blocks = inspection.work, _blocks_of(inspection)
-    units = inspection.by_device(
-        lambda its, peaks: (its and its.units) or (peaks and peaks.units) or 0
-    )
+    units = inspection.by_device(lambda *its: next((of.units for of in its if of and of.units), 0))
     there = np.maximum(units, 1)
     waves = np.ceil(blocks / there)
     # Several blocks may share a multiprocessor, so there are waves only of blocks that cannot.
@@ -72,8 +70,7 @@ def double_precision(inspection: Inspection) -> Finding | None:
 def _saved(_: Device | None, peaks: DevicePeaks | None) -> float:
     """The share of the time that single precision saves: half of the bytes, or what units lack."""
     rates = peaks.vector if peaks else {}
-    known = "fp64" in rates and "fp32" in rates
-    return 1 - min(rates["fp64"] / rates["fp32"], 0.5) if known else 0.5
+    return 1 - min(rates["fp64"] / rates["fp32"], 0.5) if {"fp64", "fp32"} <= {*rates} else 0.5
 
 
 #: What a kernel is, its name, the share of its time that the usual kernel saves, and the data type

@@ -92,12 +92,9 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
         found = ranked(code, labels, ns / devices)
         return [replace(place, count=gaps_with(place.name)) for place in found]
 
-    return {
-        "operations": ranks(HOST_KINDS["host_op"]),
-        "calls": ranks(HOST_KINDS["host_call"]),
-        "python_frames": ranks(HOST_KINDS["python_frame"]),
-        "iterations": _iterations_during(work, start, end, thread, devices),
-    }
+    names = dict(zip(HOST_KINDS, ("operations", "calls", "python_frames"), strict=True))
+    found = {names[column]: ranks(kinds) for column, kinds in HOST_KINDS.items()}
+    return found | {"iterations": _iterations_during(work, start, end, thread, devices)}
 
 
 def _innermost(

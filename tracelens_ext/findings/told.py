@@ -77,12 +77,10 @@ def summary_sentence(found: Findings) -> str:
     """How much of the judged time the findings explain; without any, whether all is well."""
     if found.unknown or not found.findings:
         return NOTHING if found.all_clear else found.unknown
-    share = 100.0 / max(found.judged_ms, 1e-6)
-    return (
-        f"Findings explain {ms_text(found.explained_ms)} ({share * found.explained_ms:.1f} %) of"
-        f" the judged time of {ms_text(found.judged_ms)}; {ms_text(found.left_ms)}"
-        f" ({share * found.left_ms:.1f} %) are left."
-    )
+    share, parts = 100.0 / max(found.judged_ms, 1e-6), (found.explained_ms, found.left_ms)
+    explained, left = (f"{ms_text(ms)} ({share * ms:.1f} %)" for ms in parts)
+    whole = f"the judged time of {ms_text(found.judged_ms)}"
+    return f"Findings explain {explained} of {whole}; {left} are left."
 
 
 def largest_place(finding: Finding) -> str:

@@ -262,13 +262,13 @@ def _claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
 
 def exposed_communication(inspection: Inspection) -> Finding | None:
     """Collectives that run while nothing is computed."""
-    work = inspection.work
-    communication = work.is_communication
-    computation = ~(communication | work.is_copy)
-    claim = inspection.wall.claim_events(communication, hiding=computation)
+    work, communication = inspection.work, inspection.work.is_communication
+    claim = inspection.wall.claim_events(communication, hiding=~(communication | work.is_copy))
     total = inspection.wall.mean_ms(work.duration[communication])
-    where = {"collectives": _named_collectives(inspection, claim)}
-    numbers = total, claim.saving_ms
+    numbers, where = (
+        (total, claim.saving_ms),
+        {"collectives": _named_collectives(inspection, claim)},
+    )
     return inspection.finding("exposed-communication", claim, numbers, where=where)
 
 
@@ -278,11 +278,8 @@ def _named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
     claimed = communication_of(inspection.work).loc[claim.events, keys].assign(ns=claim.event_ns)
     sums = claimed.groupby(keys, sort=False, dropna=False)["ns"].agg(["sum", "size"])
     largest = sums.sort_values("sum", ascending=False, kind="stable").head(MOST_PLACES)
-    return [
-        Place(_name(*group), float(ns) / NS_PER_MS, int(count))
-        for group, ns, count in largest.itertuples()
-        if group[0]
-    ]
+    named = [(_name(*group), ns, count) for group, ns, count in largest.itertuples() if group[0]]
+    return [Place(name, float(ns) / NS_PER_MS, int(count)) for name, ns, count in named]
 
 
 def _name(collective: str, group: str, ranks: float) -> str:

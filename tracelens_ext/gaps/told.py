@@ -41,10 +41,8 @@ def answer(work: GpuWork, classified: ClassifiedGaps, selection: Selection) -> s
     )
     span = watched_time(work, classified)
     percent = f"{100 * total / span:.1f} %" if total >= span * _WORTH_SAYING else "<0.1 %"
-    return (
-        f"{subject}{' together' * several} idle{before} for {in_words(total)} of {in_words(span)}"
-        f" ({percent}): {shares}."
-    )
+    told = f"{subject}{' together' * several} idle{before} for {in_words(total)}"
+    return f"{told} of {in_words(span)} ({percent}): {shares}."
 
 
 def watched_time(work: GpuWork, classified: ClassifiedGaps) -> int:
@@ -67,9 +65,8 @@ def _who(classified: ClassifiedGaps, selection: Selection) -> tuple[str, bool]:
     one, several = device or "the GPU", f"the {count} GPUs"
     if classified.gaps.lanes.scope == "stream":
         number = f" {selection.stream}" if selection.stream is not None else ""
-        of_device = f" of {device}" if device else ""
-        stream = "stream" if number else "the stream"
-        one, several = f"{stream}{number}{of_device}", f"the {count} streams{number}{of_device}"
+        which = f"{number} of {device}" if device else number
+        one, several = f"{'' if number else 'the '}stream{which}", f"the {count} streams{which}"
     return (several, True) if count > 1 else (one, False)
 
 

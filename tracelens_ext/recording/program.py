@@ -79,7 +79,7 @@ def program_of(trace: Trace) -> Program:
     return Program("unknown", "nothing in the trace shows it", tool)
 
 
-_TOOLS: Final = {
+_TOOLS = {
     "PyTorch": "torch",
     "Nsight": "nsys",
     "nsys": "nsys",

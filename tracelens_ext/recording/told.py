@@ -30,6 +30,7 @@ _RECORD_GPU: Final = {
     "nsys": "nsys profile -t cuda",
     "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
 }
+_SUMS: Final = "wall", "not_recorded", "start_up", "judged"
 _COUNTS: Final = "launches", "launches_without_gpu_work"
 _TPU: Final = "/device:TPU"
 
@@ -58,19 +59,14 @@ def recording_dict(work: GpuWork) -> dict[str, object]:
 def recording_table(work: GpuWork) -> pd.DataFrame:
     """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
     found, told = recording_of(work), recording_dict(work)
-    rows: list[dict[str, object]] = [
-        {"kind": kind, "ms": told[f"{kind}_ms"]}
-        for kind in ("wall", "not_recorded", "start_up", "judged")
-    ]
+    rows: list[dict[str, object]] = [{"kind": kind, "ms": told[f"{kind}_ms"]} for kind in _SUMS]
     rows += [{"kind": kind, "count": told[kind]} for kind in _COUNTS]
     parts: list[dict[str, object]] = told["parts"]  # type: ignore[assignment]  # of its own making
     rows += [parts[at] for at in np.argsort(-found.parts["ns"], kind="stable").tolist()]
     if not len(work):
         rows += _calls(work.trace)
-    rows += [
-        {"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how}
-        for each in found.missing
-    ]
+    for each in found.missing:
+        rows.append({"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how})
     numbers = dict.fromkeys(("device", "start_ms", "end_ms", "ms", "count"), "float64")
     kinds = {"kind": "str", **numbers, "what": "str", "place": "str", "how": "str"}
     rows = [{"what": "", "place": "", "how": "", **row} for row in rows]

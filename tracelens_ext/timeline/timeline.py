@@ -24,9 +24,8 @@ def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd
     `micro_idle_thresh_us` splits idle time into holes up to this many µs and longer ones.
     """
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
-        raise UsageError(
-            f"micro_idle_thresh_us is {micro_idle_thresh_us}; expected a time of at least 0"
-        )
+        given = f"micro_idle_thresh_us is {micro_idle_thresh_us}"
+        raise UsageError(f"{given}; expected a time of at least 0")
     parts = _counted_by_device(work)
     records = [
         (device, kind, time / NS_PER_MS, 100.0 * time / times["total_time"] if time else 0.0)
@@ -55,11 +54,11 @@ def _times(work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None)
     before, after = holes(start, end)
     idle, total = start[after] - end[before], int(end.max() - start.min())
     computing, busy = length(computation), total - int(idle.sum())
-    computing_or_communicating = length(computation | communication)
+    both = length(computation | communication)
     times = {
         "computation_time": computing,
-        "exposed_comm_time": computing_or_communicating - computing,
-        "exposed_memcpy_time": busy - computing_or_communicating,
+        "exposed_comm_time": both - computing,
+        "exposed_memcpy_time": busy - both,
         "busy_time": busy,
         "idle_time": total - busy,
     }
