@@ -140,8 +140,6 @@ def _colour(before: float, after: float) -> str:
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
-TITLE = "GPU performance comparison"
-
 _DESCRIPTIONS = {
     "verdict": "How much work each trace did, and how fast, compared with the first",
     "findings": "What would save time, the largest change of the share first",
@@ -206,9 +204,10 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
     verdict = pd.DataFrame(said, columns=["trace", "verdict", "work_ratio", "speed_ratio"])
     every = {"verdict": verdict, "findings": findings, **comparison.tables, "roofline": table}
     sheets = {name: sheet for name, sheet in every.items() if sheet is not None}
-    words = sheets, comparison.facts, [*told, *comparison.notes], _DESCRIPTIONS, charts, trees
+    notes, title = [*told, *comparison.notes], "GPU performance comparison"
+    words = title, sheets, comparison.facts, notes, _DESCRIPTIONS, charts, trees
     answers = [Answer("Verdict", "verdict", list(map(str, verdict)))]
-    return Report(TITLE, *words, {"verdict": {}}, answers, comparison.members)
+    return Report(*words, {"verdict": {}}, answers, comparison.members)
 
 
 _ROUNDING = 1e-6  # ms, of a division

@@ -47,7 +47,7 @@ _SPREADS: dict[str, tuple[Any, ...]] = {
 }
 #: All reductions, in the order in which they are shown.
 REDUCTIONS = ("finding_spread", "ranks", *[*_SPREADS][1:])
-_ROWS_TOGETHER = 100_000
+_ROWS_TOGETHER, _TOP = 100_000, 5  # of parts; ranks that are named
 #: Rows of the timeline that are columns of `ranks`.
 _TIMES = (
     *("total_time", "busy_time", "computation_time", "exposed_comm_time", "exposed_memcpy_time"),
@@ -103,9 +103,6 @@ def _ranks(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
     return result.sort_values(by, ascending=[False, True, True], ignore_index=True)
 
 
-TOP = 5
-
-
 def spread(
     parts: Iterable[pd.DataFrame], keys: Sequence[str], value: str, *, per_device: bool = True
 ) -> pd.DataFrame:
@@ -130,7 +127,7 @@ def spread(
     found = grouped["ms"].agg([*names]).rename(columns=names)
     found["squares"] = grouped["ms"].var(ddof=0) * found["ranks"]
     found["min_rank"], found["max_rank"] = grouped["rank"].first(), by_longest["rank"].first()
-    top = by_longest.head(TOP)
+    top = by_longest.head(_TOP)
     shown = [f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)]
     found["top_ranks"] = top.assign(shown=shown).groupby("key")["shown"].agg(", ".join)
     found = found.sort_values("mean_ms", ascending=False, kind="stable")

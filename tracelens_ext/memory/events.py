@@ -32,7 +32,6 @@ HOST = -1
 _MOST_BYTES = 2**48
 _NAME = "[memory]"
 _NO_NUMBER = np.iinfo(np.int64).min
-_HOST_TYPE = 0  # `Device Type`; 1 is CUDA, 6 is ROCm
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +147,7 @@ def read_memory_events(trace: Trace) -> MemoryEvents:
     usable = (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
     rows, size, address = rows[usable], size[usable], address[usable]
     number, kind = (trace.arg(name).at(rows) for name in ("Device Id", "Device Type"))
-    number = np.where(kind == _HOST_TYPE, HOST, number)
+    number = np.where(kind == 0, HOST, number)  # 1 is CUDA, 6 is ROCm
     first, place = grouping.number_groups([number])
     order = grouping.by_group_and_time(place, trace.ts[rows])
     rows = rows[order]

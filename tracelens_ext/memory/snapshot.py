@@ -34,13 +34,10 @@ from tracelens_ext.text import encodable, one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array
 from tracelens_ext.work.grouping import percent, sums
 
-_STEP: Final = "ProfilerStep#"
 NO_FRAME = "(no frame)"
-_SUFFIXES: Final = (".pickle", ".pkl")
 _REMEDY: Final = "record it with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
 _MOST: Final = 2**48
 _FREES: Final = "free_completed"
-_HELD: Final = {"active_allocated", "active_pending_free"}
 _NOT_USERS: Final = re.compile(r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]")
 #: What unpickling may take beyond what is in use: so much, and so many times the file.
 _ROOM, _TIMES = 2**28, 60
@@ -65,7 +62,7 @@ class Snapshot:
 def is_snapshot(path: str | os.PathLike[str]) -> bool:
     """Whether a file may be a pickle, by its name or its first byte."""
     name = Path(path).name.lower().removesuffix(".gz")
-    if name.endswith(_SUFFIXES):
+    if name.endswith((".pickle", ".pkl")):
         return True
     with suppress(OSError), Path(path).open("rb") as file:
         head = file.read(2)
@@ -144,7 +141,7 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     for segment in segments:
         at = segment["address"]
         for block in segment["blocks"]:
-            if block["state"] in _HELD:
+            if block["state"] in {"active_allocated", "active_pending_free"}:
                 size = block.get("requested_size") or block["size"]
                 where = segment.get("device", 0), block.get("address", at)
                 held.append((*where, size, frames.code(block)))
@@ -234,8 +231,7 @@ def _iterations(annotations: Sequence[dict[str, Any]], start: int) -> dict[int, 
     """When each device began the steps of the profiler, ns."""
     found: dict[int, list[int]] = {}
     for each in annotations:
-        name = each.get("name")
-        if each.get("stage") == "START" and isinstance(name, str) and name.startswith(_STEP):
+        if each.get("stage") == "START" and str(each.get("name")).startswith("ProfilerStep#"):
             found.setdefault(int(each.get("device", 0)), []).append(each["time_us"] * 1000 - start)
     return {device: np.array(sorted(times), dtype=np.int64) for device, times in found.items()}
 
