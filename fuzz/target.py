@@ -14,8 +14,8 @@ os.environ["TRACELENS_EXT_NO_PLUGINS"] = "1"
 with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.analyzer
     import tracelens_ext.cache.store
-    import tracelens_ext.categorize.loading
     import tracelens_ext.categorize.maps
+    import tracelens_ext.categorize.rules
     import tracelens_ext.class_statistics.configuration
     import tracelens_ext.class_statistics.statistics
     import tracelens_ext.memory.snapshot
