@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -76,7 +77,8 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     devices = len(claim.devices)
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
-        parts, before = _innermost(work, kinds, (thread, start, end)), 0
+        find = partial(hosts.idle_moments, work, kinds)
+        parts, before = _innermost(find, kinds, (thread, start, end)), 0
         columns = []  # of each part the row and the ns of moments, and the gap and the moments of
         for moments, asked, (first, past, _, ns) in parts:  # stretches
             columns.append((moments.row, ns, gap[asked], first + before, past + before))
@@ -98,7 +100,9 @@ def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
 
 
 def _innermost(
-    work: GpuWork, kinds: tuple[EventKind, ...], stretches: hosts.Stretches
+    find: Callable[[tuple[str, ...]], hosts.Moments],
+    kinds: tuple[EventKind, ...],
+    stretches: hosts.Stretches,
 ) -> list[tuple[hosts.Moments, Int64Array, hosts.Overlap]]:
     """The innermost events around stretches of time, and which of those were asked about.
 
@@ -108,7 +112,7 @@ def _innermost(
     asked = np.arange(len(start))
     for ignored in (_NO_LINES, ()):
         stretches = thread[asked], start[asked], end[asked]
-        moments = hosts.innermost_moments(work.trace, kinds, stretches, ("ProfilerStep#", *ignored))
+        moments = find(("ProfilerStep#", *ignored))
         its = moments.during(*stretches)
         found.append((moments, asked, its))
         asked = asked[its.of_stretch == 0]
@@ -172,7 +176,9 @@ def around(
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
-    for moments, asked, its in _innermost(work, kinds, (thread, begun, begun + 1)):
+    stretches = thread, begun, begun + 1
+    find = partial(hosts.innermost_moments, trace, kinds, stretches)
+    for moments, asked, its in _innermost(find, kinds, stretches):
         there = its.of_stretch > 0
         row[asked[there]] = moments.row[its.first[there]]
     return ranked(*hosts.labels_of(trace, row), ns)

@@ -13,12 +13,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.gaps.causes import ClassifiedGaps
+from tracelens_ext.gaps.causes import ClassifiedGaps, classify_gaps
 from tracelens_ext.intervals import union
 from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, IntArray, Trace
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, renamed
+from tracelens_ext.work.memoize import once_for_each
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 #: Of host threads, `NONE` where not known, from when to when.
@@ -138,6 +139,16 @@ def innermost_moments(
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
     real = np.flatnonzero(real)
     return Moments(lane[real], moment[real], moment[real + 1], rows[here[real]])
+
+
+@once_for_each
+def idle_moments(work: GpuWork, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]) -> Moments:
+    """Likewise around all idle time of devices, of the threads that launch GPU work."""
+    launch, pieces = work.tree.launch_of_gpu, classify_gaps(work, "device").pieces
+    threads = np.unique(work.trace.thread[launch[launch != NONE]])
+    start, end = union(pieces.start, pieces.end)
+    thread, times = np.repeat(threads, len(start)), np.tile((start, end), len(threads))
+    return innermost_moments(work.trace, kinds, (thread, times[0], times[1]), ignored)
 
 
 def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:

@@ -140,10 +140,10 @@ def inverse(order: Int64Array) -> Int64Array:
 
 def renamed(codes: IntArray, name: Callable[[int], str]) -> tuple[Int64Array, list[str]]:
     """Codes by new names, of which several codes may have one; and those names."""
-    present, number = np.unique(codes, return_inverse=True)
-    labels: dict[str, int] = {}
-    new = [labels.setdefault(name(code), len(labels)) for code in present.tolist()]
-    return np.array(new, dtype=np.int64)[number], list(labels)
+    least, labels = int(codes.min(initial=0)), dict[str, int]()
+    count = np.bincount(codes - least)
+    new = [labels.setdefault(name(i + least), len(labels)) if n else 0 for i, n in enumerate(count)]
+    return np.array(new, dtype=np.int64)[codes - least], list(labels)
 
 
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
