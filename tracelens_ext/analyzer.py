@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from tracelens_ext.cache.store import TraceCache, open_cache
 from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
 from tracelens_ext.errors import UsageError
-from tracelens_ext.findings.detect import find_findings
+from tracelens_ext.findings.detect import find_findings, tell_claims
 from tracelens_ext.findings.finding import Findings
 from tracelens_ext.graphs.replays import GraphReplays, find_replays
 from tracelens_ext.hooks import default_registry
@@ -109,6 +109,7 @@ class TreePerfAnalyzer(TableMethods):
         create = KernelCategorizer.create
         asked = partial(create, rules=rules, maps=maps, without_packs=without_packs)
         self.categorizer: KernelCategorizer | None = None
+        self._found: Findings | None = None
         if self.use_kernel_name_categories:
             self.categorizer = asked(categorizer=categorizer)
         reading = replace(reading, salvage=salvage or reading.salvage)
@@ -176,7 +177,16 @@ class TreePerfAnalyzer(TableMethods):
             return Simulation(self.work, iteration, device, waits)
         return self._whole_simulation
 
-    _whole_simulation = cached_property(lambda self: Simulation(self.work))
+    @cached_property
+    def _whole_simulation(self) -> Simulation:
+        simulation = Simulation(self.work)
+        if self._found is not None:  # and the replay was forgotten since
+            tell_claims(simulation, self._found.findings)
+        return simulation
+
+    def forget_replay(self) -> None:
+        """Free what a replay needs; it is made again when it is asked for."""
+        vars(self).pop("_whole_simulation", None)
 
     @once_for_each
     def roofline(
@@ -196,7 +206,10 @@ class TreePerfAnalyzer(TableMethods):
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)
-        return find_findings(self.work, lambda: self.launchers, roofline, simulate=self.simulation)
+        self._found = find_findings(
+            self.work, lambda: self.launchers, roofline, simulate=self.simulation
+        )
+        return self._found
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
         """The steps of a serving engine; see `serving.steps.serving_steps`."""

@@ -57,6 +57,8 @@ def build_perf_report(
     sheets = {offered.item.name: offered.item for offered in offers}
     check_names(chosen.named_tables, sheets)
     cited = cited_sheets(analyzer, chosen)
+    if not any(t.is_asked_for(chosen) for t in sheets.values() if t.asked_by == "what_if"):
+        analyzer.forget_replay()
     tables, page_tables = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
     charts: list[Chart] = []
     for offered in offers:
