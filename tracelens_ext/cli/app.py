@@ -82,7 +82,7 @@ def _made(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own c
 def _told(examples: Sequence[str]) -> str:
     """The end of a help text."""
     lines = [f"  tracelens-ext {each}" for each in examples]
-    return "\n".join(["\b", "Examples:", *lines] if lines else [])
+    return "\n".join(["\b", "Examples:", *lines]) if lines else ""
 
 
 class _Group(TyperGroup):
@@ -112,21 +112,19 @@ class _Group(TyperGroup):
 
     def format_commands(self, _: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write the commands by group, a line each."""
-        commands = self.offered.values()
-        width = max(len(each.name) for each in commands)
+        width = max(map(len, self.offered))
         for group in _GROUPS:
-            rows = [each for each in commands if each.group == group]
             with formatter.section(group):
-                for each in rows:
-                    formatter.write(f"  {each.name:{width}}  {each.summary}\n")
+                for each in self.offered.values():
+                    if each.group == group:
+                        formatter.write(f"  {each.name:{width}}  {each.summary}\n")
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""
-        options = [
-            option for option in self.get_command(ctx, "kernels").params if option.name in READING
-        ]
+        options = self.get_command(ctx, "kernels").params
+        shown = [help_record(option, ctx) for option in options if option.name in READING]
         with formatter.section("Options of every command that reads traces"):
-            formatter.write_dl([help_record(option, ctx) for option in options])
+            formatter.write_dl(shown)
         with formatter.section("Shell completion"):
             formatter.write_text("tracelens-ext --install-completion, or --show-completion")
         super().format_epilog(ctx, formatter)

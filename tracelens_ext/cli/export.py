@@ -119,16 +119,13 @@ def _write_perfetto(
     without = "" if findings else "; no findings and critical path (--findings)"
     tell(f"{output}: {told.text()}{without}")
     if size > _LARGE:
-        smaller = "--iteration N or --window START-END make it smaller"
         large = f"{size / 1e6:,.0f} MB unpacked, which browsers hardly open"
-        tell(f"{output}: {large}; {smaller}")
+        tell(f"{output}: {large}; --iteration N or --window START-END make it smaller")
 
 
 def _numbers(option: str, text: str | None) -> frozenset[int] | None:
-    if text is None:
-        return None
     try:
-        return frozenset(int(part) for part in text.split(","))
+        return None if text is None else frozenset(map(int, text.split(",")))
     except ValueError:
         raise UsageError(f"{option} {text!r}: write numbers, such as 0,1") from None
 

@@ -189,9 +189,9 @@ def first_findings(
     for rank, row in enumerate(table.head(_FIRST).to_dict("records"), 1):
         yield screen.folded(f"{rank}. {row['title']}", width, "   ")
         second = f"   {row['confidence']} confidence"
-        if row["largest_place"]:
+        if place := row["largest_place"]:
             second += "; the largest part: "
-            second += _cut(str(row["largest_place"]), width - len(second))
+            second += _cut(str(place), width - len(second))
         yield [second]
     more = f", and {len(table) - _FIRST} more" if len(table) > _FIRST else ""
     yield [f"Where, why and what to do{more}: tracelens-ext findings {shlex.quote(trace)}"]

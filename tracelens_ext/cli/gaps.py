@@ -172,10 +172,8 @@ class GapReport:
         told += ["device"] * (processes or streams["device"].nunique() > 1)
         for record in streams.to_dict("records"):
             name = ", ".join(f"{part} {record[part]}" for part in (*told, "stream"))
-            idle_time, beside = (
-                in_words(round(record[column] * 1e3), like=idle)
-                for column in ("idle_time_us", "overlapped_us")
-            )
+            us = record["idle_time_us"], record["overlapped_us"]
+            idle_time, beside = (in_words(round(each * 1e3), like=idle) for each in us)
             beside = f", {beside} of it beside another stream" if len(gaps.lanes) > 1 else ""
             name = name[0].upper() + name[1:]  # a device may have a name of its own
             lines.append(f"  {name}: {record['gap_count']} gaps, {idle_time} idle time{beside}")
@@ -236,12 +234,8 @@ class GapReport:
         if self.top:
             yield from _hosts(self.tables["gap_hosts"], min(self.top, _HOSTS_SHOWN))
         bars = self.histogram_lines(_TERMINAL_BINS, bars=True)
-
-        def drawn(console: Console) -> list[screen.Block]:
-            rule = "=" * min(console.width, 80)
-            return [["", "GAP DURATION HISTOGRAM:", rule, *bars, rule]]
-
-        yield drawn
+        head = ["", "GAP DURATION HISTOGRAM:"]
+        yield lambda console: [[*head, (rule := "=" * min(console.width, 80)), *bars, rule]]
         if self.top:
             pairs = self.tables["gap_pairs"].head(self.top)
             yield lambda console: _pairs(pairs, self.sorted_by, console)

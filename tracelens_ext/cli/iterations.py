@@ -81,10 +81,11 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
-    if not found:
-        return f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
-    quoted = ", ".join(shlex.quote(name) for name in found)
-    return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
+    others = "; choose others with --annotation REGEX, such as " + ", ".join(
+        map(shlex.quote, found)
+    )
+    none = ", nor any other annotation that launches GPU work"
+    return f"{path}: has no {wanted}{others if found else none}"
 
 
 def _shown(columns: Sequence[str]) -> list[str]:
