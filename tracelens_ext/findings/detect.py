@@ -74,6 +74,7 @@ def find_findings(
         if finding and (finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT):
             found.append(offered.item.advised(finding, program.kind))
     found.sort(key=lambda finding: -finding.saving_ms)
+    inspection.idle_moments.cache_clear()  # a replay needs memory, too
     simulation = Simulation(work) if simulate is None else simulate()
     tell_claims(simulation, found, registry)
     found = _with_savings(simulation, found)

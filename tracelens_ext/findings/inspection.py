@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from importlib.resources import files
 from typing import Any, Final, Literal, get_args
 
@@ -14,6 +14,7 @@ import numpy as np
 from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.findings.wall_time import WallTime
+from tracelens_ext.gaps.hosts import idle_moments
 from tracelens_ext.intervals import covered, distinct
 from tracelens_ext.operations.launchers import Launchers
 from tracelens_ext.recording.program import PYTORCH, Kind, program_of
@@ -57,6 +58,11 @@ class Inspection:
     def launchers(self) -> Launchers:
         """The operations that launched GPU work."""
         return self.find_launchers()
+
+    @cached_property
+    def idle_moments(self) -> Any:  # noqa: ANN401 (a function with a cache)
+        """`hosts.idle_moments` of the work, which finds them once for the same arguments."""
+        return cache(partial(idle_moments, self.work))
 
     @cached_property
     def roofline(self) -> Roofline:
@@ -264,7 +270,7 @@ class Inspection:
             share_percent=0.0 if informs else share,
             confidence=said["confidence"],
             confidence_reason=text(said["reason"]),
-            where=places_of(self.work, claim, where) if claim else {},
+            where=places_of(self.work, claim, self.idle_moments, where) if claim else {},
             evidence=[
                 *(Evidence(text(what), n, *its) for (what, *its), n in numbered if n is not None),
                 *evidence,

@@ -33,12 +33,21 @@ _NO_LINES: Final = (
     *("threading.py", "queue.py", "selectors.py", "multiprocessing/"),
 )
 
+#: The innermost events of some kinds, but for those whose names begin so.
+FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.Moments]
+
 
 def places_of(
-    work: GpuWork, claim: Claim, known: Mapping[str, Sequence[Place]] | None = None
+    work: GpuWork,
+    claim: Claim,
+    idle_moments: FindMoments,
+    known: Mapping[str, Sequence[Place]] | None = None,
 ) -> dict[str, Sequence[Place]]:
-    """Where a claim is, by kind of place, or what is known better; what is not told is left out."""
-    both = _of_gaps(work, claim), _of_events(work, claim)
+    """Where a claim is, by kind of place, or what is known better; what is not told is left out.
+
+    `idle_moments` is `hosts.idle_moments` of the work.
+    """
+    both = _of_gaps(work, claim, idle_moments), _of_events(work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
     places: dict[str, Sequence[Place]] = {}
     for kind in kinds:
@@ -71,13 +80,13 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     return _merged([Place(*place) for place in found if place[0] in shown])
 
 
-def _of_gaps(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
+def _of_gaps(work: GpuWork, claim: Claim, idle_moments: FindMoments) -> dict[str, list[Place]]:
     """What the host was in, moment by moment, of all that is claimed of gaps."""
     start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
     devices = len(claim.devices)
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
-        find = partial(hosts.idle_moments, work, kinds)
+        find = partial(idle_moments, kinds)
         parts, before = _innermost(find, kinds, (thread, start, end)), 0
         columns = []  # of each part the row and the ns of moments, and the gap and the moments of
         for moments, asked, (first, past, _, ns) in parts:  # stretches

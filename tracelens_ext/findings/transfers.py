@@ -54,7 +54,7 @@ def straggler(inspection: Inspection) -> Finding | None:
     meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))
     busy, idle = meanwhile.saving_ns - meanwhile.idle_ns, meanwhile.idle_ns
     numbers = len(claim.events), idle / NS_PER_MS, busy / NS_PER_MS
-    where = places_of(work, meanwhile) | {"streams": ()}
+    where = places_of(work, meanwhile, inspection.idle_moments) | {"streams": ()}
     where["collectives"] = _named_collectives(inspection, claim)
     return inspection.finding(
         "straggler", claim, numbers, told={"name": claim.devices[worst]}, where=where

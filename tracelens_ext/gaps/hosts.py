@@ -19,7 +19,6 @@ from tracelens_ext.nesting import ROOT, nest
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, IntArray, Trace
 from tracelens_ext.work.gpu_work import GpuWork
 from tracelens_ext.work.grouping import by_group_and_time, items_before, last_before, renamed
-from tracelens_ext.work.memoize import once_for_each
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 #: Of host threads, `NONE` where not known, from when to when.
@@ -141,7 +140,6 @@ def innermost_moments(
     return Moments(lane[real], moment[real], moment[real + 1], rows[here[real]])
 
 
-@once_for_each
 def idle_moments(work: GpuWork, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]) -> Moments:
     """Likewise around all idle time of devices, of the threads that launch GPU work."""
     launch, pieces = work.tree.launch_of_gpu, classify_gaps(work, "device").pieces

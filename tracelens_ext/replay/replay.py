@@ -34,7 +34,7 @@ Curve = tuple[Int64Array, Int64Array] | None
 Offsets = tuple[Int64Array, Int64Array, Int64Array]
 
 _ROWS_AT_ONCE: Final = 4096
-_NUMBERS_AT_ONCE: Final = 1 << 22
+_NUMBERS_AT_ONCE: Final = 1 << 20
 _NEVER: Final = -(2**62)
 
 
@@ -136,8 +136,8 @@ class Replay:
         node, block, last = self._changed[id(host)][0] if host else self.offsets
         duration = program.duration if change.duration is None else change.duration
         gap = np.rint(self.gap * change.gap).astype(np.int64) if change.gap != 1.0 else self.gap
-        tail = self.tail - change.tail
-        return node - change.sooner, block, last, duration, tail, gap, change.at_least
+        node = node if isinstance(change.sooner, int) else node - change.sooner
+        return node, block, last, duration, self.tail - change.tail, gap, change.at_least
 
 
 class _Order:
@@ -204,10 +204,10 @@ class _Pass:
         self.replay, self.program = replay, replay.program
         program = replay.program
         *times, gaps, least = zip(*map(replay.columns, changes), strict=True)
-        # `end` is how long each node takes, and then when it ended.
-        self.offset, self.block_offset, self.last_offset, self.end, self.tail = map(
-            np.column_stack, times
-        )
+        self.offset = np.column_stack(times.pop(0))  # each list goes before the next matrix comes
+        self.block_offset, self.last_offset = (np.column_stack(times.pop(0)) for _ in range(2))
+        self.end = np.column_stack(times.pop(0))  # how long each takes, and then when it ended
+        self.tail = np.column_stack(times.pop(0))
         self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
         self.wall, self.earliest = np.array(least), program.earliest[:, None]
         self.start = np.zeros(len(program.lane), dtype=np.int64)
