@@ -34,7 +34,7 @@ Curve = tuple[Int64Array, Int64Array] | None
 Offsets = tuple[Int64Array, Int64Array, Int64Array]
 
 _ROWS_AT_ONCE: Final = 4096
-_NUMBERS_AT_ONCE: Final = 1 << 20
+_NUMBERS_AT_ONCE: Final = 1 << 21
 _NEVER: Final = -(2**62)
 
 
