@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -269,7 +270,9 @@ _HAS_MEMORY = Condition(_WHEN, lambda analyzer, _: recorded.has_memory_events(an
 def _of(make: Callable[[Memory], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
     """A table of what the memory events tell; `annotation` chooses the iterations."""
 
-    def table(analyzer: TreePerfAnalyzer, annotation: str | None = None) -> pd.DataFrame:
+    def table(
+        analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+    ) -> pd.DataFrame:
         return make(analyzer.memory(annotation))
 
     return table
