@@ -25,6 +25,7 @@ from tracelens_ext.compare.comparison import compare
 from tracelens_ext.compare.report import comparison_report, measured_for_comparison
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.export import database
+from tracelens_ext.export.database import query as ask
 from tracelens_ext.findings.detect import tell_claims
 from tracelens_ext.findings.told import summary_sentence
 from tracelens_ext.lazy import pd
@@ -206,7 +207,7 @@ class Questions:
     def sql(self, path: str, query: str) -> Answer:
         """Up to 200 rows of one SELECT about the events, or any table that open_trace names."""
         limits = {"limit": _MOST_ROWS, "longest": _SQL_BYTES}
-        rows, more = database.query(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
+        rows, more = ask(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
         said = "there are more rows: sum, or use where and limit" if more else "findings(path)"
         return {**_answer(rows, len(rows), _units(rows), said), "more": more}
 
