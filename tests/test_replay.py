@@ -272,8 +272,8 @@ def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[in
     program = replay.program
     offset, block_offset, last_offset, duration, tail, gap, wall = replay.columns(change)
     source = dict(program.waits.tolist())
-    returned, starts, ends = [0] * len(replay.recorded), {}, {}
-    reached: dict[int, int] = {}
+    returned, starts = [0] * len(replay.recorded), dict[int, int]()
+    ends, reached = dict[int, int](), dict[int, int]()
     turns = [(key, 0, node) for node, key in enumerate(program.key.tolist())]
     turns += [(begin, 1, block) for block, begin in enumerate(program.block_start.tolist())]
     for _, is_block, at in sorted(turns):
