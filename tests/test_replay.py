@@ -7,7 +7,8 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -20,10 +21,15 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.replay.changes import parse_change
+from tracelens_ext.replay.replay import Change, Replay
 from tracelens_ext.replay.what_if import read_waits
 
 if TYPE_CHECKING:
+    from random import Random
+
+    from tracelens_ext.replay.program import Program
     from tracelens_ext.replay.what_if import Simulation
+    from tracelens_ext.trace import Int64Array
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "shared" / "replay" / "programs"
 NAMES = (
@@ -259,3 +265,84 @@ def test_threads_and_lanes_beyond_the_bounds_are_replayed_together(
     assert simulation.state == "warned"
     assert partitions(simulation)
     assert saved(simulation, "kernel:k12=0.5") == [0.045]
+
+
+def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[int]]:
+    """When all ends, when each node starts and each block returns, a step a node."""
+    program = replay.program
+    offset, block_offset, last_offset, duration, tail, gap, wall = replay.columns(change)
+    source = dict(program.waits.tolist())
+    returned, starts = [0] * len(replay.recorded), dict[int, int]()
+    ends, reached = dict[int, int](), dict[int, int]()
+    turns = [(key, 0, node) for node, key in enumerate(program.key.tolist())]
+    turns += [(begin, 1, block) for block, begin in enumerate(program.block_start.tolist())]
+    for _, is_block, at in sorted(turns):
+        if is_block:
+            times = [ends[node] for block, node in program.awaited.tolist() if block == at]
+            time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
+            returned[replay.clocks + at] = int(time + tail[at])
+            continue
+        lane = int(program.lane[at])
+        ready = max(returned[replay.base_of_node[at]] + offset[at], program.earliest[at])
+        ready = ends[source[at]] if at in source else ready
+        follows = reached[lane] + gap[at] if lane in reached else ready
+        starts[at] = int(max(ready, follows))
+        ends[at] = reached[lane] = int(starts[at] + duration[at])
+    last = [returned[base] + last_offset[c] for c, base in enumerate(replay.base_of_clock)]
+    wall = int(max([wall, *last, *reached.values()]))
+    return wall, [starts[node] for node in range(len(starts))], returned[: len(replay.clock)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 3, 4096]))
+def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) -> None:
+    """Streams that wait for each other in chains and circles, across chunks, and overlap."""
+
+    def numbers(count: int, low: int, high: int) -> Int64Array:
+        return np.array([random.randint(low, high) for _ in range(count)], dtype=np.int64)
+
+    streams, clocks = random.randint(1, 4), random.randint(1, 2)
+    count, blocks = random.randint(0, 40), random.randint(0, 5)
+    lane, key, waiting = numbers(count, 0, streams - 1), numbers(count, 0, 60), numbers(count, 0, 2)
+    order = np.lexsort((key, lane))
+    lane, key = lane[order], key[order]
+    waits = [
+        (node, random.choice(before))
+        for node in np.flatnonzero(waiting == 0).tolist()
+        if (before := np.flatnonzero((key < key[node]) & (lane != lane[node])).tolist())
+    ]
+    is_wait = np.isin(np.arange(count), [node for node, _ in waits])
+    edges = np.sort(numbers(2 * blocks, 0, 60)).reshape(-1, 2)  # some take no time
+    awaited = [
+        (block, node)
+        for block, begin in enumerate(edges[:, 0].tolist())
+        for node in np.flatnonzero(key < begin).tolist()
+        if random.random() < 0.2
+    ]
+    constants = {"latency": numbers(count, 0, 9), "gap": numbers(count, -2, 5)}
+    program = SimpleNamespace(
+        lane=lane,
+        lanes=range(streams),
+        key=key,
+        call=np.where(is_wait | (waiting == 1), -1, key),
+        event=np.where(is_wait, -1, np.arange(count)),
+        clock=numbers(count, 0, clocks - 1),
+        duration=np.where(is_wait, 0, numbers(count, 0, 30)),
+        earliest=np.where(is_wait, 0, numbers(count, 0, 20)),
+        waits=np.array(waits, dtype=np.int64).reshape(-1, 2),
+        awaited=np.array(awaited, dtype=np.int64).reshape(-1, 2),
+        block_start=edges[:, 0],
+        block_end=edges[:, 1],
+        block_clock=numbers(blocks, 0, clocks - 1),
+        clocks=SimpleNamespace(end=numbers(clocks, 60, 90)),
+        constant={**constants, "tail": np.full(count, 3)}.__getitem__,
+    )
+    changes = [Change(), Change(duration=program.duration * 2, gap=0.5, at_least=100)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelens_ext.replay.replay._ROWS_AT_ONCE", rows_at_once)
+        replay = Replay(cast("Program", program))
+        walls, unchanged = replay.run(changes)
+    wall, starts, returned = run_by_node(replay, changes[0])
+    assert (unchanged.wall, unchanged.start.tolist()) == (wall, starts)
+    assert unchanged.returned[:-1].tolist() == returned
+    assert walls.tolist() == [run_by_node(replay, change)[0] for change in changes]

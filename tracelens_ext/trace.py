@@ -33,7 +33,7 @@ NONE = -1
 
 
 class EventKind(IntEnum):
-    """What an event is, whatever its format calls it."""
+    """What an event is, whatever its format calls it; those of host threads come first."""
 
     CPU_OP = 0
     USER_ANNOTATION = 1
@@ -255,8 +255,9 @@ class Trace:
     @property
     def operation_kinds(self) -> tuple[EventKind, ...]:
         """The kinds of host events to which tables attribute GPU work."""
-        annotations = self.conventions.annotations_are_operations
-        return (EventKind.CPU_OP, EventKind.USER_ANNOTATION)[: 1 + annotations]
+        if self.conventions.annotations_are_operations:
+            return EventKind.CPU_OP, EventKind.USER_ANNOTATION
+        return (EventKind.CPU_OP,)
 
     def arg(self, name: str) -> ArgColumn:
         """The argument of that name; an empty column if no event has it."""

@@ -105,7 +105,8 @@ def cpu_operation(inspection: Inspection) -> Finding | None:
     if not len(rows):
         return None
     longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
-    longest += f" (of {len(rows):,} such)" * (len(rows) > 1)
+    if len(rows) > 1:
+        longest += f" (of {len(rows):,} such)"
     return inspection.finding("cpu-operation", claim, [len(rows)], told={"longest": longest})
 
 
@@ -172,8 +173,9 @@ def _split(inspection: Inspection, claim: Claim) -> list[float]:
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
     operations = inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0
-    short = left[~long], left[:0]
-    parts = ns[launches], ns[~launches], *short[:: 1 if operations else -1], left[long]
+    short, none = left[~long], left[:0]
+    between, unknown = (short, none) if operations else (none, short)
+    parts = ns[launches], ns[~launches], between, unknown, left[long]
     return [*map(inspection.wall.mean_ms, parts)]
 
 

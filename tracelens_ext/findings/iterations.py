@@ -60,7 +60,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     claim = claim + wall.claim_events(wall.free & (share[of_gpu] > 0), share[of_gpu])
     part, more = _part(whole, slow)
     told = {"which": f"{len(numbers)} of {len(labels)} iterations are slow", "part": part}
-    told["mostly"] = f"; most of it is {part}" * bool(part)
+    told["mostly"] = f"; most of it is {part}" if part else ""
     figures = float(whole[_WALL].median()), float(slow[_WALL].max()), more if part else None
     where = {"iterations": ranked(numbers, labels, excess[numbers])[:MOST_PLACES]}
     return inspection.finding("slow-iterations", claim, figures, where=where, told=told)

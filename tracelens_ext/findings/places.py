@@ -156,7 +156,7 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     iterations, labels, _ = named_iterations(work.tree, None)
     step = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
     numbers, stream = np.unique(work.trace.stream[events], return_inverse=True)
-    streams = [f"stream {number}" * (number != NONE) for number in numbers.tolist()]
+    streams = ["" if number == NONE else f"stream {number}" for number in numbers.tolist()]
     return {
         "operations": [
             *ranked(np.where(with_op, op[events], NONE), ops, ns),

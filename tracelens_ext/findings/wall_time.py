@@ -63,8 +63,8 @@ class WallTime:
         idle = pieces.chosen(np.isin(pieces.cause, (causes.NOT_RECORDED, causes.START_UP)))
         found = []
         times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
-        for device, *window in times[..., None]:
-            within, _ = idle.chosen(idle.lane == device).cut(*window)
+        for device, start, end in times.tolist():
+            within, _ = idle.chosen(idle.lane == device).cut(np.array([start]), np.array([end]))
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
         return found

@@ -72,7 +72,9 @@ def innermost_during(
     thread, start, end = stretches
     # What encloses one that may cover half of a stretch is as long, and runs in it.
     shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-    rows, parent = _nested_around(trace, kinds, stretches, ignored, shortest / 2)
+    known = thread != NONE
+    times = start[known], end[known]
+    rows, parent = _nested_around(trace, kinds, thread[known], times, ignored, shortest / 2)
     result = np.full(len(thread), NONE, dtype=np.int64)
     middle = start + (end - start) // 2  # what covers more than half covers this
     at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
@@ -128,7 +130,20 @@ def innermost_moments(
     trace: Trace, kinds: Sequence[EventKind], stretches: Stretches, ignored: tuple[str, ...] = ()
 ) -> Moments:
     """The innermost events of host threads, moment by moment, around some stretches of time."""
-    rows, parent = _nested_around(trace, kinds, stretches, ignored, shortest=1)
+    thread, start, end = (column[stretches[0] != NONE] for column in stretches)
+    return _moments(trace, *_nested_around(trace, kinds, thread, (start, end), ignored, shortest=1))
+
+
+def idle_moments(work: GpuWork, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]) -> Moments:
+    """Likewise around all idle time of devices, of the threads that launch GPU work."""
+    trace, launch = work.trace, work.tree.launch_of_gpu
+    thread, pieces = trace.thread[launch[launch != NONE]], classify_gaps(work, "device").pieces
+    times = pieces.start, pieces.end
+    return _moments(trace, *_nested_around(trace, kinds, thread, times, ignored, shortest=1))
+
+
+def _moments(trace: Trace, rows: Int64Array, parent: IntArray) -> Moments:
+    """The innermost of nested events, moment by moment."""
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
     both, last = np.append(rows[::-1], rows), rows[::-1]
     lane, moment = trace.thread[both], np.append(trace.end_of(last), trace.ts[rows])
@@ -138,15 +153,6 @@ def innermost_moments(
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
     real = np.flatnonzero(real)
     return Moments(lane[real], moment[real], moment[real + 1], rows[here[real]])
-
-
-def idle_moments(work: GpuWork, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]) -> Moments:
-    """Likewise around all idle time of devices, of the threads that launch GPU work."""
-    launch, pieces = work.tree.launch_of_gpu, classify_gaps(work, "device").pieces
-    threads = np.unique(work.trace.thread[launch[launch != NONE]])
-    start, end = union(pieces.start, pieces.end)
-    thread, times = np.repeat(threads, len(start)), np.tile((start, end), len(threads))
-    return innermost_moments(work.trace, kinds, (thread, times[0], times[1]), ignored)
 
 
 def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:
@@ -159,16 +165,19 @@ def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, npt.NDArray[np.i
 def _nested_around(
     trace: Trace,
     kinds: Sequence[EventKind],
-    stretches: Stretches,
+    thread: IntArray,
+    times: tuple[Int64Array, Int64Array],
     ignored: tuple[str, ...],
     shortest: float,
 ) -> tuple[Int64Array, IntArray]:
-    """What is as long, on one of the threads, and runs in one of the stretches, nested."""
-    thread, start, end = (column[stretches[0] != NONE] for column in stretches)
+    """What is as long, on one of the threads, and runs between some times, nested.
+
+    Any of the threads at any of the times: there may be more of one than of the other.
+    """
     rows = trace.rows_of(*kinds)
     rows = rows[trace.dur[rows] >= shortest]
     rows = rows[np.bincount(thread, minlength=len(trace.threads))[trace.thread[rows]] > 0]
-    first, last = union(start, end)
+    first, last = union(*times)
     at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
     runs = at < len(first)
     runs[runs] = first[at[runs]] < trace.end_of(rows[runs])

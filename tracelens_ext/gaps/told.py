@@ -41,7 +41,8 @@ def answer(work: GpuWork, classified: ClassifiedGaps, selection: Selection) -> s
     )
     span = watched_time(work, classified)
     percent = f"{100 * total / span:.1f} %" if total >= span * _WORTH_SAYING else "<0.1 %"
-    told = f"{subject}{' together' * several} idle{before} for {in_words(total)}"
+    together = " together" if several else ""
+    told = f"{subject}{together} idle{before} for {in_words(total)}"
     return f"{told} of {in_words(span)} ({percent}): {shares}."
 
 

@@ -112,7 +112,7 @@ def no_gpu_work(work: GpuWork) -> str:
     if is_of_tpu(trace):
         return "This is a profile of a TPU, of which only the host's part is read."
     if lost := trace.provenance.salvaged:
-        of = f" of {found.launches:,} launches" * (found.launches > 0)
+        of = f" of {found.launches:,} launches" if found.launches else ""
         return f"No GPU work{of} is in what is left of the file; it may be in what is lost. {lost}"
     if found.launches:
         named = trace.named(trace.name[found.lost], is_graph_launch)

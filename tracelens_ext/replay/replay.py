@@ -86,7 +86,8 @@ class Replay:
             return np.where(at == NONE, of, self.clocks + np.append(order, 0)[at])
 
         called, real = program.call != NONE, program.event != NONE
-        self.base_of_node = base(program.clock, program.call)
+        # A hole may begin after its turn: what blocks between the two has not returned by then.
+        self.base_of_node = base(program.clock, np.minimum(program.call, program.key))
         self.base_of_node[~called] = len(self.clock)
         self.base_of_block = base(program.block_clock, program.block_start)
         self.base_of_clock = base(clock_numbers, program.clocks.end)
@@ -97,7 +98,7 @@ class Replay:
         self.offsets = self.host_time(())
         # Others by the identity of the curves, which are kept with them.
         self._changed: dict[int, tuple[Offsets, Sequence[Curve]]] = {}
-        self.order = _Order(program)
+        self.order = _Order(program, self.gap)
 
     def host_time(self, curves: Sequence[Curve]) -> Offsets:
         """From the base of each node to its earliest start, of each block, and of each end."""
@@ -132,6 +133,8 @@ class Replay:
         """Offsets of nodes, blocks, ends of clocks; durations, tails, gaps; the least time."""
         program, host = self.program, change.host
         if host and id(host) not in self._changed:
+            while len(self._changed) > _NUMBERS_AT_ONCE // max(len(program.lane), 1):
+                del self._changed[next(iter(self._changed))]  # the oldest
             self._changed[id(host)] = self.host_time(host), host
         node, block, last = self._changed[id(host)][0] if host else self.offsets
         duration = program.duration if change.duration is None else change.duration
@@ -156,7 +159,7 @@ class _Order:
         bounds: where the marks of each chunk begin, and end.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, gap: Int64Array) -> None:
         key, lane = program.key, program.lane
         cuts = np.sort(np.append(program.block_start, np.sort(key)[::_ROWS_AT_ONCE]))
         chunk, of_block = np.searchsorted(cuts, key), np.searchsorted(cuts, program.block_start)
@@ -168,11 +171,12 @@ class _Order:
         self.steps.sort()
         by_call = np.lexsort((program.waits[:, 0], key[program.waits[:, 0]]))
         node, source = program.waits[by_call].T
-        # Who has waited for a node of a stream has waited for all before it.
+        # Who has waited for a node of a stream has waited for all before it, unless work overlaps.
+        overlaps = bool((gap < 0).any())
         pair = lane[node] * (int(lane.max(initial=0)) + 1) + lane[source]
         by_pair = np.argsort(pair, kind="stable")
         latest = running_maximum(pair[by_pair], source[by_pair])[0]
-        waits = by_pair[_new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair])]
+        waits = by_pair[_new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair]) | overlaps]
         node, source = node[waits], source[waits]
         own = source[chunk[source] == chunk[node]]
         by_node = distinct(np.append(node, own))
