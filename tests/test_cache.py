@@ -9,6 +9,7 @@ import os
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tracelens_ext.cache.file import DamagedFileError, read_columns, trace_colum
 from tracelens_ext.cache.folder import READING, cache_folder, cache_limit
 from tracelens_ext.cache.store import TraceCache, open_cache
 from tracelens_ext.errors import MergedRanksError, TraceCutOffError, TraceNotFoundError, UsageError
-from tracelens_ext.trace import Trace
+from tracelens_ext.trace import ArgColumn, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -319,6 +320,8 @@ CRAFTED: dict[str, dict[str, Any]] = {
     "a launch that is not there": {"link launch_of_gpu": 10**6},
     "an argument of an event that is not there": {"rows 0": 10**6},
     "times that are truth values": {"ts": True},
+    "texts in place of the rows of an argument": {"rows 0": ["x"]},
+    "texts in place of links": {"link rows": ["x"]},
 }
 
 
@@ -334,7 +337,7 @@ def test_a_crafted_entry_is_damage(
         column = columns[name]
         if isinstance(value, bool):
             columns[name] = np.full(len(column), value)
-        elif isinstance(column, np.ndarray):
+        elif isinstance(column, np.ndarray) and not isinstance(value, list):
             column[len(column) // 2] = value
         else:
             columns[name] = value
@@ -344,6 +347,19 @@ def test_a_crafted_entry_is_damage(
     TreePerfAnalyzer(trace_file, cache=cache)
     assert reading.count == before + 1
     assert "is damaged" in notes[0]
+
+
+def test_a_trace_of_a_plugin_is_kept_as_it_is(cache: TraceCache, trace_file: Path) -> None:
+    column = ArgColumn(np.array([0, 1]), np.array([0, 1]), ['"a"', '"b"'])
+    other = replace(column, texts=['"c"', '"d"'])
+    metadata = MappingProxyType({"a": 1})
+    given = replace(
+        read_trace(trace_file), args={"one": column, "another": other}, metadata=metadata
+    )
+    cache.read(trace_file, lambda: given)
+    kept = cache.read(trace_file, lambda: pytest.fail("it was not kept"))
+    assert [each.texts for each in kept.args.values()] == [column.texts, other.texts]
+    assert kept.metadata == {"a": 1}
 
 
 @pytest.mark.parametrize("key", ["base_ns", "threads", "devices", "metadata", "provenance"])

@@ -35,8 +35,8 @@ TEMPORARY_SUFFIX = ".tmp"
 _ABOUT = "about.json"
 _TEXTS = "texts"
 _KINDS_OF_NUMBERS = "iub"
-#: What reading a damaged file may raise.
-_DAMAGE = (
+#: What reading a damaged file, or a trace out of it, may raise.
+DAMAGE = (
     *(zipfile.BadZipFile, struct.error, msgspec.MsgspecError, EOFError, OverflowError),
     *(AttributeError, KeyError, TypeError, ValueError, RuntimeError, MemoryError),
 )
@@ -119,7 +119,7 @@ def read_columns(
                 name: _decoded(_member(archive, str(number)), dtype, stored)
                 for number, (name, dtype, stored) in enumerate(members["columns"])
             }
-    except (*_DAMAGE, OSError) as error:
+    except (*DAMAGE, OSError) as error:
         # EINVAL: a place before the file's beginning.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
@@ -156,16 +156,21 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
     columns: dict[str, Column] = {name: getattr(trace, name) for name in _FIELDS}
     about = {each.name: getattr(trace, each.name) for each in fields(trace)}
     about = {name: value for name, value in about.items() if name not in columns}
-    lists = {id(column.texts): column.texts or [] for column in trace.args.values()}
-    lists.pop(id(None), None)
-    (columns["texts"],) = lists.values() or ([],)  # one for all arguments
+    lists: dict[int, str] = {}  # arguments share their list of texts
+    texts_of: list[str | None] = []
     for number, column in enumerate((*trace.args.values(), trace.instructions)):
         columns |= {f"rows {number}": column.rows, f"values {number}": column.values}
+        of = None
+        if column.texts is not None:
+            of = lists.setdefault(id(column.texts), f"texts {len(lists)}")
+            columns[of] = column.texts
+        texts_of.append(of)
     for number, program in enumerate(trace.programs):
         columns[f"program {number}"] = np.frombuffer(program, dtype=np.uint8)
     about |= {
-        "args": [[name, column.texts is not None] for name, column in trace.args.items()],
+        "args": list(zip(trace.args, texts_of, strict=False)),
         "instructions": None,
+        "metadata": dict(trace.metadata),
         "programs": len(trace.programs),
         "process_names": [*trace.process_names.items()],
         "process_labels": [*trace.process_labels.items()],
@@ -177,13 +182,13 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
 
 
 def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str) -> Trace:
-    """The trace that was kept; errors of any sort where it is none."""
+    """The trace that was kept; one of `DAMAGE` where it is none."""
     found = cast("dict[str, Any]", columns)
     *args, instructions = (
         ArgColumn(
-            found[f"rows {number}"], found[f"values {number}"], found["texts"] if of else None
+            found[f"rows {number}"], found[f"values {number}"], None if of is None else found[of]
         )
-        for number, (_, of) in enumerate([*about["args"], ("", False)])
+        for number, (_, of) in enumerate([*about["args"], ("instructions", None)])
     )
     said = {
         **about,
@@ -200,7 +205,7 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
 
 
 def check(trace: Trace, links: Mapping[str, Column]) -> None:
-    """ValueError if a code stands for nothing, a time is impossible, or a link is of no event."""
+    """One of `DAMAGE` if a code stands for nothing, a time is impossible, a link of no event."""
     count, last = len(trace), len(trace.programs) << PROGRAM_SHIFT
     ends = {"name": len(trace.names), "category": len(trace.categories)}
     ends |= {"thread": len(trace.threads), "kind": max(EventKind) + 1}

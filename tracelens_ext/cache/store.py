@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import msgspec
-
 from tracelens_ext.cache import file as kept
 from tracelens_ext.cache import folder as place
 from tracelens_ext.cache.file import Array, Column
@@ -132,7 +130,7 @@ class TraceCache:
         except OSError as error:
             self.tell(f"the cache cannot be read ({error.strerror or error})")
             return None
-        except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        except kept.DAMAGE:
             why = "what the cache holds of it is damaged; reading the file"
         with contextlib.suppress(OSError):  # what stays is not used either
             file.unlink()

@@ -175,6 +175,8 @@ def module_names(path: str) -> list[str]:
     """The modules of `layers.0.attention`: `layers/0`, `attention`."""
     names: list[str] = []
     for part in filter(None, path.split(".")):
-        joins = part.isdecimal() and names
-        names.append(names.pop() + SEPARATOR + part if joins else part)
+        if part.isdecimal() and names:
+            names[-1] += SEPARATOR + part
+        else:
+            names.append(part)
     return names

@@ -57,8 +57,10 @@ def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
     b, in_b = b[head : len(b) - tail], in_b[head : len(in_b) - tail]
     rows, columns = sorted((len(a), len(b)))
     if rows and budget.take(rows * (columns + _ROW)):
-        shorter, longer = sorted((a, b), key=len)
-        of_a, of_b = _longest_common(shorter, longer)[:: 1 if shorter is a else -1]
+        if len(a) <= len(b):
+            of_a, of_b = _longest_common(a, b)
+        else:
+            of_b, of_a = _longest_common(b, a)
         result[in_a[of_a]] = in_b[of_b]
     return result
 

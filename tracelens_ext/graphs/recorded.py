@@ -223,7 +223,6 @@ def _graph_of(tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str])
     parent = tree.parent_position[places]
     inside = np.isin(parent, places)
     nodes = _node_names(trace, rows)
-    ran_or = (ran.get(row, NAMELESS) for row in rows.tolist())
     args: dict[str, tuple[Int64Array, list[str]]] = {}
     if len(own := np.flatnonzero(trace.named(trace.name[host], is_of_experts))):
         args[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in host[own].tolist()]
@@ -239,7 +238,10 @@ def _graph_of(tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str])
         args=args,
         launches=np.searchsorted(places, position),
         nodes=nodes,
-        likely=[ran if node == NAMELESS else node for node, ran in zip(nodes, ran_or, strict=True)],
+        likely=[
+            ran.get(row, node) if node == NAMELESS else node
+            for row, node in zip(rows.tolist(), nodes, strict=True)
+        ],
     )
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 WORTHWHILE_BYTES = 16 * 10**6
 #: How many times larger than the file the text of a gzipped trace is taken to be.
 _TIMES_UNPACKED = 10
-
 _PIECE_BYTES = 1 << 20
 
 

@@ -68,7 +68,6 @@ def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int
 
 
 #: Columns of one number an event, and their types.
-
 _COLUMNS: Final = {
     "ts": np.int64,
     "dur": np.int64,
@@ -204,9 +203,13 @@ class TraceBuilder:
             process_labels=labels.process_labels,
             thread_names=labels.threads,
             provenance=model.Provenance(
-                *(path, format_name, bytes_read),
-                len(ts) + self.metadata_events + sum(dropped.values()),
-                *(self.metadata_events, dropped, notes),
+                path=path,
+                format=format_name,
+                bytes_read=bytes_read,
+                present=len(ts) + self.metadata_events + sum(dropped.values()),
+                metadata_events=self.metadata_events,
+                dropped=dropped,
+                notes=notes,
             ),
             **columns,  # type: ignore[arg-type]
         )

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Format(Reader):
     """A format, and the module of this package whose `read`, or `module:function`, reads a file."""
 
+    name: str
     module: str
     fits: Callable[[Path, bytes], object]  #: `recognises`
-    name: str = ""
-    how_to_record: str = ""
+    how_to_record: str
     suffixes: tuple[str, ...] = ()
     extra: str = ""
 
@@ -126,6 +126,11 @@ def _is_rocprof_results(path: Path, head: bytes) -> object:
     return is_json or _is_database("rocprof.rocpd", "ResultsDatabase", path, head)
 
 
+def _is_xplane(path: Path, head: bytes) -> object:
+    """Whether the content begins with a plane, or may and the name says so."""
+    return head.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(head)
+
+
 def _is_perfetto(path: Path, head: bytes) -> object:
     """Whether the content begins with a packet, or may and the name says so."""
     may_be = head and not head.lstrip().startswith((b"{", b"["))
@@ -140,56 +145,81 @@ def _is_json(_: Path, head: bytes) -> bool:
 
 READERS: list[Reader] = [
     Format(
-        *("nsys.sqlite", _is_nsys_report, "Nsight Systems report"),
-        *(f"{_NSYS} (the program `nsys` is needed to read it)", NSYS_REPORTS),
+        name="Nsight Systems report",
+        module="nsys.sqlite",
+        fits=_is_nsys_report,
+        how_to_record=f"{_NSYS} (the program `nsys` is needed to read it)",
+        suffixes=NSYS_REPORTS,
     ),
     Format(
-        *("rocprof.rocpd:read_results", _is_rocprof_results, "rocprof results"),
-        *("rocprof --hip-trace python train.py", ("results.db",)),
+        name="rocprof results",
+        module="rocprof.rocpd:read_results",
+        fits=_is_rocprof_results,
+        how_to_record="rocprof --hip-trace python train.py",
+        suffixes=("results.db",),
     ),
     Format(
-        *("rocprof.rocpd", _is_rocpd, "rocprofv3 database (rocpd)"),
-        *(f"{_ROCPROF} -- python train.py", ROCPD),
+        name="rocprofv3 database (rocpd)",
+        module="rocprof.rocpd",
+        fits=_is_rocpd,
+        how_to_record=f"{_ROCPROF} -- python train.py",
+        suffixes=ROCPD,
     ),
     Format(
-        *("rocprof.json_records", lambda _, head: _ROCPROF_JSON.match(head), "rocprofv3 JSON"),
-        *(f"{_ROCPROF} --output-format json -- python train.py", _JSON),
+        name="rocprofv3 JSON",
+        module="rocprof.json_records",
+        fits=lambda _, head: _ROCPROF_JSON.match(head),
+        how_to_record=f"{_ROCPROF} --output-format json -- python train.py",
+        suffixes=_JSON,
     ),
     Format(
-        *("rocprof.csv_tables", lambda _, h: _ROCPROF_TABLES.match(h), "rocprofv3 tables (CSV)"),
-        *(f"{_ROCPROF} --output-format csv -- python train.py", ROCPROF_TABLES),
+        name="rocprofv3 tables (CSV)",
+        module="rocprof.csv_tables",
+        fits=lambda _, head: _ROCPROF_TABLES.match(head),
+        how_to_record=f"{_ROCPROF} --output-format csv -- python train.py",
+        suffixes=ROCPROF_TABLES,
     ),
     Format(
-        "nsys.sqlite",
-        lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
-        "Nsight Systems SQLite export",
-        *(f"{_NSYS}, then nsys export --type sqlite run.nsys-rep", NSYS_EXPORTS),
+        name="Nsight Systems SQLite export",
+        module="nsys.sqlite",
+        fits=lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
+        how_to_record=f"{_NSYS}, then nsys export --type sqlite run.nsys-rep",
+        suffixes=NSYS_EXPORTS,
     ),
     Format(
-        *("nsys.csv_tables", _is_nsys_table, "nsys stats cuda_gpu_trace (CSV)"),
-        f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
+        name="nsys stats cuda_gpu_trace (CSV)",
+        module="nsys.csv_tables",
+        fits=_is_nsys_table,
+        how_to_record=f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
     ),
     Format(
-        "xplane.reader",
-        lambda path, h: h.startswith(_PLANE_FIELDS) if _named(path, XPLANE) else _PLANE.match(h),
-        "JAX/XLA profile",
-        *(f"{_JAX} (folder/plugins/profile/…)", XPLANE),
+        name="JAX/XLA profile",
+        module="xplane.reader",
+        fits=_is_xplane,
+        how_to_record=f"{_JAX} (folder/plugins/profile/…)",
+        suffixes=XPLANE,
         extra="jax",
     ),
     Format(
-        *("perfetto.making", _is_perfetto, "Perfetto trace"),
-        "rocprofv3 --sys-trace --output-format pftrace, or PyTorch's CUPTI monitor",
-        (".pftrace", ".pftrace.gz", ".perfetto-trace"),
+        name="Perfetto trace",
+        module="perfetto.making",
+        fits=_is_perfetto,
+        how_to_record="rocprofv3 --sys-trace --output-format pftrace, or PyTorch's CUPTI monitor",
+        suffixes=(".pftrace", ".pftrace.gz", ".perfetto-trace"),
     ),
     Format(
-        "xplane.reader:read_json",
-        lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
-        "JAX/XLA trace for viewers (JSON)",
-        *(f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can", XPLANE_JSON),
+        name="JAX/XLA trace for viewers (JSON)",
+        module="xplane.reader:read_json",
+        fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
+        how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
+        suffixes=XPLANE_JSON,
     ),
     Format(
-        *("kineto.reader", _is_json, "PyTorch profiler (Kineto) JSON"),
-        *("torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')", _JSON),
+        name="PyTorch profiler (Kineto) JSON",
+        module="kineto.reader",
+        fits=_is_json,
+        how_to_record="torch.profiler.profile(...), then export_chrome_trace('trace.json.gz')",
+        suffixes=_JSON,
     ),
 ]
 

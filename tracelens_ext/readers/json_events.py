@@ -177,7 +177,8 @@ class EventStream(Generic[B]):
             last = self._at_end and len(part) == len(self._rest)
             text = part.decode("utf-8", "surrogateescape")
             try:
-                value, end = self._next_value(text, lenient.mend_text(text), 0, self.place, last)
+                mended = lenient.mend_text(text)
+                value, end = self._next_value(text, mended, 0, self.place, exact=False, last=last)
             except lenient.IncompleteError:
                 if last:
                     self._cut_off()
@@ -328,7 +329,9 @@ class EventStream(Generic[B]):
                     at = begin + 1
                     break
                 try:
-                    value, at = self._next_value(given, text, at, base)
+                    value, at = self._next_value(
+                        given, text, at, base, exact=True, last=self._at_end
+                    )
                 except lenient.IncompleteError:
                     stopped = True
                     break
@@ -345,15 +348,14 @@ class EventStream(Generic[B]):
         return lenient.bytes_before(given, at), ended
 
     def _next_value(
-        self, given: str, text: str, at: int, base: int, last: bool | None = None
+        self, given: str, text: str, at: int, base: int, *, exact: bool, last: bool
     ) -> tuple[object, int]:
         """The next value of `text`, which was mended, and its end; refused where it is no JSON."""
-        exact, last = last is None, self._at_end if last is None else last
         try:
             return lenient.value_at(text, at, exact=exact, last=last)
         except lenient.WrongError as error:
-            place = base + lenient.bytes_before(given, error.position)
-            self._refuse(error.problem.format(place=f" at byte {place:,}"), _REMEDY_DAMAGED)
+            place = f" at byte {base + lenient.bytes_before(given, error.position):,}"
+            self._refuse(error.problem.replace("{place}", place), _REMEDY_DAMAGED)
 
     def _refuse(self, problem: str, remedy: str) -> NoReturn:
         if self._source.compressed and not self._source.reading.salvage:

@@ -75,9 +75,11 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            file = io.BufferedReader(_Encoded(source))
-            if isinstance(own := getattr(source, "buffer", source), io.BufferedReader):
-                file = own  # of a text file: the reader decodes by itself
+            own = getattr(source, "buffer", source)  # of a text file: the reader decodes by itself
+            if isinstance(own, io.BufferedReader):
+                file = own
+            else:
+                file = io.BufferedReader(_Encoded(source))
         self._opened = file
         self._ahead = b""
         self._error: TraceError | None = None

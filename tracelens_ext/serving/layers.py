@@ -139,8 +139,11 @@ def _alike(codes: Int64Array, attention: BoolArray, at: Int64Array) -> tuple[Boo
     """
     cuts = list(pairwise(at.tolist()))
     counts = Counter(codes[a:b].tobytes() for a, b in cuts)
-    size = ((counts[codes[a:b].tobytes()] * (b - a), -number) for number, (a, b) in enumerate(cuts))
-    first, last = cuts[-max(size)[1]] if cuts else (0, 0)
+    first, last = max(
+        cuts,
+        key=lambda cut: counts[codes[slice(*cut)].tobytes()] * (cut[1] - cut[0]),
+        default=(0, 0),
+    )
     if last - first < 2:  # a kernel that follows itself is no layer
         return np.zeros(len(at), dtype=bool), at
     cuts.append((int(at[-1]), min(int(at[-1]) + last - first, len(codes))))

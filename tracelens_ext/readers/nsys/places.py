@@ -87,10 +87,11 @@ class Places:
         return self._processes[number]
 
     def _stream(self, global_pid: int, device: int, stream: int) -> int:
-        known = [*self._processes.values()]
-        process = known[0] if len(known) == 1 else UNKNOWN
+        process: int | str = UNKNOWN
         if global_pid != MISSING:
             process = self._process(global_pid >> PROCESS_SHIFT)
+        elif len(self._processes) == 1:
+            (process,) = self._processes.values()
         return self._threads[process, f"GPU {device} stream {stream}"]
 
     def _device(self, global_pid: int, ordinal: int) -> int:

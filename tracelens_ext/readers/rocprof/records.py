@@ -129,7 +129,7 @@ class RocprofRecords:
         `bytes` and `GEOMETRY`, if they are known. Dispatches need no domain.
         """
         kind: Int64Array | int = what
-        domain = columns.get("domain", self.builder.categories[DISPATCH])
+        domain = columns["domain"] if "domain" in columns else self.builder.categories[DISPATCH]
         told = dict(columns)
         if what == EventKind.RUNTIME:
             kind = self.kinds(columns["domain"])
@@ -159,11 +159,11 @@ class RocprofRecords:
 
     def _device_of_copy(self, columns: Mapping[str, Int64Array]) -> Int64Array:
         """The GPU (`NONE`: a CPU) of copies: the target if their name says so, or the source."""
-        to_device = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])
-        ends = columns["target"], columns["source"]
-        first, other = np.where(to_device[columns["name"]], ends, ends[::-1])
-        device: Int64Array = np.where(first == NONE, other, first)
-        return device
+        source, target = columns["source"], columns["target"]
+        named = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])
+        to_device = named[columns["name"]]
+        first, other = np.where(to_device, target, source), np.where(to_device, source, target)
+        return np.where(first == NONE, other, first)
 
     def drop(self, reason: str, count: int) -> None:
         """Count records that are left out."""

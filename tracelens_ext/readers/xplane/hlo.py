@@ -21,7 +21,7 @@ from tracelens_ext.trace import NONE, PROGRAM_SHIFT
 
 _PACKAGE: Final = "tracelens_ext"
 #: Message → its fields: name, number, type; `*` says that it is repeated. Planes, and the lines of
-#: a plane, are taken apart by `wire.py`, to have one line at a time in memory;
+#: a plane, are taken apart by `fields` of `many_messages.py`, to have one line at a time in memory;
 #: events, which are many, by `many_messages.py`.
 _MESSAGES: Final = {
     "XPlane": "name 2 bytes, event_metadata 4 EventMetadataEntry*,"
