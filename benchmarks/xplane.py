@@ -27,7 +27,7 @@ _DETAILS = "regs:40 static_shared:0 dynamic_shared:0 grid:128,1,1 block:256,1,1 
 _READ = """
 import json, sys, time
 from tracelens_ext.readers import read_trace
-import tracelens_ext.readers.xplane.reader, tracelens_ext.readers.xplane.viewer_json
+import tracelens_ext.readers.xplane.reader
 begin = time.perf_counter()
 trace = read_trace(sys.argv[1], cache=False)
 print(json.dumps({"read": time.perf_counter() - begin, "events": len(trace)}))
