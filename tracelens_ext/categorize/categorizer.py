@@ -222,7 +222,11 @@ class KernelCategorizer:
 
     def _leave_out(self, failed: RulePack | PythonStage) -> None:
         """Go on without what failed."""
-        self._sources = [s for s in self._sources if failed not in (s, getattr(s, "pack", s))]
+        self._sources = [
+            source
+            for source in self._sources
+            if (source.pack if isinstance(source, BoundPack) else source) is not failed
+        ]
         self._stages.clear()
 
 

@@ -130,16 +130,23 @@ def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
         remedy = "name a report of GPU work, or its trace"
         raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
     tables, notes = _found(path, read.tables)
-    rows = _rows(path, _TIMELINE, table := read.tables[_TIMELINE.name])
+    table = read.tables[_TIMELINE.name]
+    rows = _rows(path, _TIMELINE, table)
     if "type" not in rows or "total_time" not in set(rows["type"]):
         raise TraceFormatError(path, f"the sheet {_TIMELINE.name} has no row total_time", _AGAIN)
     device = _whole(path, _TIMELINE.name, table, "device", 1) if "device" in rows else NONE
     tables["timeline"] = rows.assign(device=device, calls=0)
     named = tables["categories"]["kernel_category"] if "categories" in tables else ()
     findings = _findings(path, read.tables.get(_FINDINGS, pd.DataFrame()))
-    maker, total = GENERATOR if read.ours else TRACELENS, Figures(tables)
-    told = str(path), "not in the report", total, frozenset(named)
-    return Measurement(*told, report=maker, notes=tuple(notes), findings=findings)
+    return Measurement(
+        path=str(path),
+        devices="not in the report",
+        total=Figures(tables),
+        categories=frozenset(named),
+        report=GENERATOR if read.ours else TRACELENS,
+        notes=tuple(notes),
+        findings=findings,
+    )
 
 
 def _findings(path: Path, table: pd.DataFrame) -> dict[str, tuple[float, float]] | None:

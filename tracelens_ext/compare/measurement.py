@@ -96,8 +96,6 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
         UsageError: the analyzer was made without categories.
     """
     iterations, total = find_iterations(work.tree), _figures(work, micro_idle_thresh_us)
-    count, left_out = iterations.whole_count, iterations.label(~iterations.whole)
-    told = f"{count} ({iterations.label(iterations.whole)})" + f", not {left_out}" * bool(left_out)
     packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
     rules = [rule for pack in packs if pack.kind == "kernel" for rule in pack.rules]
     if len(steps := find_steps(work.tree)):
@@ -106,11 +104,25 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
         number = np.bincount(steps.phase, minlength=len(phases))
         tables = {**total.tables, "phases": phases.assign(count=number, calls=0)}
         total = replace(total, tables=tables)
-    told = told if count else "none whole" if left_out else "none"
-    whole = _iteration_figures(work, iterations, micro_idle_thresh_us)
-    trace, named = work.trace, frozenset(rule.category for rule in rules)
-    figures = trace.provenance.path, devices(trace), total, named, whole, count, told
-    return Measurement(*figures, period=find_period(work))
+    return Measurement(
+        path=work.trace.provenance.path,
+        devices=devices(work.trace),
+        total=total,
+        categories=frozenset(rule.category for rule in rules),
+        whole_iterations=_iteration_figures(work, iterations, micro_idle_thresh_us),
+        iterations=iterations.whole_count,
+        iterations_told=_told(iterations),
+        period=find_period(work),
+    )
+
+
+def _told(iterations: Iterations) -> str:
+    """How many iterations are whole and which, and which are not."""
+    left_out = iterations.label(~iterations.whole)
+    if not iterations.whole_count:
+        return "none whole" if left_out else "none"
+    those = f"{iterations.whole_count} ({iterations.label(iterations.whole)})"
+    return f"{those}, not {left_out}" if left_out else those
 
 
 def _figures(

@@ -204,10 +204,18 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
     verdict = pd.DataFrame(said, columns=["trace", "verdict", "work_ratio", "speed_ratio"])
     every = {"verdict": verdict, "findings": findings, **comparison.tables, "roofline": table}
     sheets = {name: sheet for name, sheet in every.items() if sheet is not None}
-    notes, title = [*told, *comparison.notes], "GPU performance comparison"
-    words = title, sheets, comparison.facts, notes, _DESCRIPTIONS, charts, trees
-    answers = [Answer("Verdict", "verdict", list(map(str, verdict)))]
-    return Report(*words, {"verdict": {}}, answers, comparison.members)
+    return Report(
+        "GPU performance comparison",
+        sheets,
+        facts=comparison.facts,
+        notes=[*told, *comparison.notes],
+        descriptions=_DESCRIPTIONS,
+        charts=charts,
+        page_sheets=trees,
+        units={"verdict": {}},
+        answers=[Answer("Verdict", "verdict", list(map(str, verdict)))],
+        members=comparison.members,
+    )
 
 
 _ROUNDING = 1e-6  # ms, of a division

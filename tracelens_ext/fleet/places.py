@@ -92,7 +92,8 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[TraceN
             traces, problem = [], f"cannot be listed ({reason(error)})"
         if problem:
             problems.append(TraceNotFoundError(argument, problem, "check the path or pattern"))
-        found = {trace.url: trace for trace in traces} | found
+        for trace in traces:
+            found.setdefault(trace.url, trace)
 
     def natural(trace: FleetInput) -> list[tuple[int, int, str]]:  # rank2 before rank10
         parts = re.split(r"([0-9]+)", trace.name)

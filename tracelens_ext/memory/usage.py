@@ -116,7 +116,8 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
     peak, older = events.level[events.peak], events.older_bytes_at(events.peak)
     blocks = blocks_of(events, memory.owners, events.alive_at(events.peak))
     lost = peak - older - sums(blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), count)
-    unseen = pd.DataFrame({"place": np.tile(np.arange(count), 2), "bytes": [*older, *lost]})
+    unseen = pd.DataFrame({"place": np.tile(np.arange(count), 2)})
+    unseen["bytes"] = np.concatenate((older, lost))  # whole numbers without devices too
     unseen["operation"] = _text_column([BEFORE] * count + [LOST] * count)
     unseen = unseen[np.tile(events.has_totals, 2) & (unseen["bytes"] != 0)]
     frame = pd.concat([by_owner(memory.owners, blocks), unseen])

@@ -192,9 +192,8 @@ def _by_seq(part: pd.DataFrame) -> tuple[Int64Array, Any] | None:
         return None
     slots = part.groupby("Seq", sort=True)
     seen = slots[["kind", "iteration", "rank"]].nunique()
-    like = (seen[["kind", "iteration"]] == 1).all(axis=None) and (
-        seen["rank"] == slots.size()
-    ).all()
+    like = (seen[["kind", "iteration"]] == 1).all(axis=None)
+    like = like and (seen["rank"] == slots.size()).all()  # a rank is in each call once
     good = like and (seen["rank"] == part["rank"].nunique()).mean() >= _TRUSTED
     return (slots.ngroup().to_numpy().astype(np.int64), "seq") if good else None
 
@@ -262,10 +261,9 @@ def _by_ends(base: pd.DataFrame, part: pd.DataFrame, offset: float) -> Int64Arra
 
 def _densest(base: pd.DataFrame, part: pd.DataFrame) -> float:
     """The offset near which most gaps between the ends of equal calls lie."""
-    (mine, begun), (sizes, ends) = (
-        each[["sizes", "end"]].to_numpy()[:_TRIED].T for each in (base, part)
-    )
-    gaps = np.sort((ends - begun[:, None])[mine[:, None] == sizes]).astype(np.float64)
+    sizes, ends = part["sizes"].to_numpy()[:_TRIED], part["end"].to_numpy()[:_TRIED]
+    equal = base["sizes"].to_numpy()[:_TRIED, None] == sizes
+    gaps = np.sort((ends - base["end"].to_numpy()[:_TRIED, None])[equal]).astype(np.float64)
     if not len(gaps):
         return 0.0
     reach = np.searchsorted(gaps, gaps + _SAME_CLOCK_NS, side="right")

@@ -148,15 +148,18 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
         before = component.copy()
         for of in members:
             component[of] = component[of].min(initial=len(ranks))
+    sets_of: dict[int, list[tuple[Int64Array, float]]] = {}  # by component: members, calls
+    if len(place):
+        for of, calls_of_set in zip(members, weight.tolist(), strict=True):
+            sets_of.setdefault(int(component[of[0]]), []).append((of, calls_of_set))
     offset, error = np.zeros(len(ranks)), np.full(len(ranks), _LEAST)
     for number in np.unique(component[place]).tolist():
         those, mine = np.flatnonzero(component == number), component[place] == number
         matrix = np.full((len(those), len(those)), 1.0 / len(those))
-        for of, calls in zip(members, weight.tolist(), strict=True):
-            if component[of[0]] == number:
-                at = np.searchsorted(those, of)
-                matrix[np.ix_(at, at)] -= calls / len(at)
-                matrix[at, at] += calls
+        for of, calls_of_set in sets_of[number]:
+            at = np.searchsorted(those, of)
+            matrix[np.ix_(at, at)] -= calls_of_set / len(at)
+            matrix[at, at] += calls_of_set
         inverse = np.linalg.inv(matrix)
         offset[those] = inverse @ pull[those]
         offset[those] -= offset[those[0]]
