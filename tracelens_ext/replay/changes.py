@@ -22,6 +22,7 @@ from tracelens_ext.work.patterns import UserPattern
 
 _TERM: Final = re.compile(r"(.+?)=([0-9]{0,9}\.?[0-9]{1,9})(?:,|$)")
 _FINDING: Final = "finding:"
+_MOST_KNOWN: Final = 32
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ class Changes:
         """The time of each clock of which intervals are scaled, found once for the same ones."""
         key = tuple(tuple((id(of[0]), id(of[1]), of[2]) for of in each) for each in scaled)
         if key not in self.known:
+            if len(self.known) >= _MOST_KNOWN:  # what `--change` names has new intervals each time
+                self.known.clear()
             curves = [host_curve(each, self.program.frozen) for each in scaled]
             self.known[key] = scaled, curves if any(scaled) else []
         return self.known[key][1]
