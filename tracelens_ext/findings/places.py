@@ -83,6 +83,8 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
 def _of_gaps(work: GpuWork, claim: Claim, idle_moments: FindMoments) -> dict[str, list[Place]]:
     """What the host was in, moment by moment, of all that is claimed of gaps."""
     start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
+    if not len(start):
+        return {}
     devices = len(claim.devices)
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
