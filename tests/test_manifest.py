@@ -198,3 +198,17 @@ def test_programs_that_read_a_whole_folder_skip_the_manifest(tmp_path: Path) -> 
     write_report(REPORT, {tmp_path: Format.parquet})
     dataset = import_module("pyarrow.dataset").dataset(tmp_path)
     assert [Path(file).name for file in dataset.files] == ["table.parquet"]
+
+
+def test_a_damaged_workbook_is_a_strangers(tmp_path: Path) -> None:
+    (path,) = write_report(REPORT, {tmp_path / "a.xlsx": Format.xlsx})
+    with zipfile.ZipFile(path) as archive:
+        packed = archive.getinfo("docProps/core.xml").header_offset + 60
+    whole = path.read_bytes()
+    for at in range(packed, packed + 40):
+        path.write_bytes(
+            whole[:at] + bytes(each ^ 0xFF for each in whole[at : at + 8]) + whole[at + 8 :]
+        )
+        if not made_here(path):  # else a check sum alone is wrong
+            with pytest.raises(OutputError, match="was not made by tracelens-ext"):
+                check_output(path)

@@ -29,6 +29,7 @@ import stat
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -160,6 +161,11 @@ _MARK = re.compile(
 _LOOK_BYTES, _CREATOR_PART_BYTES, _MANIFEST_BYTES = 4096, 65_536, 1_000_000
 _CREATOR_PART, _CREATOR = "docProps/core.xml", b"<dc:creator>tracelens-ext</dc:creator>"
 _ZIP = b"PK\x03\x04"
+#: What zipfile raises for an archive that is damaged, encrypted, or packed in a way it cannot read.
+_UNREADABLE_ZIP = (
+    *(OSError, EOFError, KeyError, ValueError, RuntimeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 def check_output(path: AnyPath, inputs: Iterable[AnyPath] = (), *, force: bool = False) -> None:
@@ -206,7 +212,7 @@ def manifest_files(folder: AnyPath) -> list[str]:
 def unfinished_note(folder: AnyPath) -> list[str]:
     """A line about a folder to which a run wrote that was killed; nothing of any other."""
     note = "a run was killed while it put its files in place here, which may be of two reports"
-    return [f"{folder}: {note}"] * bool(read_manifest(folder).get("unfinished"))
+    return [f"{folder}: {note}"] if read_manifest(folder).get("unfinished") else []
 
 
 def read_manifest(folder: AnyPath) -> dict[str, object]:
@@ -235,7 +241,7 @@ def made_here(path: AnyPath) -> bool:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(_CREATOR_PART) as stream:
             return _CREATOR in stream.read(_CREATOR_PART_BYTES)
-    except (OSError, KeyError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
+    except _UNREADABLE_ZIP:
         return False
 
 
@@ -363,10 +369,13 @@ def _take_over_rights(target: Path, beside: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
+    """Let two folders change places at once; OSError where the system does not."""
     linux = sys.platform.startswith("linux")
     function = linux and getattr(ctypes.CDLL(None), "renameat2", None)
-    names = [(_AT_WORKING_FOLDER, os.fsencode(path)) for path in (one, other)]
-    if not function or function(*names[0], *names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
+    if not function:
+        raise OSError
+    here, names = _AT_WORKING_FOLDER, (os.fsencode(one), os.fsencode(other))
+    if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
         raise OSError
 
 
