@@ -85,6 +85,18 @@ def test_a_docstring_describes_arguments_options_and_nested_dataclasses() -> Non
     assert seen == [(Path("t"), 3.0, Outer(Inner(4), host=False))]
 
 
+@pytest.mark.parametrize("indent", ["  ", "    ", "\t"])
+def test_a_plugins_docstring_is_indented_as_its_author_likes(indent: str) -> None:
+    def command(trace: Path, limit: int = 2) -> None:
+        pass
+
+    lines = ["Do it.", "", f"{indent}Options:", f"{indent * 2}limit -l 1..: Rows,"]
+    lines += [f"{indent * 3}at most."]
+    command.__doc__ = "\n".join(lines)
+    limit = params(made(command))["limit"]
+    assert (limit.opts, limit.help) == (["--limit", "-l"], "Rows, at most.")
+
+
 def test_a_strangers_docstring_and_annotated_options_stay_theirs() -> None:
     def command(
         force: Annotated[bool, typer.Option("--force", help="Mine.")] = False,

@@ -135,7 +135,9 @@ class SelectionOptions:
 def selected_text(selection: Selection, work: GpuWork) -> str:
     """What is selected in words, and what is left out for want of a launch; empty for all."""
     left_out = selection.left_out(work)
-    return selection.text + (f". {left_out} --pstep-by time goes by that." if left_out else "")
+    if not left_out:
+        return selection.text
+    return f"{selection.text}. {left_out} --pstep-by time goes by that."
 
 
 def given_options(group: DataclassInstance) -> list[str]:
@@ -214,7 +216,8 @@ def _called(taker: Callable[..., _Made], given: dict[str, Any]) -> _Made:
 #: Section, words between name and colon, and help of each parameter that is described.
 _Described = dict[str, tuple[str, list[str], str]]
 _SECTION = re.compile(r"^(Operands:|Options:)$", re.MULTILINE)
-_PARAMETER = re.compile(r"^ {4}(\w+)(.*?): (.*(?:\n {8}.*)*)", re.MULTILINE)
+#: Indented somehow, as the docstrings of plugins are; a line that is indented further goes on.
+_PARAMETER = re.compile(r"^( +)(\w+)(.*?): (.*(?:\n\1 +\S.*)*)", re.MULTILINE)
 
 
 def _described(doc: str) -> tuple[str, _Described]:
@@ -223,7 +226,7 @@ def _described(doc: str) -> tuple[str, _Described]:
     found = {
         name: (section, words.split(), re.sub(r"\n *", " ", text))
         for section, part in zip(parts[::2], parts[1::2], strict=True)
-        for name, words, text in _PARAMETER.findall(part)
+        for _, name, words, text in _PARAMETER.findall(part)
     }
     return told.strip(), found
 
@@ -253,7 +256,9 @@ def _of_report() -> _Described:
     for field in fields(ReportOptions):
         said, long = field.metadata, field.name.replace("_", "-")
         words = [field.name, f"{said.get('least', '')}..{said.get('most', '')}"]
-        words += [said.get("metavar", ""), f"--{long}/--no-{long}" * (field.type == "bool | None")]
+        words.append(said.get("metavar", ""))
+        if field.type == "bool | None":
+            words.append(f"--{long}/--no-{long}")
         shown = f" [default: {said['shown_default']}]" if "shown_default" in said else ""
         lines.append(f"    {' '.join(words)}: {said['meaning']}{shown}")
     return _described("\n".join(lines))[1]
