@@ -106,9 +106,11 @@ class TreePerfAnalyzer(TableMethods):
     ) -> None:
         chosen = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
-        create = KernelCategorizer.create
-        asked = partial(create, rules=rules, maps=maps, without_packs=without_packs)
+        asked = partial(
+            KernelCategorizer.create, rules=rules, maps=maps, without_packs=without_packs
+        )
         self.categorizer: KernelCategorizer | None = None
+        #: the findings that were asked for last, whose claims a replay that is made again is told
         self._found: Findings | None = None
         if self.use_kernel_name_categories:
             self.categorizer = asked(categorizer=categorizer)
@@ -125,8 +127,9 @@ class TreePerfAnalyzer(TableMethods):
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
-        linked = {"include_unlinked": include_unlinked_kernels}
-        self.work: GpuWork = GpuWork(self.tree, self.categorizer, **linked)
+        self.work: GpuWork = GpuWork(
+            self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
+        )
         return_freed_memory()
 
     @classmethod
@@ -354,7 +357,9 @@ class TreePerfAnalyzer(TableMethods):
         """
         return nn_modules(self.work, instances=instances)
 
-    _launcher_table = cached_property(lambda self: launcher_table(self.work, self.launchers))
+    @cached_property
+    def _launcher_table(self) -> pd.DataFrame:
+        return launcher_table(self.work, self.launchers)
 
 
 def _given_or_all(

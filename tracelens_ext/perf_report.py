@@ -67,26 +67,30 @@ def build_perf_report(
         optional = sheet.asked_by != "tables" and not sheet.is_asked_for(ReportOptions())
         asked = sheet.is_asked_for(chosen) or (optional and sheet.name in cited)
         if asked or (for_page and sheet.on_every_page):
-            for table, drawn in _within_limits(registry, offered, partial(_made, analyzer, chosen)):
-                (tables if asked else page_tables)[sheet.name] = table
-                charts += drawn
+            made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
+            if made is not None:
+                (tables if asked else page_tables)[sheet.name] = made[0]
+                charts += made[1]
     if len(analyzer.work):
         tables |= plugin_tables(analyzer, tables, registry)
     notes = overview.advice(analyzer.work, analyzer.coverage)
     for offered in offers:
-        notes += _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
+        told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
+        notes += told or ()
     notes += [f"Plugin {problem}" for problem in analyzer.problems]
     left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
     first, *others = overview.overview(analyzer.work, analyzer.coverage)
-    told: list[tuple[str, object]] = [
-        *zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False)
+    facts: list[tuple[str, object]] = [
+        first,
+        *zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False),
     ]
     if cited:
-        told.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))
+        facts.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))
+    facts += [*others, ("Sheets left out", _absent(left_out, analyzer, chosen))]
     return reports.Report(
         "GPU performance report",
         tables,
-        [first, *told, *others, ("Sheets left out", _absent(left_out, analyzer, chosen))],
+        facts,
         notes,
         descriptions={name: sheet.shows for name, sheet in sheets.items()},
         charts=charts,
@@ -109,27 +113,28 @@ def _answers(
 
 
 def _within_limits(
-    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], list[T]]
-) -> list[T]:
-    """What a sheet answers; nothing if it is a plugin's and fails, which is then a problem."""
+    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], T]
+) -> T | None:
+    """What a sheet answers; None if it is a plugin's and fails, which is then a problem."""
     if offered.plugin.own:
         return ask(offered.item)
     with registry.guard(offered.plugin.name):
-        return [*call_within(time_limit(), partial(ask, offered.item))]
-    return []
+        answer: T = call_within(time_limit(), partial(ask, offered.item))
+        return answer
+    return None
 
 
 def _made(
     analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Table
-) -> list[tuple[pd.DataFrame, list[Chart]]]:
-    """The table of a sheet and what can be drawn of it; nothing if the report has no such sheet."""
+) -> tuple[pd.DataFrame, list[Chart]] | None:
+    """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
     table = None if sheet.why_absent(analyzer, options) else sheet.make(analyzer, options)
     if table is None:
-        return []
+        return None
     if not isinstance(table, pd.DataFrame):
         kind = type(table).__name__
         raise PluginAnswerError(f"sheet {sheet.name!r}: expected a DataFrame, got {kind}")
-    return [(table, [chart for chart in sheet.charts if chart.fits(table)])]
+    return table, [chart for chart in sheet.charts if chart.fits(table)]
 
 
 def _absent(left_out: Iterable[Table], analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:

@@ -296,7 +296,7 @@ def fleet(
     load.show_problems(result.problems)
     if result.failed:
         counts = f"{result.failed} of {result.done + result.kept + result.failed} traces failed"
-        first = "; the first" * (result.failed > 1)
+        first = "; the first" if result.failed > 1 else ""
         listed = f"{counts}, listed in {result.out}/failures.parquet{first}"
         screen.tell(f"{listed}: {result.failures['message'].iloc[0]}")
     if strict and result.missing:

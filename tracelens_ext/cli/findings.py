@@ -84,16 +84,16 @@ def findings(
             show_problems(of_plugins, shown)
             found.append((path, of_trace))
             if not json:
-                blocks = [[""]] * (len(found) > 1) + [
-                    partial(finding_blocks, path, of_trace, whole)
-                ]
+                blocks: list[screen.Block] = [partial(finding_blocks, path, of_trace, whole)]
+                if len(found) > 1:
+                    blocks.insert(0, [""])
                 screen.show(screen.trace_report("Findings", path, {}, of_trace.notes), blocks)
     if json:
         documents = [of_trace.as_dict(intervals=intervals) for _, of_trace in found]
-        named_too = [
-            {"trace": str(path)} | d for (path, _), d in zip(found, documents, strict=True)
-        ]
-        typer.echo(nested_json_text(named_too if several else documents[0]))
+        if several:
+            names = ({"trace": str(path)} for path, _ in found)
+            documents = [name | own for name, own in zip(names, documents, strict=True)]
+        typer.echo(nested_json_text(documents if several else documents[0]))
     for problem in problems:
         screen.tell(str(problem))
     if problems:
@@ -309,7 +309,8 @@ def roofline(
             has = ", ".join(sorted(set(names) - {""})) or "none"
             raise UsageError(f"no operation is of the family {family!r}; the trace has {has}")
     facts = roofline_facts(analyzer.trace, found)
-    facts += [("Selected", selection.text)] * bool(selection.text)
+    if selection.text:
+        facts.append(("Selected", selection.text))
     families = analyzer.get_df_families(device_peaks, selection=selection)
     steps = analyzer.get_df_mfu_by_iteration(device_peaks, annotation, selection=selection)
     tables = {"roofline": frame, "families": families, "mfu_by_iteration": steps}

@@ -160,7 +160,7 @@ class GapReport:
         average = round(int(gaps.duration.sum()) / max(len(gaps), 1))
         streams = self.tables["gap_streams"]
         lines = [
-            *[f"Selected: {self.selected}"] * bool(self.selected),
+            *([f"Selected: {self.selected}"] if self.selected else []),
             f"Total gaps found: {len(gaps)}",
             f"Total idle time: {in_words(idle)}{'' if own else ' (no stream busy)'}",
             f"Average gap duration: {in_words(average)}{'' if own else ' (each stream by itself)'}",
@@ -168,15 +168,20 @@ class GapReport:
             f"Active streams: {len(streams)}",
         ]
         processes = bool(streams.duplicated(["device", "stream"]).any())
-        told = ["process"] * processes
-        told += ["device"] * (processes or streams["device"].nunique() > 1)
+        parts = ["stream"]
+        if processes:
+            parts = ["process", "device", "stream"]
+        elif streams["device"].nunique() > 1:
+            parts = ["device", "stream"]
         for record in streams.to_dict("records"):
-            name = ", ".join(f"{part} {record[part]}" for part in (*told, "stream"))
-            us = record["idle_time_us"], record["overlapped_us"]
-            idle_time, beside = (in_words(round(each * 1e3), like=idle) for each in us)
-            beside = f", {beside} of it beside another stream" if len(gaps.lanes) > 1 else ""
+            name = ", ".join(f"{part} {record[part]}" for part in parts)
             name = name[0].upper() + name[1:]  # a device may have a name of its own
-            lines.append(f"  {name}: {record['gap_count']} gaps, {idle_time} idle time{beside}")
+            idle_time = in_words(round(record["idle_time_us"] * 1e3), like=idle)
+            line = f"  {name}: {record['gap_count']} gaps, {idle_time} idle time"
+            if len(gaps.lanes) > 1:
+                overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
+                line += f", {overlapped} of it beside another stream"
+            lines.append(line)
         return lines
 
     def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
@@ -234,8 +239,12 @@ class GapReport:
         if self.top:
             yield from _hosts(self.tables["gap_hosts"], min(self.top, _HOSTS_SHOWN))
         bars = self.histogram_lines(_TERMINAL_BINS, bars=True)
-        head = ["", "GAP DURATION HISTOGRAM:"]
-        yield lambda console: [[*head, (rule := "=" * min(console.width, 80)), *bars, rule]]
+
+        def drawn(console: Console) -> list[screen.Block]:
+            rule = "=" * min(console.width, 80)
+            return [["", "GAP DURATION HISTOGRAM:", rule, *bars, rule]]
+
+        yield drawn
         if self.top:
             pairs = self.tables["gap_pairs"].head(self.top)
             yield lambda console: _pairs(pairs, self.sorted_by, console)

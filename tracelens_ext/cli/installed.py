@@ -115,7 +115,7 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
     found = []
     for plugin in registry.plugins:
         own, begins = [o.item for o in packs if o.plugin.name == plugin.name], f"{plugin.name}: "
-        names = tuple(pack.name + "*" * pack.selectable for pack in own)
+        names = tuple(f"{pack.name}*" if pack.selectable else pack.name for pack in own)
         problems = [p.removeprefix(begins) for p in registry.problems if p.startswith(begins)]
         found.append(PluginStatus(plugin, names, plugin.name in working, tuple(problems)))
     return found
@@ -161,7 +161,7 @@ def info() -> None:
     lines = [
         f"Folder: {kept.folder}",
         f"Traces: {len(entries)}, {_megabytes(size)} of {_megabytes(kept.limit)}",
-        *[f"Switched off by {OFF_VARIABLE}"] * cache_is_off(),
+        *([f"Switched off by {OFF_VARIABLE}"] if cache_is_off() else []),
     ]
     rows = [
         {
@@ -443,7 +443,8 @@ def _explained(explanation: Explanation) -> list[str]:
     }
     for holds, title in titles.items():
         others = [match for match in explanation.others if match.holds == holds]
-        lines += ["", title] * bool(others)
+        if others:
+            lines += ["", title]
         for match in others:
             verdict, needs = match.verdict, "" if holds else f", needs cpu_op {match.condition}"
             lines.append(f"  {verdict.category}  {verdict.rule}  ({match.place}){needs}")

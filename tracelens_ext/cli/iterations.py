@@ -81,11 +81,10 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
-    others = "; choose others with --annotation REGEX, such as " + ", ".join(
-        map(shlex.quote, found)
-    )
-    none = ", nor any other annotation that launches GPU work"
-    return f"{path}: has no {wanted}{others if found else none}"
+    if not found:
+        return f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
+    quoted = ", ".join(map(shlex.quote, found))
+    return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
 
 
 def _shown(columns: Sequence[str]) -> list[str]:
@@ -104,7 +103,7 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     odd = table.frame[table.frame["odd"] != ""]
     if not len(odd):
         return []
-    keys = [key for key in ("column", "device") if key == "column" or key in table.frame]
+    keys = ["column", "device"] if "device" in table.frame else ["column"]
     medians = table.statistics.set_index(keys)["median"].to_dict()
     told = []
     for row in odd.to_dict("records"):

@@ -80,9 +80,11 @@ def kernels(
     tables = {"kernel_statistics": statistics, "kernel_full_names": names}
     if sources:
         tables["kernel_sources"] = found.kernel_sources(analyzer.work, selection=selection)
-    none = f"No GPU event is of {selection.text}, so all counts are 0."
-    none = none if len(analyzer.work) else no_gpu_work(analyzer.work)
-    notes = [] if len(statistics) else [none]
+    notes = []
+    if not len(analyzer.work):
+        notes = [no_gpu_work(analyzer.work)]
+    elif not len(statistics):
+        notes = [f"No GPU event is of {selection.text}, so all counts are 0."]
     report = idle.GapReport(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems)
     selected = shared.selected_text(selection, analyzer.work)
@@ -118,7 +120,7 @@ def _blocks(
     names = int(statistics["full_names"].sum())
     more = f" ({names} full names)" if names > len(statistics) else ""
     yield [
-        *[f"Selected: {selected}"] * bool(selected),
+        *([f"Selected: {selected}"] if selected else []),
         f"Total unique kernel types found: {len(statistics)}{more}",
         f"Total kernel launches: {int(statistics['count'].sum())}",
         f"Results sorted by: {sorted_by}",

@@ -47,9 +47,10 @@ def find_traces(
         try:
             if path.is_dir():
                 found += _traces_in(path, or_reports=or_reports)
+            elif files.is_pattern(argument):
+                found += _matching(argument, or_reports=or_reports)
             else:
-                pattern = files.is_pattern(argument)
-                found += _matching(argument, or_reports=or_reports) if pattern else [path]
+                found.append(path)
         except TraceError as error:
             problems.append(error)
         except (OSError, ValueError) as error:

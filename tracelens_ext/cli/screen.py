@@ -109,7 +109,8 @@ def show_blocks(blocks: Iterable[Block], screen: Console) -> None:
     """Print blocks one below the other."""
     for block in blocks:
         if isinstance(block, str):
-            block = folded(block, screen.width, "    " * block.startswith(" ")) or [""]
+            indent = "    " if block.startswith(" ") else ""
+            block = folded(block, screen.width, indent) or [""]
         if isinstance(block, list | tuple):
             _show_lines(block, screen)
         elif callable(block):
@@ -192,7 +193,9 @@ def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
     from tracelens_ext.recording.told import recording_lines
 
     told: list[Block] = [f"Recording: {' '.join(recording_lines(work))}"] if len(work) else []
-    return [*told, [""]] * bool(told) if trace is None else [[f"Trace: {trace}"], *told]
+    if trace is not None:
+        return [[f"Trace: {trace}"], *told]
+    return [*told, [""]] if told else []
 
 
 def folded(text: str, width: int, indent: str = "") -> list[str]:

@@ -124,22 +124,27 @@ class Hook:
 
     def call(self, **arguments: object) -> Any:  # noqa: ANN401
         """Call it with those of the arguments it takes; other people's under a time limit."""
-        called = partial(self.function, *(arguments[name] for name in self.argument_names))
-        return called() if self.plugin.own else call_within(time_limit(), called)
+        return self._within_limits(partial(self._answer, arguments))
 
     def items(self, **arguments: object) -> list[Any]:
         """Call it and list what it answers, generators too, within the time limit."""
 
-        def listed(*given: object) -> list[Any]:
-            answer = self.function(*given)
+        def listed() -> list[Any]:
+            answer = self._answer(arguments)
             # A lone text would otherwise be taken letter by letter.
             if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
                 got = type(answer).__name__
                 raise PluginAnswerError(f"{self.name}: expected a list, got {got}")
             return list(answer)
 
-        found: list[Any] = replace(self, function=listed).call(**arguments)
+        found: list[Any] = self._within_limits(listed)
         return found
+
+    def _answer(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
+        return self.function(*(arguments[name] for name in self.argument_names))
+
+    def _within_limits(self, called: Callable[[], Any]) -> Any:  # noqa: ANN401
+        return called() if self.plugin.own else call_within(time_limit(), called)
 
 
 class PluginRegistry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import textwrap
@@ -80,8 +79,14 @@ class Book:
         self.xlsx.set_properties({"title": title, "author": GENERATOR, "created": _CREATED})
         self.xlsx.set_custom_property(TABLES_VERSION_KEY, TABLES_VERSION)
         self.xlsx.worksheet_class = _Sheet
-        #: the format with these of XlsxWriter's properties
-        self.format = functools.cache(lambda **properties: self.xlsx.add_format(properties))
+        self._formats: dict[tuple[tuple[str, object], ...], Format] = {}
+
+    def format(self, **properties: object) -> Format:
+        """The format with these of XlsxWriter's properties."""
+        key = tuple(properties.items())
+        if key not in self._formats:
+            self._formats[key] = self.xlsx.add_format(properties)
+        return self._formats[key]
 
 
 def checked(code: int) -> None:
@@ -93,9 +98,7 @@ def checked(code: int) -> None:
         )
 
 
-def put(
-    sheet: Worksheet, row: int, column: int, value: excel_text.CellValue, style: Format
-) -> None:
+def put(sheet: Worksheet, row: int, column: int, value: CellValue, style: Format) -> None:
     """Write one cell; a text cleaned, cut as `cell_text` does, with Excel's line breaks."""
     # XlsxWriter's own names of these functions first ask whether a row is a place such as `A1`.
     if value in (None, "") or value != value:  # as NaN does

@@ -189,12 +189,13 @@ def _annotations(ends: Sequence[str], width: int) -> list[plot.Plotly]:
 
 def _ends(heights: Float64Array, walls: Float64Array, ceiling: float) -> list[str]:
     """What stands on the bars that the axis cuts, or whose line for the wall time is beyond it."""
-    return [
-        plot.duration_text(height)
-        if height > ceiling
-        else f"wall time {plot.duration_text(wall)}" * (wall > ceiling)
-        for height, wall in zip(heights.tolist(), walls.tolist(), strict=True)
-    ]
+    ends = []
+    for height, wall in zip(heights.tolist(), walls.tolist(), strict=True):
+        if height > ceiling:
+            ends.append(plot.duration_text(height))
+        else:
+            ends.append(f"wall time {plot.duration_text(wall)}" if wall > ceiling else "")
+    return ends
 
 
 def _odd(frame: pd.DataFrame, *, by_category: bool) -> dict[int, str]:

@@ -26,20 +26,21 @@ def kernel_text(
 ) -> str:
     """Every row of `kernel_statistics` as a block of lines."""
     lines = [KERNEL_TITLE, _RULE, f"Results sorted by: {sorted_by}"]
-    lines += [f"Selected: {selected}"] * bool(selected) + [_RULE, ""]
+    lines += [f"Selected: {selected}", _RULE, ""] if selected else [_RULE, ""]
     full: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
     for rank, name, count in names[["rank", "full_name", "count"]].itertuples(index=False):
         full[rank].append((name_text(name), _counted(count, "launch", "es")))
     for row in statistics.to_dict("records"):
         (example, often), *others = full[row["rank"]]
         total = time_text(row["total_time_us"])
+        shared = f"  Full Names: {row['full_names']} (the example: {often})"
         lines += [
             f"Rank {row['rank']}: {name_text(row['kernel_name'])}",
             f"  Count: {row['count']} ({row['% of launches']:.1f}% of total launches)",
             f"  Total Duration: {total} ({row['% of duration']:.1f}% of total duration)",
             f"  Average Duration: {time_text(row['avg_time_us'])}",
             f"  Standard Deviation: {time_text(row['std_time_us'])}",
-            *[f"  Full Names: {row['full_names']} (the example: {often})"] * bool(others),
+            *([shared] if others else []),
             f"  Example Full Name: {example}",
             *(f"  Full Name {n} ({count}): {name}" for n, (name, count) in enumerate(others, 2)),
             _BLOCK,

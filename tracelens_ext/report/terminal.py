@@ -58,13 +58,15 @@ class _Column:
 
     def header_lines(self, *, folded: bool) -> list[str]:
         """The header broken after blanks and underscores into lines about as wide as the cells."""
+        if not folded:
+            return [self.header]
         lines = [""]
-        for part in _HEADER_BREAK.split(self.header) if folded else [self.header]:
+        for part in _HEADER_BREAK.split(self.header):
             width = cells_of((lines[-1] + part).rstrip())
             if lines[-1] and width > max(self.width, _FOLDED_AT_LEAST):
                 lines.append("")
             lines[-1] += part
-        return [line.rstrip(" ") for line in lines] if folded else lines
+        return [line.rstrip(" ") for line in lines]
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,11 @@ def name_text(name: str) -> str:
 
 def _plain(text: str, *, ascii_only: bool) -> str:
     """Spell a text for a terminal that knows ASCII only."""
-    safe = safe_text(text)
-    spelled = safe.replace("µ", "u").replace("…", "...").encode("ascii", "backslashreplace")
-    return spelled.decode() if ascii_only else safe
+    text = safe_text(text)
+    if not ascii_only:
+        return text
+    spelled = text.replace("µ", "u").replace("…", "...")
+    return spelled.encode("ascii", "backslashreplace").decode()
 
 
 def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:

@@ -79,11 +79,12 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     values = pd.to_numeric(_only_column(frame, chart.value_column, chart), errors="coerce")
     numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
     numbers = np.where(np.isfinite(numbers), numbers, 0.0)
-    n, of_series = len(labels), chart.series_column is not None or chart.kind == "stacked"
-    cells = np.bincount(series_codes * n + label_codes, numbers, n * len(series)).astype(np.float64)
-    sums: npt.NDArray[np.float64] = cells.reshape(len(series), n)
-    series, sums = ranked(series, sums, chart.only * of_series, MOST_SERIES)
-    labels, sums = ranked(labels, sums.T, chart.only * (not of_series), chart.top)
+    bars = len(labels)
+    cells = np.bincount(series_codes * bars + label_codes, numbers, bars * len(series))
+    sums: npt.NDArray[np.float64] = cells.astype(np.float64).reshape(len(series), bars)
+    of_series = chart.series_column is not None or chart.kind == "stacked"
+    series, sums = ranked(series, sums, chart.only if of_series else (), MOST_SERIES)
+    labels, sums = ranked(labels, sums.T, () if of_series else chart.only, chart.top)
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
     rows, columns = (pd.Index(texts, dtype=object) for texts in (labels, series))
     return pd.DataFrame(sums, index=rows, columns=columns)

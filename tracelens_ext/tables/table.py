@@ -149,9 +149,9 @@ class Table:
 
     def is_asked_for(self, options: ReportOptions) -> bool:
         """Whether the options ask for it."""
-        asked = self.asked_by
-        on = asked != "tables" and bool(not asked or getattr(options, asked))
-        return on or options.names(self.name)
+        if not self.asked_by or options.names(self.name):
+            return True
+        return self.asked_by != "tables" and bool(getattr(options, self.asked_by))
 
     def why_absent(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
         """The first thing that the trace lacks for this sheet, in words; empty for nothing."""

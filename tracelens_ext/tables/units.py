@@ -31,8 +31,17 @@ _SMALL_PERCENT = 0.05  # below it one decimal would show 0.0
 _SIZE_FORMAT = '[>=1000000000]#,##0.00,,," GB";[>=1000000]#,##0.00,," MB";#,##0" B"'
 
 
-#: What kind of number a column holds.
-Quantity = Enum("Quantity", "TIME PERCENT COUNT BYTES RATE RATIO IDENTIFIER UNKNOWN")
+class Quantity(Enum):
+    """What kind of number a column holds."""
+
+    TIME = "time"
+    PERCENT = "percent"
+    COUNT = "count"
+    BYTES = "bytes"
+    RATE = "rate"
+    RATIO = "ratio"
+    IDENTIFIER = "identifier"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
