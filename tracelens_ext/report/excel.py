@@ -171,8 +171,8 @@ def _write_numbers(
     number = book.format(num_format=_cell_format(chart, table))
     cells.put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
     names = [chart.label_column, *_short(table.columns)]
-    rows = table.set_axis(_short(table.index)).reset_index().to_numpy().tolist()
-    for row, values in enumerate([names, *rows], top + 1):
+    rows = zip(_short(table.index), table.to_numpy().tolist(), strict=True)
+    for row, values in enumerate([names, *([label, *each] for label, each in rows)], top + 1):
         for place, value in enumerate(values):
             style = header if row == top + 1 else number if place else plain
             cells.put(sheet, row, _CHART_COLUMNS + place, value, style)

@@ -102,9 +102,10 @@ def _coded_texts(
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
-    if name not in frame:
+    columns = list(frame.columns)  # of several levels a frame says that it has those of the first
+    if name not in columns:
         raise ValueError(f"the chart {chart.title!r} needs the column {name!r} of {chart.sheet!r}")
-    return frame.iloc[:, list(frame.columns).index(name)]
+    return frame.iloc[:, columns.index(name)]
 
 
 def ranked(
