@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens_ext.intervals import covered, union
 from tracelens_ext.recording.recording import BEFORE, HOLE, recording_of
-from tracelens_ext.replay.replay import find_clocks
+from tracelens_ext.replay.replay import find_clocks, run_starts
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array
 from tracelens_ext.work.gpu_work import GpuWork, find_lanes
 from tracelens_ext.work.grouping import (
@@ -320,12 +320,12 @@ class Program:
         ended = np.where(after, np.roll(self.reach, 1), -1)
         by_launch = np.lexsort((self.start, self.launch))
         first = np.zeros(count, dtype=bool)
-        first[by_launch[_firsts(self.launch[by_launch])]] = True
+        first[by_launch[run_starts(self.launch[by_launch])]] = True
         delay = self.start - self.call
         idle = free & first & (self.call != NONE) & (ended <= self.call)
         idle &= delay < _LONGEST_LATENCY_NS
         block, node = self.awaited.T
-        runs = _firsts(block)
+        runs = run_starts(block)
         until = np.maximum.reduceat(self.reach[node], runs) if len(runs) else node
         begin, returned = (t[block[runs]] for t in (self.block_start, self.block_end))
         device, result = self.lanes.device[self.lane], {}
@@ -357,11 +357,6 @@ class Program:
             beside, span = device == device[at], (self.call[at : at + 1], self.start[at : at + 1])
             alone[at] |= 2 * covered(self.start[beside], self.end[beside], *span)[0] < delay[at]
         return np.where(alone & (self.event != NONE), self.start, 0)
-
-
-def _firsts(number: Int64Array) -> Int64Array:
-    """Where runs of equal numbers begin."""
-    return np.flatnonzero(np.append(True, np.diff(number) != 0)[: len(number)])
 
 
 def _quantile(sample: Int64Array, share: float, otherwise: int) -> int:

@@ -291,8 +291,13 @@ class _Pass:
 
 
 def _new(number: IntArray) -> BoolArray:
-    """Where each run of equal numbers begins."""
+    """Whether each of some numbers begins a run of equal ones."""
     return np.append(True, np.diff(number) != 0)[: len(number)]
+
+
+def run_starts(number: IntArray) -> Int64Array:
+    """Where runs of equal numbers begin."""
+    return np.flatnonzero(_new(number))
 
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.
