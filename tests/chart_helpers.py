@@ -10,8 +10,8 @@ from typing import Any
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import Run, measure_run
-from tracelens_ext.chart.specification import ChartInput, parse_inputs
+from tracelens_ext.compare.engine_chart.runs import Run, measure_run
+from tracelens_ext.compare.engine_chart.specification import ChartInput, parse_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.intervals import union_length
 from tracelens_ext.trace import NONE
-from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.trace.busy_time import BusyTime
+from tracelens_ext.trace.intervals import union_length
 
 Interval = tuple[int, int, int]
 

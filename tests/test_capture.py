@@ -12,11 +12,11 @@ from capture_helpers import Op, Recording
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.cuda_graphs.captures import tokens_of_step
+from tracelens_ext.analysis.cuda_graphs.matching import AlignmentBudget
+from tracelens_ext.analysis.cuda_graphs.tables import TABLES
 from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
-from tracelens_ext.graphs.matching import AlignmentBudget
-from tracelens_ext.graphs.recorded import tokens_of_step
-from tracelens_ext.graphs.tables import TABLES
 from tracelens_ext.perf_report import build_perf_report
 
 if TYPE_CHECKING:

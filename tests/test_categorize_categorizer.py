@@ -12,13 +12,7 @@ import pandas as pd
 import pytest
 from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 
-from tracelens_ext.categorize import (
-    KernelCategorizer,
-    Rule,
-    RulePack,
-    categorize_kernels,
-    hookimpl,
-)
+from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack, categorize_kernels, hookimpl
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import PluginRegistry
 

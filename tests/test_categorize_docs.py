@@ -18,7 +18,7 @@ from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
 from tracelens_ext.perf_report import plugin_tables
 from tracelens_ext.readers.formats import read_file
-from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.report.tables.registry import offered_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FUSED = "void my_company::fused_bias_gelu<float>(float*)"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import (
+from tracelens_ext.compare.engine_chart.runs import (
     ELAPSED,
     NOT_GPU,
     category_table,
@@ -21,9 +21,9 @@ from tracelens_ext.chart.runs import (
     measure,
     measure_run,
 )
-from tracelens_ext.chart.specification import ChartInput, parse_inputs
+from tracelens_ext.compare.engine_chart.specification import ChartInput, parse_inputs
 from tracelens_ext.errors import TraceError, UsageError
-from tracelens_ext.intervals import non_overlapped_time, union_length
+from tracelens_ext.trace.intervals import non_overlapped_time, union_length
 
 DEF_ABC = {
     "DEF": {"ABC": {"^H|^I": "gemm", "J|K": "attn", "CUDA mem": "non-gpu-H_D_memops", ".*": "misc"}}

@@ -29,10 +29,10 @@ from statistics_helpers import (
 )
 
 from tracelens_ext import StatisticClassifier, read_trace
-from tracelens_ext.class_statistics.configuration import load_configuration
-from tracelens_ext.class_statistics.inputs import event_totals
-from tracelens_ext.class_statistics.layout import fixed
-from tracelens_ext.class_statistics.statistics import (
+from tracelens_ext.analysis.nsys_statistics.configuration import load_configuration
+from tracelens_ext.analysis.nsys_statistics.inputs import event_totals
+from tracelens_ext.analysis.nsys_statistics.layout import fixed
+from tracelens_ext.analysis.nsys_statistics.statistics import (
     Classifier,
     ClassStatistics,
     Total,

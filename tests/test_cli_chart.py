@@ -19,14 +19,9 @@ from comparison_helpers import needs_html, write
 from make_trace import TraceMaker
 from report_html_helpers import HOSTILE, read_page
 
-from tracelens_ext.chart.specification import known_models
 from tracelens_ext.cli import run
-from tracelens_ext.report.manifest import (
-    MANIFEST,
-    manifest_files,
-    unfinished_note,
-    write_manifest,
-)
+from tracelens_ext.compare.engine_chart.specification import known_models
+from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_note, write_manifest
 
 SHARED = ROOT.parent / "shared"
 TWO_GPUS = SHARED / "nsys" / "two_gpu_training.sqlite"

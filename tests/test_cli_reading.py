@@ -15,11 +15,11 @@ from comparison_helpers import training
 from make_trace import kineto_layout
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import parallel, run
 from tracelens_ext.cli.app import app
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceTooLargeError
 from tracelens_ext.readers import ahead, read_trace, source
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import ReadingOptions, size_text
 
 SALVAGING = ReadingOptions(salvage=True)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker, cuda_graph_example
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.operations.tree_table import MergedTree, folded_stacks, merged_tree
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
-from tracelens_ext.operations.tree_table import MergedTree, folded_stacks, merged_tree
 from tracelens_ext.trace import NONE, EventKind
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.compare.alignment import Place, Work, align
 from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.compare.measurement import find_period
-from tracelens_ext.compare.places import Place, Work, align
 
 if TYPE_CHECKING:
     import pandas as pd

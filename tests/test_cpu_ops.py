@@ -12,7 +12,7 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 
 if TYPE_CHECKING:
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.trace.call_tree import CallTree
 
 
 def rows_of(maker: TraceMaker) -> dict[str, dict[str, float]]:

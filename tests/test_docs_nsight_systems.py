@@ -10,7 +10,7 @@ import pytest
 from nsys_export_maker import training
 
 from tracelens_ext.cli import run
-from tracelens_ext.readers.nsys import places as nsys_places
+from tracelens_ext.readers.nsys import export_schema as nsys_places
 from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "nsight-systems.md"

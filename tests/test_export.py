@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.modules import MOST_NODES, call_tree
+from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length, time_axis
 from tracelens_ext.cli import run
 from tracelens_ext.export.tracks import fit_lanes
-from tracelens_ext.modules.modules import MOST_NODES, call_tree
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.replay.what_if import Simulation
-from tracelens_ext.timeline.timeline import copy_bandwidth, queue_length, time_axis
+from tracelens_ext.simulation.simulation import Simulation
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DOCS = Path(__file__).resolve().parents[1] / "docs"

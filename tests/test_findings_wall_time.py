@@ -13,11 +13,11 @@ from make_trace import Document, TraceMaker
 from strategies import traces
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.gaps.causes import classify_gaps
-from tracelens_ext.intervals import union_length
 from tracelens_ext.trace import LAUNCH_KINDS
-from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.trace.gpu_events import find_lanes
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

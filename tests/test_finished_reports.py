@@ -23,7 +23,7 @@ from tracelens_ext.errors import TraceError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.manifest import MANIFEST
 from tracelens_ext.report.report import Format, write_report
-from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.report.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.collectives.collectives import collective_calls
-from tracelens_ext.fleet.job import trace_tables
-from tracelens_ext.fleet.together import spread
+from tracelens_ext.analysis.collectives import collective_calls
+from tracelens_ext.distributed.html_page import spread
+from tracelens_ext.distributed.job import trace_tables
 
 KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 

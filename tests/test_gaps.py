@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.idle_time.tables import PAIR_SORTS
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.gaps.tables import PAIR_SORTS
-from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import NONE
-from tracelens_ext.work.gpu_work import find_gaps
-from tracelens_ext.work.grouping import (
+from tracelens_ext.trace.gpu_events import find_gaps
+from tracelens_ext.trace.grouping import (
     group_durations,
     last_before,
     number_groups,

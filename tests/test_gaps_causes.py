@@ -13,7 +13,12 @@ from gap_helpers import SHARED, TRACES, PlainEvent, gpu_events, load, plain_gaps
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.causes import CAUSES, EDGE, classify_gaps, usual_launch_latency
+from tracelens_ext.analysis.idle_time.causes import (
+    CAUSES,
+    EDGE,
+    classify_gaps,
+    usual_launch_latency,
+)
 
 
 def gaps_of(maker: TraceMaker, **options: Any) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.cli import commands as commands_module
 from tracelens_ext.cli import run
 from tracelens_ext.cli.installed import plugin_status
-from tracelens_ext.findings.detect import offered_detectors
+from tracelens_ext.findings.engine import offered_detectors
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.hooks import (
     NO_PLUGINS_VARIABLE,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.hosts import innermost_during, innermost_moments
+from tracelens_ext.analysis.idle_time.cpu_activity import innermost_during, innermost_moments
 from tracelens_ext.trace import NONE, EventKind
 
 Nested = list[tuple[int, int]]

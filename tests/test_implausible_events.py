@@ -12,10 +12,10 @@ from make_trace import TraceMaker
 from nsys_export_maker import ExportMaker
 from rocprof_maker import RunMaker
 
+from tracelens_ext.analysis.timeline.overview import lone_event
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.formats import read_document
-from tracelens_ext.timeline.overview import lone_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.iterations.measured import IterationTable, iteration_table
+from tracelens_ext.analysis.iterations.measurement import IterationTable, iteration_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

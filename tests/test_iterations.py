@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
 
-from tracelens_ext.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

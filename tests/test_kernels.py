@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker, cuda_graph_example
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.kernels.kernels import kernel_category_summary, reference_kernel_summary
+from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernels.kernels import (
-    kernel_category_summary,
-    reference_kernel_summary,
-)
-from tracelens_ext.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from make_trace import Document, TraceMaker
 from simulated_job import VendorKey, write_demo_trace
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.operations.launchers import find_launchers
+from tracelens_ext.analysis.operations.launchers import find_launchers
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:

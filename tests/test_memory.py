@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from make_trace import PROCESS, THREAD, TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.memory.events import read_memory_events
-from tracelens_ext.memory.usage import BEFORE, LOST, memory_notes
+from tracelens_ext.analysis.memory.events import read_memory_events
+from tracelens_ext.analysis.memory.usage import BEFORE, LOST, memory_notes
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 CUDA, HOST = 1, 0

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens_ext.analysis.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
+from tracelens_ext.analysis.memory.usage import BEFORE
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceError, TraceFormatError
-from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
-from tracelens_ext.memory.usage import BEFORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

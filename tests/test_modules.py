@@ -11,10 +11,10 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.intervals import union_length
-from tracelens_ext.modules.modules import has_modules, nn_modules
+from tracelens_ext.analysis.modules import has_modules, nn_modules
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.nesting import (
+from tracelens_ext.trace.nesting import (
     ROOT,
     Nesting,
     depths,

@@ -16,7 +16,7 @@ from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
 from tracelens_ext.perf_report import build_perf_report, default_report_path
 from tracelens_ext.report.report import Format, fast_pandas, write_report
-from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.report.tables.options import ReportOptions
 
 
 @pytest.fixture

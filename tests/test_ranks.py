@@ -13,9 +13,9 @@ from fleet_helpers import needs_fleet
 from fleet_maker import Fleet, Simulation
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.ranks.calls import match_group, prepared
-from tracelens_ext.ranks.part import communication_about, rank_tables
-from tracelens_ext.ranks.together import fit_clocks
+from tracelens_ext.distributed.aggregate import fit_clocks
+from tracelens_ext.distributed.calls import match_group, prepared
+from tracelens_ext.distributed.extract import communication_about, rank_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ class Store:
 
 def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     """The truth of a simulated job, and the tables over its ranks."""
-    from tracelens_ext.fleet.together import ranks_together
+    from tracelens_ext.distributed.html_page import ranks_together
 
     Simulation(fleet).write(folder)
     store, done = Store(), {}

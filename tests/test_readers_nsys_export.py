@@ -14,17 +14,17 @@ import pytest
 from nsys_export_maker import training
 from statistics_helpers import TWO_GPUS
 
-from tracelens_ext.cache.store import TraceCache
-from tracelens_ext.class_statistics.inputs import event_totals, project_ranges
-from tracelens_ext.class_statistics.statistics import Total, kernel_totals, memory_totals
+from tracelens_ext.analysis.nsys_statistics.inputs import event_totals, project_ranges
+from tracelens_ext.analysis.nsys_statistics.statistics import Total, kernel_totals, memory_totals
 from tracelens_ext.cli import run
 from tracelens_ext.cli.load import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
-from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.readers.nsys.csv_tables import Report, open_report, report_in
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import EventKind
+from tracelens_ext.trace.linking import link
 
 if TYPE_CHECKING:
     from collections.abc import Callable

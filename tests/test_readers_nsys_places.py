@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from nsys_export_maker import PID, ExportMaker, global_tid, parents, read, training
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.readers.nsys.places import DEVICES_A_MACHINE
+from tracelens_ext.readers.nsys.export_schema import DEVICES_A_MACHINE
 from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.trace import NONE, Device
-from tracelens_ext.tree import CallTree
-from tracelens_ext.work.gpu_work import find_gaps, find_lanes
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.gpu_events import find_gaps, find_lanes
 
 
 def test_ids_count_within_a_process() -> None:

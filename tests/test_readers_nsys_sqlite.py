@@ -30,14 +30,14 @@ from nsys_export_maker import (
 from test_cache import assert_same
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cache.store import TraceCache
+from tracelens_ext.analysis.timeline.overview import advice, whole_graphs
 from tracelens_ext.categorize import Decisions, KernelCategorizer
 from tracelens_ext.cli import run
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
-from tracelens_ext.timeline.overview import advice, whole_graphs
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.trace import EventKind
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,10 +18,10 @@ from make_trace import LAYOUTS, Document, TraceMaker
 from strategies import damaged_files, rule_packs, trace_files, traces
 from trace_mutations import mutate
 
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.categorize.rules import RulePack, parse_pack
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.readers import ahead, read_trace
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from tracelens_ext.cli import run
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import EventKind
+from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace_files import trace_names
-from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

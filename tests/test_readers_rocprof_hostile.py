@@ -15,7 +15,7 @@ from rocprof_maker import GUID, RunMaker, read, training
 
 from tracelens_ext.errors import TraceCutOffError, TraceError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from pathlib import Path

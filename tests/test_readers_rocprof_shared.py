@@ -15,8 +15,8 @@ from rocprof_maker import RunMaker, read, training
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
-from tracelens_ext.intervals import union_length
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace

@@ -36,16 +36,16 @@ from xplane_maker import (
 )
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
+from tracelens_ext.distributed.storage import rank_in_name
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.fleet.places import rank_in_name
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace_files import trace_names, traces_in
-from tracelens_ext.tree import CallTree
 
 training_content = cache(lambda: training().content)
 REAL = Path("../shared/jax")

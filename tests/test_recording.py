@@ -12,10 +12,10 @@ from make_trace import TraceMaker
 from strategies import traces
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.analysis.coverage.report_tables import recording_dict
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.recording.program import program_of
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.recording.told import recording_dict
 
 if TYPE_CHECKING:
     from make_trace import Document

@@ -20,15 +20,15 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
-from tracelens_ext.replay.changes import parse_change
-from tracelens_ext.replay.replay import Change, Replay
-from tracelens_ext.replay.what_if import read_waits
+from tracelens_ext.simulation.replay import Change, Replay
+from tracelens_ext.simulation.scenarios import parse_change
+from tracelens_ext.simulation.simulation import read_waits
 
 if TYPE_CHECKING:
     from random import Random
 
-    from tracelens_ext.replay.program import Program
-    from tracelens_ext.replay.what_if import Simulation
+    from tracelens_ext.simulation.dependency_graph import Program
+    from tracelens_ext.simulation.simulation import Simulation
     from tracelens_ext.trace import Int64Array
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "shared" / "replay" / "programs"
@@ -258,9 +258,9 @@ def test_threads_and_lanes_beyond_the_bounds_are_replayed_together(
     for n in range(1, 13):
         maker.call("cudaLaunchKernel", 100 * n - 50, 2, correlation=n, thread=n)
         maker.kernel(f"k{n}", 100 * n, 90, stream=n, correlation=n)
-    monkeypatch.setattr("tracelens_ext.replay.replay._MOST_THREADS", 3)
-    for module in ("program", "what_if"):
-        monkeypatch.setattr(f"tracelens_ext.replay.{module}.MOST_LANES", 3)
+    monkeypatch.setattr("tracelens_ext.simulation.replay._MOST_THREADS", 3)
+    for module in ("dependency_graph", "simulation"):
+        monkeypatch.setattr(f"tracelens_ext.simulation.{module}.MOST_LANES", 3)
     simulation = simulated(maker)
     assert simulation.state == "warned"
     assert partitions(simulation)
@@ -339,7 +339,7 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     )
     changes = [Change(), Change(duration=program.duration * 2, gap=0.5, at_least=100)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelens_ext.replay.replay._ROWS_AT_ONCE", rows_at_once)
+        patch.setattr("tracelens_ext.simulation.replay._ROWS_AT_ONCE", rows_at_once)
         replay = Replay(cast("Program", program))
         walls, unchanged = replay.run(changes)
     wall, starts, returned = run_by_node(replay, changes[0])

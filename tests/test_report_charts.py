@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_helpers import write_workbook
 
-from tracelens_ext.tables.charts import MOST_SERIES, Chart, chart_table
+from tracelens_ext.report.tables.charts import MOST_SERIES, Chart, chart_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from tracelens_ext.errors import OutputError
 from tracelens_ext.report import excel_cells, excel_text
 from tracelens_ext.report.excel import slow_tables
 from tracelens_ext.report.excel_cells import checked
-from tracelens_ext.tables.charts import Chart
+from tracelens_ext.report.tables.charts import Chart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.gaps.told import ascii_lines, histogram, histogram_lines
+from tracelens_ext.analysis.idle_time.histogram import ascii_lines, histogram, histogram_lines
 
 
 def values(*numbers: float) -> np.ndarray:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from report_helpers import write_workbook
 
-from tracelens_ext.tables.charts import Chart
+from tracelens_ext.report.tables.charts import Chart
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.report.terminal import FrameTable, frame_table, safe_text
-from tracelens_ext.tables.short_names import cut_middle
 
 NAME = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctorOnSelf_add<float>>"
 KERNELS = pd.DataFrame(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens_ext.analysis.operations.launchers import parsed
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.operations.launchers import parsed
-from tracelens_ext.roofline.found import _modelled
+from tracelens_ext.roofline.analysis import _modelled
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import ELEMENT_BYTES, Cost, NoModelError, Operation
 

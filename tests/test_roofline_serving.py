@@ -14,9 +14,9 @@ from serving_helpers import Engine, sums, tensors, vllm
 from test_roofline_models import BF16, F32, MODELS, NOTHING, cost, operation, tensor, value
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.serving.annotations import parse_annotation
 from tracelens_ext.roofline.models import model_of
 from tracelens_ext.roofline.operation import Cost, NoModelError
-from tracelens_ext.serving.annotations import parse_annotation
 
 if TYPE_CHECKING:
     import pandas as pd

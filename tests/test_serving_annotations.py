@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving_helpers import sums, vllm
 
-from tracelens_ext.serving.annotations import NOBODY, Batch, Group, parse_annotation
+from tracelens_ext.analysis.serving.annotations import NOBODY, Batch, Group, parse_annotation
 
 _LENGTHS = st.tuples(st.integers(1, 9999), st.integers(0, 9999)).map(lambda p: (p[0], sum(p)))
 _REQUESTS = st.lists(_LENGTHS, max_size=4)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serving_helpers import LAYER, Engine
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.serving.layers import repeating_block
+from tracelens_ext.analysis.serving.layers import repeating_block
 
 ATTENTION = 3
 

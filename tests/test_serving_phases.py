@@ -13,9 +13,9 @@ from make_trace import TraceMaker
 from serving_helpers import Engine, sums, tensors, vllm
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.iterations.measurement import iteration_table
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.measured import iteration_table
-from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.trace.busy_time import BusyTime
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -18,12 +18,12 @@ from serving_helpers import Engine, tensors, vllm
 from test_docs_tables import OF_ENGINES
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import measure, measure_run
-from tracelens_ext.chart.specification import parse_inputs
 from tracelens_ext.cli import run
+from tracelens_ext.compare.engine_chart.runs import measure, measure_run
+from tracelens_ext.compare.engine_chart.specification import parse_inputs
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.html import page_figures
-from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.report.tables.registry import offered_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
 

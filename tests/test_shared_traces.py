@@ -24,10 +24,10 @@ import pytest
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TracelensError
-from tracelens_ext.intervals import union_length
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import GPU_KINDS, HOST_KINDS, LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace

@@ -10,11 +10,11 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.kernels.kernels import short_kernel_histogram, short_kernels_summary
-from tracelens_ext.timeline.timeline import total_time_ns
+from tracelens_ext.analysis.kernels.kernels import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.analysis.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
-    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.trace.gpu_events import GpuWork
 
 SUM = "Short Kernel duration (µs) sum"
 COUNT = "Short Kernel count"

@@ -15,7 +15,7 @@ from make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE, EventKind
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace

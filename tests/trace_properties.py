@@ -368,7 +368,7 @@ def a_profile_is_safe(data: bytes) -> None:
 
 def a_snapshot_is_safe(data: bytes) -> None:
     """A snapshot of an allocator: its tables, which hold all memory, or one of our errors."""
-    from tracelens_ext.memory.snapshot import read_snapshot, snapshot_tables
+    from tracelens_ext.analysis.memory.snapshot import read_snapshot, snapshot_tables
 
     def check(path: Path) -> None:
         segments = snapshot_tables(read_snapshot(path))["memory_segments"]
@@ -397,7 +397,7 @@ def _reserved(data: bytes) -> int | None:
 
 def statistics_tables_are_safe(data: bytes) -> None:
     """A table of `nsys stats`: its totals, or one of our errors."""
-    from tracelens_ext.class_statistics.statistics import kernel_totals, memory_totals
+    from tracelens_ext.analysis.nsys_statistics.statistics import kernel_totals, memory_totals
 
     _load(data, ".csv", kernel_totals)
     _load(data, ".csv", memory_totals)
@@ -405,7 +405,10 @@ def statistics_tables_are_safe(data: bytes) -> None:
 
 def configurations_are_safe(data: bytes) -> None:
     """A configuration or a class map, JSON with comments: what it says, or one of our errors."""
-    from tracelens_ext.class_statistics.configuration import load_class_map, load_configuration
+    from tracelens_ext.analysis.nsys_statistics.configuration import (
+        load_class_map,
+        load_configuration,
+    )
 
     _load(data, ".json", load_configuration)
     _load(data, ".json", load_class_map)
@@ -427,7 +430,7 @@ def maps_are_safe(data: bytes) -> None:
 
 def a_cache_file_is_safe(data: bytes) -> None:
     """A file of columns: what it says, or that it is damaged."""
-    from tracelens_ext.cache.file import DamagedFileError, read_columns
+    from tracelens_ext.readers.cache.file import DamagedFileError, read_columns
 
     try:
         _load(data, ".columns", read_columns)

@@ -15,41 +15,41 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from tracelens_ext.cache.store import TraceCache, open_cache
-from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
-from tracelens_ext.errors import UsageError
-from tracelens_ext.findings.detect import find_findings, tell_claims
-from tracelens_ext.findings.finding import Findings
-from tracelens_ext.graphs.replays import GraphReplays, find_replays
-from tracelens_ext.hooks import default_registry
-from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernels import kernels
-from tracelens_ext.lazy import pd
-from tracelens_ext.memory.usage import Memory, find_memory, memory_blocks
-from tracelens_ext.modules.modules import call_stacks, nn_modules
-from tracelens_ext.operations import tables as op_tables
-from tracelens_ext.operations.launchers import (
+from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays, find_replays
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.kernels import kernels
+from tracelens_ext.analysis.memory.usage import Memory, find_memory, memory_blocks
+from tracelens_ext.analysis.modules import call_stacks, nn_modules
+from tracelens_ext.analysis.operations import tables as op_tables
+from tracelens_ext.analysis.operations.launchers import (
     TEXT_COLUMNS,
     Launchers,
     find_launchers,
     launcher_table,
 )
+from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
+from tracelens_ext.analysis.timeline.overview import Coverage, coverage, overview
+from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
+from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
+from tracelens_ext.errors import UsageError
+from tracelens_ext.findings.engine import find_findings, tell_claims
+from tracelens_ext.findings.finding import Findings
+from tracelens_ext.hooks import default_registry
+from tracelens_ext.lazy import pd
 from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
-from tracelens_ext.replay.what_if import Simulation
-from tracelens_ext.roofline.found import Roofline, find_roofline
+from tracelens_ext.readers.cache.store import TraceCache, open_cache
+from tracelens_ext.report.tables.methods import TableMethods
+from tracelens_ext.roofline.analysis import Roofline, find_roofline
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.roofline.summary import family_table
-from tracelens_ext.serving.steps import Steps, own_phases, serving_steps
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.tables.methods import TableMethods
+from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.text import encodable
-from tracelens_ext.timeline.overview import Coverage, coverage, overview
 from tracelens_ext.trace import NS_PER_US, Trace
-from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
-from tracelens_ext.tree import CallTree
-from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.memoize import once_for_each
+from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.gpu_events import GpuWork
 
 if TYPE_CHECKING:
     from tracelens_ext.readers import TraceSource

@@ -8,22 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tracelens_ext.analysis.coverage.report_tables import recording_lines
+from tracelens_ext.analysis.timeline import overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import CategorizerLike
-from tracelens_ext.findings.told import summary_sentence
+from tracelens_ext.compatibility.tracelens import knows_tracelens
+from tracelens_ext.findings.summary import summary_sentence
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.recording.told import recording_lines
 from tracelens_ext.report import report as reports
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
+from tracelens_ext.report.tables.registry import check_names, offered_tables
+from tracelens_ext.report.tables.table import Table, cited_sheets
+from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.options import ReportOptions, takes_report_options
-from tracelens_ext.tables.registry import check_names, offered_tables
-from tracelens_ext.tables.table import Table, cited_sheets
-from tracelens_ext.tables.units import FIRST_FACTS
-from tracelens_ext.timeline import overview
-from tracelens_ext.tracelens_calls import knows_tracelens
 
 T = TypeVar("T")
 _Tables = Mapping[str, "pd.DataFrame"]

@@ -169,7 +169,7 @@ def _usage_exit_code(error: Exception) -> int | None:
     told = str(show()).rstrip(".")
     if type(error).__name__ == "NoSuchOption":
         from tracelens_ext.cli.app import report_options
-        from tracelens_ext.tracelens_calls import option_hint
+        from tracelens_ext.compatibility.tracelens import option_hint
 
         name = str(getattr(error, "option_name", ""))
         if here := option_hint(name, report_options()):

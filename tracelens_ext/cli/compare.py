@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format, Report
 from tracelens_ext.settings import ReadingOptions
@@ -26,7 +26,7 @@ from tracelens_ext.settings import ReadingOptions
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
-    from tracelens_ext.fleet import FleetResult
+    from tracelens_ext.distributed import FleetResult
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
@@ -126,11 +126,11 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
         unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
             without a launch, or not.  [default: include]
     """
+    from tracelens_ext.analysis.memory.snapshot import is_snapshot
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report, history_report
     from tracelens_ext.compare.verdict import check_budgets, parse_budget
-    from tracelens_ext.findings.detect import offered_detectors
-    from tracelens_ext.memory.snapshot import is_snapshot
+    from tracelens_ext.findings.engine import offered_detectors
 
     budgets = [parse_budget(text) for text in asked.fail_if or ()]
     form, force = asked.output_format, asked.force
@@ -269,10 +269,10 @@ def fleet(
             without a launch, or not.  [default: include]
         strict: Exit with 1 when ranks are missing too.
     """
-    from tracelens_ext.fleet.cluster import require_fleet_extra
+    from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.fleet import run_fleet
+    from tracelens_ext.distributed import run_fleet
 
     if workers is None and scheduler is None:
         workers = reading.jobs
@@ -419,11 +419,11 @@ def ranks(results: str, top: int = 20, json: bool = False) -> None:
         top -t 0..: Calls to print, the longest waits first.
         json: Print the tables as JSON instead.
     """
-    from tracelens_ext.fleet.cluster import require_fleet_extra
+    from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.fleet.places import ResultStore
-    from tracelens_ext.fleet.together import TABLES
+    from tracelens_ext.distributed.html_page import TABLES
+    from tracelens_ext.distributed.storage import ResultStore
 
     store = ResultStore.at(results)
     tables = {name: store.get_table(name).to_pandas() for name in TABLES}

@@ -187,6 +187,6 @@ def mcp(folders: list[Path]) -> None:
     Operands:
         folders FOLDER…: Whose traces may be asked about.
     """
-    from tracelens_ext.agents.server import make_server
+    from tracelens_ext.cli.mcp_server import make_server
 
     make_server(folders).run("stdio")

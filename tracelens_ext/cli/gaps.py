@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
+from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.report.terminal import frame_table, name_text
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.tables.short_names import cut_middle
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps
+    from tracelens_ext.analysis.idle_time.histogram import Histogram
+    from tracelens_ext.analysis.iterations.selection import Selection
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.gaps.causes import ClassifiedGaps
-    from tracelens_ext.gaps.told import Histogram
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.work.gpu_work import Scope
+    from tracelens_ext.trace.gpu_events import Scope
 
 _TERMINAL_BINS = 15
 _HOSTS_SHOWN = 8
@@ -114,9 +114,9 @@ class GapReport:
     def __init__(
         self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
     ) -> None:
-        from tracelens_ext.gaps import tables
-        from tracelens_ext.gaps.causes import classify_gaps
-        from tracelens_ext.gaps.told import answer
+        from tracelens_ext.analysis.idle_time import tables
+        from tracelens_ext.analysis.idle_time.causes import classify_gaps
+        from tracelens_ext.analysis.idle_time.histogram import answer
 
         work, sort = analyzer.work, options.gap_sort or _GAP_SORT
         self.options = options
@@ -153,7 +153,7 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
-        from tracelens_ext.gaps.told import in_words
+        from tracelens_ext.analysis.idle_time.histogram import in_words
 
         gaps, idle = self.streams.gaps, int(self.asked.gaps.duration.sum())
         own = self.asked is self.streams or len(gaps.lanes) < 2
@@ -186,7 +186,7 @@ class GapReport:
 
     def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
         """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
-        from tracelens_ext.gaps.told import telling_histogram
+        from tracelens_ext.analysis.idle_time.histogram import telling_histogram
 
         length = self.streams.gaps.duration / 1e3 * factor
         bounds = [each and each * factor for each in (self.options.hist_min, self.options.hist_max)]
@@ -195,13 +195,13 @@ class GapReport:
     @property
     def notes(self) -> list[str]:
         """Why the GPU was idle; why bins of the histogram are not of one width."""
-        from tracelens_ext.gaps.told import BINS
+        from tracelens_ext.analysis.idle_time.histogram import BINS
 
         return [self.answer, *filter(None, [self.histogram(BINS)[1]])]
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
-        from tracelens_ext.gaps.told import histogram_lines
+        from tracelens_ext.analysis.idle_time.histogram import histogram_lines
 
         longest = self.streams.gaps.duration.max(initial=0) / 1e3
         end = longest if self.options.hist_max is None else self.options.hist_max
@@ -216,7 +216,7 @@ class GapReport:
 
     def text(self) -> str:
         """The detailed text for a file."""
-        from tracelens_ext.gaps.told import BINS
+        from tracelens_ext.analysis.idle_time.histogram import BINS
 
         headline, bins = [self.answer, "", *self.headline()], self.histogram_lines(BINS, bars=False)
         return gap_text(self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by)
@@ -252,7 +252,7 @@ class GapReport:
 
 
 def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
-    from tracelens_ext.tree import UNLINKED
+    from tracelens_ext.trace.call_tree import UNLINKED
 
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
         return  # nothing is known of the host

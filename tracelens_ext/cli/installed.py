@@ -21,9 +21,9 @@ from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.categorize.matcher import BoundPack
 from tracelens_ext.categorize.rules import OTHER_OP, Rule
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.demo_recordings import copy_recording, is_demo_trace
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.screen import NARROW, console, print_line, tell, write_text
-from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.hooks import Plugin, PluginRegistry
 from tracelens_ext.lazy import pd
@@ -151,9 +151,9 @@ def info() -> None:
     """Show where the cache is, how big, and which traces it holds."""
     from datetime import UTC, datetime
 
-    from tracelens_ext.cache.folder import OFF_VARIABLE, cache_is_off
-    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.cli.screen import Part, console, show_blocks
+    from tracelens_ext.readers.cache.folder import OFF_VARIABLE, cache_is_off
+    from tracelens_ext.readers.cache.store import TraceCache
 
     kept = TraceCache.from_environment()
     entries = kept.entries()
@@ -178,7 +178,7 @@ def info() -> None:
 @cache.command()
 def clear() -> None:
     """Remove all that the cache holds."""
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
     count, size = TraceCache.from_environment().clear()
     typer.echo(f"Removed {count} trace{'' if count == 1 else 's'}, {_megabytes(size)}")
@@ -327,7 +327,7 @@ def suggest(
         output -o: Write the draft here.
         top 1..: At most this many rules.
     """
-    from tracelens_ext.timeline.overview import whole_graphs
+    from tracelens_ext.analysis.timeline.overview import whole_graphs
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")

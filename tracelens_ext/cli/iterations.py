@@ -13,22 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracelens_ext.categorize.user_patterns import user_pattern
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
+from tracelens_ext.report.tables.units import Shown
 from tracelens_ext.report.terminal import name_text
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.tables.units import Shown
-from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.iterations.measured import IterationTable
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.analysis.iterations.measurement import IterationTable
+    from tracelens_ext.trace.call_tree import CallTree
 
 _SUGGESTED = 5
 _MOST_TO_PASTE = 200  # characters of an expression
@@ -55,7 +55,7 @@ def iterations(
         unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
             without a launch, or not.  [default: include]
     """
-    from tracelens_ext.iterations.measured import iteration_table
+    from tracelens_ext.analysis.iterations.measurement import iteration_table
 
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, analysis)
@@ -77,7 +77,7 @@ def iterations(
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
-    from tracelens_ext.iterations.iterations import likely_iterations
+    from tracelens_ext.analysis.iterations.selection import likely_iterations
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
@@ -89,7 +89,7 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
 def _shown(columns: Sequence[str]) -> list[str]:
     """The columns to print; what does not fit is left out from the end."""
-    from tracelens_ext.iterations.measured import is_category_time
+    from tracelens_ext.analysis.iterations.measurement import is_category_time
 
     shown = [c for c in columns if c not in ("odd", "whole", *_SHOWN_LAST)]
     at = next((at for at, column in enumerate(shown) if is_category_time(column)), len(shown))
@@ -98,7 +98,7 @@ def _shown(columns: Sequence[str]) -> list[str]:
 
 def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     """What each odd iteration took, against the median, in lines that fit."""
-    from tracelens_ext.iterations.measured import ODD_AT_LEAST, ODD_BEYOND
+    from tracelens_ext.analysis.iterations.measurement import ODD_AT_LEAST, ODD_BEYOND
 
     odd = table.frame[table.frame["odd"] != ""]
     if not len(odd):
@@ -159,9 +159,9 @@ def phases(
             says; may be given several times.
         top -t 0..: Slowest steps to print.
     """
-    from tracelens_ext.graphs.tables import capture_notes
-    from tracelens_ext.serving.phases import phase_notes
-    from tracelens_ext.serving.steps import own_phases
+    from tracelens_ext.analysis.cuda_graphs.tables import capture_notes
+    from tracelens_ext.analysis.serving.phases import phase_notes
+    from tracelens_ext.analysis.serving.steps import own_phases
 
     own = tuple(phase or ())
     own_phases(own)  # before a trace is read that takes long
@@ -213,7 +213,7 @@ def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
 
 def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
+    from tracelens_ext.analysis.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
 
     work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):
@@ -250,9 +250,9 @@ def memory(
         by: Tell what was alive apart by operation, nn.Module, Python frame, phase.
         top -t 0..: Rows of each table.
     """
-    from tracelens_ext.memory.events import has_memory_events
-    from tracelens_ext.memory.snapshot import is_snapshot
-    from tracelens_ext.memory.usage import memory_notes
+    from tracelens_ext.analysis.memory.events import has_memory_events
+    from tracelens_ext.analysis.memory.snapshot import is_snapshot
+    from tracelens_ext.analysis.memory.usage import memory_notes
 
     if is_snapshot(trace):
         show_snapshots([trace], top, reading, device=device, json=json)
@@ -279,7 +279,11 @@ def show_snapshots(
     paths: list[Path], top: int, reading: ReadingOptions, *, device: int | None = None, json: bool
 ) -> None:
     """Print the tables of a snapshot of PyTorch's allocator, or of two compared."""
-    from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
+    from tracelens_ext.analysis.memory.snapshot import (
+        compare_snapshots,
+        read_snapshot,
+        snapshot_tables,
+    )
 
     if len(paths) > 2:
         raise UsageError("two snapshots are compared, not more")

@@ -12,24 +12,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracelens_ext.categorize.kernel_names import short_name
+from tracelens_ext.categorize.user_patterns import user_pattern
 from tracelens_ext.cli import gaps as idle
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import kernel_text
+from tracelens_ext.report.tables.short_names import cut_middle, told_apart
+from tracelens_ext.report.tables.units import fitting_unit
 from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import fitting_unit
-from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.operations.tree_table import MergedTree
+    from tracelens_ext.analysis.operations.tree_table import MergedTree
 
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
 
@@ -64,8 +64,8 @@ def kernels(
         gaps -g: Also analyse the idle time between kernels.
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
-    from tracelens_ext.kernels import kernels as found
-    from tracelens_ext.recording.told import no_gpu_work
+    from tracelens_ext.analysis.coverage.report_tables import no_gpu_work
+    from tracelens_ext.analysis.kernels import kernels as found
 
     wants_gaps = gaps or gap_output is not None
     if not wants_gaps and (given := shared.given_options(options)):
@@ -214,7 +214,7 @@ def tree(
         folded: Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like.
         as_json --json: Print the tree as JSON.
     """
-    from tracelens_ext.operations.tree_table import folded_stacks, merged_tree, tree_rows
+    from tracelens_ext.analysis.operations.tree_table import folded_stacks, merged_tree, tree_rows
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tracelens_ext.chart.specification import NS_PER_S, check_models, known_models, parse_inputs
-from tracelens_ext.class_statistics import configuration
+from tracelens_ext.analysis.nsys_statistics import configuration
 from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
+from tracelens_ext.compare.engine_chart.specification import (
+    NS_PER_S,
+    check_models,
+    known_models,
+    parse_inputs,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Format, Places
@@ -23,8 +28,8 @@ from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from tracelens_ext.chart.runs import Run
-    from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics
+    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier, ClassStatistics
+    from tracelens_ext.compare.engine_chart.runs import Run
     from tracelens_ext.trace import Trace
 
 app = typer.Typer(
@@ -89,8 +94,8 @@ def stats(
         csv DIR: Write the tables to CSV files in this folder.
         xlsx FILE: Write the tables to an Excel file.
     """
-    from tracelens_ext.class_statistics.layout import document, text
-    from tracelens_ext.class_statistics.statistics import Classifier
+    from tracelens_ext.analysis.nsys_statistics.layout import document, text
+    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier
 
     if config is None:
         _check(given)
@@ -140,7 +145,7 @@ def _computed(
 
     Doubts, and all problems but that of a single input, are told on standard error.
     """
-    from tracelens_ext.class_statistics.inputs import statistics_of
+    from tracelens_ext.analysis.nsys_statistics.inputs import statistics_of
 
     statistics, problems = [], []
     for spec in specs:
@@ -224,8 +229,8 @@ def chart(
             are labels then, and FILE alone will do.
         maps FILE: More engines and models: a JSON file, or a folder of them.
     """
-    from tracelens_ext.chart.page import check_results, write_results
-    from tracelens_ext.chart.runs import grouped, measure
+    from tracelens_ext.compare.engine_chart.page import check_results, write_results
+    from tracelens_ext.compare.engine_chart.runs import grouped, measure
 
     by_map = rules.categorizer is None
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=not by_map)
@@ -279,7 +284,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
 def _shown(runs: Sequence[Run]) -> pd.DataFrame:
     import numpy as np
 
-    from tracelens_ext.chart.runs import TOTAL, category_table
+    from tracelens_ext.compare.engine_chart.runs import TOTAL, category_table
 
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S

@@ -54,15 +54,15 @@ from typer.core import TyperCommand
 
 from tracelens_ext.cli.screen import every_note, screen_width
 from tracelens_ext.errors import UsageError
+from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.trace.gpu_events import GpuWork
 
 #: The options of every command that reads traces.
 READING = {each.name for each in fields(ReadingOptions)} - {"folders"} | {"notes"}
@@ -124,7 +124,7 @@ class SelectionOptions:
 
     def selection(self, category: str | None = None) -> Selection:
         """What they select."""
-        from tracelens_ext.iterations.iterations import Selection
+        from tracelens_ext.analysis.iterations.selection import Selection
 
         if self.pstep_by is not None and self.pstep is None:
             raise UsageError("--pstep-by needs --pstep N")
@@ -266,7 +266,7 @@ def _of_report() -> _Described:
 
 def size_of(text: str) -> int:
     """The size that `--max-bytes` gives."""
-    from tracelens_ext.cache.folder import parse_size
+    from tracelens_ext.readers.cache.folder import parse_size
 
     if size := parse_size(text):
         return size

@@ -15,9 +15,9 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Places, Report
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.settings import Progress, ReadingOptions
-from tracelens_ext.tables.options import ReportOptions
-from tracelens_ext.tables.units import FIRST_FACTS
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Measurement

@@ -24,15 +24,15 @@ from tracelens_ext.report import report as reports
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
 from tracelens_ext.report.manifest import check_output, written_beside
 from tracelens_ext.report.report import Format, Places, Report
+from tracelens_ext.report.tables.registry import find_table
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.terminal import frame_table, safe_text
-from tracelens_ext.tables.registry import find_table
-from tracelens_ext.tables.table import Table
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.trace.gpu_events import GpuWork
 
 #: Columns of a terminal: below it names need the room of numbers that say less.
 NARROW = 120
@@ -180,7 +180,7 @@ def _show_lines(lines: Sequence[str], screen: Console) -> None:
 
 def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     """Lines as this terminal can show them: one that knows ASCII only, in that."""
-    from tracelens_ext.gaps.told import ascii_lines
+    from tracelens_ext.analysis.idle_time.histogram import ascii_lines
 
     lines = [safe_text(line) for line in lines]
     if not screen.options.ascii_only:
@@ -190,7 +190,7 @@ def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
 
 def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
     """What the recording holds (nothing without GPU work), and its file: what is shown first."""
-    from tracelens_ext.recording.told import recording_lines
+    from tracelens_ext.analysis.coverage.report_tables import recording_lines
 
     told: list[Block] = [f"Recording: {' '.join(recording_lines(work))}"] if len(work) else []
     if trace is not None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tracelens_ext.compare.alignment import Aligned, align
 from tracelens_ext.compare.measurement import KEYS, STAND_INS, Figures, Measurement, measure
-from tracelens_ext.compare.places import Aligned, align
 from tracelens_ext.compare.verdict import Unit, Verdict, facts_of, notes_of, prefixes, verdict
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd

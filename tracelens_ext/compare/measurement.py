@@ -9,16 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from tracelens_ext.compare.places import Place, Work, calls_of, places
-from tracelens_ext.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
+from tracelens_ext.analysis.serving.phases import busy_by_step
+from tracelens_ext.analysis.serving.steps import find_steps
+from tracelens_ext.analysis.timeline.overview import devices
+from tracelens_ext.analysis.timeline.timeline import gpu_timeline
+from tracelens_ext.compare.alignment import Place, Work, calls_of, places
 from tracelens_ext.lazy import pd
-from tracelens_ext.serving.phases import busy_by_step
-from tracelens_ext.serving.steps import find_steps
-from tracelens_ext.timeline.overview import devices
-from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
+from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
 
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]

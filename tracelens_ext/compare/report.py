@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tracelens_ext.analysis.modules import NodePath, numbered
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compare.comparison import Comparison
 from tracelens_ext.compare.measurement import KEYS, Measurement, measure
@@ -15,11 +16,10 @@ from tracelens_ext.compare.verdict import prefixes, time_basis
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
-from tracelens_ext.modules.modules import NodePath, numbered
 from tracelens_ext.report.report import Answer, Report
-from tracelens_ext.roofline.found import Roofline
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.summary import shape_text
-from tracelens_ext.tables.charts import Chart
 from tracelens_ext.trace import NS_PER_MS
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
 from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.distributed.storage import ORDER, rank_of
 from tracelens_ext.errors import UsageError
-from tracelens_ext.fleet.places import ORDER, rank_of
-from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.formats import plain_column, plain_headers
-from tracelens_ext.tables.options import ReportOptions
-from tracelens_ext.tables.registry import offered_tables
-from tracelens_ext.tables.table import Table
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.registry import offered_tables
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import HOST_KINDS, NONE, Int64Array
-from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
+from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuWork
+from tracelens_ext.trace.nesting import ROOT
 
 #: Grows when a table or a column gets another meaning.
 SCHEMA_VERSION = 1

@@ -20,16 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.distributed.storage import rank_of
 from tracelens_ext.errors import UsageError
 from tracelens_ext.export.tracks import Span, Tracks, counter_events, fit_lanes, place, us_text
-from tracelens_ext.fleet.places import rank_of
-from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.trace import GPU_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
-from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.nesting import ROOT
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
 Shift = tuple[str, int, str]

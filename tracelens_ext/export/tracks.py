@@ -10,15 +10,15 @@ from typing import cast
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.memory.events import read_memory_events
+from tracelens_ext.analysis.timeline.timeline import copies, queue_levels
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.intervals import covered
-from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.events import read_memory_events
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.timeline.timeline import copies, queue_levels
 from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.gpu_work import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.intervals import covered
 
 
 @dataclass

@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.findings.attribution import ranked
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
-from tracelens_ext.findings.places import ranked
-from tracelens_ext.roofline.found import Roofline, RooflineRow
+from tracelens_ext.roofline.analysis import Roofline, RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.roofline.products import product_sizes
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.trace.grouping import number_groups
 
 #: What fused kernels reach of the peak matrix rate: FlashAttention-2 35 to 40 % on H100 and
 #: MI300, 50 to 70 % on A100; FlashAttention-3 up to 75 % on H100.

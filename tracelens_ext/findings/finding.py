@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tracelens_ext.intervals import distinct, union
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.grouping import sums
+from tracelens_ext.trace.grouping import sums
+from tracelens_ext.trace.intervals import distinct, union
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -226,7 +226,7 @@ class Findings:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a row a finding, what it saves, and what to do."""
-        from tracelens_ext.findings.told import findings_table, summary_sentence
+        from tracelens_ext.findings.summary import findings_table, summary_sentence
 
         columns = ["title", "saving_ms", "% of judged time", "confidence", "largest_place"]
         table = findings_table(self)[[*columns, "advice", "snippet"]]

@@ -8,19 +8,19 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import compilations, instantiations, slow_regions
+from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.analysis.idle_time.cpu_activity import innermost_moments
+from tracelens_ext.analysis.memory.events import has_memory_events
+from tracelens_ext.analysis.memory.usage import find_memory, memory_by_operation
+from tracelens_ext.findings.attribution import around, frames_around
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.places import around, frames_around
-from tracelens_ext.gaps import causes
-from tracelens_ext.gaps.hosts import innermost_moments
-from tracelens_ext.intervals import covered
-from tracelens_ext.memory.events import has_memory_events
-from tracelens_ext.memory.usage import find_memory, memory_by_operation
-from tracelens_ext.recording.recording import compilations, instantiations, slow_regions
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind, Int64Array
-from tracelens_ext.work.grouping import sums
-from tracelens_ext.work.launches import captures, find_launches
+from tracelens_ext.trace.grouping import sums
+from tracelens_ext.trace.intervals import covered
+from tracelens_ext.trace.launches import captures, find_launches
 
 #: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
 _NEXT = re.compile(

@@ -11,19 +11,19 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.program import PYTORCH, Kind, program_of
+from tracelens_ext.analysis.idle_time.cpu_activity import idle_moments
+from tracelens_ext.analysis.operations.launchers import Launchers
+from tracelens_ext.findings.attribution import places_of, ranked
 from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
-from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.gaps.hosts import idle_moments
-from tracelens_ext.intervals import covered, distinct
-from tracelens_ext.operations.launchers import Launchers
-from tracelens_ext.recording.program import PYTORCH, Kind, program_of
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.roofline.found import Roofline
+from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
-from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import Labelled, by_group_and_time, items_before, number_groups
+from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.grouping import Labelled, by_group_and_time, items_before, number_groups
+from tracelens_ext.trace.intervals import covered, distinct
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.

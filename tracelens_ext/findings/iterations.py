@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations import measurement as measured
+from tracelens_ext.analysis.iterations.selection import (
+    Iterations,
+    find_iterations,
+    named_iterations,
+)
+from tracelens_ext.analysis.memory.events import HOST, has_memory_events
+from tracelens_ext.analysis.memory.usage import find_memory, memory_at_peak, memory_peaks
+from tracelens_ext.analysis.operations.launchers import recomputed
+from tracelens_ext.findings.attribution import MOST_PLACES, ranked
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.places import MOST_PLACES, ranked
-from tracelens_ext.iterations import measured
-from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.events import HOST, has_memory_events
-from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
-from tracelens_ext.operations.launchers import recomputed
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.gpu_work import Gaps
+from tracelens_ext.trace.gpu_events import Gaps
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = (

@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.operations.launchers import argument_values
+from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.kernel_names import short_name
-from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, shared_memory_of
 from tracelens_ext.trace import NONE, NS_PER_MS, Device, Float64Array, Int64Array

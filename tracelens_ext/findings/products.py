@@ -12,9 +12,9 @@ import numpy as np
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
 from tracelens_ext.findings.kernels import capability
-from tracelens_ext.roofline.found import RooflineRow
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.roofline.products import product_sizes
 from tracelens_ext.trace import Device, Float64Array, Int64Array
 
 _DOUBLE: Final = re.compile(r"dgemm")

@@ -9,19 +9,19 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.collectives import collectives
-from tracelens_ext.collectives.collectives import bus_factor, communication_of, element_bytes
+from tracelens_ext.analysis import collectives
+from tracelens_ext.analysis.collectives import bus_factor, communication_of, element_bytes
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.findings.attribution import MOST_PLACES, places_of
 from tracelens_ext.findings.finding import Claim, Finding, Place
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.places import MOST_PLACES, places_of
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.intervals import union
-from tracelens_ext.iterations.iterations import find_iterations
-from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.roofline.peaks import DevicePeaks, peer_links_of
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Device, Float64Array, Int64Array
-from tracelens_ext.work.gpu_work import GpuWork, gigabytes_per_second
-from tracelens_ext.work.gpu_work import pageable_copies as are_pageable
+from tracelens_ext.trace.gpu_events import GpuWork, gigabytes_per_second
+from tracelens_ext.trace.gpu_events import pageable_copies as are_pageable
+from tracelens_ext.trace.intervals import union
 
 #: Copies within a device are work like any other: those of layouts have findings of their own.
 _WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")

@@ -14,14 +14,21 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import HOLE, recording_of
+from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.findings.finding import Claim, Intervals
-from tracelens_ext.gaps import causes
-from tracelens_ext.gaps.causes import classify_gaps
-from tracelens_ext.intervals import inside, outside, union
-from tracelens_ext.recording.recording import HOLE, recording_of
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work import grouping
-from tracelens_ext.work.gpu_work import GpuWork, find_lanes
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    IntArray,
+    grouping,
+)
+from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.intervals import inside, outside, union
 
 
 class WallTime:

@@ -12,7 +12,7 @@ from tracelens_ext.readers.source import Readable
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 
 if TYPE_CHECKING:
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
     from tracelens_ext.trace import Trace
 
     TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
@@ -48,7 +48,7 @@ def read_trace(
         TraceFormatError: it is no trace that can be analysed; the message says what it is.
     """
     # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.
-    from tracelens_ext.cache.store import open_cache
+    from tracelens_ext.readers.cache.store import open_cache
     from tracelens_ext.trace import Trace
 
     if isinstance(source, Trace):

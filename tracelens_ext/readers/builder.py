@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext import trace as model
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import ArgColumn, BoolArray, Int32Array, Int64Array, IntArray, Trace
+from tracelens_ext.trace import trace as model
 
 K = TypeVar("K", bound=Hashable)
 Columns = Mapping[str, IntArray]

@@ -202,7 +202,7 @@ READERS: list[Reader] = [
     ),
     Format(
         name="Perfetto trace",
-        module="perfetto.making",
+        module="perfetto.trace_assembly",
         fits=_is_perfetto,
         how_to_record="rocprofv3 --sys-trace --output-format pftrace, or PyTorch's CUPTI monitor",
         suffixes=(".pftrace", ".pftrace.gz", ".perfetto-trace"),

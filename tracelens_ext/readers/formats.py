@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers import source as given
 from tracelens_ext.readers.builder import distinct_rows
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 

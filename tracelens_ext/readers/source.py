@@ -20,7 +20,7 @@ from tracelens_ext.readers.ahead import Gunzip, ReadAhead
 from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
 
 if TYPE_CHECKING:
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
 
 #: The first bytes of every SQLite database.

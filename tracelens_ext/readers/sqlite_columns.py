@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tracelens_ext.cache.folder import journal_beside
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.cache.folder import journal_beside
 from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import Int64Array

@@ -17,12 +17,12 @@ from xlsxwriter.worksheet import Worksheet
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
-from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import CellValue
 from tracelens_ext.report.manifest import written_beside
-from tracelens_ext.tables.charts import Chart, chart_table, charted
-from tracelens_ext.tables.short_names import told_apart
-from tracelens_ext.tables.units import FIRST_FACTS, Shown, unit_of, with_units
+from tracelens_ext.report.tables.charts import Chart, chart_table, charted
+from tracelens_ext.report.tables.short_names import told_apart
+from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, unit_of, with_units
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Answer, Report

@@ -22,7 +22,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.excel_text import CellValue, cell_text, cell_value
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
-from tracelens_ext.tables.units import Quantity, Shown, header_text
+from tracelens_ext.report.tables.units import Quantity, Shown, header_text
 
 #: The same report has the same bytes, so no workbook says when it was written.
 _CREATED = datetime(1980, 1, 1, tzinfo=UTC)

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import ABOUT_US, GENERATOR, write_folder
+from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, header_text, is_numeric
 from tracelens_ext.report.terminal import UNSAFE, safe_text
-from tracelens_ext.tables.units import FIRST_FACTS, Shown, header_text, is_numeric
 from tracelens_ext.text import encodable, unique
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
+from tracelens_ext.report.colors import GREY, ONE_COLOUR, colour_of
 from tracelens_ext.report.excel_text import cleaned
 
 _IN_SUMMARY, _MOST_POINTS = 3, 400

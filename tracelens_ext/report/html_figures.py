@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Any
 
-from tracelens_ext.kernel_names import short_name
+from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.short_names import cut_middle, told_apart
+from tracelens_ext.report.tables.units import unit_of, with_unit
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import unit_of, with_unit
 
 _HOVER_LINE, _HOVER_LINES = 60, 12  # characters of a line in the box beside the pointer
 _MS_PER_S = 1000.0

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colours import colour_of
-from tracelens_ext.tables.charts import MOST_SERIES, ranked
+from tracelens_ext.report.colors import colour_of
+from tracelens_ext.report.tables.charts import MOST_SERIES, ranked
 
 _Legend = Sequence[tuple[str, str]]
 _TIMES_TITLE, _CATEGORIES_TITLE = "Iterations", "Iterations by category"

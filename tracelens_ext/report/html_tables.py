@@ -19,10 +19,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colours import colour_of, is_name
+from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
-from tracelens_ext.tables.charts import Chart, chart_table
-from tracelens_ext.tables.units import Quantity, Shown, header_text, is_numeric
+from tracelens_ext.report.tables.charts import Chart, chart_table
+from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Answer

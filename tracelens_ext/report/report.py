@@ -14,10 +14,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.report.manifest import written_beside
-from tracelens_ext.tables.units import FIRST_FACTS, with_units
+from tracelens_ext.report.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
-    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.report.tables.charts import Chart
 
 
 @contextmanager

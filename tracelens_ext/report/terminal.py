@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.tables.short_names import cells_of, cut_middle, told_apart
-from tracelens_ext.tables.units import (
+from tracelens_ext.report.tables.short_names import cells_of, cut_middle, told_apart
+from tracelens_ext.report.tables.units import (
     Quantity,
     Shown,
     fitting_unit,

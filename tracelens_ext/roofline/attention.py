@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tracelens_ext.analysis.serving.annotations import Batch
 from tracelens_ext.roofline.operation import Cost, Models, bytes_read, known, named
-from tracelens_ext.serving.annotations import Batch
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Operation, Tensor

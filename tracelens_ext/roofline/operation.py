@@ -12,8 +12,8 @@ from functools import cached_property, reduce, wraps
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
+from tracelens_ext.analysis.serving.annotations import Batch
 from tracelens_ext.readers.xplane.hlo import TYPE_BITS
-from tracelens_ext.serving.annotations import Batch
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.hlo import Work

@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.operations.launchers import ARGUMENTS, Launchers
+from tracelens_ext.analysis.serving.steps import Steps
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
-from tracelens_ext.roofline.found import Roofline, RooflineRow, roofline_table
+from tracelens_ext.roofline.analysis import Roofline, RooflineRow, roofline_table
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.serving.steps import Steps
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
-from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.trace.gpu_events import GpuWork
 
 #: What tables call the family of operations without a performance model.
 NO_FAMILY = "(no model)"
@@ -126,7 +126,7 @@ def utilisation(
     It is the time that all products, convolutions and attention would take at the peak of their
     type, by the wall time; of several devices by the time of all of them.
     """
-    from tracelens_ext.iterations.iterations import named_iterations
+    from tracelens_ext.analysis.iterations.selection import named_iterations
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]

@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
-from tracelens_ext.readers.nsys import places
+from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
+from tracelens_ext.readers.nsys import export_schema as places
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME, one_line

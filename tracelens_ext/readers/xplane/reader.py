@@ -24,7 +24,7 @@ from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
-from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording, Stats
+from tracelens_ext.readers.xplane.profile import GPU_PLANE, NUMBERS, TEXTS, Recording, Stats
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device, Int64Array, Trace
 
