@@ -64,7 +64,8 @@ def gpu_events(events: list[dict[str, Any]]) -> list[PlainEvent]:
     for event in events:
         if event.get("ph") != "X" or event.get("cat", "").lower() not in GPU_CATEGORIES:
             continue
-        start, args = Decimal(event["ts"]), event.get("args", {})
+        start = Decimal(event["ts"])
+        args = event.get("args", {})
         lane = (event["pid"], args.get("device", event["pid"]), args.get("stream", event["tid"]))
         correlation = args.get("correlation")
         end = start + Decimal(event["dur"])

@@ -449,8 +449,14 @@ def test_the_command_serves_a_client_over_stdio(folder: Path) -> None:
 
     tools, result = asyncio.run(asked())
     assert {tool.name for tool in tools} == {
-        *("open_trace", "findings", "table", "explain_kernel"),
-        *("tree", "compare", "what_if", "sql"),
+        "open_trace",
+        "findings",
+        "table",
+        "explain_kernel",
+        "tree",
+        "compare",
+        "what_if",
+        "sql",
     }
     assert json.loads(result.content[0].text)["findings"][0]["id"] == "dataloader"
 

@@ -45,7 +45,8 @@ def trace_file(tmp_path: Path) -> Path:
 
 def assert_same(one: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        left, right = getattr(one, field.name), getattr(other, field.name)
+        left = getattr(one, field.name)
+        right = getattr(other, field.name)
         if field.name == "args":
             assert list(left) == list(right)
             for name in left:
@@ -502,7 +503,8 @@ def test_a_trace_larger_than_the_cache_is_not_kept(trace_file: Path, cache: Trac
 def test_a_conversion_is_where_the_cache_says(
     tmp_path: Path, cache: TraceCache, notes: list[str], room: int
 ) -> None:
-    source, made = tmp_path / "x.nsys-rep", tmp_path / "made.sqlite"
+    source = tmp_path / "x.nsys-rep"
+    made = tmp_path / "made.sqlite"
     source.write_bytes(b"a report")
     made.write_bytes(bytes(10_000))
     small = replace(cache, limit=10_000 + room)
@@ -533,7 +535,8 @@ def test_a_trace_does_not_drive_out_what_it_was_converted_from(
 
 def test_what_was_left_half_written_is_swept(trace_file: Path, cache: TraceCache) -> None:
     cache.folder.mkdir()
-    old, new = cache.folder / ".x.columns.0.tmp", cache.folder / ".y.columns.1.tmp"
+    old = cache.folder / ".x.columns.0.tmp"
+    new = cache.folder / ".y.columns.1.tmp"
     mine = cache.folder / "notes.txt"
     for path in (old, new, mine):
         path.write_text("x")

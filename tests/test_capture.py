@@ -275,7 +275,8 @@ def test_shapes_tell_sizes_apart_that_no_annotation_names(tmp_path: Path, named:
 
 
 def test_each_mode_has_its_own_batch_sizes(tmp_path: Path) -> None:
-    whole, piece = [Op("aten::mm", ["gemm"], 32), *LAYER], [Op("aten::mm", ["gemm"], 24)]
+    whole = [Op("aten::mm", ["gemm"], 32), *LAYER]
+    piece = [Op("aten::mm", ["gemm"], 24)]
     _captured(tmp_path / "a.json", piece, piece, annotation="capture_24_PIECEWISE")
     _captured(tmp_path / "b.json", whole, annotation="capture_32_FULL")
     run = Recording()

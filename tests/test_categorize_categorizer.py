@@ -54,7 +54,8 @@ def test_the_order_of_precedence(tmp_path: Path) -> None:
         write_pack(tmp_path, "second", ("late", "k")),
     ]
     names = ["k1", "k2", "k3", "k5", "zzz"]
-    user, second = [rules[0]], [rules[1]]
+    user = [rules[0]]
+    second = [rules[1]]
     created = KernelCategorizer.create(rules=user, categorizer="pick", registry=plugins)
     assert created.categorize(names).category == [
         "mine",

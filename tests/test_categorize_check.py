@@ -29,12 +29,15 @@ def names(*texts: str) -> tuple[Example, ...]:
 
 
 def test_a_sound_pack_has_no_findings() -> None:
-    assert findings(
-        Rule("A", "foo_", examples=names("foo_1"), not_examples=names("bar")),
-        Rule("B", "bar", cpu_op="mm", examples=(Example("bar", "aten::mm"),)),
-        Rule("C", "bar", examples=names("bar"), not_examples=(Example("foo"),)),
-        Rule("misc", ".*"),
-    ) == []  # fmt: skip
+    assert (
+        findings(
+            Rule("A", "foo_", examples=names("foo_1"), not_examples=names("bar")),
+            Rule("B", "bar", cpu_op="mm", examples=(Example("bar", "aten::mm"),)),
+            Rule("C", "bar", examples=names("bar"), not_examples=(Example("foo"),)),
+            Rule("misc", ".*"),
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,13 @@ def test_the_map_of_the_specification_is_accepted() -> None:
         }
     )
     assert classes.classes == (
-        *("fp8_gemm", "other_gemm", "layernorm", "softmax", "cast_transpose", "fmha", "reduce"),
+        "fp8_gemm",
+        "other_gemm",
+        "layernorm",
+        "softmax",
+        "cast_transpose",
+        "fmha",
+        "reduce",
     )
 
 

@@ -95,7 +95,8 @@ def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
 
 
 def test_numbers_of_instances_do_not_part_operations() -> None:
-    a, b = {place("fusion.3"): launched("k", 1)}, {place("fusion.12"): launched("k", 2)}
+    a = {place("fusion.3"): launched("k", 1)}
+    b = {place("fusion.12"): launched("k", 2)}
     assert rows(a, b) == [("fusion.3", "fusion.12", 1, 2)]
     apart = {place("aten::conv3d"): launched("k", 2)}
     assert ("aten::conv2d", "aten::conv3d", 1, 2) in rows(
@@ -149,7 +150,8 @@ def test_work_is_the_median_of_calls_and_speed_is_for_as_many() -> None:
 
 def steps(count: int, *, layers: int = 3, before: int = 0, extra: int = 0) -> TraceMaker:
     """Steps of an embedding, some layers of four kernels, and a head; sometimes one kernel more."""
-    maker, at = TraceMaker(), 0
+    maker = TraceMaker()
+    at = 0
     names = [f"start{i}" for i in range(before)]
     for step in range(count):
         names += ["embed", "embed2", "embed3"]

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 def rows_of(maker: TraceMaker) -> dict[str, dict[str, float]]:
     frame = TreePerfAnalyzer(maker.document()).get_df_cpu_ops()
     assert list(frame.columns) == [
-        *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us", "% of CPU op time")
+        "cpu_op",
+        "count",
+        "total_time_ms",
+        "self_time_ms",
+        "avg_time_us",
+        "% of CPU op time",
     ]
     assert frame["self_time_ms"].tolist() == sorted(frame["self_time_ms"], reverse=True)
     return {

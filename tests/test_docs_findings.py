@@ -39,7 +39,12 @@ def test_every_finding_has_a_section() -> None:
 #: Sections with an example that the page's commands print; the others show recorded traces.
 OF_THE_DEMO = tuple(
     f"`{name}`"
-    for name in (*("dataloader", "synchronisation", "host-bound", "exposed-communication"),)
+    for name in (
+        "dataloader",
+        "synchronisation",
+        "host-bound",
+        "exposed-communication",
+    )
 )
 
 

@@ -44,8 +44,10 @@ def test_commands_for_reports(
 ) -> None:
     Path("run.nsys-rep").write_bytes(b"a report")
     program = Path("nsys").absolute()
-    program.write_text('#!/bin/sh\nfor word; do case $word in --output=*) out=${word#*=};; esac; '
-                       'done\ncat run.sqlite > "$out"\n')  # fmt: skip
+    program.write_text(
+        "#!/bin/sh\nfor word; do case $word in --output=*) out=${word#*=};; esac; "
+        'done\ncat run.sqlite > "$out"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     arguments = [str(program) if word.endswith("/nsys") else word for word in shlex.split(command)]

@@ -82,8 +82,12 @@ def brought_up_to_date(text: str, described: Sequence[Table]) -> str:
 
 #: Sheets of traces of serving engines, whose columns `test_serving_report.py` checks.
 OF_ENGINES = (
-    *("phases", "phase_steps", "layers", "layer_kernels"),
-    *("InferenceAttention_fwd", "MoE_fused_fwd"),
+    "phases",
+    "phase_steps",
+    "layers",
+    "layer_kernels",
+    "InferenceAttention_fwd",
+    "MoE_fused_fwd",
 )
 
 
@@ -190,7 +194,8 @@ STUB_NAMES = dict(re.findall(r"(?m)^(_\w+) = (.+)", STUB_HEAD))
 
 def stub() -> str:
     """The types of the methods that the registry gives, from the functions of the tables."""
-    lines, usual = [STUB_HEAD], inspect.Parameter.POSITIONAL_OR_KEYWORD
+    lines = [STUB_HEAD]
+    usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
     for name, table in sorted(tables_by_method().items()):
         if not hasattr(TreePerfAnalyzer, name) and table.named_options() is not None:
             parameters = list(inspect.signature(table.table).parameters.values())[1:]

@@ -65,7 +65,8 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     """Gaps and findings agree on each device's idle time; findings and parts are apart."""
     analyzer = TreePerfAnalyzer(document)
     told: Any = analyzer.findings().as_dict(intervals=True)
-    work, lanes = analyzer.work, find_lanes(analyzer.work, "device")
+    work = analyzer.work
+    lanes = find_lanes(analyzer.work, "device")
     by_cause = classify_gaps(work, "device").idle_by_cause_ms()
     assert told["idle_by_cause_ms"] == by_cause
     summary = analyzer.get_df_gap_summary()
@@ -96,7 +97,8 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
 def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
     """Whatever is claimed in whatever order, the sum is the wall time at most."""
     wall = wall_of(document)
-    size, gaps = len(wall.work), len(wall.classified)
+    size = len(wall.work)
+    gaps = len(wall.classified)
     rows = wall.work.trace.rows_of(*LAUNCH_KINDS)
     saved = 0.0
     for _ in range(data.draw(st.integers(1, 5))):
@@ -126,7 +128,8 @@ def test_busy_time_alone_is_counted_microsecond_by_microsecond(
     drawn: list[tuple[int, int, int]],
 ) -> None:
     wall = on_streams([((start, start + length), stream) for start, length, stream in drawn])
-    start, end = wall.work.start // 1000, wall.work.end // 1000
+    start = wall.work.start // 1000
+    end = wall.work.end // 1000
     which = wall.work.trace.stream == 1
     running = [(start <= at) & (at < end) for at in range(30)]
     alone = sum(bool((now & which).any() and not (now & ~which).any()) for now in running)
@@ -142,7 +145,8 @@ def test_work_beside_other_work_saves_nothing() -> None:
 
 def test_an_event_is_claimed_once() -> None:
     wall = on_streams([((0, 100), 1), ((100, 150), 1)])
-    first, both = np.array([True, False]), np.array([True, True])
+    first = np.array([True, False])
+    both = np.array([True, True])
     assert wall.claim_events(first, 0.25).saving_ns == 25_000
     assert wall.claim_events(both).saving_ns == 50_000
 

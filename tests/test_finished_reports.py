@@ -359,8 +359,16 @@ def _before_root(data: bytes) -> bytes:
         ),
     ],
     ids=[
-        *("entities", "utf-16", "deep", "cut", "far row", "far column", "zip bomb", "blanks"),
-        *("attribute", "attributes"),
+        "entities",
+        "utf-16",
+        "deep",
+        "cut",
+        "far row",
+        "far column",
+        "zip bomb",
+        "blanks",
+        "attribute",
+        "attributes",
     ],
 )
 def test_a_hostile_workbook(

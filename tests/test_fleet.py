@@ -209,7 +209,8 @@ def test_a_worker_dies_and_one_trace_kills_each_that_reads_it(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))  # of the workers
     (ranks / "rank3.json.gz").write_bytes(b"\x1f\x8bnothing")
-    out, rules = tmp_path / "out", tmp_path / "r.toml"
+    out = tmp_path / "out"
+    rules = tmp_path / "r.toml"
     rules.write_text(RULES)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
@@ -280,7 +281,9 @@ def test_a_rerun_does_only_what_is_missing(ranks: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_other_rules_do_all_again(ranks: Path, tmp_path: Path) -> None:
-    rules, out, one = tmp_path / "r.toml", tmp_path / "out", ranks / "rank1.json.gz"
+    rules = tmp_path / "r.toml"
+    out = tmp_path / "out"
+    one = ranks / "rank1.json.gz"
     rules.write_text(RULES)
     assert fleet(one, out).done == 1
     assert fleet(one, out, rules=[rules]).done == 1
@@ -359,7 +362,8 @@ def test_urls_that_cannot_be_read_are_tried_again(ranks: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_strangers_folder_is_not_written_to(ranks: Path, tmp_path: Path) -> None:
-    out, rank = tmp_path / "out", ranks / "rank1.json.gz"
+    out = tmp_path / "out"
+    rank = ranks / "rank1.json.gz"
     out.mkdir()
     (out / "mine.txt").write_text("mine")
     with pytest.raises(OutputError, match="holds files that tracelens-ext did not make"):

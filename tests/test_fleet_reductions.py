@@ -36,7 +36,8 @@ def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> Non
     parts = [part(rank, times) for rank, times in enumerate(ranks)]
     found = spread(iter(parts), ["key"], "ms").set_index("key")
     for key, rows in pd.concat(parts).groupby("key"):
-        row, values = found.loc[key], rows["ms"].to_numpy()
+        row = found.loc[key]
+        values = rows["ms"].to_numpy()
         assert row["ranks"] == len(values)
         assert row["mean_ms"] == pytest.approx(values.mean())
         spread_of = values.std(ddof=1) if len(values) > 1 else np.nan

@@ -90,8 +90,14 @@ def test_json_of_odd_tables() -> None:
         text_of(report_of(mixed, twice, pd.DataFrame(), pd.DataFrame({"x": []})), Format.json)
     )["tables"]
     assert [row["v"] for row in loaded["table 0"]] == [
-        True, str(10**30), 2**64 - 1, -(2**63), "\ufffd", None, "(1, 2)",
-    ]  # fmt: skip
+        True,
+        str(10**30),
+        2**64 - 1,
+        -(2**63),
+        "\ufffd",
+        None,
+        "(1, 2)",
+    ]
     assert loaded["table 1"] == [{"a": 1, "a_2": 2, "b 4": 3}]
     assert loaded["table 2"] == loaded["table 3"] == []
     assert strictly_loaded(text_of(Report("t", {}), Format.json))["tables"] == {}
@@ -215,9 +221,16 @@ def test_a_name_of_a_megabyte_takes_no_time() -> None:
 
 def test_markdown_numbers_stand_to_the_right_with_their_units() -> None:
     frame = pd.DataFrame(
-        {"name": ["x"], "total_time_ms": [1234.5], "% of GPU time": [12.345], "count": [3],
-         "difference_ms": [0.5], "ratio": [np.nan], "yes": [True]}
-    )  # fmt: skip
+        {
+            "name": ["x"],
+            "total_time_ms": [1234.5],
+            "% of GPU time": [12.345],
+            "count": [3],
+            "difference_ms": [0.5],
+            "ratio": [np.nan],
+            "yes": [True],
+        }
+    )
     lines = text_of(report_of(frame), Format.markdown).splitlines()
     assert lines[-3:] == [
         "| name | total_time_ms | % of GPU time | count | difference_ms | ratio | yes |",

@@ -120,7 +120,8 @@ def test_pairs_are_of_simplified_names_and_say_how_many_they_hold() -> None:
 @pytest.mark.parametrize("sort", PAIR_SORTS)
 def test_pairs_are_sorted_by_what_was_asked(sort: Any) -> None:
     maker = TraceMaker()
-    at, random = 0, np.random.default_rng(1)
+    at = 0
+    random = np.random.default_rng(1)
     for _ in range(200):
         maker.kernel(f"k{random.integers(4)}", at, 3)
         at += int(3 + random.integers(1, 50))

@@ -189,7 +189,8 @@ def test_launch_overhead() -> None:
 
 
 def test_the_usual_launch_latency_is_that_of_the_trace() -> None:
-    maker, at = TraceMaker(), 0.0
+    maker = TraceMaker()
+    at = 0.0
     for number in range(1, 9):  # each 8 µs after its launch, on an idle stream
         maker.launched("k", at + 8, 10, correlation=number, at=at)
         at += 100

@@ -407,9 +407,15 @@ def test_broken_plugins_are_named_on_stderr_and_the_report_is_written(tmp_path: 
         "@hookimpl\ndef tracelens_categorize_kernels(table): return 1 / 0\n",
     )
     event = {
-        "ph": "X", "cat": "kernel", "name": "kernel_mha", "pid": 0, "tid": 7, "ts": 1, "dur": 5,
+        "ph": "X",
+        "cat": "kernel",
+        "name": "kernel_mha",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1,
+        "dur": 5,
         "args": {"device": 0, "stream": 7, "correlation": 1},
-    }  # fmt: skip
+    }
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-m", "tracelens_ext", "report", "trace.json", "-o", "report.xlsx"],

@@ -118,7 +118,8 @@ def test_an_empty_file_has_nothing_to_lose(tmp_path: Path) -> None:
 
 def test_an_input_is_never_written_over(tmp_path: Path) -> None:
     trace = write(tmp_path / "trace.json", training(1))
-    link, hard = tmp_path / "link.json", tmp_path / "hard.json"
+    link = tmp_path / "link.json"
+    hard = tmp_path / "hard.json"
     link.symlink_to(trace)
     hard.hardlink_to(trace)
     others = [tmp_path / "absent.json"]
@@ -171,12 +172,20 @@ def test_a_manifest_from_elsewhere_reaches_no_other_folder(tmp_path: Path) -> No
     assert outside.read_text() == "theirs"
 
 
-@given(st.binary(max_size=60) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["generator", "files", "x"]), inner | st.just("tracelens-ext"), max_size=3
-    ),
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+@given(
+    st.binary(max_size=60)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["generator", "files", "x"]),
+                inner | st.just("tracelens-ext"),
+                max_size=3,
+            )
+        ),
+    ).map(lambda value: json.dumps(value).encode())
+)
 def test_any_manifest_is_read_without_an_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:

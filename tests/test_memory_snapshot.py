@@ -91,7 +91,9 @@ def test_what_was_there_before_the_first_event_is_told_by_frees_and_the_end(tmp_
 def test_levels_are_those_of_a_plain_walk(tmp_path_factory: Any, seed: int) -> None:
     rng = random.Random(seed)
     alive: dict[int, int] = {}
-    events, level, most = [], 0, 0
+    events = []
+    level = 0
+    most = 0
     for time in range(60):
         if alive and rng.random() < 0.4:
             address = rng.choice(list(alive))

@@ -45,7 +45,8 @@ def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.D
     from tracelens_ext.distributed.html_page import ranks_together
 
     Simulation(fleet).write(folder)
-    store, done = Store(), {}
+    store = Store()
+    done = {}
     for place, path in enumerate(sorted(folder.glob("rank*"))):
         document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
         info = document["distributedInfo"]
@@ -109,7 +110,8 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
     fields = ["verdict", "rank", "process_group", "iteration", "cause"]
     said = tables["verdicts"][fields].astype(object)
     said_rows = said.where(said.notna() & (said != ""), None).to_dict("records")
-    required, allowed = truth["verdicts"]["required"], truth["verdicts"]["allowed"]
+    required = truth["verdicts"]["required"]
+    allowed = truth["verdicts"]["allowed"]
     assert all(each in said_rows for each in required), said_rows
     assert all(each in [*required, *allowed] for each in said_rows), said_rows
     waits = tables["collective_waits"]["wait_us"].sum() / 1e3

@@ -163,16 +163,20 @@ def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("print('loading'); sys.exit('Importer error: \\x1b[31mno\\tsuch version\\n\\n')",
-         "failed with exit code 1 (Importer error: [31mno such version)"),
+        (
+            "print('loading'); sys.exit('Importer error: \\x1b[31mno\\tsuch version\\n\\n')",
+            "failed with exit code 1 (Importer error: [31mno such version)",
+        ),
         ("print('only here'); sys.exit(3)", "failed with exit code 3 (only here)"),
-        ("sys.exit('Error: the report is corrupt\\nat 0x12\\nStatus: done')",
-         "failed with exit code 1 (Error: the report is corrupt)"),
+        (
+            "sys.exit('Error: the report is corrupt\\nat 0x12\\nStatus: done')",
+            "failed with exit code 1 (Error: the report is corrupt)",
+        ),
         ("sys.exit(9)", "failed with exit code 9 (it says nothing)"),
         ("sys.exit('x' * 10_000)", f"({'x' * 300}…)"),
         ("pass", "`nsys export` wrote no database"),
     ],
-)  # fmt: skip
+)
 def test_nsys_fails(fake: Fake, cache: TraceCache, body: str, said: str) -> None:
     fake.does(body)
     with pytest.raises(TraceFormatError) as caught:

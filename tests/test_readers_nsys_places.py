@@ -23,8 +23,9 @@ def test_ids_count_within_a_process() -> None:
     maker = ExportMaker()
     for pid, device in ((10, 0), (20, 1)):
         maker.range(f"rank {pid}", 1_000, 2_000, pid=pid)
-        maker.launched(f"kernel {pid}", 3_000 + pid, 50, at=1_100, correlation=5, pid=pid,
-                       device=device)  # fmt: skip
+        maker.launched(
+            f"kernel {pid}", 3_000 + pid, 50, at=1_100, correlation=5, pid=pid, device=device
+        )
     maker.kernel("of a third", 5_000, 50, correlation=5, pid=30)
     trace = read(maker)
     assert parents(trace)["kernel 10"] == parents(trace)["kernel 20"] == {"cudaLaunchKernel"}
@@ -111,8 +112,9 @@ def test_iterations_of_a_process_are_on_its_own_devices() -> None:
         for step in range(3):
             t = 10_000 * step
             maker.range("Step", t, t + 5_000, pid=pid)
-            maker.launched("k", t + 200, 1_000, at=t + 100, correlation=step + 1, pid=pid,
-                           device=device)  # fmt: skip
+            maker.launched(
+                "k", t + 200, 1_000, at=t + 100, correlation=step + 1, pid=pid, device=device
+            )
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
     frame = analyzer.get_df_iterations("Step")
     pairs = zip(frame["process"], frame["device"], frame["kernels"], strict=True)

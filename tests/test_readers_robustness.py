@@ -154,7 +154,8 @@ def test_the_cache_makes_no_difference(data: bytes) -> None:
         path = Path(folder) / "trace.json"
         path.write_bytes(data)
         cache = TraceCache(Path(folder) / "cache", worth_keeping=0)
-        first, again = read_trace(path, cache=cache), read_trace(path, cache=cache)
+        first = read_trace(path, cache=cache)
+        again = read_trace(path, cache=cache)
         assert list((Path(folder) / "cache").iterdir())
         assert properties.what_was_read(again) == properties.what_was_read(first)
         assert again.provenance == first.provenance

@@ -23,7 +23,8 @@ _ANYTHING = st.one_of(
 
 
 class AnyDatabase(Database):
-    format, remedy = "database", "make it again"
+    format = "database"
+    remedy = "make it again"
 
     def _is_ours(self) -> bool:
         return True

@@ -272,5 +272,8 @@ def test_durations(ms: float, shown: str) -> None:
 
 def test_a_small_share_is_not_nothing() -> None:
     assert [percent_text(share) for share in (0, 0.01, 0.06, 99.96)] == [
-        *("0.0%", "<0.1%", "0.1%", "100.0%"),
+        "0.0%",
+        "<0.1%",
+        "0.1%",
+        "100.0%",
     ]

@@ -59,8 +59,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind in (ALL_SHEETS_AS_SHOWN, "pdf"):
         subprocess.run(
             [
-                *("soffice", f"-env:UserInstallation=file://{folder}/profile", "--headless"),
-                *("--convert-to", kind, "--outdir", str(folder), str(folder / "book.xlsx")),
+                "soffice",
+                f"-env:UserInstallation=file://{folder}/profile",
+                "--headless",
+                "--convert-to",
+                kind,
+                "--outdir",
+                str(folder),
+                str(folder / "book.xlsx"),
             ],
             check=True,
             capture_output=True,

@@ -38,7 +38,9 @@ def example() -> tuple[str, str, list[str]]:
     """The diff of the page on the architecture: the new file, its text, and the other hunk."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (diff,) = re.findall(
-        r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/analysis/timeline/.*?)```", text, re.DOTALL
+        r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/analysis/timeline/.*?)```",
+        text,
+        re.DOTALL,
     )
     new, changed = diff.split("--- a/tracelens_ext/report/tables/registry.py\n")
     header, _, *lines = new.removeprefix("--- /dev/null\n").splitlines()

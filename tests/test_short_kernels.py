@@ -81,8 +81,15 @@ def test_summary() -> None:
     work = work_of(trace())
     frame = short_kernels_summary(work, 10)
     assert list(frame.columns) == [
-        *("Parent cpu_op", "Input dims", "Input strides", "Concrete Inputs", "Kernel name"),
-        *(SUM, COUNT, MEAN, SHARE),
+        "Parent cpu_op",
+        "Input dims",
+        "Input strides",
+        "Concrete Inputs",
+        "Kernel name",
+        SUM,
+        COUNT,
+        MEAN,
+        SHARE,
     ]
     six, three = (100 * ns / total_time_ns(work) for ns in (6000, 3000))
     shapes = ("((4, 3), ())", "((3, 1), ())", "('', '1')")

@@ -252,7 +252,8 @@ def test_of_equal_events_the_lower_external_id_is_the_parent() -> None:
 
 def test_without_ids_the_first_in_the_file_is_the_parent() -> None:
     maker = TraceMaker()
-    first, second = maker.op("a", 0, 10), maker.op("b", 0, 10)
+    first = maker.op("a", 0, 10)
+    second = maker.op("b", 0, 10)
     tree = tree_of(maker)
     assert (tree.parent(second), tree.parent(first)) == (first, None)
 

@@ -142,7 +142,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         value = shift = 0
         while True:
             byte = data[place]
-            place, value, shift = place + 1, value | (byte & 0x7F) << shift, shift + 7
+            place = place + 1
+            value = value | (byte & 0x7F) << shift
+            shift = shift + 7
             if byte < 0x80:
                 return value & (1 << 64) - 1
 
@@ -184,7 +186,8 @@ def _gpu_time_of_profile(data: bytes) -> tuple[int, int] | None:
 
 def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
     """What slices of kernels and copies last whose categories are inline, ns."""
-    total, opened = 0, dict[object, list[tuple[int, bool]]]()
+    total = 0
+    opened = dict[object, list[tuple[int, bool]]]()
     try:
         for packet in map(dict, map(_fields, _messages(data, 1))):
             if isinstance(packet.get(11), bytes):
@@ -204,12 +207,12 @@ def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
 
 _KNOWN_CATEGORIES = (b"kernel", b"gpu_memcpy", b"cpu_op")
 _GPU_TABLES = (
-    *("rocpd_kernel_dispatch", "rocpd_memory_copy", "CUPTI_ACTIVITY_KIND_KERNEL"),
-    *(
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        "CUPTI_ACTIVITY_KIND_MEMSET",
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-    ),
+    "rocpd_kernel_dispatch",
+    "rocpd_memory_copy",
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 )
 _GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
     ".json": _gpu_time_of_json,
@@ -305,7 +308,8 @@ def reading_is_safe_and_steady(data: bytes) -> None:
 
 def salvage_is_safe_and_steady(data: bytes) -> None:
     """As without, and what can be read whole is read whole."""
-    whole, saved = result_of(data), result_of(data, salvage=True)
+    whole = result_of(data)
+    saved = result_of(data, salvage=True)
     if not _is_error(whole):
         _same(saved, whole, data)
     _same(result_of(data, salvage=True, slice_bytes=SMALL_SLICE), saved, data)

@@ -122,7 +122,8 @@ class TreePerfAnalyzer(TableMethods):
         #: what graph launches replay, where a capture tells
         self.graph_replays: GraphReplays | None = None
         if (replays := find_replays(self.tree, capture, store, reading)) is not None:
-            self.tree, self.trace = replays.tree, replays.tree.trace
+            self.tree = replays.tree
+            self.trace = replays.tree.trace
             self.graph_replays = replays if replays.captures or capture else None
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
@@ -241,7 +242,8 @@ class TreePerfAnalyzer(TableMethods):
                 it (`NA` for none), and `call_stack`, its name and the modules, a list as text.
             include_first_occurrence_time: also `ts`, its start (µs since the first event).
         """
-        trace, rows = self.trace, self.launchers.rows
+        trace = self.trace
+        rows = self.launchers.rows
         frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
         if id_cols:
             frame["pid"], frame["tid"] = (

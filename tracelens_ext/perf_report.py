@@ -59,7 +59,8 @@ def build_perf_report(
     cited = cited_sheets(analyzer, chosen)
     if not any(t.is_asked_for(chosen) for t in sheets.values() if t.asked_by == "what_if"):
         analyzer.forget_replay()
-    tables, page_tables = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
+    tables = dict[str, pd.DataFrame]()
+    page_tables = dict[str, pd.DataFrame]()
     charts: list[Chart] = []
     for offered in offers:
         sheet = offered.item
@@ -104,7 +105,8 @@ def _answers(
     analyzer: TreePerfAnalyzer, options: ReportOptions, tables: _Tables, sheets: Iterable[Table]
 ) -> Iterator[reports.Answer]:
     for sheet in sheets:
-        when, table = sheet.answer_when, tables.get(sheet.name)
+        when = sheet.answer_when
+        table = tables.get(sheet.name)
         if table is None or (when is not None and not when.holds(analyzer, options)):
             continue
         if title := sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options):
@@ -151,7 +153,8 @@ def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
     """The tables that plugins add of an analyzer, but of `taken` names in any case of letters."""
-    registry, sheets = registry or default_registry(), dict[str, pd.DataFrame]()
+    registry = registry or default_registry()
+    sheets = dict[str, pd.DataFrame]()
     names = {name.lower() for name in taken}
     wanted = "tracelens_report_sheets: expected sheet name → DataFrame, got"
     for hook in registry.hooks("tracelens_report_sheets"):

@@ -70,7 +70,8 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
     size = np.fmax(sent, received)  # the whole array, whichever side has all of it
     factor = np.array([*map(bus_factor, frame["Collective name"], frame["Group size"])])
-    total, result = frame["sum"].to_numpy(), frame[list(KEYS)].copy()
+    total = frame["sum"].to_numpy()
+    result = frame[list(KEYS)].copy()
     for name in _NUMBERS:
         result[name] = _whole(frame[name].to_numpy())
     result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
@@ -96,7 +97,8 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
     chosen = chosen[np.argsort(work.start[chosen], kind="stable")]
     table = communication_of(work).drop(columns="time").loc[chosen].reset_index(drop=True)
     table.insert(0, "device", work.trace.device[chosen])
-    steps, described = find_iterations(work.tree), described_by(work, chosen)
+    steps = find_iterations(work.tree)
+    described = described_by(work, chosen)
     table["Process Group Ranks"] = text_argument(work, "Process Group Ranks", described)
     table["iteration"] = steps.numbers(steps.of_gpu[chosen])
     name = table["Collective name"]
@@ -126,14 +128,16 @@ def communication_of(work: GpuWork) -> pd.DataFrame:
 
 def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
     """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
-    trace, rows = work.trace, work.rows[chosen]
+    trace = work.trace
+    rows = work.rows[chosen]
     described = trace.arg("Collective name").rows
     has = np.isin(rows, described)
     found = np.where(has, rows, _event_above(work, chosen, described))
     # Without a launch in the trace the id that operation and kernel share tells.
     host = described[np.isin(trace.kind[described], HOST_KINDS)]
     host = host[np.argsort(trace.external_id[host], kind="stable")]
-    ids, known = trace.external_id[rows], trace.external_id[host]
+    ids = trace.external_id[rows]
+    known = trace.external_id[host]
     at = np.minimum(np.searchsorted(known, ids), max(len(host) - 1, 0))
     if len(host):
         same = (found == NONE) & (ids != NONE) & (known[at] == ids)
@@ -155,7 +159,8 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
 
 def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
     """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
-    result, linked = np.full(len(chosen), NONE, dtype=np.int64), work.tree.linked[chosen]
+    result = np.full(len(chosen), NONE, dtype=np.int64)
+    linked = work.tree.linked[chosen]
     launch = work.tree.launch_position_of_gpu[chosen[linked]]
     result[linked] = events_above(work.tree, launch, events)
     return result

@@ -98,7 +98,8 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
     each, _ = _paths(work.trace, frames, instances=True)
     paths, labels = _paths(work.trace, frames, instances=instances)
     parent = paths.parent.astype(np.int32)
-    depth, inside = depths(parent), frames.of_gpu != NONE
+    depth = depths(parent)
+    inside = frames.of_gpu != NONE
     path = paths.of_node[frames.of_gpu[inside]]
     of_each = np.zeros(len(each), dtype=np.int64)
     of_each[each.of_node] = paths.of_node
@@ -115,7 +116,9 @@ def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
         "% of GPU busy time": percent(total, union_length(work.start, work.end)),
     }
     if (categories := work.categories) is not None:  # the longest below each path
-        code, ns, named = categories.code[inside], work.duration[inside], categories.labels
+        code = categories.code[inside]
+        ns = work.duration[inside]
+        named = categories.labels
         own_ns = sums(path * len(named) + code, ns, len(paths) * len(named)).reshape(-1, len(named))
         time = np.stack([summed_up(parent, depth, each) for each in own_ns.T], axis=1)
         whole = time.sum(axis=1)
@@ -148,7 +151,9 @@ def _find_frames(work: GpuWork) -> _Frames:
 
     Frames of captures are around what is captured, within those around the graph's launch.
     """
-    trace, tree, replays = work.trace, work.tree, work.trace.replays
+    trace = work.trace
+    tree = work.tree
+    replays = work.trace.replays
     modules = _module_rows(trace)
     forward = np.full(len(work), NONE, dtype=np.int64)
     inner = forward[:0]
@@ -166,7 +171,8 @@ def _find_frames(work: GpuWork) -> _Frames:
     # Row → the frame around it; the last is what `NONE` picks.
     frame_of_row = np.full(len(trace) + 1, NONE, dtype=np.int64)
     frame_of_row[rows[nesting.order]] = around
-    rows, parent = rows[nesting.order[is_module]], around[is_module]
+    rows = rows[nesting.order[is_module]]
+    parent = around[is_module]
     if replays is not None:
         is_module = _is_replayed_module(trace)
         around = _frame_around(replays.parent, is_module, len(rows))
@@ -174,7 +180,8 @@ def _find_frames(work: GpuWork) -> _Frames:
         frame_of_row[trace.recorded : -1] = around
         rows = np.concatenate((rows, trace.recorded + np.flatnonzero(is_module)))
         parent = np.concatenate((parent, around[is_module]))
-    of_gpu, of_forward = frame_of_row[tree.parent_of_gpu], frame_of_row[forward]
+    of_gpu = frame_of_row[tree.parent_of_gpu]
+    of_forward = frame_of_row[forward]
     return _Frames(rows, parent.astype(np.int32), of_gpu, of_forward)
 
 
@@ -244,7 +251,8 @@ NodePath = tuple[tuple[str, str], ...]
 def _leaves(work: GpuWork) -> list[tuple[NodePath, str, int]]:
     """Path, category and ns of kernels, the longest first."""
     operation, operations = work.tree.cpu_op_label_of_gpu
-    (module, modules), found = module_of_gpu(work), work.categories
+    (module, modules) = module_of_gpu(work)
+    found = work.categories
     categories = found.labels if found is not None else ["GPU work"]
     keys = {"module": module, "operation": operation, "kernel": work.name}
     frame = pd.DataFrame({**keys, "category": 0 if found is None else found.code})

@@ -168,7 +168,8 @@ class KernelCategorizer:
 
     def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[Verdict]:
         """The verdict for each kernel."""
-        distinct, verdicts = list(dict.fromkeys(kernels)), dict[Kernel, Verdict]()
+        distinct = list(dict.fromkeys(kernels))
+        verdicts = dict[Kernel, Verdict]()
         try:
             for stage in self.stages(kind):
                 pending = [kernel for kernel in distinct if kernel not in verdicts]

@@ -45,7 +45,8 @@ def short_name(name: str) -> str:
 
 def _demangled(text: str) -> str:
     """A mangled name without namespaces and parameters; unusual template arguments as they are."""
-    place, part = 3 if text.startswith("_ZN") else 2, ""
+    place = 3 if text.startswith("_ZN") else 2
+    part = ""
     while found := _LENGTH.match(text, place):
         place = found.end() + int(found[0])
         part = text[found.end() : place]
@@ -113,7 +114,8 @@ class MangledName:
     """
 
     def __init__(self, text: str) -> None:
-        self._text, self._place = text, len("_Z")
+        self._text = text
+        self._place = len("_Z")
         self._known: list[str] = []  # what the text may refer to, by number
 
     def function(self) -> str:
@@ -140,7 +142,8 @@ class MangledName:
         length = self._match(_LENGTH)
         if length is None or (end := self._place + int(length[0])) > len(self._text):
             raise ValueError
-        name, self._place = self._text[self._place : end], end
+        name = self._text[self._place : end]
+        self._place = end
         return "(anonymous namespace)" if name.startswith(_UNNAMED) else name
 
     def _nested(self) -> str:

@@ -254,7 +254,8 @@ class BoundRule:
     @cached_property
     def verdict(self) -> Verdict:
         """What the rule says of a kernel that it matches."""
-        rule, category = self.rule, encodable(self.rule.category)
+        rule = self.rule
+        category = encodable(self.rule.category)
         # The user's own catch-all is an answer; that of a map or plugin says that none was found.
         known = rule.is_known or (self.origin == "rules" and rule.category != UNCATEGORIZED)
         return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, known)
@@ -356,7 +357,9 @@ class PythonStage:
             if self.own_risk:
                 error.add_note(f"categorizer {self.name}: {wanted}")
             raise
-        called, number, got = f"categorizer {self.name}", len(kernels), ""
+        called = f"categorizer {self.name}"
+        number = len(kernels)
+        got = ""
         if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
             got = f"expected a column of {number} categories, got {type(answer).__name__}"
         elif len(answer) != number:

@@ -159,7 +159,8 @@ def _abandon_output() -> None:
 
 def _usage_exit_code(error: Exception) -> int | None:
     """Tell of an error of the command line itself, such as an unknown option; its exit code."""
-    show, code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
+    show = getattr(error, "format_message", None)
+    code = getattr(error, "exit_code", None)
     if not isinstance(code, int) or not callable(show):
         return None
     if type(error).__name__ == "NoArgsIsHelpError":

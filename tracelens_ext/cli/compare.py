@@ -98,7 +98,8 @@ class Comparing:
         from tracelens_ext.compare.measurement import TRACELENS
         from tracelens_ext.compare.report import measured_for_comparison
 
-        shown, limit = set[str](), how.reading.max_bytes
+        shown = set[str]()
+        limit = how.reading.max_bytes
         of_reports = {path: measure_report(path, limit) for path in paths if is_report(path)}
         if any(measured.report == TRACELENS for measured in of_reports.values()):
             how = replace(how, unlinked_kernels=False)  # as TraceLens: alike is compared
@@ -107,7 +108,8 @@ class Comparing:
             if path in of_reports:
                 return of_reports[path]
             analyzer = load.analyze(path, how)
-            idle, peaks = self.micro_idle_thresh_us, self.device_peaks
+            idle = self.micro_idle_thresh_us
+            peaks = self.device_peaks
             found = measured_for_comparison(analyzer, idle, peaks)
             load.show_problems(analyzer.problems, shown)
             return with_reference(found, analyzer) if of_reports else found
@@ -133,7 +135,8 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
     from tracelens_ext.findings.engine import offered_detectors
 
     budgets = [parse_budget(text) for text in asked.fail_if or ()]
-    form, force = asked.output_format, asked.force
+    form = asked.output_format
+    force = asked.force
     printed = form if asked.output is None and form in (Format.json, Format.markdown) else None
     wanted = screen.Wanted(
         asked.output, None if printed else form, html=asked.html, no_workbook=True
@@ -143,10 +146,12 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
     if all(map(is_snapshot, traces)):
         from tracelens_ext.cli.iterations import show_snapshots
 
-        as_json, snapshots = form is Format.json, [*map(Path, traces)]
+        as_json = form is Format.json
+        snapshots = [*map(Path, traces)]
         show_snapshots(snapshots, asked.top, analysis.reading, json=as_json)
         return
-    paths, history = asked.paths(traces), asked.baseline is not None
+    paths = asked.paths(traces)
+    history = asked.baseline is not None
     screen.check_outputs(places, paths, force=force)
     measured = asked.measured(paths, analysis)
     comparison = compare_measurements(measured, total=asked.total, history=history)
@@ -226,8 +231,18 @@ _SHOWN = ("mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%
 _FINDINGS = ("finding", "ranks", "mean_ms", "min_ms", "max_ms", "max_rank", "top_ranks")
 _LISTED = 10  # ranks, categories
 _CALLS = (
-    *("call", "collective", "wait_us", "in_sync_us", "last_rank", "iteration", "state"),
-    *("process_group", "bus_bandwidth_gb_s", "matched_by", "reason", "ranks"),
+    "call",
+    "collective",
+    "wait_us",
+    "in_sync_us",
+    "last_rank",
+    "iteration",
+    "state",
+    "process_group",
+    "bus_bandwidth_gb_s",
+    "matched_by",
+    "reason",
+    "ranks",
 )
 
 #: What the command exits with when a trace failed; with --strict, when a rank is missing too.
@@ -333,9 +348,11 @@ def _report(result: FleetResult) -> Report:
         "Traces failed": result.failed,
         "Ranks missing": result.missing,
     }
-    failures, notes = result.failures, [*result.notes]
+    failures = result.failures
+    notes = [*result.notes]
     if ranks := failures.loc[failures["stage"] == "missing", "rank"].tolist():
-        listed, rest = ", ".join(map(str, ranks[:_LISTED])), len(ranks[_LISTED:])
+        listed = ", ".join(map(str, ranks[:_LISTED]))
+        rest = len(ranks[_LISTED:])
         more = f" and {rest} more" if rest else ""
         notes.insert(0, f"Missing: no trace is of rank{'s' * (len(ranks) > 1)} {listed}{more}.")
     sheets = {**result.tables, "failures": failures}
@@ -353,7 +370,8 @@ def _fleet_blocks(result: FleetResult, top: int) -> Iterator[screen.Block]:
         return
     timeline = tables["timeline_spread"].set_index("type")
     timeline = (timeline.reindex(list(_TIMES)) if len(timeline) else timeline).reset_index()
-    findings, categories = tables["finding_spread"], tables["category_spread"].head(_LISTED)
+    findings = tables["finding_spread"]
+    categories = tables["category_spread"].head(_LISTED)
     yield screen.Part("What would save time, over the ranks that have it", findings, _FINDINGS)
     yield screen.Part("GPU timeline over the ranks", timeline, ("type", *_SHOWN))
     yield screen.Part(

@@ -118,7 +118,8 @@ class GapReport:
         from tracelens_ext.analysis.idle_time.causes import classify_gaps
         from tracelens_ext.analysis.idle_time.histogram import answer
 
-        work, sort = analyzer.work, options.gap_sort or _GAP_SORT
+        work = analyzer.work
+        sort = options.gap_sort or _GAP_SORT
         self.options = options
         self.top = _GAP_TOP if options.gap_top is None else options.gap_top
         #: the gaps of each stream
@@ -128,7 +129,8 @@ class GapReport:
         scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
         #: those of the stream that is selected, else of whole devices
         self.asked: ClassifiedGaps = devices if scope == "device" else self.streams
-        longest, log = max(self.top, tables.LONGEST_LISTED), options.log
+        longest = max(self.top, tables.LONGEST_LISTED)
+        log = options.log
         bounds = options.hist_min, options.hist_max
         #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
         self.tables = {
@@ -155,7 +157,8 @@ class GapReport:
         """Totals and streams, a line each."""
         from tracelens_ext.analysis.idle_time.histogram import in_words
 
-        gaps, idle = self.streams.gaps, int(self.asked.gaps.duration.sum())
+        gaps = self.streams.gaps
+        idle = int(self.asked.gaps.duration.sum())
         own = self.asked is self.streams or len(gaps.lanes) < 2
         average = round(int(gaps.duration.sum()) / max(len(gaps), 1))
         streams = self.tables["gap_streams"]
@@ -218,7 +221,8 @@ class GapReport:
         """The detailed text for a file."""
         from tracelens_ext.analysis.idle_time.histogram import BINS
 
-        headline, bins = [self.answer, "", *self.headline()], self.histogram_lines(BINS, bars=False)
+        headline = [self.answer, "", *self.headline()]
+        bins = self.histogram_lines(BINS, bars=False)
         return gap_text(self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by)
 
     def blocks(self, first: Sequence[screen.Block] = ()) -> Iterator[screen.Block]:
@@ -234,7 +238,8 @@ class GapReport:
             summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
         title = "WHY (device: no stream busy; stream: each by itself)"
         if len(set(summary["scope"])) == 1:
-            title, summary = "WHY", summary.drop(columns="scope")
+            title = "WHY"
+            summary = summary.drop(columns="scope")
         yield screen.Part(title, summary)
         if self.top:
             yield from _hosts(self.tables["gap_hosts"], min(self.top, _HOSTS_SHOWN))
@@ -260,7 +265,8 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
     columns = ["idle_time_ms", "% of idle time", "host_op", "python_frame", "main_cause", "count"]
     if not shown["python_frame"].ne("").any():
         columns.remove("python_frame")
-    wide, title = [*columns, "avg_gap_us", "max_gap_us"], "WHAT THE HOST WAS IN MEANWHILE:"
+    wide = [*columns, "avg_gap_us", "max_gap_us"]
+    title = "WHAT THE HOST WAS IN MEANWHILE:"
     yield lambda console: [
         screen.Part(title, shown, columns if console.width < screen.NARROW else wide)
     ]
@@ -271,14 +277,17 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
 
 
 def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
-    us, narrow = sign("μs", console), console.width < screen.NARROW
+    us = sign("μs", console)
+    narrow = console.width < screen.NARROW
     columns = {"count": "Count", "avg_gap_us": f"Avg Gap ({us})", "max_gap_us": f"Max Gap ({us})"}
     if not narrow:  # of the numbers, those that say most
         columns |= {"min_gap_us": f"Min Gap ({us})", "std_gap_us": f"Std Dev ({us})"}
     table = pairs[[*columns]].rename(columns=columns)
     table.insert(0, "Rank", range(1, len(pairs) + 1))
-    room, marks = name_room(table, console), share_marks(pairs, console)
-    arrow, dots = sign("→", console), sign("…", console)
+    room = name_room(table, console)
+    marks = share_marks(pairs, console)
+    arrow = sign("→", console)
+    dots = sign("…", console)
     before, after = ([*map(name_text, pairs[f"kernel_{side}"])] for side in ("before", "after"))
     if narrow:  # a line for the kernel before, and one for the kernel after
         first = [cut_middle(name, room, dots) for name in before]
@@ -363,7 +372,8 @@ def cut_names(
     dots = sign("…", console)
     cut = [cut_middle(n, room - len(m), dots) + m for n, m in zip(names, marks, strict=True)]
     keys = list(zip(beside or cut, cut, strict=True))
-    often, met = Counter(keys), Counter[tuple[str, str]]()
+    often = Counter(keys)
+    met = Counter[tuple[str, str]]()
     for at, key in enumerate(keys):
         if often[key] > 1:
             met[key] += 1

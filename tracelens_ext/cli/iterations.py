@@ -62,7 +62,8 @@ def iterations(
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
-    frame, statistics = table.frame, table.statistics
+    frame = table.frame
+    statistics = table.statistics
     tables = {"iterations": frame, "iteration_statistics": statistics}
     count = int(statistics["iterations"].max()) if len(statistics) else 0
     title = f"Mean and spread of {count:,} whole iteration{'s' if count > 1 else ''}, ms"
@@ -108,7 +109,8 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     told = []
     for row in odd.to_dict("records"):
         where = f", device {row['device']}" if "device" in row else ""
-        away, parts = 0.0, []
+        away = 0.0
+        parts = []
         for column in str(row["odd"]).split(", "):
             median = medians[(column, row["device"]) if where else column]
             parts.append(_against(column, row[column], median).replace(" ", "\u00a0"))
@@ -128,8 +130,11 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
 def _against(column: str, value: float, median: float) -> str:
     """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
     shown = Shown.of(column, [value, median])
-    this, usual, unit = shown.text(value), shown.text(median), shown.unit
-    named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
+    this = shown.text(value)
+    usual = shown.text(median)
+    unit = shown.unit
+    named = column.removesuffix(f"_{unit.symbol}")
+    symbol = f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"
 
 
@@ -187,7 +192,8 @@ def phases(
 
 
 def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
-    phases, layers = tables["phases"], tables["layers"]
+    phases = tables["phases"]
+    layers = tables["layers"]
     for title, names in _OF_PHASES.items():
         yield Part(title, phases, names.split("|"))
     times = phases.set_index("phase").filter(regex="(?<!^roofline)_time_ms$")
@@ -330,7 +336,8 @@ def _devices(tables: dict[str, pd.DataFrame], by: By, top: int) -> Iterator[Bloc
 
 def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """The table `memory_at_peak`, summed by some of its columns, the largest first."""
-    named, numbers = table[columns].replace("", "(none)"), ["blocks", "bytes", "% of peak"]
+    named = table[columns].replace("", "(none)")
+    numbers = ["blocks", "bytes", "% of peak"]
     others = table["operation"].str.startswith("(")  # what the trace did not see allocated
     named[columns[-1]] = named[columns[-1]].mask(others, table["operation"])
     sums = table.assign(**named).groupby(["device", *columns], sort=False)[numbers].sum()

@@ -130,14 +130,16 @@ def _blocks(
 
 
 def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
-    us, narrow = idle.sign("μs", console), console.width < screen.NARROW
+    us = idle.sign("μs", console)
+    narrow = console.width < screen.NARROW
     columns = {"rank": "Rank", "count": "Count", "avg_time_us": f"Avg Duration ({us})"}
     columns |= {"total_time_us": f"Total Duration ({us})", "std_time_us": f"Std Dev ({us})"}
     columns |= {"% of launches": "% of Total", "% of duration": "% Duration"}
     if narrow:
         del columns["std_time_us"]
     table = shown[[*columns]].rename(columns=columns)
-    names, marks = [*map(name_text, shown["kernel_name"])], idle.share_marks(shown, console)
+    names = [*map(name_text, shown["kernel_name"])]
+    marks = idle.share_marks(shown, console)
     texts = idle.cut_names(names, marks, idle.name_room(table, console), console)
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
@@ -259,7 +261,8 @@ def _tree_lines(
     unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
     scale = _NS_PER_MS / factor
     yield f"{f'busy_time_{unit}':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
-    nodes, printed = keep.nonzero()[0].tolist(), 0
+    nodes = keep.nonzero()[0].tolist()
+    printed = 0
     for at, node in enumerate(nodes):
         if printed > _MOST_PRINTED:
             yield f"… and {len(nodes) - at:,} more lines (--depth, --min-percent, --op, --json)"
@@ -288,7 +291,8 @@ def _indentation(depth: int, room: int) -> str:
 def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> list[str]:
     """What of the tree is not shown, a sentence; none for nothing."""
     big = tree.kept(None, min_percent)
-    small, deep = int((~big).sum()), int((big & ~tree.kept(depth)).sum())
+    small = int((~big).sum())
+    deep = int((big & ~tree.kept(depth)).sum())
     levels = f"level{'s' if depth != 1 else ''}"
     counts = {
         f"below {min_percent:g} % of the busy time (--min-percent)": small,

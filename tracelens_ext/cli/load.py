@@ -207,7 +207,8 @@ def several_progress(
     if not sys.stderr.isatty():
         yield None
         return
-    bars, started = progress_bars(), time.monotonic()
+    bars = progress_bars()
+    started = time.monotonic()
     tasks = [bars.add_task(label, total=None, visible=False) for label in labels]
 
     def advance(number: int, done: int | None, size: int | None) -> None:

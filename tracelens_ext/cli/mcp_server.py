@@ -46,9 +46,14 @@ Answer = dict[str, object]
 Plain = str | float | bool | None
 
 _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:")
-_MOST_ROWS, _MOST_DEPTH, _MOST_CHANGES = 200, 100, 50
-_MOST_TRACES, _MOST_FILES = 4, 10_000  # in memory; looked at in a folder
-_SQL_SECONDS, _SQL_BYTES = 20, 1_000_000
+_MOST_ROWS = 200
+_MOST_DEPTH = 100
+_MOST_CHANGES = 50
+# in memory; looked at in a folder
+_MOST_TRACES = 4
+_MOST_FILES = 10_000
+_SQL_SECONDS = 20
+_SQL_BYTES = 1_000_000
 
 
 class Questions:
@@ -66,8 +71,10 @@ class Questions:
         if (found := self._find(path)).is_dir():
             names = pd.DataFrame({"path": self._listed(found)})
             return _answer(names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one")
-        analyzer, options = self._analyzer(path), ReportOptions()
-        judged, sheets = analyzer.findings(), database.tables_of_report().values()
+        analyzer = self._analyzer(path)
+        options = ReportOptions()
+        judged = analyzer.findings()
+        sheets = database.tables_of_report().values()
         return {
             "facts": dict(overview(analyzer.work, analyzer.coverage)),
             "recording": judged.recording_lines,
@@ -140,7 +147,8 @@ class Questions:
         pairs = analyzer.get_df_kernel_summary()
         mine = pairs[pairs["kernel_name"] == kernel["kernel_name"]]
         launched = mine[["cpu_op", "count", "total_time_ms", "% of GPU time"]]
-        full, op = str(kernel["kernel_name"]), str(launched["cpu_op"].iloc[0])
+        full = str(kernel["kernel_name"])
+        op = str(launched["cpu_op"].iloc[0])
         because = explain(analyzer.work.op_categorizer, full, op)
         following = "tree(path, node=cpu_op) for where it is; findings(path) for what to change"
         return {
@@ -165,7 +173,8 @@ class Questions:
         kept = tree.kept(depth)
         some = np.zeros_like(kept)
         some[np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]] = True
-        rows, units = tree_rows(tree, kept & some), {"busy_time_ms": "ms"}
+        rows = tree_rows(tree, kept & some)
+        units = {"busy_time_ms": "ms"}
         more = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
         return _answer(rows, int(kept.sum()), units, more)
 
@@ -256,7 +265,8 @@ def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[st
 
 
 def _rows(frame: pd.DataFrame) -> list[Answer]:
-    headers, columns = plain_headers(frame), (plain_column(each) for _, each in frame.items())
+    headers = plain_headers(frame)
+    columns = (plain_column(each) for _, each in frame.items())
     return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -291,7 +301,9 @@ def _not_one(name: str, found: Sequence[str], there: Sequence[str]) -> UsageErro
     return UsageError(f"there is no kernel {name[:200]!r}; {said}")
 
 
-LONGEST, _LONGEST_LINE = 60_000, 2000  # characters of an answer, and of an error
+# characters of an answer, and of an error
+LONGEST = 60_000
+_LONGEST_LINE = 2000
 #: Characters of a text and entries of a list that stay, until the answer is short enough.
 _CUTS = ((4000, 200), (1000, 100), (400, 50), (200, 25), (100, 12), (60, 6))
 _TOOLS = ("open_trace", "findings", "table", "explain_kernel", "tree", "compare", "what_if", "sql")
@@ -370,7 +382,8 @@ def _line(tool: str, error: BaseException) -> str:
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
-        first, meant = error.errors()[0], _arguments(tool)
+        first = error.errors()[0]
+        meant = _arguments(tool)
         name = str(first["loc"][0])
         verb = "holds" if len(first["loc"]) > 1 else "is"
         wrong = "is missing" if first["type"] == "missing" else f"{verb} {first['input']!r:.200}"

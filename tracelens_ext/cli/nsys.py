@@ -147,7 +147,8 @@ def _computed(
     """
     from tracelens_ext.analysis.nsys_statistics.inputs import statistics_of
 
-    statistics, problems = [], []
+    statistics = []
+    problems = []
     for spec in specs:
         try:
             load.check_files([] if spec.missing else spec.files)
@@ -296,5 +297,6 @@ def _shown(runs: Sequence[Run]) -> pd.DataFrame:
         columns[f"{place + 1} ({unit})"] = scale * column
         columns[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
     # Of many runs the shares come last: what does not fit is left out from the end.
-    names, few = [*columns], len(runs) <= _SIDE_BY_SIDE
+    names = [*columns]
+    few = len(runs) <= _SIDE_BY_SIDE
     return pd.DataFrame(columns)[names if few else [names[0], *names[1::2], *names[2::2]]]

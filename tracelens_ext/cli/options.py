@@ -156,7 +156,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     the command, its own or this file's describes, and those of `ReportOptions`. What is `Annotated`
     is left to typer.
     """
-    parameters, keyword = _options_of(command), inspect.Parameter.KEYWORD_ONLY
+    parameters = _options_of(command)
+    keyword = inspect.Parameter.KEYWORD_ONLY
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
@@ -194,7 +195,8 @@ def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Paramete
             described |= _described(text)[1]
     found = []
     for parameter in _parameters(taker):
-        name, kind = parameter.name, parameter.annotation
+        name = parameter.name
+        kind = parameter.annotation
         if isinstance(kind, type) and is_dataclass(kind):
             found += _options_of(kind, taker.__doc__ or "", *outer)
         elif not hasattr(kind, "__metadata__") and name in described:
@@ -254,7 +256,8 @@ def _of_report() -> _Described:
     """What the fields of `ReportOptions` say of themselves."""
     lines = ["", "Options:"]
     for field in fields(ReportOptions):
-        said, long = field.metadata, field.name.replace("_", "-")
+        said = field.metadata
+        long = field.name.replace("_", "-")
         words = [field.name, f"{said.get('least', '')}..{said.get('most', '')}"]
         words.append(said.get("metavar", ""))
         if field.type == "bool | None":
@@ -311,15 +314,19 @@ class CarefulCommand(TyperCommand):
         for word in words:
             if word == "--":
                 break
-            name, awaited = word, awaits.get(word, 0)
+            name = word
+            awaited = awaits.get(word, 0)
             if word not in awaits and re.match("-[^-]", word):  # flags in one word, as in -vt
                 for at, letter in enumerate(word[1:], start=2):
                     if most := awaits.get(f"-{letter}"):
-                        name, awaited = f"-{letter}", most - (at < len(word))
+                        name = f"-{letter}"
+                        awaited = most - (at < len(word))
                         break
             values = [*islice(words, awaited)]
             if word.endswith("=") and word[:-1] in awaits:
-                name, awaited, values = word[:-1], 1, [""]
+                name = word[:-1]
+                awaited = 1
+                values = [""]
             if len(values) < awaited or any(v in awaits or v.startswith("--") for v in values):
                 ctx.fail(f"Option {name!r} requires an argument.")
             if "" in values and name != _MAY_BE_EMPTY:

@@ -219,12 +219,14 @@ def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) ->
     texts = [folded(note, min(screen.width, _WIDEST_TEXT)) for note in notes]
     lines = [line for text in texts for line in text]
     if len(lines) > _NOTE_LINES and not whole:
-        room, left = _NOTE_LINES - 1, texts.copy()
+        room = _NOTE_LINES - 1
+        left = texts.copy()
         cut = [*lines[: room - 1], f"{lines[room - 1]} …"]  # where the first alone has no room
         lines = []
         while len(lines) + len(left[0]) <= room:
             lines += left.pop(0)
-        more, lines = len(left), lines or cut
+        more = len(left)
+        lines = lines or cut
         lines.append(f"and {more} more note{'s' if more > 1 else ''}: --notes")
     _show_lines(lines, screen)
 
@@ -370,7 +372,8 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
         often = Counter(folded)
         chosen = zip(names, others, folded, strict=True)
         names = [other if often[key] > 1 else name for name, other, key in chosen]
-    taken, used = {*zip(keys, map(str.casefold, names), strict=True)}, set[tuple[Path, str]]()
+    taken = {*zip(keys, map(str.casefold, names), strict=True)}
+    used = set[tuple[Path, str]]()
     for at, (folder, name) in enumerate(zip(keys, names, strict=True)):
         number = 1
         while (key := (folder, names[at].casefold())) in used or (number > 1 and key in taken):

@@ -94,7 +94,8 @@ class _Tree:
     wheres: list[tuple[str, bool]]
 
     def place(self, where: int, chain: int) -> Place:
-        names, shapes = [], ""
+        names = []
+        shapes = ""
         while chain != ROOT:
             name, shapes = self.labels[chain]
             names.append(name)
@@ -104,7 +105,9 @@ class _Tree:
 
 def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
     """The places of some GPU events, with all that encloses them."""
-    found, chain_of, names = _tree(work), _tree(work).chains.of_node, work.trace.names
+    found = _tree(work)
+    chain_of = _tree(work).chains.of_node
+    names = work.trace.names
     keys = {"where": found.where[chosen], "node": found.node[chosen]}
     rounds = [pd.DataFrame(keys).drop_duplicates()]
     while len(rounds[-1]):  # each round one operation further out
@@ -120,7 +123,8 @@ def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
         own[where, chain].append((names[name], *figures))
     result = {}
     for key, number in zip(calls.index.tolist(), calls.tolist(), strict=True):
-        place, held = found.place(*key), own.get(key, [])
+        place = found.place(*key)
+        held = own.get(key, [])
         alone = place.chain[0] in _WITHOUT
         kernels = {name: (ns, count) for name, _, ns, count in held}
         number = sum(count for _, count in kernels.values()) if alone else number
@@ -130,7 +134,8 @@ def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
 
 @once_for_each
 def _tree(work: GpuWork) -> _Tree:
-    trace, tree = work.trace, work.tree
+    trace = work.trace
+    tree = work.tree
     with_op = (tree.cpu_op_of_gpu != NONE) & ~tree.by_opaque_graph
     innermost = tree.position[tree.cpu_op_of_gpu[with_op]]
     is_op = trace.kind[tree.rows] == EventKind.CPU_OP
@@ -141,7 +146,8 @@ def _tree(work: GpuWork) -> _Tree:
     number[nodes] = np.arange(len(nodes))
     parent = np.append(number[around[nodes]], [ROOT] * len(_WITHOUT))
     parent[depths(parent.astype(np.int32)) % _DEEPEST == 0] = ROOT
-    rows, dims = tree.rows[nodes], trace.arg("Input Dims")
+    rows = tree.rows[nodes]
+    dims = trace.arg("Input Dims")
     texts = ["", *(dims.texts or ())]
     shape = np.where(parent[: len(rows)] == ROOT, dims.at(rows), NONE) + 1
     names = [*trace.names, *_WITHOUT]
@@ -171,7 +177,8 @@ def _wheres(work: GpuWork) -> tuple[Int64Array, list[tuple[str, bool]]]:
 
 def _ranges(work: GpuWork) -> tuple[Int64Array, list[str]]:
     """The path of NVTX ranges, or the HLO module, around the operation of each GPU event."""
-    trace, tree = work.trace, work.tree
+    trace = work.trace
+    tree = work.tree
     names = trace.name[tree.rows]
     hlo = [found[1] if (found := _HLO_MODULE.match(name)) else "" for name in trace.names]
     ranges = trace.kind[tree.rows] == EventKind.USER_ANNOTATION
@@ -193,7 +200,9 @@ def _ranges(work: GpuWork) -> tuple[Int64Array, list[str]]:
     return np.append(paths.of_node, NONE)[above[inner]], paths.texts(list(distinct), SEPARATOR)
 
 
-_MOST_KERNELS, _MOST_NAMED = 8, 4  # kernels and operations that a cell names
+# kernels and operations that a cell names
+_MOST_KERNELS = 8
+_MOST_NAMED = 4
 _SCOPES: tuple[Callable[[Place], Hashable], ...] = (
     lambda place: (place.path, place.backward, place.chain[0], place.shapes),
     lambda place: (place.path, place.backward, place.chain[0]),
@@ -220,7 +229,8 @@ class Aligned:
         both = ((self.ns > 0) & (self.calls > 0))[:, [0, at]].all(axis=1)
         if not both.any():
             return None, None
-        ns, ratio = self.ns[both], self.calls[both, at] / self.calls[both, 0]
+        ns = self.ns[both]
+        ratio = self.calls[both, at] / self.calls[both, 0]
         order = np.argsort(ratio)
         weight = np.cumsum(ns[order, 0])
         median = float(ratio[order][np.searchsorted(weight, weight[-1] / 2)])
@@ -250,7 +260,8 @@ def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
     own = {(*key[:2], key[2 + side], side): key for key in reversed(rows) for side in (0, 1)}
     for side in (0, 1):  # what is in one trace alone, beside other work of the same operation
         for leaf in left[side]:
-            where, name = (leaf[0].path, leaf[0].backward), leaf[0].name
+            where = (leaf[0].path, leaf[0].backward)
+            name = leaf[0].name
             alone = (*where, "" if side else name, name if side else "")
             pair: Both = ([], [leaf]) if side else ([leaf], [])
             rows[own.get((*where, name, side), alone)].append((0, pair))
@@ -321,7 +332,8 @@ def _table(rows: Rows, known: Sequence[Mapping[Place, Work]]) -> Aligned:
     for row, found in enumerate(rows.values()):
         for side in (0, 1):
             calls[row, side] = sum(_calls(known[side], both[side], depth) for depth, both in found)
-            times, numbers = Counter[str](), Counter[str]()
+            times = Counter[str]()
+            numbers = Counter[str]()
             for work in (work for _, both in found for _, work in both[side]):
                 for name, (own_ns, own_count) in work.kernels.items():
                     times[name] += own_ns

@@ -105,7 +105,9 @@ class Comparison:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """What became of the work of each trace but the baseline."""
-        found, counts, kind = [], self.unit.counts, self.unit.kind
+        found = []
+        counts = self.unit.counts
+        kind = self.unit.kind
         ns = [m.figures(kind).whole("ns") or 0 for m in self.measurements]
         per_unit = [each / count for each, count in zip(ns, counts, strict=True)]
         held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
@@ -114,7 +116,8 @@ class Comparison:
             if kind != "trace" and ratios[0] is not None:  # not of two that share nothing
                 speed = per_unit[at] / per_unit[0] if per_unit[0] else None
                 ratios = counts[at] / counts[0], speed
-            rows, letter = table, self.letters[at]
+            rows = table
+            letter = self.letters[at]
             if "trace" in table:
                 rows = table[table["trace"] == letter].dropna(axis=1, how="all")
             found.append(verdict((self.letters[0], letter), ratios, rows))
@@ -190,7 +193,8 @@ class Comparison:
         }
         parts = []
         for at, pair in enumerate(_aligned_places(self.figures), start=1):
-            letter, divisors = self.letters[at], [self.divisors[0], self.divisors[at]]
+            letter = self.letters[at]
+            divisors = [self.divisors[0], self.divisors[at]]
             frame = _table("places", pair, [self.letters[0], letter], divisors)
             if len(self.letters) > 2:
                 as_is = ("path", "backward", "A_", f"{letter}_")
@@ -233,7 +237,8 @@ class Comparison:
 def _table(
     name: str, aligned: Aligned, letters: Sequence[str], divisors: Sequence[float]
 ) -> pd.DataFrame:
-    times, calls = aligned.ns / (NS_PER_MS * np.array(divisors)), aligned.calls / divisors
+    times = aligned.ns / (NS_PER_MS * np.array(divisors))
+    calls = aligned.calls / divisors
     columns: dict[str, object] = {str(k): aligned.keys[k].to_numpy() for k in aligned.keys}
     if name == "timeline" and (aligned.keys["device"] == NONE).all():
         del columns["device"]
@@ -267,7 +272,8 @@ def _shares_of_change(
     times_ms: Float64Array, calls: Float64Array, prefix: str
 ) -> dict[str, Float64Array]:
     """What of each difference is the number of calls (whole ns), and what their speed."""
-    both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
+    both = (calls[0] > 0) & (calls[1] > 0)
+    difference = times_ms[1] - times_ms[0]
     per_call = np.divide(times_ms[0], calls[0], out=np.zeros(len(both)), where=both)
     amount = np.round((calls[1] - calls[0]) * per_call, _NS)
     amount = np.where(both, amount, difference)

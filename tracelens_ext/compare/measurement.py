@@ -95,7 +95,8 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
     Raises:
         UsageError: the analyzer was made without categories.
     """
-    iterations, total = find_iterations(work.tree), _figures(work, micro_idle_thresh_us)
+    iterations = find_iterations(work.tree)
+    total = _figures(work, micro_idle_thresh_us)
     packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
     rules = [rule for pack in packs if pack.kind == "kernel" for rule in pack.rules]
     if len(steps := find_steps(work.tree)):
@@ -131,7 +132,8 @@ def _figures(
     """The figures of the chosen GPU events, of all by default."""
     categories = work.needed_categories
     every: slice | BoolArray = slice(None) if chosen is None else chosen
-    call, by_category = calls_of(work)[every], (categories.code, categories.labels)
+    call = calls_of(work)[every]
+    by_category = (categories.code, categories.labels)
 
     def grouped(**keys: tuple[IntArray, Sequence[str]]) -> pd.DataFrame:
         columns, groups = group_labelled(keys, work.duration, every)
@@ -188,12 +190,14 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
 
     `iteration`, `start`, `end`: of each GPU event, (e,), ns. `run`: of each iteration, (k,).
     """
-    first, until = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
+    first = minima(iteration, start, len(run))
+    until = maxima(iteration, end, len(run))
     order = np.argsort(first, kind="stable")
     order = order[first[order] < np.iinfo(np.int64).max]  # this device was idle in the others
     idle = np.maximum(first[order][1:] - np.maximum.accumulate(until[order])[:-1], 0)
     # Whether the step from each iteration to the next, by time, lies within some run.
-    places, run = np.arange(len(order)), run[order]
+    places = np.arange(len(order))
+    run = run[order]
     last = maxima(run, places, int(run.max(initial=-1)) + 1)
     within = np.maximum.accumulate(last[run])[:-1] > places[:-1]
     holes = [-int(hole) for hole in idle[~within]]
@@ -201,7 +205,8 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
     return holes + mean * (len(order) - int(within.sum()))
 
 
-_LEAST_KERNELS, _TWICE = 8, 1.8
+_LEAST_KERNELS = 8
+_TWICE = 1.8
 _MOST_CELLS = 1 << 22  # names of all stretches
 _MOST_TRIED = 48  # counts of occurrences, the smallest of which are the longest periods
 #: Share of a stretch's time and kernels that it has in common with the typical one.
@@ -251,11 +256,13 @@ def _candidates(name: Int64Array) -> list[Int64Array]:
             if len(code) <= half:
                 break
             code, _ = ranks(code[:-half] * len(name) + code[half:])
-        order, counts = np.argsort(code, kind="stable"), np.bincount(code)
+        order = np.argsort(code, kind="stable")
+        counts = np.bincount(code)
         ends = np.cumsum(counts)
         for group in np.flatnonzero((counts >= 2) & (counts <= len(name) // 2)).tolist():
             places = order[ends[group] - counts[group] : ends[group]]
-            first, count = int(places[0]), int(counts[group])
+            first = int(places[0])
+            count = int(counts[group])
             mean = (len(name) - first) / count
             apart = np.diff(np.append(places, len(name) if first < mean else places[-1] + mean))
             uneven = float(np.abs(apart - mean).max()) / mean
@@ -268,7 +275,8 @@ def _candidates(name: Int64Array) -> list[Int64Array]:
 
 def _judged(name: Int64Array, weight: Float64Array, starts: Int64Array) -> Period:
     """How alike the stretches are, the part before the first start being one of them."""
-    names, stretches = len(weight), len(starts) + 1
+    names = len(weight)
+    stretches = len(starts) + 1
     stretch = np.searchsorted(starts, np.arange(len(name)), side="right")
     number = np.bincount(stretch * names + name, minlength=stretches * names)
     number = number.reshape(stretches, names)
@@ -277,7 +285,9 @@ def _judged(name: Int64Array, weight: Float64Array, starts: Int64Array) -> Perio
     ends = np.isin(np.arange(stretches), (0, stretches - 1))  # which may be cut off
     alike = np.ones(stretches)
     for unit in (weight, np.ones(names)):
-        own, whole, shared = number @ unit, typical @ unit, common @ unit
+        own = number @ unit
+        whole = typical @ unit
+        shared = common @ unit
         size = np.maximum(own, np.where(ends, 0.0, whole))
         alike = np.minimum(alike, np.where(size > 0, shared / np.maximum(size, 1e-9), 1.0))
     time = np.bincount(stretch, weight[name], stretches)

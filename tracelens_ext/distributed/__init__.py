@@ -30,7 +30,8 @@ def __getattr__(name: str) -> object:
 @hookimpl
 def tracelens_commands() -> list[Command]:
     """The commands of this package."""
-    fleet, ranks = "tracelens_ext.cli.compare:fleet", "tracelens_ext.cli.compare:ranks"
+    fleet = "tracelens_ext.cli.compare:fleet"
+    ranks = "tracelens_ext.cli.compare:ranks"
     analyse = "Analyse the traces of all ranks: which are slow, and why."
     show = "Show slow ranks and links, and each collective call."
     far = "fleet s3://bucket/run -o s3://bucket/results --workers 8"

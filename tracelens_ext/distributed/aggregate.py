@@ -14,14 +14,45 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 
 _NEEDED = [
-    *("rank", "device", "no", "start", "dur", "end", "base", "sizes", "complete", "matched_by"),
-    *("Process Group Name", "iteration", "src", "dst", "In msg nelems", "Out msg nelems"),
+    "rank",
+    "device",
+    "no",
+    "start",
+    "dur",
+    "end",
+    "base",
+    "sizes",
+    "complete",
+    "matched_by",
+    "Process Group Name",
+    "iteration",
+    "src",
+    "dst",
+    "In msg nelems",
+    "Out msg nelems",
     *(f"{name}_{at}" for at in ("start", "end") for name in OWN),
 ]
 _SYNC = [
-    *("call", "collective", "process_group", "description", "ranks", "group_size", "iteration"),
-    *("sequence", "matched_by", "state", "missing_ranks", "dtype", "bytes", "in_sync_us"),
-    *("wait_us", "last_rank", "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s", "span", "reason"),
+    "call",
+    "collective",
+    "process_group",
+    "description",
+    "ranks",
+    "group_size",
+    "iteration",
+    "sequence",
+    "matched_by",
+    "state",
+    "missing_ranks",
+    "dtype",
+    "bytes",
+    "in_sync_us",
+    "wait_us",
+    "last_rank",
+    "algorithm_bandwidth_gb_s",
+    "bus_bandwidth_gb_s",
+    "span",
+    "reason",
 ]
 _WAITS = ["call", "rank", "start_us", "duration_us", "wait_us", "cause", "caused_by_call"]
 _IN_US = {"in_sync": "in_sync_us", "wait": "wait_us", "start": "start_us", "dur": "duration_us"}
@@ -97,7 +128,8 @@ def _span(calls: pd.DataFrame, kernels: pd.DataFrame, ranks_per_node: int | None
 
 def _places(calls: pd.DataFrame, abouts: Sequence[Mapping[str, Any]]) -> dict[int, object]:
     """The index of each rank in the groups in which it sends and receives."""
-    piped, named = {*calls.loc[calls["collective"] == PAIR, "key"]}, {*calls["key"]}
+    piped = {*calls.loc[calls["collective"] == PAIR, "key"]}
+    named = {*calls["key"]}
     unnamed = bool((calls["matched_by"] == "unnamed").any())
     places: dict[int, object] = {}
     for about in abouts:
@@ -123,7 +155,8 @@ def _groups(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 #: Standard deviations that an error stands for, and what no error is below, ns.
-_SURE, _LEAST = 2.5, 100.0
+_SURE = 2.5
+_LEAST = 100.0
 
 
 def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
@@ -143,7 +176,8 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
     pairs = np.unique(np.stack((of_set, place)), axis=1)
     members = np.split(pairs[1], np.flatnonzero(np.diff(pairs[0])) + 1)
     weight = np.bincount(of_set[np.unique(call, return_index=True)[1]]).astype(np.float64)
-    component, before = np.arange(len(ranks)), np.full(len(ranks), NONE)
+    component = np.arange(len(ranks))
+    before = np.full(len(ranks), NONE)
     while (component != before).any():  # the lowest of the ranks that each is joined with
         before = component.copy()
         for of in members:
@@ -152,9 +186,11 @@ def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
     if len(place):
         for of, calls_of_set in zip(members, weight.tolist(), strict=True):
             sets_of.setdefault(int(component[of[0]]), []).append((of, calls_of_set))
-    offset, error = np.zeros(len(ranks)), np.full(len(ranks), _LEAST)
+    offset = np.zeros(len(ranks))
+    error = np.full(len(ranks), _LEAST)
     for number in np.unique(component[place]).tolist():
-        those, mine = np.flatnonzero(component == number), component[place] == number
+        those = np.flatnonzero(component == number)
+        mine = component[place] == number
         matrix = np.full((len(those), len(those)), 1.0 / len(those))
         for of, calls_of_set in sets_of[number]:
             at = np.searchsorted(those, of)
@@ -193,7 +229,8 @@ def find_origins(kernels: pd.DataFrame, last: Int64Array) -> tuple[pd.DataFrame,
     row, cause, target, share = (edges[c].to_numpy() for c in ("row", "cause", "target", "share"))
     # How much waiting goes through each kernel: its own, and what it is the reason of.
     now = np.nan_to_num(k.wait)
-    flow, on = now.copy(), np.flatnonzero((cause == _WAIT) & (share > 0))
+    flow = now.copy()
+    on = np.flatnonzero((cause == _WAIT) & (share > 0))
     for _ in range(_LONGEST_CHAIN):
         now = np.bincount(target[on], now[row[on]] * share[on], minlength=len(now))
         flow += now
@@ -225,7 +262,8 @@ class _Timelines:
         exposed = np.maximum(dur - (ended - begun)[:, 0], 0.0)
         waited = exposed * np.nan_to_num(self.wait) / np.maximum(dur, 1)
         self.parts = np.stack((exposed - waited, waited), axis=1)  # transfers, and waits
-        reach, place = int(end.max(initial=0)) + 1, pd.factorize(self.rank, sort=True)[0]
+        reach = int(end.max(initial=0)) + 1
+        place = pd.factorize(self.rank, sort=True)[0]
         keys = place * reach + end
         self.order = np.argsort(keys, kind="stable")
         sums = np.concatenate((np.zeros((1, 2)), np.cumsum(self.parts[self.order], axis=0)))
@@ -274,7 +312,8 @@ def _edges(k: _Timelines, last: Int64Array) -> pd.DataFrame:
     late = k.row_of(k.call[waiting], last[k.call[waiting]])
     theirs, mine = k.last_shared(waiting, late)
     known = theirs != NONE
-    before, small = waiting[~known], np.flatnonzero(k.wait < _SMALL_NS)
+    before = waiting[~known]
+    small = np.flatnonzero(k.wait < _SMALL_NS)
     waiting, late, theirs, mine = (each[known] for each in (waiting, late, theirs, mine))
     parts = np.maximum(k.spent(theirs, late) - k.spent(mine, waiting), 0.0)
     parts[parts.sum(axis=1) <= 0, len(OWN) - 1] = 1.0  # idle: nothing else is known of it

@@ -16,7 +16,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import Int64Array
 
 #: Collectives that a rank may leave before the others come, unless they are these.
-_EARLY, _ALL_WAIT = r"broadcast|reduce|gather|scatter", r"allreduce|reducescatter|allgather"
+_EARLY = r"broadcast|reduce|gather|scatter"
+_ALL_WAIT = r"allreduce|reducescatter|allgather"
 
 
 class GroupCalls(NamedTuple):
@@ -29,8 +30,10 @@ class GroupCalls(NamedTuple):
 
 def group_calls(rows: pd.DataFrame) -> GroupCalls:
     """The calls of a named process group, from the rows of `rank_calls` of all its ranks."""
-    text, size = rows["Process Group Ranks"].iloc[0], rows["Group size"].iloc[0]
-    present, told = {*rows["rank"].tolist()}, re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text)
+    text = rows["Process Group Ranks"].iloc[0]
+    size = rows["Group size"].iloc[0]
+    present = {*rows["rank"].tolist()}
+    told = re.fullmatch(r"\[[\d, ]*\d[\d, ]*\]", text)
     members: list[int] | None = sorted({*numbers_in(text)} if told else present)
     if not told and size != len(present):
         members = None  # not known
@@ -51,7 +54,8 @@ def unnamed_calls(rows: pd.DataFrame, *, one_group: bool, ranks: int) -> GroupCa
     if one_group and matched["rank"].nunique() == ranks > 1:  # by order in the iteration
         number, alike = _ordinals(matched, ranks)
         matched["no"] = np.where(alike, number, -1)
-    members, none = sorted(rows["rank"].unique().tolist()), matched[:0].assign(members="")
+    members = sorted(rows["rank"].unique().tolist())
+    none = matched[:0].assign(members="")
     return GroupCalls(*_described(matched, members, len(members)), none)
 
 
@@ -73,7 +77,8 @@ def _described(
     calls = matched.groupby("no", sort=True).agg(**told).reset_index()
     kernel = calls["kernel_name"].map({n: simple_name(n) for n in set(calls["kernel_name"])})
     calls["collective"] = calls["collective"].where(calls["collective"] != "", kernel)
-    pair, single = calls["dst"] >= 0, calls["no"] >= most
+    pair = calls["dst"] >= 0
+    single = calls["no"] >= most
     nobody = single & (calls["matched_by"] == "unnamed")
     ends = [str(sorted(both)) for both in zip(calls["src"], calls["dst"], strict=True)]
     ranks = pd.Series(np.where(pair, ends, str(members) if members else ""))
@@ -130,7 +135,9 @@ def _figures(calls: pd.DataFrame) -> None:
 
 PAIR = "send/recv"
 _SAME_CLOCK_NS = 100_000  #: ends of one call differ by less, shifted ones by more
-_USUAL, _TRIED = 21, 2000  #: sure pairs that tell an offset, and calls that are tried without
+#: sure pairs that tell an offset, and calls that are tried without
+_USUAL = 21
+_TRIED = 2000
 _TRUSTED = 0.5  #: the share of its calls that a `Seq` must pair, and count one by one
 
 
@@ -261,7 +268,8 @@ def _by_ends(base: pd.DataFrame, part: pd.DataFrame, offset: float) -> Int64Arra
 
 def _densest(base: pd.DataFrame, part: pd.DataFrame) -> float:
     """The offset near which most gaps between the ends of equal calls lie."""
-    sizes, ends = part["sizes"].to_numpy()[:_TRIED], part["end"].to_numpy()[:_TRIED]
+    sizes = part["sizes"].to_numpy()[:_TRIED]
+    ends = part["end"].to_numpy()[:_TRIED]
     equal = base["sizes"].to_numpy()[:_TRIED, None] == sizes
     gaps = np.sort((ends - base["end"].to_numpy()[:_TRIED, None])[equal]).astype(np.float64)
     if not len(gaps):

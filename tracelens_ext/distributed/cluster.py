@@ -101,7 +101,8 @@ def run_jobs(
     waiting = deque((job, 1) for job in jobs)
     running: dict[Future, tuple[TraceJob, int]] = {}
     over: queue.SimpleQueue[Future] = queue.SimpleQueue()
-    a_thread, seen = 1 if in_order else _MORE_THAN_THREADS, time.monotonic()
+    a_thread = 1 if in_order else _MORE_THAN_THREADS
+    seen = time.monotonic()
     try:
         while waiting or running:
             if threads := _threads(client):

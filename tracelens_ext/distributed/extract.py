@@ -56,7 +56,8 @@ def communication_about(
     Its `ranks`, the `groups` whose calls it has, the `sets` of ranks of its process groups, and
     `positions`: group → index of the rank, size, whether all ranks are in it.
     """
-    calls, ranks = tables["rank_calls"], sorted({*tables["overlap"]["rank"].tolist()})
+    calls = tables["rank_calls"]
+    ranks = sorted({*tables["overlap"]["rank"].tolist()})
     texts = calls.loc[calls["key"] != "", [*GROUP, "key"]].drop_duplicates()
     keys = {(name, text): key for name, text, _, key in texts.itertuples(index=False, name=None)}
     configured = {(name, str(of)): of for name, of in configured_groups(metadata).items()}
@@ -95,7 +96,8 @@ def _of_device(
     work: GpuWork, rank: int, device: int, *, single: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     on = np.ones(len(work), dtype=bool) if single else work.trace.device == device
-    moments, calls = _Moments(work, on), _calls(work, on)
+    moments = _Moments(work, on)
+    calls = _calls(work, on)
     for at, times in (("start", calls["start"]), ("end", calls["start"] + calls["dur"])):
         spent = moments.until(times.to_numpy(np.int64))
         calls = calls.assign(**{f"{name}_{at}": spent[name] for name in OWN})
@@ -120,7 +122,8 @@ class _Moments:
     """How long a rank had done what until a moment."""
 
     def __init__(self, work: GpuWork, on: BoolArray) -> None:
-        trace, tree = work.trace, work.tree
+        trace = work.trace
+        tree = work.tree
         computes = on & ~work.is_communication
         kernels = computes & ~work.is_copy
         self.computation = union(work.start[computes], work.end[computes])
@@ -154,9 +157,11 @@ class _Moments:
 def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
     """A row a communication kernel, in the order of their launches."""
     chosen = np.flatnonzero(work.is_communication & on)
-    launch, linked = work.start[chosen], work.tree.linked[chosen]
+    launch = work.start[chosen]
+    linked = work.tree.linked[chosen]
     launch[linked] = work.trace.ts[work.tree.launch_of_gpu[chosen[linked]]]
-    steps, described = find_iterations(work.tree), collectives.described_by(work, chosen)
+    steps = find_iterations(work.tree)
+    described = collectives.described_by(work, chosen)
     table = _arguments(work, described)
     names = ["Collective name", "kernel_name"]
     table[names] = collectives.communication_of(work).loc[chosen, names].reset_index(drop=True)
@@ -175,12 +180,15 @@ def _arguments(work: GpuWork, rows: Int64Array) -> pd.DataFrame:
 
 def _never_recorded(work: GpuWork) -> pd.DataFrame:
     """Collectives that were launched and whose kernels were not recorded, as `_calls` has them."""
-    trace, tree, steps = work.trace, work.tree, find_iterations(work.tree)
+    trace = work.trace
+    tree = work.tree
+    steps = find_iterations(work.tree)
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[trace.named(trace.name[calls], _LAUNCH.match)]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
     above = collectives.events_above(tree, tree.position[calls], trace.arg("Collective name").rows)
-    calls, above = calls[above != NONE], above[above != NONE]
+    calls = calls[above != NONE]
+    above = above[above != NONE]
     table = _arguments(work, above)
     table["launch"], table["kernel_name"], table["recorded"] = trace.ts[calls], "", False
     process = trace.process_of_thread[trace.thread[calls]].astype(np.int64)
@@ -195,13 +203,19 @@ def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame
     launched = work.tree.launch_of_gpu[on & work.tree.linked]
     mine = np.unique(work.trace.process_of_thread[work.trace.thread[launched]])
     those = np.flatnonzero(np.isin(steps.process, mine))
-    begin, end, number = steps.start[those], steps.end[those], [steps.number[i] for i in those]
+    begin = steps.start[those]
+    end = steps.end[those]
+    number = [steps.number[i] for i in those]
     computing = on & ~work.is_communication
     parts = [computing & (steps.of_gpu == i) for i in those.tolist()]
     if not len(those) and on.any():
-        begin, end = work.start[on].min(keepdims=True), work.end[on].max(keepdims=True)
-        number, parts = [""], [computing]  # type: ignore[list-item]
-    first, last = moments.until(begin), moments.until(end)
+        begin = work.start[on].min(keepdims=True)
+        end = work.end[on].max(keepdims=True)
+        # type: ignore[list-item]
+        number = [""]
+        parts = [computing]
+    first = moments.until(begin)
+    last = moments.until(end)
     columns: dict[str, object] = {"iteration": pd.Series(list(map(str, number)), dtype="str")}
     columns |= {name: last[name] - first[name] for name in OWN[1:]}
     own = [union_length(work.start[part], work.end[part]) for part in parts]
@@ -211,12 +225,14 @@ def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame
 def _overlap(calls: pd.DataFrame, moments: _Moments) -> pd.DataFrame:
     """Communication by group and iteration, and how much of it computation hides."""
     keys = ["Process Group Name", "iteration"]
-    recorded, rows = calls[calls["recorded"]], []
+    recorded = calls[calls["recorded"]]
+    rows = []
     groups = (each for each in recorded.groupby(keys) if each[0] != ("", ""))
     for key, part in ((("", ""), recorded), *groups):
         start = part["start"].to_numpy(np.int64)
         begin, end = union(start, start + part["dur"].to_numpy(np.int64))
-        whole, hidden = (end - begin).sum(), covered(*moments.kernels, begin, end).sum()
+        whole = (end - begin).sum()
+        hidden = covered(*moments.kernels, begin, end).sum()
         percent = 100.0 * hidden / whole if whole else np.nan
         rows.append((*key, whole / NS_PER_MS, hidden / NS_PER_MS, percent))
     columns = ["process_group", "iteration", "communication_ms", "hidden_ms", "hidden (%)"]

@@ -47,11 +47,19 @@ _SPREADS: dict[str, tuple[Any, ...]] = {
 }
 #: All reductions, in the order in which they are shown.
 REDUCTIONS = ("finding_spread", "ranks", *[*_SPREADS][1:])
-_ROWS_TOGETHER, _TOP = 100_000, 5  # of parts; ranks that are named
+# of parts; ranks that are named
+_ROWS_TOGETHER = 100_000
+_TOP = 5
 #: Rows of the timeline that are columns of `ranks`.
 _TIMES = (
-    *("total_time", "busy_time", "computation_time", "exposed_comm_time", "exposed_memcpy_time"),
-    *("idle_time", "total_comm_time", "total_memcpy_time"),
+    "total_time",
+    "busy_time",
+    "computation_time",
+    "exposed_comm_time",
+    "exposed_memcpy_time",
+    "idle_time",
+    "total_comm_time",
+    "total_memcpy_time",
 )
 
 
@@ -95,7 +103,8 @@ def _ranks(timelines: Iterator[pd.DataFrame]) -> pd.DataFrame:
     wide = frame.pivot_table(index=keys, columns="type", values="time ms", aggfunc="first")
     times = wide.reindex(columns=list(_TIMES)).astype("float64").add_suffix("_ms")
     result = times.rename_axis(columns=None).reset_index()
-    total, computing = result["total_time_ms"], result["computation_time_ms"]
+    total = result["total_time_ms"]
+    computing = result["computation_time_ms"]
     result["busy (%)"] = 100.0 * result["busy_time_ms"] / total.where(total > 0)
     mean = computing.mean()
     result["computation over mean (%)"] = 100.0 * (computing - mean) / mean if mean else 0.0
@@ -112,7 +121,8 @@ def spread(
     GPU of a rank counts by itself. Ranks that lack a key do not count.
     """
     numbers: dict[tuple[object, ...], int] = {}  # of the distinct keys
-    by, pieces = [*keys, "part", "rank", *["device"] * per_device], []
+    by = [*keys, "part", "rank", *["device"] * per_device]
+    pieces = []
     for part in parts:
         sums = part.groupby(by, sort=False, dropna=False)[value].sum().rename("ms").reset_index()
         here = sums.groupby([*keys], sort=False, dropna=False).ngroup().to_numpy()
@@ -131,7 +141,8 @@ def spread(
     shown = [f"{rank} ({ms:.3f})" for rank, ms in zip(top["rank"], top["ms"], strict=True)]
     found["top_ranks"] = top.assign(shown=shown).groupby("key")["shown"].agg(", ".join)
     found = found.sort_values("mean_ms", ascending=False, kind="stable")
-    mean, more = found["mean_ms"], found["max_ms"] - found["mean_ms"]
+    mean = found["mean_ms"]
+    more = found["max_ms"] - found["mean_ms"]
     # Of equal times the mean is not always the same to the last digit.
     found["max over mean (%)"] = (100.0 * more.clip(lower=0.0) / mean).where(mean > 0)
     others = found["ranks"] - 1
@@ -185,7 +196,9 @@ def _reports(store: ResultStore, done: Done) -> list[tuple[str, str]]:
         return []
     from tracelens_ext.perf_report import default_report_path
 
-    out, pages, links = Path(store.path_of(PAGE)).resolve().parent, [], []
+    out = Path(store.path_of(PAGE)).resolve().parent
+    pages = []
+    links = []
     for about in done.values():
         page = default_report_path(Path(about["url"])).with_suffix(".html").resolve()
         pages.append((int(about["rank"]), page.name, page))
@@ -231,7 +244,10 @@ def _all(
 
 _BY_RANK = "Waits by the rank they come from"
 _ORIGINS = Chart(_BY_RANK, "origins", "rank", "wait_ms", "stacked", 64, "cause")
-_MOST_COLUMNS, _MOST_POINTS, _MOST_LEGEND, _MOST_VERDICTS = 300, 2000, 6, 10
+_MOST_COLUMNS = 300
+_MOST_POINTS = 2000
+_MOST_LEGEND = 6
+_MOST_VERDICTS = 10
 _PALETTE = (ONE_COLOUR, "#e58a2b", "#2f9e73", "#d1495b", "#8d6bc7", "#17a2b8", "#8b93a1")
 
 
@@ -239,7 +255,8 @@ def write_page(
     path: Path, tables: Mapping[str, pd.DataFrame], links: Sequence[tuple[str, str]]
 ) -> None:
     """Write the page of the tables over all ranks."""
-    sync, waits = tables["collective_sync"], tables["collective_waits"]
+    sync = tables["collective_sync"]
+    waits = tables["collective_waits"]
     iteration = waits["call"].map(sync.set_index("call")["iteration"])
     waits = waits.assign(wait_ms=waits["wait_us"] / 1e3, iteration=iteration)
     known = sync[sync["bus_bandwidth_gb_s"].notna() & (sync["bytes"] > 0)]
@@ -290,7 +307,8 @@ def _heat_map(waits: pd.DataFrame) -> list[Figure]:
         "xaxis": {"type": "category", "title": {"text": "iteration"}, "showgrid": False},
         "yaxis": {**down, "showgrid": False} | ({"dtick": 1} if len(rows) <= 32 else {}),
     }
-    summary, spec = f"The longest: {', '.join(words)}", spec_of([trace("heatmap", **drawn)], layout)
+    summary = f"The longest: {', '.join(words)}"
+    spec = spec_of([trace("heatmap", **drawn)], layout)
     return [Figure("chart-waits", "Waits by rank and iteration", summary, [], "waits", spec)]
 
 
@@ -331,5 +349,6 @@ def _bandwidths(table: pd.DataFrame) -> list[Figure]:
     size = {"type": "log", "title": {"text": "bytes of the call"}, "exponentformat": "SI"}
     rate = {"title": {"text": "GB/s"}, "range": [0, 1.12 * float(best.max())]}
     spec = spec_of(traces, {"shapes": lines, "height": 380, "xaxis": size, "yaxis": rate})
-    title, summary = "Bus bandwidth by size, the median of each group", "; ".join(words)
+    title = "Bus bandwidth by size, the median of each group"
+    summary = "; ".join(words)
     return [Figure("chart-bandwidths", title, summary, legend, "bandwidths", spec)]

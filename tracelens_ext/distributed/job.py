@@ -117,7 +117,9 @@ class Outcome:
 
 def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
     """Do a job."""
-    source, options, stage = job.source, job.options, "open"
+    source = job.source
+    options = job.options
+    stage = "open"
     if attempt > 1 and source.is_remote:
         time.sleep(options.pause_s * 2 ** (attempt - 2))
     started = time.perf_counter()
@@ -144,10 +146,13 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is noted of a trace, and its tables."""
-    trace, work, source = analyzer.trace, analyzer.work, job.source
+    trace = analyzer.trace
+    work = analyzer.work
+    source = job.source
     rank, rank_from = places.rank_of(trace.metadata, source.url, job.place)
     tables = trace_tables(analyzer, source.name, rank, job.place)
-    world, read = places.world_size_of(trace.metadata), trace.provenance
+    world = places.world_size_of(trace.metadata)
+    read = trace.provenance
     about: dict[str, Any] = {"key": job.key, "trace": source.name, "url": source.url}
     about["identity"] = dict(source.identity) if source.identity else None
     about |= {"rank": rank, "rank_from": rank_from, "place": job.place}
@@ -204,14 +209,33 @@ def _one_line(error: Exception) -> str:
 
 #: The folders of parts.
 TABLES = (
-    *("timeline", "categories", "kernels", "ops", "collectives", "collective_calls"),
-    *("findings", "rank_calls", "rank_iterations", "overlap"),
+    "timeline",
+    "categories",
+    "kernels",
+    "ops",
+    "collectives",
+    "collective_calls",
+    "findings",
+    "rank_calls",
+    "rank_iterations",
+    "overlap",
 )
 #: What has no type of its own in a table without rows: a column has one type in all parts.
 _TEXTS = (
-    *("type", "kind", "cpu_op", "name", "Categories", "kernel_category", "kernel_name"),
-    *("collective", "Collective name", "Process Group Name", "Process Group Description"),
-    *("Process Group Ranks", "dtype", "iteration"),
+    "type",
+    "kind",
+    "cpu_op",
+    "name",
+    "Categories",
+    "kernel_category",
+    "kernel_name",
+    "collective",
+    "Collective name",
+    "Process Group Name",
+    "Process Group Description",
+    "Process Group Ranks",
+    "dtype",
+    "iteration",
 )
 _TYPES = dict.fromkeys(_TEXTS, "str") | {"time ms": "float64", "percent": "float64"}
 
@@ -240,7 +264,8 @@ def trace_tables(
 
 def categories(work: GpuWork) -> pd.DataFrame:
     """GPU time by device and category, the longest first."""
-    found, device = work.needed_categories, work.trace.device
+    found = work.needed_categories
+    device = work.trace.device
     groups = group_durations([device, found.code], work.duration)
     _, number = number_groups([device])
     whole = sums(number, work.duration, int(number.max(initial=-1)) + 1)[number[groups.first]]

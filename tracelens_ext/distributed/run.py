@@ -31,8 +31,19 @@ Outcomes = Mapping[str, tuple[Outcome, int]]
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000
 _TRACE_COLUMNS = [
-    *("trace", "rank", "rank_from", "world_size", "state", "attempts", "events", "gpu_events"),
-    *("events_dropped", "gpu_time_ms", "seconds", "format", "parts"),
+    "trace",
+    "rank",
+    "rank_from",
+    "world_size",
+    "state",
+    "attempts",
+    "events",
+    "gpu_events",
+    "events_dropped",
+    "gpu_time_ms",
+    "seconds",
+    "format",
+    "parts",
 ]
 _FAILURES = {"trace": "str", "rank": "Int64", "stage": "str", "message": "str", "attempts": "int64"}
 
@@ -133,11 +144,14 @@ def run_fleet(
     options = JobOptions(portable, include_unlinked_kernels, reading, cache, pause_s)
     names = [f"{name}.parquet" for name in ("traces", "failures", *REDUCTIONS, *TOGETHER)]
     store.claim([*names, *TABLES, PAGE, ".done"], force=force)
-    key, marks = options.key, store.marks()
+    key = options.key
+    marks = store.marks()
     jobs = [TraceJob(source, at, store, options, key) for at, source in enumerate(sources)]
     todo = [job for job in jobs if not job.is_done(marks.get(job.source.stem))]
     outcomes: dict[str, tuple[Outcome, int]] = {}
-    failed, kept, tell = 0, len(jobs) - len(todo), progress or (lambda *_: None)
+    failed = 0
+    kept = len(jobs) - len(todo)
+    tell = progress or (lambda *_: None)
     with workers_of(scheduler, min(workers, len(todo))) if todo else nullcontext() as client:
         tell(kept, 0, len(jobs))
         for job, outcome, tried in run_jobs(client, todo, attempts, in_order=scheduler is None):
@@ -171,7 +185,8 @@ def _finish(
     rows += [(each.path, None, "find", f"{each.path}: {each.problem}", 1) for each in not_found]
     told = "no trace of it is among the inputs"
     rows += [(None, rank, "missing", f"rank {rank}: {told}", 0) for rank in ranks]
-    failures, traces = pd.DataFrame(rows, columns=[*_FAILURES]), _traces(jobs, done, outcomes)
+    failures = pd.DataFrame(rows, columns=[*_FAILURES])
+    traces = _traces(jobs, done, outcomes)
     store.put_table("traces", traces)
     store.put_table("failures", failures := failures.astype(_FAILURES))
     tables, notes = reductions(store, done) if done else ({}, [])
@@ -182,7 +197,8 @@ def _finish(
             store.remove(f"{name}.parquet")
     if done:
         tables = ranks_together(client, store, done, failed, ranks_per_node) | tables
-    kept, unusable = len(jobs) - len(outcomes), len(broken) + len(not_found)
+    kept = len(jobs) - len(outcomes)
+    unusable = len(broken) + len(not_found)
     counts = len(done) - kept, kept, unusable, missing
     notes = [*_rank_notes(done), *world_notes, *notes, *_left_out(done, abouts, marks)]
     problems = list(dict.fromkeys(p for each, _ in outcomes.values() for p in each.problems))
@@ -207,7 +223,8 @@ def _traces(jobs: Sequence[TraceJob], done: places.Done, outcomes: Outcomes) -> 
     """A row a trace, whatever became of it."""
     rows = []
     for source in (job.source for job in jobs):
-        about, (_, tried) = done.get(source.stem, {}), outcomes.get(source.stem, (None, 0))
+        about = done.get(source.stem, {})
+        (_, tried) = outcomes.get(source.stem, (None, 0))
         state = "failed" if not about else "done" if tried else "kept"
         own = {"trace": source.name, "state": state, "attempts": tried}
         own["parts"] = f"{source.stem}.parquet" if about else None
@@ -224,7 +241,8 @@ def _missing(done: places.Done, failed: Sequence[int]) -> tuple[list[int], int, 
     sizes = Counter(about["world_size"] for about in done.values() if about["world_size"])
     if not sizes:
         return [], 0, []
-    listed, largest = ", ".join(map(str, sorted(sizes))), max(sizes)
+    listed = ", ".join(map(str, sorted(sizes)))
+    largest = max(sizes)
     notes = [f"The traces are of jobs of different sizes ({listed} ranks)."] * (len(sizes) > 1)
     ranks = [about["rank"] for about in done.values() if about["rank_from"] != places.ORDER]
     there = {rank for rank in [*ranks, *failed] if rank < largest}

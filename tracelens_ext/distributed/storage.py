@@ -28,7 +28,14 @@ from tracelens_ext.trace import distributed_info
 
 #: What file systems call the version of a file, the first that one has.
 _VERSIONS = (
-    *("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created"),
+    "ETag",
+    "etag",
+    "md5Hash",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
 )
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _STEM_CHARACTERS = 60
@@ -63,7 +70,8 @@ class FleetInput:
     @property
     def stem(self) -> str:
         """What the files of its results are called; unlike that of any other URL."""
-        name, suffixes = self.base_name, trace_files.trace_suffixes()
+        name = self.base_name
+        suffixes = trace_files.trace_suffixes()
         endings = [len(name) - len(s) for s in suffixes if name.lower().endswith(s)]
         plain = _NOT_IN_NAME.sub("_", name[: min(endings, default=None)]).strip("_")
         digest = hashlib.blake2b(self.url.encode("utf-8", "surrogatepass"), digest_size=6)
@@ -89,7 +97,8 @@ def find_inputs(arguments: Sequence[str]) -> tuple[list[FleetInput], list[TraceN
             traces = [*(_remote(argument) if is_url(argument) else _local(argument))]
             problem = "" if traces else f"names no trace ({trace_files.suffixes_text()})"
         except (OSError, ValueError) as error:
-            traces, problem = [], f"cannot be listed ({reason(error)})"
+            traces = []
+            problem = f"cannot be listed ({reason(error)})"
         if problem:
             problems.append(TraceNotFoundError(argument, problem, "check the path or pattern"))
         for trace in traces:
@@ -166,7 +175,9 @@ def _identity(files: Any, path: str) -> dict[str, str] | None:  # noqa: ANN401
         return None
 
 
-METADATA, NAME, ORDER = "metadata", "name", "order"
+METADATA = "metadata"
+NAME = "name"
+ORDER = "order"
 _SAID = re.compile(r"rank[ _.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 #: A number at the end of a file's name; longer ones are times and processes.
 _LAST = re.compile(
@@ -252,7 +263,8 @@ class ResultStore:
             with written_beside(self.path_of(name)) as beside:
                 beside.write_bytes(content)
             return
-        files, path = self._place[0], self.path_of(name)
+        files = self._place[0]
+        path = self.path_of(name)
         try:
             files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
             files.pipe_file(path, content)
@@ -277,7 +289,8 @@ class ResultStore:
 
     def names(self, folder: str = "") -> list[str]:
         """The names of what is directly in a folder of it; none if that does not exist."""
-        files, path = self._place[0], self.path_of(folder).rstrip("/") or "/"
+        files = self._place[0]
+        path = self.path_of(folder).rstrip("/") or "/"
         files.invalidate_cache(path)
         try:
             entries = files.ls(path, detail=False)

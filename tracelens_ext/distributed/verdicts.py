@@ -15,9 +15,13 @@ from tracelens_ext.trace import NS_PER_MS
 _COLUMNS = ["verdict", "rank", "process_group", "iteration", "cause", "ms", "evidence"]
 _TYPES = dict.fromkeys(_COLUMNS, "str") | {"rank": "Int64", "ms": "float64"}
 #: A slow rank costs this share of the time of all, and a third of what the slowest costs.
-_SHARE, _OF_LARGEST, _OFTEN = 0.02, 1 / 3, 0.75
+_SHARE = 0.02
+_OF_LARGEST = 1 / 3
+_OFTEN = 0.75
 #: A slow link takes so many times as long as others, in this share of so many calls.
-_SLOWER, _MOSTLY, _CALLS = 1.5, 0.8, 3
+_SLOWER = 1.5
+_MOSTLY = 0.8
+_CALLS = 3
 _MOST_RANKS = 100_000  #: missing ones of more are not listed
 _HANGS = 10.0  #: times the longest complete call of its group
 
@@ -73,13 +77,15 @@ def _slow_ranks(job: Job) -> None:
     steps = job.iterations.astype(dict.fromkeys(("total", *OWN), "float64"))
     whole = steps.drop(columns="iteration").groupby("rank").sum()
     whole = whole.assign(caused=caused.groupby("rank").sum(), iteration="").reset_index()
-    every, each = _judged(job, whole), _judged(job, steps.merge(caused.reset_index(), "left", keys))
+    every = _judged(job, whole)
+    each = _judged(job, steps.merge(caused.reset_index(), "left", keys))
     often = every["rank"].map(each.groupby("rank")["shows"].mean()) >= _OFTEN
     slow = every[every["slow"] & often]
     moving = each[each["slow"] & ~each["rank"].isin(slow["rank"])]
     for verdict, rows in (("slow_rank", slow), ("moving_straggler", moving)):
         for row in _each(rows):
-            step, ms = row.iteration or None, row.excess / NS_PER_MS
+            step = row.iteration or None
+            ms = row.excess / NS_PER_MS
             evidence = (
                 f"others waited {ms:,.3f} ms more for it than for the median rank of its place"
             )
@@ -90,17 +96,21 @@ def _slow_ranks(job: Job) -> None:
 
 def _judged(job: Job, found: pd.DataFrame) -> pd.DataFrame:
     """Whether each rank made others wait, and whether its own work shows why, by iteration."""
-    found, values = found.fillna({"caused": 0.0}), [*OWN, "caused"]
+    found = found.fillna({"caused": 0.0})
+    values = [*OWN, "caused"]
     place = found["rank"].map(lambda rank: str(job.place.get(rank, "")))
     of_place = found.groupby([place.rename("place"), "iteration"])
     # A rank that is alone in its place is its own median.
     more = found[values] - of_place[values].transform("median")
-    own, excess, of_step = more[[*OWN]], more["caused"], found["iteration"]
+    own = more[[*OWN]]
+    excess = more["caused"]
+    of_step = found["iteration"]
     time = found["total"].groupby(of_step).transform("sum")
     longest = np.maximum(own[[*OWN[1:]]].sum(axis=1), own[[*OWN[:2]]].max(axis=1))
     shows = (longest >= _SHARE * found["total"]) & (longest > 0)
     enough = np.maximum(_SHARE * time, _OF_LARGEST * excess.groupby(of_step).transform("max"))
-    cause, slow = own.idxmax(axis=1) if len(own) else "", (excess >= enough) & (excess > 0)
+    cause = own.idxmax(axis=1) if len(own) else ""
+    slow = (excess >= enough) & (excess > 0)
     result = found[["rank", "iteration"]].assign(time=time, excess=excess, longer=own.max(axis=1))
     return result.assign(cause=cause, shows=shows, slow=shows & slow)
 
@@ -109,7 +119,8 @@ def _slow_links(job: Job) -> None:
     calls = job.calls[job.calls["in_sync"].notna() & (job.calls["bytes"] > 0)]
     usual = pd.Series(np.nan, index=calls.index)
     for _, like in calls.groupby(["collective", "bytes", "group_size", "span"], sort=False):
-        time, of = like["in_sync"].to_numpy(), like["set"].to_numpy()
+        time = like["in_sync"].to_numpy()
+        of = like["set"].to_numpy()
         for number in np.unique(of) if (of != of[0]).any() else ():
             usual[like.index[of == number]] = np.median(time[of != number])
     calls = calls.assign(usual=usual)[usual.notna()]
@@ -117,7 +128,8 @@ def _slow_links(job: Job) -> None:
         times = mine["in_sync"] / mine["usual"]
         if len(mine) < _CALLS or (times >= _SLOWER).mean() < _MOSTLY:
             continue
-        ms, first = (mine["in_sync"] - mine["usual"]).sum() / NS_PER_MS, mine.iloc[0]
+        ms = (mine["in_sync"] - mine["usual"]).sum() / NS_PER_MS
+        first = mine.iloc[0]
         evidence = f"{(times >= _SLOWER).sum()} of {len(mine)} calls of ranks {first['ranks']} took"
         evidence += f" at least {_SLOWER} times as long as the median of other groups' of the same"
         evidence += f" kind and size ({times.median():.2f} times in the middle), {ms:,.3f} ms more"
@@ -157,13 +169,16 @@ def _mismatches(job: Job) -> None:
 
 def _hangs(job: Job) -> set[int]:
     """Say which ranks never entered a call in which others wait, and mark it."""
-    calls, kernels, halted = job.calls, job.kernels, {*job.stuck["rank"]}
+    calls = job.calls
+    kernels = job.kernels
+    halted = {*job.stuck["rank"]}
     found: list[tuple[Any, ...]] = []
     longest = kernels[kernels["complete"]].groupby("set")["dur"].max()
     final = calls["end"] >= calls.groupby("set")["end"].transform("max")
     for row in _each(calls[final & (calls["state"] == "incomplete")]):
         mine = kernels[kernels["call"] == row.call]
-        least, usual = mine["dur"].min(), longest.get(row.set, np.nan)
+        least = mine["dur"].min()
+        usual = longest.get(row.set, np.nan)
         absent = [r for r in numbers_in(row.missing_ranks) if not job.goes_on(r, row.end)]
         if least >= _HANGS * usual and {*absent} & {*job.place}:
             halted |= {*mine["rank"]}
@@ -173,10 +188,12 @@ def _hangs(job: Job) -> set[int]:
             found.append((row.start, row.process_group, row.iteration, absent, words))
     step = pd.to_numeric(kernels["iteration"], errors="coerce").groupby(kernels["rank"]).max()
     for _, part in job.stuck.groupby("set", sort=False):
-        last, one = pd.to_numeric(part["iteration"], errors="coerce").max(), part.iloc[0]
+        last = pd.to_numeric(part["iteration"], errors="coerce").max()
+        one = part.iloc[0]
         absent = [r for r in numbers_in(one["members"]) if not step.get(r, -np.inf) > last]
         words = f"{len(part)} ranks launched it, and no kernel of it was recorded"
-        group, iteration = one["Process Group Name"], one["iteration"]
+        group = one["Process Group Name"]
+        iteration = one["iteration"]
         found.append((part["launch"].min(), group, iteration, absent, words))
     said: set[int] = set()
     for _, group, iteration, absent, words in sorted(found, key=lambda each: each[0]):

@@ -38,7 +38,8 @@ class Tracks:
 
     def lanes(self, pid: int, name: str, count: int) -> list[int]:
         """New threads of a process: of a track and its further lanes."""
-        first, self._count = self._count + 1, self._count + count
+        first = self._count + 1
+        self._count = self._count + count
         for lane in range(count):
             self._name("thread", pid, first + lane, f"{name} +{lane}" if lane else name)
         return list(range(first, first + count))
@@ -72,7 +73,8 @@ def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: st
     np.maximum.at(lanes, track, lane + 1)
     pids: dict[object, int] = {}
     gpu: OfGpus = {}
-    pid_of, tid_of = np.zeros_like(lanes), np.zeros_like(lanes)
+    pid_of = np.zeros_like(lanes)
+    tid_of = np.zeros_like(lanes)
     for at, (on_gpu, thread, gpu_number, number) in enumerate(distinct.T.tolist()):
         process, name = trace.threads[thread]
         key = (bool(on_gpu), gpu_number if on_gpu else process)
@@ -148,7 +150,9 @@ def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
 
 Levels = IntArray | Float64Array
 
-_MOST_POINTS, _BINS, _GIB = 20_000, 2_000, 2**30
+_MOST_POINTS = 20_000
+_BINS = 2_000
+_GIB = 2**30
 
 
 def counter_events(
@@ -167,10 +171,12 @@ def counter_events(
         order = np.argsort(time, kind="stable")
         first, last = np.searchsorted(time[order], window)
         order = order[max(int(first) - 1, 0) : int(last)]  # also the level at its start
-        time, level = time[order], level[order]
+        time = time[order]
+        level = level[order]
         if len(time) > _MOST_POINTS:
             firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
-            time, level = time[firsts], np.maximum.reduceat(level, firsts)
+            time = time[firsts]
+            level = np.maximum.reduceat(level, firsts)
         # The last of the levels at one instant is what stays.
         stays = np.append(np.diff(time) > 0, True)[: len(time)]
         head = f'{{"ph": "C", "name": {json.dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
@@ -184,7 +190,8 @@ def counter_events(
     queues = queue_levels(work)
     queues["key"] = "stream " + queues["stream"].astype(str)
     for pid, key, rows in _series(queues, "key", gpu):
-        times, levels = rows["time_ns"].to_numpy(), rows["level"].to_numpy()
+        times = rows["time_ns"].to_numpy()
+        levels = rows["level"].to_numpy()
         yield from points("queue length", key, pid, times, levels)
     for pid, key, rows in _series(copies(work), "direction", gpu):
         ends = rows[["start_ns", "end_ns"]].to_numpy().ravel()
@@ -209,7 +216,8 @@ def _series(frame: pd.DataFrame, key: str, gpu: OfGpus) -> Iterator[tuple[int, s
 def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:
     """How busy a device is, and how much of the time only with communication, by bins."""
     own = work.trace.device == device
-    start, end = work.start[own], work.end[own]
+    start = work.start[own]
+    end = work.end[own]
     edges = np.unique(np.linspace(start.min(), end.max(), _BINS + 1).astype(np.int64))
     if len(edges) < 2:
         return
@@ -286,7 +294,8 @@ def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:
     """The segments of the replay's critical path, at the replay's times; none if it is withheld."""
     if (simulation := analyzer.simulation()).state == "withheld":
         return []
-    table, first = simulation.critical_path, simulation.program.window[0]
+    table = simulation.critical_path
+    first = simulation.program.window[0]
     start = first + (table["start_us"] * NS_PER_US).round().astype("int64")
     end = start + (table["duration_us"] * NS_PER_US).round().astype("int64")
     args = cast("list[dict[str, object]]", table[list(_OF_SEGMENT)].to_dict("records"))

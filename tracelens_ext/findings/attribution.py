@@ -29,8 +29,13 @@ _MOST_LOOKED_UP: Final = 500
 _ENCLOSING: Final = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
 #: How the names of frames begin that nobody can change; they count where there are no others.
 _NO_LINES: Final = (
-    *("<built-in", "nn.Module: ", "torch/"),
-    *("threading.py", "queue.py", "selectors.py", "multiprocessing/"),
+    "<built-in",
+    "nn.Module: ",
+    "torch/",
+    "threading.py",
+    "queue.py",
+    "selectors.py",
+    "multiprocessing/",
 )
 
 #: The innermost events of some kinds, but for those whose names begin so.
@@ -89,7 +94,8 @@ def _of_gaps(work: GpuWork, claim: Claim, idle_moments: FindMoments) -> dict[str
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
         find = partial(idle_moments, kinds)
-        parts, before = _innermost(find, kinds, (thread, start, end)), 0
+        parts = _innermost(find, kinds, (thread, start, end))
+        before = 0
         columns = []  # of each part the row and the ns of moments, and the gap and the moments of
         for moments, asked, (first, past, _, ns) in parts:  # stretches
             columns.append((moments.row, ns, gap[asked], first + before, past + before))
@@ -119,7 +125,8 @@ def _innermost(
 
     Of Python frames those that somebody can change, then the others, where there are none of these.
     """
-    (thread, start, end), found = stretches, []
+    (thread, start, end) = stretches
+    found = []
     asked = np.arange(len(start))
     for ignored in (_NO_LINES, ()):
         stretches = thread[asked], start[asked], end[asked]
@@ -140,7 +147,8 @@ def _iterations_during(
     process = np.where(thread != NONE, work.trace.process_of_thread[thread], NONE)
     found: list[Place] = []
     for number in np.unique(iterations.process).tolist():
-        mine, its = np.flatnonzero(process == number), iterations.process == number
+        mine = np.flatnonzero(process == number)
+        its = iterations.process == number
         windows = iterations.start[its], iterations.end[its]
         begin, until, _, at = inside(start[mine], end[mine], *windows)
         found += ranked(np.flatnonzero(its)[at], labels, (until - begin) / devices)
@@ -148,11 +156,14 @@ def _iterations_during(
 
 
 def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
-    events, ns = claim.events, claim.event_ns
+    events = claim.events
+    ns = claim.event_ns
     if not len(events):
         return {}
-    (op, ops), launch = work.parent_op, work.tree.launch_of_gpu[events]
-    linked, with_op = launch != NONE, work.tree.cpu_op_of_gpu[events] != NONE
+    (op, ops) = work.parent_op
+    launch = work.tree.launch_of_gpu[events]
+    linked = launch != NONE
+    with_op = work.tree.cpu_op_of_gpu[events] != NONE
     without = linked & ~with_op
     module, paths = module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
     iterations, labels, _ = named_iterations(work.tree, None)
@@ -185,7 +196,9 @@ def around(
     work: GpuWork, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
-    trace, thread, begun = work.trace, work.trace.thread[calls], work.trace.ts[calls]
+    trace = work.trace
+    thread = work.trace.thread[calls]
+    begun = work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
     stretches = thread, begun, begun + 1
     find = partial(hosts.innermost_moments, trace, kinds, stretches)

@@ -54,7 +54,8 @@ def find_findings(
         Findings that claim at least `LEAST_SHARE_PERCENT` of the judged time, and those that only
         inform. None without GPU events.
     """
-    program, recording = program_of(work.trace), recording_of(work)
+    program = program_of(work.trace)
+    recording = recording_of(work)
     told = partial(
         Findings,
         recording=recording_dict(work),
@@ -136,7 +137,8 @@ def _ask(
         finding: Finding | None = call_within(time_limit(), partial(offered.item.detect, seen))
         claimed = seen.wall.claimed_ns - inspection.wall.claimed_ns
         _check_finding(offered.item, finding, claimed / NS_PER_MS)
-        inspection.wall, inspection.notes = seen.wall, seen.notes
+        inspection.wall = seen.wall
+        inspection.notes = seen.notes
         return finding
     return None
 
@@ -159,7 +161,8 @@ def _not_known(inspection: Inspection) -> str:
 
     Of the idle time, the kernels without a model and the shapes, what is worth most.
     """
-    work, judged = inspection.work, inspection.judged_ns
+    work = inspection.work
+    judged = inspection.judged_ns
     known = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
     if _busy(work, known) > _ENOUGH * judged:
         return ""
@@ -172,9 +175,14 @@ def _not_known(inspection: Inspection) -> str:
         how = missing["shapes"]
         return f"No shapes were recorded: {part} cannot be compared with anything: {how}."
     groups = group_durations([work.name[~known]], work.duration[~known])
-    time, largest, what, shown = int(groups.total.sum()), int(groups.total[0]), "work", ""
+    time = int(groups.total.sum())
+    largest = int(groups.total[0])
+    what = "work"
+    shown = ""
     if 2 * largest > time:
-        time, what, name = largest, "one kernel", work.trace.names[int(groups.keys[0][0])]
+        time = largest
+        what = "one kernel"
+        name = work.trace.names[int(groups.keys[0][0])]
         shown = f", {name if len(name) <= _NAME else f'{name[: _NAME - 1]}…'}"
     share = 100 * time / max(int(work.duration.sum()), 1)
     said = f"{share:.0f} % of GPU time is {what} that no model knows{shown}"
@@ -212,10 +220,14 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     the host waited, the idle time goes to its end: also what the call needs to return, and
     the launch after it to start.
     """
-    program, claimed = simulation.program, claim.intervals
-    trace, tree, began = program.work.trace, program.work.tree, program.window[0]
+    program = simulation.program
+    claimed = claim.intervals
+    trace = program.work.trace
+    tree = program.work.tree
+    began = program.window[0]
     busy = claimed.event != NONE
-    of_node, ns = program.node_of_event[claimed.event[busy]], (claimed.end - claimed.start)[busy]
+    of_node = program.node_of_event[claimed.event[busy]]
+    ns = (claimed.end - claimed.start)[busy]
     shorter = sums(of_node + 1, ns, len(program.duration) + 1)[1:]  # without those of no node
     if instead == "overlaps":
         shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
@@ -228,21 +240,25 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
         rows = np.unique(np.where(operation == NONE, program.launch[gone], operation))
         rows = rows[rows < trace.recorded]
         clock = np.append(clock, program.clocks.of_thread[trace.thread[rows]])
-        start, end = np.append(start, trace.ts[rows]), np.append(end, trace.end_of(rows))
-    start, end = start - began, end - began
+        start = np.append(start, trace.ts[rows])
+        end = np.append(end, trace.end_of(rows))
+    start = start - began
+    end = end - began
     mine = [clock == number for number in range(len(program.clocks.end))]
     host = [(np.maximum(start[m], 0), np.maximum(end[m], 0)) for m in mine]
     if instead != "waits no longer":
         return Removed(shorter, on_link, host)
     node = program.node_of_event[find_gaps(program.work, "device").after[gap]]
     called = (node != NONE) & (program.call[node] != NONE)
-    node, waited = node[called], (end - np.maximum(start, program.call[node]))[called]
+    waited = (end - np.maximum(start, program.call[node]))[called]
+    node = node[called]
     sooner = np.clip(sums(node, waited, len(shorter)), 0, simulation.replay.latency)
     tail = np.zeros_like(program.block_start)
     for number, which in enumerate(mine):
         block = np.flatnonzero(program.block_clock == number)
         at = np.searchsorted(program.block_start[block], end[which]) - 1
-        block, begin = np.append(block, NONE)[np.where(at < 0, len(block), at)], start[which]
+        block = np.append(block, NONE)[np.where(at < 0, len(block), at)]
+        begin = start[which]
         np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
     tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
     return Removed(shorter, on_link, host, sooner, tail)
@@ -266,10 +282,15 @@ def _with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[F
     more = np.diff([saved[_ids(its)] for its in _first(asked)], prepend=0)
     both = (np.column_stack((alone[order], more)) / NS_PER_MS).tolist()
     sure, why = _confidence(simulation)
-    levels, result = get_args(Confidence), []  # the surest first
+    # the surest first
+    levels = get_args(Confidence)
+    result = []
     for finding, (saving, together) in zip(asked, both, strict=True):
-        share, title = saving / finding.claimed_ms, finding.title  # which tells the claim
-        low, high = finding.saving_low_ms, finding.saving_high_ms
+        # which tells the claim
+        share = saving / finding.claimed_ms
+        title = finding.title
+        low = finding.saving_low_ms
+        high = finding.saving_high_ms
         if abs(1 - share) > _SAME:
             told = saving_text(saving, share * finding.share_percent)
             title += f"; without it {told} are saved"

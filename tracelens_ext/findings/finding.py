@@ -183,7 +183,8 @@ class Finding:
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
         """For JSON; with the stretches of time that it claims, or without."""
-        claim, record = self.claim, asdict(replace(self, claim=None))
+        claim = self.claim
+        record = asdict(replace(self, claim=None))
         del record["claim"]
         if self.saving_together_ms is None:
             record["saving_together_ms"] = self.saving_ms

@@ -116,7 +116,8 @@ class Inspection:
 
     def by_device(self, value: Callable[..., float]) -> Float64Array:
         """What holds of the device of each GPU event, by what the file says of it and its peaks."""
-        trace, result = self.work.trace, np.zeros(len(self.work))
+        trace = self.work.trace
+        result = np.zeros(len(self.work))
         for number, peaks in self.roofline.peaks.items():
             result[trace.device == number] = value(trace.described(number), peaks)
         return result
@@ -126,10 +127,12 @@ class Inspection:
 
         What is not known needs 0; what takes less than `far` times as long takes nothing too much.
         """
-        work, chosen = self.work, (needed > 0) & self.wall.free
+        work = self.work
+        chosen = (needed > 0) & self.wall.free
         share = np.zeros(len(work))
         if chosen.any():
-            call, needed = self.launchers.of_gpu[chosen], needed[chosen]
+            call = self.launchers.of_gpu[chosen]
+            needed = needed[chosen]
             takes = np.bincount(call, work.duration[chosen])[call]
             share[chosen] = np.where(takes > far * needed, 1.0 - needed / takes, 0.0)
         return share
@@ -181,7 +184,8 @@ class Inspection:
 
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
         """Those of some host events that run in the idle time of a claim."""
-        its, trace = claim.intervals.chosen(claim.intervals.gap != NONE), self.work.trace
+        its = claim.intervals.chosen(claim.intervals.gap != NONE)
+        trace = self.work.trace
         return rows[covered(its.start, its.end, trace.ts[rows], trace.end_of(rows)) > 0]
 
     def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:

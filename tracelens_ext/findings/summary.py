@@ -19,9 +19,22 @@ if TYPE_CHECKING:
 
 NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
 _COLUMNS: Final = (
-    *("finding", "title", "saving_ms", "claimed_ms", "% of judged time", "saving_low_ms"),
-    *("saving_high_ms", "confidence", "confidence_reason", "largest_place", "where", "evidence"),
-    *("see", "advice", "snippet", "documentation"),
+    "finding",
+    "title",
+    "saving_ms",
+    "claimed_ms",
+    "% of judged time",
+    "saving_low_ms",
+    "saving_high_ms",
+    "confidence",
+    "confidence_reason",
+    "largest_place",
+    "where",
+    "evidence",
+    "see",
+    "advice",
+    "snippet",
+    "documentation",
 )
 #: Those of `findings`, and their types.
 _KINDS: Final = {c: "float64" if c.endswith(("_ms", "time")) else "str" for c in _COLUMNS}
@@ -77,7 +90,8 @@ def summary_sentence(found: Findings) -> str:
     """How much of the judged time the findings explain; without any, whether all is well."""
     if found.unknown or not found.findings:
         return NOTHING if found.all_clear else found.unknown
-    share, parts = 100.0 / max(found.judged_ms, 1e-6), (found.explained_ms, found.left_ms)
+    share = 100.0 / max(found.judged_ms, 1e-6)
+    parts = (found.explained_ms, found.left_ms)
     explained, left = (f"{ms_text(ms)} ({share * ms:.1f} %)" for ms in parts)
     whole = f"the judged time of {ms_text(found.judged_ms)}"
     return f"Findings explain {explained} of {whole}; {left} are left."
@@ -92,7 +106,8 @@ def largest_place(finding: Finding) -> str:
 
 def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, str]:
     """The places of each kind in words, the largest first, names cut; not those with hardly any."""
-    told, least = {}, _LEAST_PLACE * finding.claimed_ms
+    told = {}
+    least = _LEAST_PLACE * finding.claimed_ms
     for kind, places in finding.where.items():
         told[kind.replace("_", " ")] = "; ".join(
             f"{cut(place.name) or NO_NAME} {ms_text(place.saving_ms)} (×{place.count:,})"
@@ -109,7 +124,8 @@ def _seen(evidence: Evidence) -> str:
 
 def evidence_text(evidence: Evidence) -> str:
     """A number with what it is and where it is seen."""
-    value, unit = evidence.value, evidence.unit
+    value = evidence.value
+    unit = evidence.unit
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     shown = ms_text(value) if unit == "ms" else f"{shown} {unit}" if unit else shown
     return f"{evidence.what}: {shown} ({_seen(evidence)})"
@@ -155,7 +171,12 @@ TABLES = [
         answer="What would save the most time",
         answer_if_empty=lambda *its: summary_sentence(_found(*its)).rstrip("."),
         answer_columns=[
-            *("title", "saving_ms", "% of judged time", "advice", "confidence", "largest_place"),
+            "title",
+            "saving_ms",
+            "% of judged time",
+            "advice",
+            "confidence",
+            "largest_place",
             "see",
         ],
         answer_links="see",

@@ -38,7 +38,8 @@ class WallTime:
         self.work = work  #: the GPU events, g of them, at least one
         recording = recording_of(work)
         #: where it begins and ends, ns since the trace's first event
-        self.start, self.end = recording.wall_start, recording.wall_end
+        self.start = recording.wall_start
+        self.end = recording.wall_end
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
         self.lanes = find_lanes(work, "device")
@@ -94,12 +95,15 @@ class WallTime:
         idle, a stream that was told to wait does so for no work of it, but for as long as it takes
         to see that it is done.
         """
-        classified, gaps = self.classified, self.classified.gaps
+        classified = self.classified
+        gaps = self.classified.gaps
         left = gaps.end - classified.returned
         pieces = classified.pieces.chosen(classified.pieces.cause == causes.DEPENDENCY)
         depends = np.isin(np.arange(len(gaps)), pieces.gap)
-        calls, trace = causes.blocking_calls(self.work), self.work.trace
-        thread, ended = self.threads_of_gap[1], np.append(trace.end_of(calls), 0)
+        calls = causes.blocking_calls(self.work)
+        trace = self.work.trace
+        thread = self.threads_of_gap[1]
+        ended = np.append(trace.end_of(calls), 0)
         at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
         queued: BoolArray = (classified.returned == gaps.start) & (ended[at] <= gaps.end)
         return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
@@ -113,8 +117,10 @@ class WallTime:
     @cached_property
     def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
         """The calls that started GPU work, by its device and time: that, when, and the thread."""
-        linked, trace = self.work.tree.linked, self.work.trace
-        lane, rows = self.lanes.of_gpu[linked], self.work.tree.launch_of_gpu[linked]
+        linked = self.work.tree.linked
+        trace = self.work.trace
+        lane = self.lanes.of_gpu[linked]
+        rows = self.work.tree.launch_of_gpu[linked]
         order = grouping.by_group_and_time(lane, trace.ts[rows])
         return lane[order], trace.ts[rows[order]], trace.thread[rows[order]]
 
@@ -125,8 +131,11 @@ class WallTime:
         The one that launched what ended the gap; and where that was before the gap, or nobody
         knows, the one that launched next, or last. `NONE` where unknown.
         """
-        trace, launch, gaps = self.work.trace, self.classified.launch, self.classified.gaps
-        safe, (of_lane, begun, thread) = np.maximum(launch, 0), self._launches
+        trace = self.work.trace
+        launch = self.classified.launch
+        gaps = self.classified.gaps
+        safe = np.maximum(launch, 0)
+        (of_lane, begun, thread) = self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
         last = np.searchsorted(of_lane, gaps.lane, side="right") - 1
         at = np.minimum(grouping.items_before(of_lane, begun, gaps.lane, gaps.start), last)
@@ -137,7 +146,8 @@ class WallTime:
     @cached_property
     def nothing_launched(self) -> BoolArray:
         """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
-        gaps, (of_lane, begun, _) = self.classified.gaps, self._launches
+        gaps = self.classified.gaps
+        (of_lane, begun, _) = self._launches
         middle = gaps.start + gaps.duration // 2
         before = partial(grouping.items_before, of_lane, begun, gaps.lane)
         result: BoolArray = before(gaps.start) == before(middle)
@@ -147,7 +157,8 @@ class WallTime:
 
     def claim_idle(self, which: BoolArray) -> Claim:
         """Claim some of the pieces of `idle`."""
-        claimed, self.idle = self.idle.chosen(which), self.idle.chosen(~which)
+        claimed = self.idle.chosen(which)
+        self.idle = self.idle.chosen(~which)
         return self._claimed(self._of_gaps(claimed))
 
     def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim:
@@ -157,11 +168,13 @@ class WallTime:
         """
         trace = self.work.trace
         thread = trace.thread[rows]
-        start, end = trace.ts[rows], trace.end_of(rows) if until is None else until
+        start = trace.ts[rows]
+        end = trace.end_of(rows) if until is None else until
         launched, following = self.threads_of_gap
         claim = self.claim_idle(np.zeros(len(self.idle.gap), dtype=bool))
         for number in np.unique(thread).tolist():
-            mine, idle = thread == number, self.idle
+            mine = thread == number
+            idle = self.idle
             asked = (launched[idle.gap] == number) | (following[idle.gap] == number)
             asked &= self.may_wait(idle)
             inside, rest = idle.chosen(asked).cut(*union(start[mine], end[mine]))
@@ -221,12 +234,14 @@ class WallTime:
 
         Time during which several of them run belongs to the one that starts first.
         """
-        start, end = self._unclaimed_from, self.work.end
+        start = self._unclaimed_from
+        end = self.work.end
         others = ~which if hiding is None else hiding
         found = []
         for lane in range(len(self.lanes)):
             here = self.lanes.of_gpu == lane
-            chosen, hide = np.flatnonzero(which & here), others & here
+            chosen = np.flatnonzero(which & here)
+            hide = others & here
             order = chosen[np.argsort(start[chosen], kind="stable")]
             reach = np.maximum.accumulate(np.append(self.start, end[order]))[:-1]
             begins = np.minimum(np.maximum(start[order], reach), end[order])
@@ -235,7 +250,8 @@ class WallTime:
             begun = np.append(self.work.start[hide], hole[:, 1])
             others_run = union(begun, np.append(end[hide], hole[:, 2]))
             first, last, event = outside(begins, end[order], *others_run)
-            lanes, nothing = np.full_like(first, lane), np.full_like(first, NONE)
+            lanes = np.full_like(first, lane)
+            nothing = np.full_like(first, NONE)
             found.append(Intervals(first, last, lanes, nothing, order[event], nothing))
         return Intervals.joined(found)
 
@@ -272,7 +288,8 @@ class WallTime:
             until: claim each event up to this moment only, and leave the rest to others, (g,).
         """
         which = which & self.free
-        found, begun = self._alone(which, hiding), self._unclaimed_from
+        found = self._alone(which, hiding)
+        begun = self._unclaimed_from
         if until is None:
             self.free = self.free & ~which
         else:

@@ -61,11 +61,15 @@ def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None
     return known
 
 
-NSYS_REPORTS, NSYS_EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
-ROCPD, ROCPROF_JSON = ("_results.db",), ("_results.json", "_results.json.gz")
+NSYS_REPORTS = (".nsys-rep", ".qdrep")
+NSYS_EXPORTS = (".sqlite",)
+ROCPD = ("_results.db",)
+ROCPROF_JSON = ("_results.json", "_results.json.gz")
 ROCPROF_TABLES = ("kernel_trace.csv",)
-XPLANE, XPLANE_JSON = (".xplane.pb",), (".trace.json.gz",)
-_JSON, _PERFETTO = (".json", ".json.gz"), (".pftrace", ".perfetto-trace")
+XPLANE = (".xplane.pb",)
+XPLANE_JSON = (".trace.json.gz",)
+_JSON = (".json", ".json.gz")
+_PERFETTO = (".pftrace", ".perfetto-trace")
 
 _NSYS = "nsys profile -t cuda,nvtx -o run PROGRAM"
 _ROCPROF = "rocprofv3 --sys-trace"

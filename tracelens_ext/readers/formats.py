@@ -83,7 +83,8 @@ def read_file(
         for each in readers:
             if each.plugin.own is not own:
                 continue
-            recognised, found = False, None
+            recognised = False
+            found = None
             with nullcontext() if own else registry.guard(each.plugin.name):
                 recognised = each.item.recognises(Path(opened.path), head)
                 if recognised:

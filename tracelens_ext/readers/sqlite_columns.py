@@ -28,7 +28,8 @@ MISSING = -(2**62)
 
 _ROWS_AT_ONCE = 1 << 17
 _IDS_AT_ONCE = 20_000
-_WRITE_VERSION, _WAL = slice(18, 20), b"\x02\x02"
+_WRITE_VERSION = slice(18, 20)
+_WAL = b"\x02\x02"
 
 
 class OtherDatabaseError(TraceFormatError):

@@ -28,9 +28,13 @@ from tracelens_ext.report.tables.units import Quantity, Shown, header_text
 _CREATED = datetime(1980, 1, 1, tzinfo=UTC)
 INK = "#1F3B64"
 HEADER = {
-    "bold": True, "text_wrap": True, "valign": "vcenter", "bg_color": "#DCE6F1",
-    "bottom": 1, "bottom_color": INK,
-}  # fmt: skip
+    "bold": True,
+    "text_wrap": True,
+    "valign": "vcenter",
+    "bg_color": "#DCE6F1",
+    "bottom": 1,
+    "bottom_color": INK,
+}
 LINES = {"border": 1, "border_color": "#DDDDDD"}
 # Where a text is parted into runs, because XlsxWriter would write it wrong in one: it takes a text
 # from `<r>` to `</r>` for markup of its own, and of two parts that look like escapes and share an
@@ -125,7 +129,9 @@ MOST_CELLS = 1_000_000
 # Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
 # one as high as its text has lines.
 _ROW_HEIGHT = 15.75
-_NARROWEST, _WIDEST = 8.0, 52.0  # of a column, in characters
+# of a column, in characters
+_NARROWEST = 8.0
+_WIDEST = 52.0
 _FILTER_BUTTON = 3.0  # characters that the button covers in a header
 _BOLD = 1.1  # the width of a character of a header
 _MARGIN = 1.5  # characters beside the content
@@ -135,13 +141,24 @@ _SIZE_WIDTH = 11.0  # of a number of bytes, which its format shortens
 # Bars and colours as XlsxWriter takes them. The bars are those of Excel 2007: openpyxl, which
 # reads finished reports, warns of those of 2010.
 _BARS = {
-    "type": "data_bar", "bar_color": "#9CC2E5", "min_length": 0, "max_length": 100,
-    "min_type": "num", "min_value": 0, "max_type": "max",
-}  # fmt: skip
+    "type": "data_bar",
+    "bar_color": "#9CC2E5",
+    "min_length": 0,
+    "max_length": 100,
+    "min_type": "num",
+    "min_value": 0,
+    "max_type": "max",
+}
 _COLOURS = {
-    "type": "3_color_scale", "min_type": "min", "mid_type": "num", "mid_value": 0,
-    "max_type": "max", "min_color": "#63BE7B", "mid_color": "#FFFFFF", "max_color": "#F8696B",
-}  # fmt: skip
+    "type": "3_color_scale",
+    "min_type": "min",
+    "mid_type": "num",
+    "mid_value": 0,
+    "max_type": "max",
+    "min_color": "#63BE7B",
+    "mid_color": "#FFFFFF",
+    "max_color": "#F8696B",
+}
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ class Column:
 
     def bar(self, row: int) -> float | None:
         """The length of the bar behind a percentage, 0 to 100; None for none."""
-        value, unit = self.values[row], self.shown and self.shown.unit
+        value = self.values[row]
+        unit = self.shown and self.shown.unit
         barred = unit and unit.quantity is Quantity.PERCENT and not unit.signed
         return min(max(value, 0.0), 100.0) if barred and isinstance(value, int | float) else None
 
@@ -109,7 +110,8 @@ def page_tables(
     tables: list[Table] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):
-        (rows, texts), total = _texts_that_fit(frame, most_rows), len(frame)
+        (rows, texts) = _texts_that_fit(frame, most_rows)
+        total = len(frame)
         if rows < total:
             notes.append(
                 f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
@@ -149,7 +151,9 @@ def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int,
 
 def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[Column, int]:
     """A column of texts; also how many of them were cut."""
-    counts, coded, cut = Counter(texts), {}, 0
+    counts = Counter(texts)
+    coded = {}
+    cut = 0
     for text, count in counts.items():
         shown, was_cut = cell_text(text)
         coded[text] = pool.setdefault(shown, len(pool)) if shown else -1
@@ -181,7 +185,9 @@ def _as_json(value: float) -> int | float | str:
     return number if exact else str(number)
 
 
-_NAME, _ALL = 64, 1_000_000_000  # characters of a name in a card; no bar is summed with others
+# characters of a name in a card; no bar is summed with others
+_NAME = 64
+_ALL = 1_000_000_000
 
 #: Where the time of an operation stands: table, column of names, column of times, what it is of.
 _OPERATION_TIMES = (
@@ -229,7 +235,8 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     devices = frame["device"].nunique() if "device" in frame else 1
     together = f" of {devices} GPUs together" if devices > 1 else ""
     busy, exposed, idle = (times.get(f"{k}_time", 0.0) for k in ("busy", "exposed_comm", "idle"))
-    text, communication = plot.duration_text, times.get("total_comm_time")
+    text = plot.duration_text
+    communication = times.get("total_comm_time")
     of_exposed = "no communication in the trace"
     if communication:
         of_exposed = f"{text(exposed)} of {text(communication)} communication"
@@ -263,7 +270,8 @@ def _largest(
     return []
 
 
-_MOST, _IN_CARD = 6, ("title", "confidence", "advice", "snippet")
+_MOST = 6
+_IN_CARD = ("title", "confidence", "advice", "snippet")
 _PLACE = 90  # characters of a name
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 

@@ -58,7 +58,8 @@ _ALIGNED_BYTES: Final = 16
 #: The last wave of tiles leaves units idle when there are fewer waves than this.
 _MANY_WAVES: Final = 4
 #: Products that leave tensor cores idle: many in a batch, none of whose sizes fills a tile.
-_MANY_SMALL, _SMALL = 256, 64
+_MANY_SMALL = 256
+_SMALL = 64
 #: Batch, heads, queries, keys.
 _DIMS_OF_SCORES: Final = 4
 _ITEM: Final = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "tf32": 4}
@@ -195,7 +196,8 @@ def group_operations(
     experts = np.flatnonzero(trace.named(trace.name[told], is_of_experts)).tolist()
     if len(first) > MOST_OPERATIONS:
         names[-1], kernels[-1], told[-1] = OTHERS, [], NONE
-    values, shown = [], {}
+    values = []
+    shown = {}
     missing: tuple[object, str] = ((), "")
     for argument in ARGUMENTS:
         number, pairs = argument_values(trace, told, argument, parsed, missing)
@@ -209,7 +211,8 @@ def group_operations(
     done = [works[i] if i != NONE else None for i in work_of[first].tolist()]
     each = zip(names, map(tuple, kernels), zip(*values, strict=True), step, done, strict=True)
     operations = [Operation.of_arguments(*one) for one in each]
-    count, gpu_ns = np.bincount(group, minlength=len(first)), launchers.direct_ns[taken]
+    count = np.bincount(group, minlength=len(first))
+    gpu_ns = launchers.direct_ns[taken]
     figures = count, sums(group, gpu_ns, len(first)), host_ns
     device = trace.device[first_gpu[taken[first]]]
     return OperationGroups(operations, shown, *figures, device, of_gpu, first_gpu[taken])
@@ -243,7 +246,8 @@ def _experts(work: GpuWork, row: int) -> tuple[tuple[object, ...], ...]:
 def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:
     """The distinct GPU events of each group, and the time of its copies from and to the host."""
     launched = np.flatnonzero(of_gpu != NONE)
-    group, name = of_gpu[launched], work.name[launched]
+    group = of_gpu[launched]
+    name = work.name[launched]
     first, _ = number_groups([group, name])
     kernels: list[list[str]] = [[] for _ in range(size)]
     for at in first.tolist():
@@ -341,7 +345,8 @@ def _best_case(
 
 def _why_slow(row: RooflineRow, cost: Cost, peaks: DevicePeaks | None) -> str:
     """What shapes and kernel names show of the reason, the most telling first; else empty."""
-    op, best_ns = row.operation, row.roofline_ns
+    op = row.operation
+    best_ns = row.roofline_ns
     if best_ns is not None and 100.0 * best_ns >= _GOOD_PERCENT * row.gpu_ns:
         return ""
     found = []
@@ -397,7 +402,8 @@ def _of_matrix_work(op: Operation, cost: Cost, peaks: DevicePeaks | None) -> lis
 
 def roofline_table(roofline: Roofline) -> pd.DataFrame:
     """A row for each operation and its arguments, the longest GPU time first."""
-    rows, groups = roofline.rows, roofline.groups
+    rows = roofline.rows
+    groups = roofline.groups
     gpu_ns = groups.gpu_ns.astype(np.float64)
     measured = np.where(gpu_ns > 0, gpu_ns, np.nan)  # work of no time has no rate
     # What is None becomes NaN.
@@ -412,7 +418,8 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
         each.to_numpy(np.float64, na_value=np.nan) * groups.count / measured / 1e3
         for each in work.values()
     ]
-    lost_ns, name = np.maximum(gpu_ns - best_ns, 0.0), [row.operation.name for row in rows]
+    lost_ns = np.maximum(gpu_ns - best_ns, 0.0)
+    name = [row.operation.name for row in rows]
     columns: dict[str, object] = {"op_name": name} | told("family") | groups.texts
     columns |= {"count": groups.count, "gpu_time_ms": gpu_ns / NS_PER_MS}
     columns |= work

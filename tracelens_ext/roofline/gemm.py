@@ -44,7 +44,8 @@ def product(
 ) -> Cost:
     """As `matrix_product`, by B, M, N and K."""
     batch, m, n, k = sizes
-    elements, bias = batch * m * n, added is not None
+    elements = batch * m * n
+    bias = added is not None
     k *= 2 if a.kind == b.kind == "c10::Float4_e2m1fn_x2" else 1
     complex_ = "complex" in a.kind
     flops = (8 if complex_ else 2) * elements * k + (1 + complex_) * elements * bias
@@ -125,7 +126,8 @@ def matmul(op: Operation, a: Tensor, b: Tensor) -> Cost:
 def mv(op: Operation) -> Cost:
     """`mv`, `addmv`, `dot`: a matrix, or a row, times a vector."""
     adds = "addmv" in op.name
-    a, v = op.need(int(adds)), op.need(int(adds) + 1)
+    a = op.need(int(adds))
+    v = op.need(int(adds) + 1)
     fits = v.dims and a.dims and a.dims[-1] == v.dims[0]
     known(bool(fits), "the recorded shapes are not those of a product with a vector")
     rows = a.dims[0] if len(a.dims) == 2 else 1
@@ -163,7 +165,8 @@ def _packed(weights: Tensor, k: int) -> int:
     """How many numbers an element of the weights holds, given K."""
     if weights.kind in _INT32:
         return _PER_INT32
-    inner, outer = weights.dims[-1], weights.dims[-2]
+    inner = weights.dims[-1]
+    outer = weights.dims[-2]
     return 2 if weights.kind in _BYTE and inner != k and k in (2 * inner, 2 * outer) else 1
 
 
@@ -194,7 +197,8 @@ def quantized_gemm(op: Operation) -> Cost:
     a = rest[0]
     b = next((t for t in rest[1:] if _is_small(t) or t.kind in _INT32), rest[1])
     both_packed = a.kind in _BYTE and b.kind in _BYTE
-    m, k = a.elements // max(1, a.dims[-1]), a.dims[-1] * (2 if both_packed else 1)
+    m = a.elements // max(1, a.dims[-1])
+    k = a.dims[-1] * (2 if both_packed else 1)
     numbers = b.elements * (2 if both_packed else _packed(b, k))
     known(k > 0 and numbers % k == 0, _NO_PRODUCT)
     n = numbers // k
@@ -239,7 +243,8 @@ def fused_experts(op: Operation) -> Cost:
     x = known(matrices or None, "the tokens are not recorded")[0 if is_of_experts(op.name) else -1]
     tokens = x.dims[0]
     topk = _topk(op, places[1], tokens)
-    experts, k = w1.dims[0], x.dims[-1] * (2 if x.kind in _BYTE else 1)
+    experts = w1.dims[0]
+    k = x.dims[-1] * (2 if x.kind in _BYTE else 1)
     packed = _packed(w1, k)
     n1, n2 = (t.elements * packed / max(1, experts * k) for t in (w1, w2))
     fits = n1.is_integer() and n2.is_integer() and 0 < topk <= experts
@@ -304,8 +309,10 @@ def _shape(
     fits = n > 0 and len(x.dims) == n + 2
     known(fits, "the recorded shapes are not those of a convolution with a batch")
     known(bool(op.concrete), "stride and padding are not recorded")
-    stride, dilation = _each(op, at.stride, n, 1), _each(op, at.dilation, n, 1)
-    padding, extra = _each(op, at.padding, n, 0), _each(op, at.output_padding, n, 0)
+    stride = _each(op, at.stride, n, 1)
+    dilation = _each(op, at.dilation, n, 1)
+    padding = _each(op, at.padding, n, 0)
+    extra = _each(op, at.output_padding, n, 0)
     groups = op.whole(at.groups, 1) or 1
     transposed = at.transposed if isinstance(at.transposed, bool) else bool(op.value(at.transposed))
     kernel = weight.dims[2:]

@@ -82,18 +82,23 @@ class Work:
                 return None
             work.flops += part.flops
             if part.largest > work.largest:
-                work.largest, work.product = part.largest, part.product
-                work.kind, work.sizes = part.kind, part.sizes
+                work.largest = part.largest
+                work.product = part.product
+                work.kind = part.kind
+                work.sizes = part.sizes
         return work
 
 
 @MODELS.of("hlo")("hlo::*")
 def instruction(op: Operation) -> Cost:
     """A product of the matrix units, or else a fusion, whose bytes are what counts."""
-    about, work = op.attributes, op.work
+    about = op.attributes
+    work = op.work
     called = about.get("target") or about.get("opcode")
     work = known(work, f"the HLO does not say what {called} computes")
-    kind, engine, shown = work.kind, "matrix" if work.product else "vector", _parameters(op, work)
+    kind = work.kind
+    engine = "matrix" if work.product else "vector"
+    shown = _parameters(op, work)
     if not work.product:
         kind = max(op.tensors, key=lambda t: t.written).kind if op.tensors else ""
     family = _FAMILIES.get(work.product, "XLA")
@@ -102,7 +107,8 @@ def instruction(op: Operation) -> Cost:
 
 def _parameters(op: Operation, work: Work) -> dict[str, object]:
     if work.product.startswith("convolution") and len(op.tensors) > 1:
-        (x, weight), result = op.tensors[:2], op.attributes.get("result", "")
+        (x, weight) = op.tensors[:2]
+        result = op.attributes.get("result", "")
         names = "convNd input_shape filter_shape output_shape dtype_input_weight"
         shapes = f"conv{len(x.dims) - 2}d", x.dims, weight.dims, result
         return named(names, *shapes, (x.kind, weight.kind)) | work.windows
@@ -150,7 +156,8 @@ class Worker:
 
     def _of_instruction(self, each: Message, depth: int) -> Work | None:
         """What an instruction computes; None where that is not known."""
-        opcode, results = each.opcode, xla.results_of(each)
+        opcode = each.opcode
+        results = xla.results_of(each)
         if opcode in _CALLS:
             called = each.called_computation_ids
             return Work.of_parts([self._of_computation(n, depth - 1) for n in called])
@@ -238,7 +245,9 @@ def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> 
     if product == "attention":
         return _attention(target, config, operands[0])
     # As the forward convolution has them: input, filter, output.
-    x, y, z = operands[0], operands[1], results[0]
+    x = operands[0]
+    y = operands[1]
+    z = results[0]
     placed = (z, y, x) if b"Input" in target else (x, z, y) if b"Filter" in target else (x, y, z)
     return _convolution(product, each, placed)
 

@@ -81,7 +81,8 @@ def index_by_list(op: Operation, x: Tensor) -> Cost:
 def put_by_list(op: Operation, x: Tensor) -> Cost:
     """`index_put_`: indices and values read, places written; with `accumulate` read before."""
     read = *(indices := op.tensor_list(1, "long int")), op.need(2)
-    elements, adds = _chosen(x, indices), op.value(3) is True
+    elements = _chosen(x, indices)
+    adds = op.value(3) is True
     return _picked(x, elements, *read, passes=1 + adds, flops=elements * adds)
 
 
@@ -92,7 +93,8 @@ def put_by_list(op: Operation, x: Tensor) -> Cost:
 )
 def scatter(op: Operation, x: Tensor, index: Tensor) -> Cost:
     """`scatter_` and its kind: index and source read, places written; adding reads them before."""
-    source, adds = op.tensor(3), "add" in op.plain_name or "reduce" in op.plain_name
+    source = op.tensor(3)
+    adds = "add" in op.plain_name or "reduce" in op.plain_name
     touched = source.elements if source is not None and source.dims else index.elements
     moved = min(source.read, touched * source.item) if source is not None else 0
     moved += (1 + adds) * touched * x.item
@@ -225,16 +227,22 @@ def pair_loss_backward(_: Operation, grad: Tensor, x: Tensor, target: Tensor) ->
 @MODELS.of("fourier")("_fft_c2c _fft_r2c _fft_c2r", 0)
 def transform(op: Operation, x: Tensor) -> Cost:
     """Over the given dimensions: 5·N·log2 N operations for N points (the usual count)."""
-    dims, name = op.wholes(1) or [len(x.dims) - 1], op.plain_name
+    dims = op.wholes(1) or [len(x.dims) - 1]
+    name = op.plain_name
     points = math.prod(x.dims[d] for d in dims if -len(x.dims) <= d < len(x.dims))
-    flops, result, item = 5 * x.elements * math.log2(max(points, 2)), x.elements, x.item
+    flops = 5 * x.elements * math.log2(max(points, 2))
+    result = x.elements
+    item = x.item
     if name != "_fft_c2c":
-        flops, last = flops / 2, x.dims[dims[-1]]
+        flops = flops / 2
+        last = x.dims[dims[-1]]
         rows = x.elements // max(1, last)
         if name == "_fft_r2c":
-            result, item = rows * (last // 2 + 1) if op.value(3) is True else result, 2 * item
+            result = rows * (last // 2 + 1) if op.value(3) is True else result
+            item = 2 * item
         else:
-            result, item = rows * (op.whole(3) or 2 * (last - 1)), item // 2
+            result = rows * (op.whole(3) or 2 * (last - 1))
+            item = item // 2
     return vector_cost("FFT", x, math.ceil(flops), result * item, x, shape=x.dims)
 
 
@@ -256,7 +264,8 @@ def _over(op: Operation, rank: int) -> set[int]:
 )
 def reduction(op: Operation, x: Tensor) -> Cost:
     """`sum` and its kind: over all dimensions unless some are named."""
-    name, over = op.plain_name, _over(op, len(x.dims))
+    name = op.plain_name
+    over = _over(op, len(x.dims))
     results = math.prod(n for i, n in enumerate(x.dims) if i not in over)
     asked = op.types[1:2] == ("ScalarList",) or type(op.value(1)) is int
     kind = _result_type(op, x.kind, named=asked or len(over) < len(x.dims))
@@ -329,9 +338,11 @@ def equal(_: Operation, a: Tensor, b: Tensor) -> Cost:
 
 
 #: Operations for each element, a convention: maximum, difference, exponential (8), sum, quotient.
-_SOFTMAX_FLOPS, _SOFTMAX_BACKWARD_FLOPS = 12, 4
+_SOFTMAX_FLOPS = 12
+_SOFTMAX_BACKWARD_FLOPS = 4
 #: Sum, sum of squares (2), difference, product, scale, shift.
-_NORM_FLOPS, _NORM_BACKWARD_FLOPS = 7, 11
+_NORM_FLOPS = 7
+_NORM_BACKWARD_FLOPS = 11
 _BATCH_NORMS = (
     "native_batch_norm _native_batch_norm_legit _batch_norm_impl_index _batch_norm_with_update"
     " cudnn_batch_norm miopen_batch_norm batch_norm instance_norm"
@@ -381,7 +392,8 @@ def softmax_backward(op: Operation, grad: Tensor, result: Tensor) -> Cost:
 def norm(op: Operation, x: Tensor) -> Cost:
     """Reads input, weight and bias, writes the result; statistics do not count."""
     weight, bias = _FORWARD[op.plain_name]
-    scale, shift = op.tensor(weight), op.tensor(bias) if bias is not None else None
+    scale = op.tensor(weight)
+    shift = op.tensor(bias) if bias is not None else None
     more = {"has_bias": shift is not None, "is_affine": scale is not None}
     return _normed("Normalization", x, _NORM_FLOPS, x.written, x, scale, shift, **more)
 
@@ -390,7 +402,8 @@ def norm(op: Operation, x: Tensor) -> Cost:
 def norm_backward(op: Operation, a: Tensor, b: Tensor) -> Cost:
     """Reads gradient, input and weight, writes the gradients that are wanted."""
     at, mask = _BACKWARD[op.plain_name]
-    weight, wanted = op.tensor(at), op.value(mask)
+    weight = op.tensor(at)
+    wanted = op.value(mask)
     if not isinstance(wanted, list | tuple) or len(wanted) != 3:
         wanted = (True, True, True)
     moved = a.written if wanted[0] else 0

@@ -50,11 +50,17 @@ SCALAR_TYPES: Final = {
 _SHORT: Final = {
     name: short
     for short, names in (
-        *(("bf16", "c10::BFloat16"), ("fp16", "c10::Half, f16"), ("fp32", "float, f32")),
-        *(("fp64", "double, f64"), ("fp4", "c10::Float4_e2m1fn_x2, f4e2m1fn")),
-        *(("complex64", "c10::complex<float>, c64"), ("complex128", "c10::complex<double>, c128")),
-        *(("int8", "signed char, char, int8_t, c10::qint8"), ("int16", "short, short int")),
-        *(("uint8", "unsigned char, uint8_t, c10::quint8"), ("int32", "int, c10::qint32")),
+        ("bf16", "c10::BFloat16"),
+        ("fp16", "c10::Half, f16"),
+        ("fp32", "float, f32"),
+        ("fp64", "double, f64"),
+        ("fp4", "c10::Float4_e2m1fn_x2, f4e2m1fn"),
+        ("complex64", "c10::complex<float>, c64"),
+        ("complex128", "c10::complex<double>, c128"),
+        ("int8", "signed char, char, int8_t, c10::qint8"),
+        ("int16", "short, short int"),
+        ("uint8", "unsigned char, uint8_t, c10::quint8"),
+        ("int32", "int, c10::qint32"),
         ("int64", "long, long int, long long, __int64"),
     )
     for name in names.split(", ")
@@ -202,7 +208,8 @@ class Operation:
     ) -> Operation:
         """An operation whose arguments, in the order of `ARGUMENTS`, are as traces have them."""
         dims, types, strides, concrete = (a if isinstance(a, tuple) else () for a in arguments)
-        kinds, values = tuple(map(str, types)), tuple(map(str, concrete))
+        kinds = tuple(map(str, types))
+        values = tuple(map(str, concrete))
         return cls(name, dims, kinds, strides, values, kernels, batch, work)
 
     @property

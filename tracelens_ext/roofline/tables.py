@@ -164,7 +164,8 @@ def _phases(
         device_peaks: see `roofline.peaks.read_peaks`.
     """
     steps = analyzer.serving_steps(phases)
-    frame, roofline = phase_table(analyzer.work, steps), analyzer.roofline(device_peaks)
+    frame = phase_table(analyzer.work, steps)
+    roofline = analyzer.roofline(device_peaks)
     return summary.with_roofline(frame, roofline, analyzer.launchers, steps)
 
 

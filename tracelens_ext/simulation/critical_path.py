@@ -47,9 +47,12 @@ class CriticalPath:
 
 def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     """Walk back from the end of the unchanged replay to its beginning."""
-    program, clocks, blocks = replay.program, replay.clocks, len(replay.program.block_start)
+    program = replay.program
+    clocks = replay.clocks
+    blocks = len(replay.program.block_start)
     edge, before = (column.tolist() for column in _bound_by(replay, replayed))
-    start, returned = replayed.start.tolist(), replayed.returned.tolist()
+    start = replayed.start.tolist()
+    returned = replayed.returned.tolist()
     end = (replayed.start + program.duration).tolist()
     known = np.ones(len(end), dtype=bool)
     known[program.waits[:, 0]] = program.wait_known
@@ -58,7 +61,8 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     order = np.lexsort((-np.arange(len(node)), np.array(end, dtype=np.int64)[node]))
     told = zip(node[order].tolist(), program.awaited_known[order].tolist(), strict=True)
     awaited = dict(zip(block[order].tolist(), told, strict=True))
-    latency, tail = replay.latency.tolist(), replay.tail.tolist()
+    latency = replay.latency.tolist()
+    tail = replay.tail.tolist()
     segments: list[tuple[int, int, int, int, int, bool]] = []
     time = replayed.wall
 
@@ -87,7 +91,8 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
         back_to(start[at], RUNS, at)
         if edge[at] == _CALL:
             back_to(start[at] - latency[at], LAUNCH, at, _CALL)
-            is_host, at = True, int(replay.base_of_node[at])
+            is_host = True
+            at = int(replay.base_of_node[at])
             continue
         if before[at] == NONE:
             break
@@ -100,8 +105,10 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
 
 def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Array]:
     """What bound the start of each node, an index into `EDGES`, and the node that did, if any."""
-    program, start = replay.program, replayed.start
-    lane, end = program.lane, start + program.duration
+    program = replay.program
+    start = replayed.start
+    lane = program.lane
+    end = start + program.duration
     follows = np.append(False, lane[1:] == lane[:-1])[: len(lane)]
     before = np.where(follows, np.arange(len(lane)) - 1, NONE)
     source = np.full(len(lane), NONE, dtype=np.int64)
@@ -119,7 +126,8 @@ _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 
 def described(simulation: Simulation, nodes: Int64Array) -> pd.DataFrame:
     """Kind, category, name, operation and stream of nodes; empty, and -1, where they have none."""
-    program, changes = simulation.program, simulation.changes
+    program = simulation.program
+    changes = simulation.changes
     work = program.work
     node = np.maximum(nodes, 0)
     event = np.where(nodes == NONE, NONE, program.event[node])
@@ -145,12 +153,16 @@ def _labels(code: IntArray, labels: Sequence[str]) -> npt.NDArray[np.object_]:
 
 def path_table(simulation: Simulation, path: CriticalPath) -> pd.DataFrame:
     """The segments of a critical path, host time cut where launching calls begin and end."""
-    program, work = simulation.program, simulation.program.work
+    program = simulation.program
+    work = simulation.program.work
     segment, start, end, marked = _cut(simulation, path)
-    what, of = path.what[segment], path.of[segment]
+    what = path.what[segment]
+    of = path.of[segment]
     on_stream = np.isin(what, (RUNS, GAP, LAUNCH))
     table = described(simulation, np.where(on_stream, of, NONE))
-    runs, host, called = what == RUNS, what == HOST, what == LAUNCH
+    runs = what == RUNS
+    host = what == HOST
+    called = what == LAUNCH
     table["kind"] = np.select(
         [what == GAP, what == SYNC, called | (host & marked), host, runs & marked],
         ["gap", "sync", "launch", "host", "other rank"],
@@ -173,7 +185,8 @@ def _cut(
     simulation: Simulation, path: CriticalPath
 ) -> tuple[Int64Array, Int64Array, Int64Array, BoolArray]:
     """Cut host time at launching calls, and collectives where their waiting ends."""
-    program, replay = simulation.program, simulation.replay
+    program = simulation.program
+    replay = simulation.replay
     intervals = simulation.changes.host_intervals("launch")
     calls = [np.ravel(np.column_stack(of_clock)) for of_clock in intervals]
     pieces: list[tuple[int, int, int, bool]] = []
@@ -202,7 +215,8 @@ def _host(
     Of each the row of `Replay.recorded` from which it runs, its start and its end.
     """
     of, start, end = pieces
-    replay, work = simulation.replay, simulation.program.work
+    replay = simulation.replay
+    work = simulation.program.work
     later = simulation.replayed.returned[of] - replay.recorded[of] - simulation.program.window[0]
     clock = np.append(replay.clock, NONE)[np.minimum(of, len(replay.clock))]
     result = np.full(len(of), NONE, dtype=np.int64)
@@ -210,7 +224,8 @@ def _host(
         asked = np.flatnonzero((clock == number) & (result == NONE)) if number != NONE else of[:0]
         if len(asked):
             threads = np.full(len(asked), thread)
-            begin, stop = start[asked] - later[asked], end[asked] - later[asked]
+            begin = start[asked] - later[asked]
+            stop = end[asked] - later[asked]
             stretches = threads, begin, stop
             result[asked] = innermost_during(work.trace, kinds, stretches, ("ProfilerStep#",))
     return _labels(np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names)

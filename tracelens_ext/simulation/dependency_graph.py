@@ -71,7 +71,9 @@ class Program:
         self, work: GpuWork, window: tuple[int, int], device: int | None, *, closes: bool
     ) -> None:
         trace = work.trace
-        self.work, self.window, self.contradicted = work, window, 0
+        self.work = work
+        self.window = window
+        self.contradicted = 0
         self.lanes = find_lanes(work, "stream")
         inside = (work.end >= window[0]) & (work.start <= window[1])
         inside &= device is None or trace.device == device
@@ -92,7 +94,8 @@ class Program:
         self._told = self._recorded()
         self._add_waits()
         self.reach = running_maximum(self.lane, self.end)[0]
-        self.duration, self.waiting = self.end - self.start, self.start * 0
+        self.duration = self.end - self.start
+        self.waiting = self.start * 0
         self.clocks = find_clocks(trace, window)
         of_launch = self.clocks.of_thread[trace.thread[self.launch]]
         self.clock = np.where(self.launch == NONE, 0, of_launch)
@@ -111,7 +114,8 @@ class Program:
     @cached_property
     def node_of_event(self) -> Int64Array:
         """The node of each GPU event, `NONE` outside the window, (g,)."""
-        result, real = np.full(len(self.work), NONE), np.flatnonzero(self.event != NONE)
+        result = np.full(len(self.work), NONE)
+        real = np.flatnonzero(self.event != NONE)
         result[self.event[real]] = real
         return result
 
@@ -129,7 +133,8 @@ class Program:
         """Add nodes of no length, or with more columns, by their key; returns where they are."""
         order = np.lexsort((key, lane))
         at = items_before(self.lane, self.key, lane[order], key[order] + 1)
-        none, zero = np.full_like(key, NONE), np.zeros_like(key)
+        none = np.full_like(key, NONE)
+        zero = np.zeros_like(key)
         values = {"start": zero, "end": zero, "call": none, "event": none, "launch": none, **more}
         for name, column in {**values, "lane": lane, "key": key}.items():
             setattr(self, name, np.insert(getattr(self, name), at, column[order]))
@@ -155,7 +160,8 @@ class Program:
         after = np.append(by_start, NONE)[at]
         begin, stop = (t[kind == HOLE][after != NONE] for t in (start, end))
         after = after[after != NONE]
-        lane, before = self.lane[after], np.maximum(after - 1, 0)
+        lane = self.lane[after]
+        before = np.maximum(after - 1, 0)
         reach = running_maximum(self.lane, self.end)[0]
         follows = (self.lane[before] == lane) & (reach[before] == begin)
         called = np.where(follows, NONE, begin)
@@ -165,7 +171,8 @@ class Program:
     def _add_waits(self) -> None:
         """Make waits of streams for events nodes."""
         rows = self._named(_WAIT)
-        told, when = self._what_told(rows), self._at(rows)
+        told = self._what_told(rows)
+        when = self._at(rows)
         known = (told[:, 0] != NONE) & (told[:, 1] != NONE)
         recorded = np.where(known & (told[:, 2] != NONE), told[:, 2], self._record_before(rows))
         likely = self._likely_streams(rows, recorded)
@@ -180,17 +187,20 @@ class Program:
         self.contradicted += int(against.sum())
         node = self._insert(lane[keep], when[keep])
         source = self._last(other[keep], recorded[keep])  # where it is now, or a wait there
-        self.waits, self.wait_known = np.column_stack((node, source)), known[keep]
+        self.waits = np.column_stack((node, source))
+        self.wait_known = known[keep]
 
     def _likely_streams(self, rows: Int64Array, recorded: Int64Array) -> tuple[Int64Array, ...]:
         """The stream that is launched on next on the thread, and the last one before the record.
 
         Where that is the same stream, the one on which any thread launched last beside it.
         """
-        trace, linked = self.work.trace, np.flatnonzero((self.call != NONE) & (self.launch != NONE))
+        trace = self.work.trace
+        linked = np.flatnonzero((self.call != NONE) & (self.launch != NONE))
         linked = linked[np.argsort(self.call[linked], kind="stable")]
         order = by_group_and_time(trace.thread[self.launch[linked]], self.call[linked])
-        begun, lane = self.call[linked[order]], np.append(self.lane[linked[order]], NONE)
+        begun = self.call[linked[order]]
+        lane = np.append(self.lane[linked[order]], NONE)
         thread = np.append(trace.thread[self.launch[linked[order]]], NONE)
         of_call = trace.thread[rows]
         after = items_before(thread[:-1], begun, of_call, self._at(rows))
@@ -241,7 +251,8 @@ class Program:
 
     def _record_before(self, rows: Int64Array) -> Int64Array:
         """When the last event before each was recorded on its thread; when it began without one."""
-        trace, records = self.work.trace, self._records
+        trace = self.work.trace
+        records = self._records
         of_records = trace.thread[records], trace.ts[records]
         at = last_before(*of_records, trace.thread[rows], trace.ts[rows])
         return np.where(at == NONE, self._at(rows), np.append(self._at(records), 0)[at])
@@ -261,7 +272,8 @@ class Program:
         rows = np.concatenate((*named, self.launch[copy]))
         kind = np.repeat(np.arange(4), [*map(len, named), len(copy)])
         own = np.concatenate((np.full(len(rows) - len(copy), NONE), copy))
-        begin, end = self._at(rows), trace.end_of(rows) - self.window[0]
+        begin = self._at(rows)
+        end = trace.end_of(rows) - self.window[0]
         clock = self.clocks.of_thread[trace.thread[rows]]
         order = np.lexsort((-end, begin, clock))
         reach = running_maximum(clock[order], end[order])[0]
@@ -273,10 +285,13 @@ class Program:
         starts, ends = self.frozen
         frozen = np.searchsorted(starts, end, "right") > np.searchsorted(ends, begin, "right")
         keep = np.isin(np.arange(len(rows)), awaited[:, 0]) & ~frozen
-        stays, number = keep[awaited[:, 0]], np.cumsum(keep) - 1
+        stays = keep[awaited[:, 0]]
+        number = np.cumsum(keep) - 1
         self.awaited = np.column_stack((number[awaited[:, 0]], awaited[:, 1]))[stays]
         self.awaited_known = known[stays]
-        self.block_start, self.block_end, self.block_clock = begin[keep], end[keep], clock[keep]
+        self.block_start = begin[keep]
+        self.block_end = end[keep]
+        self.block_clock = clock[keep]
 
     def _find_awaited(self, *of_blocks: Int64Array) -> tuple[Int64Array, BoolArray]:
         """Pairs of a block and a node that it waits for, and whether that is known.
@@ -284,14 +299,16 @@ class Program:
         Of each block the row of its call, its kind, the node of a copy, its start and its end.
         """
         rows, kind, own, begin, end = of_blocks
-        told, event = self._what_told(rows), kind == _EVENT
+        told = self._what_told(rows)
+        event = kind == _EVENT
         stream = np.where(event, told[:, 1], told[:, 0])
         when = np.where(event, self._record_before(rows), begin)
         when = np.where(event & (told[:, 2] != NONE), told[:, 2], when)
         found, count = np.unique(self.lane, return_counts=True)
         lanes = np.sort(found[np.argsort(-count, kind="stable")[:MOST_LANES]]).tolist()
         pairs = [np.column_stack((np.arange(len(rows)), own))[kind == _COPY]]
-        latest, node_of_latest = np.full(len(rows), -1), np.full(len(rows), NONE)
+        latest = np.full(len(rows), -1)
+        node_of_latest = np.full(len(rows), NONE)
         for lane in lanes if len(rows) else ():
             sure = (kind == _DEVICE) | (stream == lane) | (len(lanes) == 1)
             node = self._last(np.full(len(rows), lane), when)
@@ -328,7 +345,8 @@ class Program:
         runs = run_starts(block)
         until = np.maximum.reduceat(self.reach[node], runs) if len(runs) else node
         begin, returned = (t[block[runs]] for t in (self.block_start, self.block_end))
-        device, result = self.lanes.device[self.lane], {}
+        device = self.lanes.device[self.lane]
+        result = {}
         for number in np.unique(self.lanes.device).tolist():
             mine = device == number
             latency = _quantile(delay[idle & mine], 0.2, _USUAL_NS[0])
@@ -354,7 +372,8 @@ class Program:
         device = self.lanes.device[self.lane]
         delay = self.start - self.call
         for at in np.flatnonzero(first & (self.call != NONE) & (delay > late)).tolist():
-            beside, span = device == device[at], (self.call[at : at + 1], self.start[at : at + 1])
+            beside = device == device[at]
+            span = (self.call[at : at + 1], self.start[at : at + 1])
             alone[at] |= 2 * covered(self.start[beside], self.end[beside], *span)[0] < delay[at]
         return np.where(alone & (self.event != NONE), self.start, 0)
 

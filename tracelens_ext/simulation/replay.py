@@ -72,20 +72,23 @@ class Replay:
     """
 
     def __init__(self, program: Program) -> None:
-        self.program, self.clocks = program, len(program.clocks.end)
+        self.program = program
+        self.clocks = len(program.clocks.end)
         clock_numbers = np.arange(self.clocks)
         self.clock = np.append(clock_numbers, program.block_clock)
         self.recorded = np.concatenate((clock_numbers * 0, program.block_end, [0]))
         order = np.argsort(program.block_clock, kind="stable")
         clock = program.block_clock[order]
-        begin, end = program.block_start[order], program.block_end[order]
+        begin = program.block_start[order]
+        end = program.block_end[order]
 
         def base(of: Int64Array, moment: Int64Array) -> Int64Array:
             at = last_before(clock, end, of, moment + 1)
             at = np.minimum(at, last_before(clock, begin, of, moment))  # which may take no time
             return np.where(at == NONE, of, self.clocks + np.append(order, 0)[at])
 
-        called, real = program.call != NONE, program.event != NONE
+        called = program.call != NONE
+        real = program.event != NONE
         # A hole may begin after its turn: what blocks between the two has not returned by then.
         self.base_of_node = base(program.clock, np.minimum(program.call, program.key))
         self.base_of_node[~called] = len(self.clock)
@@ -102,13 +105,15 @@ class Replay:
 
     def host_time(self, curves: Sequence[Curve]) -> Offsets:
         """From the base of each node to its earliest start, of each block, and of each end."""
-        program, found = self.program, []
+        program = self.program
+        found = []
         for base, until in (
             (self.base_of_node, np.maximum(program.call, 0)),
             (self.base_of_block, program.block_start),
             (self.base_of_clock, program.clocks.end),
         ):
-            begin, clock = np.minimum(self.recorded[base], until), np.append(self.clock, NONE)[base]
+            begin = np.minimum(self.recorded[base], until)
+            clock = np.append(self.clock, NONE)[base]
             length = until - begin
             for number, curve in enumerate(curves):
                 if curve is not None:
@@ -131,7 +136,8 @@ class Replay:
 
     def columns(self, change: Change) -> tuple[Any, ...]:
         """Offsets of nodes, blocks, ends of clocks; durations, tails, gaps; the least time."""
-        program, host = self.program, change.host
+        program = self.program
+        host = change.host
         if host and id(host) not in self._changed:
             while len(self._changed) > _NUMBERS_AT_ONCE // max(len(program.lane), 1):
                 del self._changed[next(iter(self._changed))]  # the oldest
@@ -160,9 +166,11 @@ class _Order:
     """
 
     def __init__(self, program: Program, gap: Int64Array) -> None:
-        key, lane = program.key, program.lane
+        key = program.key
+        lane = program.lane
         cuts = np.sort(np.append(program.block_start, np.sort(key)[::_ROWS_AT_ONCE]))
-        chunk, of_block = np.searchsorted(cuts, key), np.searchsorted(cuts, program.block_start)
+        chunk = np.searchsorted(cuts, key)
+        of_block = np.searchsorted(cuts, program.block_start)
         first = np.flatnonzero(_new(lane) | _new(chunk))
         stop = np.append(first, len(key))[1:]
         runs = zip(*map(np.ndarray.tolist, (chunk[first], first, stop)), strict=True)
@@ -177,11 +185,13 @@ class _Order:
         by_pair = np.argsort(pair, kind="stable")
         latest = running_maximum(pair[by_pair], source[by_pair])[0]
         waits = by_pair[_new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair]) | overlaps]
-        node, source = node[waits], source[waits]
+        node = node[waits]
+        source = source[waits]
         own = source[chunk[source] == chunk[node]]
         by_node = distinct(np.append(node, own))
         order = np.lexsort((by_node, key[by_node]))
-        self.mark, self.marks_by_node = by_node[order], np.argsort(order)
+        self.mark = by_node[order]
+        self.marks_by_node = np.argsort(order)
         self.bounds = np.searchsorted(chunk[self.mark], np.arange(len(cuts) + 2))
         begin = self.bounds[chunk[self.mark]]
         follows = np.append(NONE, self.marks_by_node)[: len(order)]
@@ -205,7 +215,8 @@ class _Pass:
     """One pass in the order of calls; a row a node or a block, a column a change."""
 
     def __init__(self, replay: Replay, changes: Iterable[Change]) -> None:
-        self.replay, self.program = replay, replay.program
+        self.replay = replay
+        self.program = replay.program
         program = replay.program
         *times, gaps, least = zip(*map(replay.columns, changes), strict=True)
         self.offset = np.column_stack(times.pop(0))  # each list goes before the next matrix comes
@@ -213,7 +224,8 @@ class _Pass:
         self.end = np.column_stack(times.pop(0))  # how long each takes, and then when it ended
         self.tail = np.column_stack(times.pop(0))
         self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
-        self.wall, self.earliest = np.array(least), program.earliest[:, None]
+        self.wall = np.array(least)
+        self.earliest = program.earliest[:, None]
         self.start = np.zeros(len(program.lane), dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
         self.reached = np.full((len(program.lanes), len(least)), _NEVER)  # the end of each stream
@@ -244,14 +256,18 @@ class _Pass:
         Each starts when it may and its predecessor has ended: with c the time that the ones before
         it take, at c + the greatest (ready - c) so far, which needs no loop.
         """
-        order, parts = self.replay.order, []
+        order = self.replay.order
+        parts = []
         marks = slice(*order.bounds[chunk : chunk + 2].tolist())
         awaited = order.awaited[marks]
         # At each mark: the greatest (ready - c) since the one before it; c; and c at its end.
         least, begun, ended = np.empty((3, len(awaited), len(self.wall)), dtype=np.int64)
         for rows in runs:
-            lane, gaps, own = self.program.lane[rows.start], self.gap[rows], order.marks_of(rows)
-            at, own = order.mark[own] - rows.start, own - marks.start
+            lane = self.program.lane[rows.start]
+            gaps = self.gap[rows]
+            own = order.marks_of(rows)
+            at = order.mark[own] - rows.start
+            own = own - marks.start
             ready = self.returned[self.replay.base_of_node[rows]] + self.offset[rows]
             np.maximum(ready, self.earliest[rows], out=ready)
             ready[at[awaited[own] != NONE]] = _NEVER
@@ -275,12 +291,15 @@ class _Pass:
 
     def _mark(self, marks: slice, least: Int64Array, begun: Int64Array, ended: Int64Array) -> None:
         """Make `least` the greatest (ready - c) so far at each mark of a chunk, waits included."""
-        order, awaited = self.replay.order, self.replay.order.awaited[marks]
-        before, source = order.before[marks], order.source[marks]
+        order = self.replay.order
+        awaited = self.replay.order.awaited[marks]
+        before = order.before[marks]
+        source = order.source[marks]
         earlier = (awaited != NONE) & (source == NONE)
         late = self.end[awaited[earlier]] - begun[earlier]
         least[earlier] = np.maximum(least[earlier], late)
-        found, later = list(least), ended[source] - begun
+        found = list(least)
+        later = ended[source] - begun
         for own, late, last, its in zip(
             found, later, before.tolist(), source.tolist(), strict=True
         ):
@@ -343,7 +362,8 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
         mine, called = (r[trace.thread[r] == number] for r in (rows, calls))
         intervals = union(trace.ts[mine], trace.end_of(mine))
         points = np.concatenate((trace.ts[mine], trace.end_of(mine)))
-        first, last = trace.ts[called], trace.end_of(called)
+        first = trace.ts[called]
+        last = trace.end_of(called)
         process = trace.process_of_thread == trace.process_of_thread[number]
         there = [c for c in np.unique(of_thread[process]).tolist() if c != NONE]
         clock = next((c for c in there if _fits(intervals, busy[c])), len(busy))
@@ -364,7 +384,8 @@ def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
 
 def _fits(intervals: tuple[Int64Array, ...], busy: tuple[Int64Array, ...]) -> bool:
     """Whether intervals lie where a clock's threads record nothing and are in no call."""
-    (start, end), (call_start, call_end, points) = intervals, busy
+    (start, end) = intervals
+    (call_start, call_end, points) = busy
     alone = np.searchsorted(points, start, "right") == np.searchsorted(points, end, "left")
     at = np.searchsorted(call_start, start, "right")
     return bool(np.all(alone & (np.append(np.iinfo(np.int64).min, call_end)[at] <= start)))

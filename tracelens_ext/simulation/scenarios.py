@@ -35,7 +35,8 @@ class Named:
 
 def parse_change(text: str) -> Named:
     """A change as `--change` takes it."""
-    terms, at = [], 0
+    terms = []
+    at = 0
     while at < len(text) and (found := _TERM.match(text, at)):
         terms.append((found[1], float(found[2])))
         at = found.end()
@@ -104,8 +105,11 @@ class Changes:
 
     def change(self, named: Named) -> Change:
         """The changed durations."""
-        program, gap, on_link = self.program, 1.0, np.zeros(1, dtype=np.int64)
-        duration, waiting = program.duration, program.waiting
+        program = self.program
+        gap = 1.0
+        on_link = np.zeros(1, dtype=np.int64)
+        duration = program.duration
+        waiting = program.waiting
         sooner: Int64Array | int = 0
         tail: Int64Array | int = 0
         scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]
@@ -116,8 +120,10 @@ class Changes:
                 if (claim := name.removeprefix(_FINDING)) not in self.claims:
                     raise _unknown("finding", claim, list(self.claims))
                 gone = self.claims[claim]
-                duration, on_link = np.maximum(duration - gone.shorter, 0), on_link + gone.on_link
-                sooner, tail = sooner + gone.sooner, tail + gone.tail
+                duration = np.maximum(duration - gone.shorter, 0)
+                on_link = on_link + gone.on_link
+                sooner = sooner + gone.sooner
+                tail = tail + gone.tail
                 for clock, (start, end) in enumerate(gone.host):
                     scaled[clock].append((start, end, 0.0))
             elif name in {"host", "launch"} or name.startswith("host:"):
@@ -142,7 +148,8 @@ class Changes:
 
     def _nodes(self, name: str) -> BoolArray:
         """The nodes that a name stands for."""
-        trace, (prefix, _, rest) = self._work.trace, name.partition(":")
+        trace = self._work.trace
+        (prefix, _, rest) = name.partition(":")
         kernels: BoolArray = (self.program.event != NONE) & ~self.is_copy
         if name == "kernels":
             return kernels
@@ -166,7 +173,8 @@ class Changes:
 
     def _inside(self, name: str) -> BoolArray:
         """The nodes launched in operations of a name, at any depth."""
-        tree, trace = self._work.tree, self._work.trace
+        tree = self._work.tree
+        trace = self._work.trace
         marked = tree.is_operation & trace.named(trace.name[tree.rows], name.__eq__)
         if not marked.any():
             there = np.unique(trace.name[tree.rows[tree.is_operation]]).tolist()
@@ -176,13 +184,15 @@ class Changes:
 
     def host_intervals(self, name: str) -> list[tuple[Int64Array, Int64Array]]:
         """Times of the host that a name stands for, by clock, since the window's start."""
-        program, trace = self.program, self._work.trace
+        program = self.program
+        trace = self._work.trace
         length = program.window[1] - program.window[0]
         if name == "host":
             return [(np.array([0]), np.array([length]))] * len(program.clocks.end)
         rows = np.unique(program.launch[(program.call != NONE) & (program.launch != NONE)])
         if name != "launch":
-            there, wanted = trace.rows_of(*HOST_KINDS), name.partition(":")[2]
+            there = trace.rows_of(*HOST_KINDS)
+            wanted = name.partition(":")[2]
             rows = there[trace.named(trace.name[there], wanted.__eq__)]
             if not len(rows):
                 names = [trace.names[i] for i in np.unique(trace.name[there]).tolist()]

@@ -97,9 +97,11 @@ class Simulation:
             streams = len(np.unique(self.program.lane))
             why = f"of {streams:,} streams the waits of {MOST_LANES} were looked for"
             return ("warned", why) if streams > MOST_LANES else ("good", "")
-        too, why = "short", "something waits for what"
+        too = "short"
+        why = "something waits for what"
         if error > 0:
-            too, why = "long", "work overlaps, or begins early, in ways that"
+            too = "long"
+            why = "work overlaps, or begins early, in ways that"
         why += " the recording does not tell"
         if self.program.contradicted:
             why += f"; {self.program.contradicted:,} waits contradict the recorded times"
@@ -108,7 +110,8 @@ class Simulation:
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
-        program, (state, reason) = self.program, self._judged
+        program = self.program
+        (state, reason) = self._judged
         busy = np.bincount(program.lane, program.duration, len(program.lanes))
         constants = program.constants[int(program.lanes.device[busy.argmax()])]
         told = {f"{name}_us": ns / NS_PER_US for name, ns in constants.items()}
@@ -118,13 +121,15 @@ class Simulation:
     def window(self) -> dict[str, float]:
         """The window and its wall times, for JSON."""
         start, end = self.program.window
-        recorded, replayed = (end - start) / NS_PER_MS, self.replayed.wall / NS_PER_MS
+        recorded = (end - start) / NS_PER_MS
+        replayed = self.replayed.wall / NS_PER_MS
         at = {"start_us": start / NS_PER_US, "end_us": end / NS_PER_US}
         return at | {"wall_ms": recorded, "replayed_ms": replayed}
 
     def lines(self) -> list[str]:
         """The error, the constants and the edges in words, a line each."""
-        window, (state, reason) = self.window(), self._judged
+        window = self.window()
+        (state, reason) = self._judged
         replayed = f"{window['replayed_ms']:,.3f} ms for {window['wall_ms']:,.3f} ms recorded"
         found = [f"Replay: {replayed}: error {self.error_percent:+.2f} %, {state}"]
         found += [f"{reason[:1].upper()}{reason[1:]}."] if reason else []
@@ -142,7 +147,8 @@ class Simulation:
         asked = self.changes.default() if changes is None else changes
         saved = self.saved([self.changes.change(each) for each in asked])
         if self.state == "withheld":
-            asked, saved = [], saved[:0]
+            asked = []
+            saved = saved[:0]
         factors = [each.terms[0][1] if len(each.terms) == 1 else None for each in asked]
         columns = {
             "change": pd.Series([each.text for each in asked], dtype="str"),
@@ -170,7 +176,8 @@ class Simulation:
 
     def critical_path_summary(self) -> pd.DataFrame:
         """The critical path by kind and category, as the sheet of that name."""
-        program, table = self.program, self.critical_path
+        program = self.program
+        table = self.critical_path
         found = (table.groupby(_KEYS, sort=False)["duration_us"].sum() / 1e3).rename("on_path_ms")
         real = np.flatnonzero(program.event != NONE)
         works = described(self, real)[_KEYS].assign(ns=(program.duration - program.waiting)[real])

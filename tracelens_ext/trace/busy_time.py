@@ -49,7 +49,9 @@ class BusyTime:
         of_sorted = owner[self._by_start]
         end = self._ends[self._end_rank]
         mine = np.flatnonzero((of_sorted != NONE) & (end > self._start))
-        of, start, end = of_sorted[mine], self._start[mine], end[mine]
+        of = of_sorted[mine]
+        start = self._start[mine]
+        end = end[mine]
         busy = np.zeros(len(parent), dtype=np.int64)
         np.add.at(busy, of, end - start)
         depth = depths(parent)

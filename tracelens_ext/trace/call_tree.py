@@ -93,7 +93,8 @@ class CallTree:
         tie = trace.external_id[rows]
         tie = np.where(launches & (tie == NONE), np.iinfo(np.int64).max, tie)
         nesting = nest(trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, launches)
-        order, parent = rows[nesting.order], nesting.parent
+        order = rows[nesting.order]
+        parent = nesting.parent
         return {"rows": order, "parent_position": parent, "launch_of_gpu": link(trace)}
 
     def with_replays(self, trace: Trace) -> CallTree:
@@ -218,7 +219,8 @@ class CallTree:
         `graph` if a graph launch started it and its capture is not known; else the innermost CPU
         op; else the name of the launch; else `(unlinked)`.
         """
-        names, op = self.trace.names, self.op_of_gpu
+        names = self.trace.names
+        op = self.op_of_gpu
         codes = np.where(op != NONE, self.trace.name[op], len(names) + 1).astype(np.int32)
         codes[self.by_opaque_graph] = len(names)
         return codes, [*names, GRAPH, UNLINKED]
@@ -319,12 +321,15 @@ class CallTree:
         the node, names the forward thread. Of several forward ops the last to start before made it.
         """
         trace = self.trace
-        number, forward_thread = trace.arg("Sequence number"), trace.arg("Fwd thread id")
+        number = trace.arg("Sequence number")
+        forward_thread = trace.arg("Fwd thread id")
         rows = number.rows[number.values >= 0]
         sequence = number.values[number.values >= 0]
         backward = forward_thread.at(rows) > 0
         order = np.lexsort((backward, trace.ts[rows], sequence))
-        rows, sequence, backward = rows[order], sequence[order], backward[order]
+        rows = rows[order]
+        sequence = sequence[order]
+        backward = backward[order]
         last_forward = np.maximum.accumulate(np.where(backward, -1, np.arange(len(rows))))
         found = np.flatnonzero(backward & (last_forward >= 0))
         found = found[sequence[last_forward[found]] == sequence[found]]

@@ -71,7 +71,8 @@ class GpuWork:
 
     def count_text(self, which: BoolArray) -> str:
         """How many events these are: `509 GPU events (30.1 % of GPU time)`."""
-        count, total = int(which.sum()), int(self.duration.sum())
+        count = int(which.sum())
+        total = int(self.duration.sum())
         share = 100.0 * int(self.duration[which].sum()) / total if total else 0.0
         return f"{count:,} GPU events ({share:.1f} % of GPU time)"
 
@@ -83,7 +84,8 @@ class GpuWork:
     @cached_property
     def parent_op(self) -> tuple[Int32Array, list[str]]:
         """The innermost CPU op around each launch, else the launch's name, else empty; codes."""
-        names, op = self.trace.names, self.tree.op_of_gpu
+        names = self.trace.names
+        op = self.tree.op_of_gpu
         code = np.where(op != NONE, self.trace.name[op], len(names)).astype(np.int32)
         return code, [*names, ""]
 
@@ -136,7 +138,8 @@ class GpuWork:
         called as users like. Memcpys and memsets are memory ops, unless a rule matches, be it the
         catch-all of a map.
         """
-        trace, op = self.trace, self.tree.cpu_op_of_gpu
+        trace = self.trace
+        op = self.tree.cpu_op_of_gpu
         telling = (op != NONE) & ~self.tree.by_opaque_graph & self.is_kernel
         telling &= trace.kind[op] == EventKind.CPU_OP
         first, number = number_groups([self.name, np.where(telling, trace.name[op], NONE)])
@@ -154,7 +157,8 @@ class GpuWork:
 
 _PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
 _TOLD = re.compile(r".*(?:Pageable|Pinned|Managed)", re.IGNORECASE)
-_PAGEABLE_KIND, _UNKNOWN_KIND = 0, 7
+_PAGEABLE_KIND = 0
+_UNKNOWN_KIND = 7
 
 
 def pageable_copies(work: GpuWork) -> tuple[BoolArray, BoolArray]:
@@ -224,7 +228,8 @@ def busy_within(work: GpuWork, device: IntArray, start: Int64Array, end: Int64Ar
     of_gpu = find_lanes(work, "device").of_gpu
     busy = np.zeros(len(device), dtype=np.int64)
     for number in np.unique(device).tolist():
-        mine, here = of_gpu == number, device == number
+        mine = of_gpu == number
+        here = device == number
         busy[here] = covered(work.start[mine], work.end[mine], start[here], end[here])
     return busy
 
@@ -287,9 +292,11 @@ def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
     of_lane = np.split(order, np.flatnonzero(np.diff(lanes.of_gpu[order])) + 1)
     found = [holes(work.start, work.end, mine) for mine in of_lane]
     before, after = map(np.concatenate, zip(*found, strict=True))
-    begins, ends = work.end[before], work.start[after]
+    begins = work.end[before]
+    ends = work.start[after]
     if (ends - begins).sum(dtype=np.float64) >= _MOST_IN_ALL:
-        why, remedy = "its GPU is idle for more than a century", "check the times of its GPU events"
+        why = "its GPU is idle for more than a century"
+        remedy = "check the times of its GPU events"
         raise TraceFormatError(work.trace.provenance.path, why, remedy)
     overlapped = busy_within(work, find_lanes(work, "device").of_gpu[after], begins, ends)
     return Gaps(lanes, lanes.of_gpu[after], begins, ends, before, after, overlapped)

@@ -21,12 +21,14 @@ _MOST_COMBINATIONS = 2**62
 
 def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
     """The first place of each combination of columns of integers, ascending; and which each has."""
-    number, bound = np.zeros(len(keys[0]), dtype=np.int64), 1
+    number = np.zeros(len(keys[0]), dtype=np.int64)
+    bound = 1
     for key in keys:
         code, count = ranks(key)
         if bound * count > _MOST_COMBINATIONS:  # without holes again, before it overflows
             number, bound = ranks(number)
-        number, bound = number * count + code, bound * count
+        number = number * count + code
+        bound = bound * count
     number, count = ranks(number)
     first = np.empty(count, dtype=np.int64)
     first[number[::-1]] = np.arange(len(number) - 1, -1, -1)  # the last to be written is the first
@@ -107,10 +109,13 @@ class Groups:
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     """Group events by columns of codes; the groups, by total duration, then by first event."""
     first, number = number_groups(keys)
-    total, count = sums(number, duration, len(first)), len(first)
+    total = sums(number, duration, len(first))
+    count = len(first)
     order = np.lexsort((first, -total))
-    number, first = inverse(order)[number], first[order]
-    of_keys, counted = tuple(key[first] for key in keys), np.bincount(number, minlength=count)
+    number = inverse(order)[number]
+    first = first[order]
+    of_keys = tuple(key[first] for key in keys)
+    counted = np.bincount(number, minlength=count)
     extremes = (find(number, duration, count) for find in (minima, maxima))
     return Groups(of_keys, number, first, counted, total[order], *extremes)
 
@@ -140,7 +145,8 @@ def inverse(order: Int64Array) -> Int64Array:
 
 def renamed(codes: IntArray, name: Callable[[int], str]) -> tuple[Int64Array, list[str]]:
     """Codes by new names, of which several codes may have one; and those names."""
-    least, labels = int(codes.min(initial=0)), dict[str, int]()
+    least = int(codes.min(initial=0))
+    labels = dict[str, int]()
     count = np.bincount(codes - least)
     new = [labels.setdefault(name(i + least), len(labels)) if n else 0 for i, n in enumerate(count)]
     return np.array(new, dtype=np.int64)[codes - least], list(labels)
@@ -256,7 +262,8 @@ def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     depth = depths(parent)
     if is_narrow(depth):
         known_paths: dict[tuple[int, int], int] = {}
-        order, numbers = np.argsort(depth, kind="stable"), [*of_node.tolist(), ROOT]
+        order = np.argsort(depth, kind="stable")
+        numbers = [*of_node.tolist(), ROOT]
         for node, up, code in zip(
             order.tolist(), parent[order].tolist(), name[order].tolist(), strict=True
         ):

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def union(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The union of intervals in any order: starts and ends, ascending and apart."""
     order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
+    start = start[order]
+    reach = np.maximum.accumulate(end[order])
     lasts = np.append(start[1:] > reach[:-1], True)[: len(start)]  # what follows is apart
     return start[np.roll(lasts, 1)], reach[lasts]
 
@@ -49,7 +50,8 @@ def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
     """
     share = np.zeros(len(start), dtype=np.int64)
     order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
+    start = start[order]
+    end = end[order]
     # Before the first event nothing is covered.
     covered = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
     share[order] = np.maximum(end - np.maximum(start, covered), 0)
@@ -78,14 +80,16 @@ def inside(
     count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0)
     window = np.repeat(np.arange(len(start)), count)
     other = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + begin[window]
-    opens, closes = np.maximum(start[window], first[other]), np.minimum(end[window], last[other])
+    opens = np.maximum(start[window], first[other])
+    closes = np.minimum(end[window], last[other])
     real = closes > opens
     return opens[real], closes[real], window[real], other[real]
 
 
 def stable_order(numbers: IntArray) -> Int64Array:
     """A stable argsort; numpy sorts numbers of 16 bits by radix, in linear time."""
-    least, greatest = numbers.min(initial=0), numbers.max(initial=0)
+    least = numbers.min(initial=0)
+    greatest = numbers.max(initial=0)
     few = least >= 0 and greatest < 1 << 16
     return np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")
 

@@ -41,7 +41,8 @@ def find_launches(work: GpuWork) -> Launches:
 
     Nor those within another, and copies where the file holds no copy at all.
     """
-    trace, tree = work.trace, work.tree
+    trace = work.trace
+    tree = work.tree
     graph, kernel = (trace.names_matching(test) for test in (is_graph_launch, _KERNEL.match))
     kernel &= ~graph
     starts = graph | kernel
@@ -50,7 +51,8 @@ def find_launches(work: GpuWork) -> Launches:
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[starts[trace.name[calls]] & (trace.correlation[calls] > 0)]
     begins, ends = captures(trace)
-    thread, ts = trace.thread[calls], trace.ts[calls]
+    thread = trace.thread[calls]
+    ts = trace.ts[calls]
     at = last_before(trace.thread[begins], trace.ts[begins], thread, ts)
     captured = at != NONE
     captured[captured] = ts[captured] < trace.end_of(ends[at[captured]])
@@ -89,13 +91,16 @@ def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
 
     Else of the next one; else the same of their process; else `NONE`. As in `find_lanes`.
     """
-    trace, linked = work.trace, work.tree.linked
-    launch, lane = work.tree.launch_of_gpu[linked], find_lanes(work, "device").of_gpu[linked]
+    trace = work.trace
+    linked = work.tree.linked
+    launch = work.tree.launch_of_gpu[linked]
+    lane = find_lanes(work, "device").of_gpu[linked]
     result = np.full(len(rows), NONE, dtype=np.int64)
     places: list[IntArray] = [np.arange(len(trace.threads)), trace.process_of_thread]
     for place in places if len(launch) else ():
         order = by_group_and_time(place[trace.thread[launch]], trace.ts[launch])
-        group, time = place[trace.thread[launch[order]]], trace.ts[launch[order]]
+        group = place[trace.thread[launch[order]]]
+        time = trace.ts[launch[order]]
         left = np.flatnonzero(result == NONE)
         asked = place[trace.thread[rows[left]]]
         at = items_before(group, time, asked, trace.ts[rows[left]] + 1)

@@ -35,7 +35,8 @@ def link(trace: Trace) -> Int64Array:
         return result
     ids, wanted = _ids(trace, launches, gpu)
     order = np.argsort(ids, kind="stable")
-    launches, ids = launches[order], ids[order]
+    launches = launches[order]
+    ids = ids[order]
     first, last = (np.searchsorted(ids, wanted, side) for side in ("left", "right"))
     found = (last > first) & (trace.correlation[gpu] > 0)
     result[found] = launches[first[found]]

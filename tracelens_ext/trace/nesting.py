@@ -41,7 +41,9 @@ def nest(
     if both are marked as `childless` neither is. Those that overlap without nesting are siblings.
     """
     order = _tree_order(thread, start, end, tie)
-    lane, left, right = thread[order], start[order], end[order]
+    lane = thread[order]
+    left = start[order]
+    right = end[order]
     candidate = np.arange(-1, len(order) - 1, dtype=np.int32)
     candidate[np.diff(lane, prepend=-1) != 0] = ROOT
     leaf = childless[order]
@@ -53,9 +55,11 @@ def nest(
         at = candidate[unsettled]
         jumps = right[at] < right[unsettled]
         asked = np.flatnonzero(twin[unsettled])
-        one, other = unsettled[asked], at[asked]
+        one = unsettled[asked]
+        other = at[asked]
         jumps[asked] |= leaf[other] & (left[one] == left[other]) & (right[one] == right[other])
-        unsettled, at = unsettled[jumps], at[jumps]
+        unsettled = unsettled[jumps]
+        at = at[jumps]
         candidate[unsettled] = candidate[at]
         unsettled = unsettled[candidate[unsettled] != ROOT]
     return Nesting(order, candidate)
@@ -106,7 +110,8 @@ def at_or_above(parent: Int32Array, nodes: IntArray) -> BoolArray:
 
 def path_sums(parent: Int32Array, values: AnyInt) -> AnyInt:
     """The sum of the values of each position and of its ancestors, shape (m,)."""
-    sums, jump = values.copy(), parent.copy()
+    sums = values.copy()
+    jump = parent.copy()
     unsettled = np.flatnonzero(jump != ROOT)
     while len(unsettled):
         at = jump[unsettled]
@@ -136,7 +141,8 @@ def summed_up(parent: Int32Array, depth: Int32Array, values: IntArray) -> Int64A
     """The sum of each node's value and those of all nodes below it, shape (m,)."""
     sums: Int64Array = values.astype(np.int64)
     if is_narrow(depth):
-        order, totals = np.argsort(-depth, kind="stable"), sums.tolist()
+        order = np.argsort(-depth, kind="stable")
+        totals = sums.tolist()
         for node, above in zip(order.tolist(), parent[order].tolist(), strict=True):
             if above != ROOT:
                 totals[above] += totals[node]
@@ -173,7 +179,8 @@ def lowest_common(
         one = np.where(depth[one] - depth[other] >= 1 << far, jump[one], one)
     for jump in reversed(jumps):
         apart = jump[one] != jump[other]
-        one, other = np.where(apart, jump[one], one), np.where(apart, jump[other], other)
+        one = np.where(apart, jump[one], one)
+        other = np.where(apart, jump[other], other)
     return np.where(one == other, one, jumps[0][one])
 
 

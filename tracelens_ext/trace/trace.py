@@ -26,7 +26,8 @@ IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 Float64Array = npt.NDArray[np.float64]
 
-NS_PER_US, NS_PER_MS = 1e3, 1e6
+NS_PER_US = 1e3
+NS_PER_MS = 1e6
 
 #: What an integer column holds where an event has no such number.
 NONE = -1
@@ -232,7 +233,8 @@ class Trace:
 
     def rows_of(self, *kinds: EventKind) -> npt.NDArray[np.int64]:
         """The recorded events of these kinds, in file order."""
-        wanted, recorded = np.zeros(self.recorded, dtype=bool), self.kind[: self.recorded]
+        wanted = np.zeros(self.recorded, dtype=bool)
+        recorded = self.kind[: self.recorded]
         for kind in kinds:  # comparing a few times takes less time than one look-up an event
             wanted |= recorded == kind
         return np.flatnonzero(wanted)

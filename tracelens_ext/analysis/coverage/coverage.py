@@ -44,11 +44,14 @@ from tracelens_ext.trace.intervals import covered, outside, union
 from tracelens_ext.trace.launches import Launches, captures, find_launches, lane_of_calls, place_of
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
-HOLE, BEFORE, START_UP = "hole", "before", "start_up"
+HOLE = "hole"
+BEFORE = "before"
+START_UP = "start_up"
 
 _FEWEST_LOST: Final = 10  # in a row; single ones are lost, or start nothing, in any recording
 _FIRST_EVENTS: Final = 10
-_WAIT_NS, _WAIT_SHARE = 200_000, 0.05
+_WAIT_NS = 200_000
+_WAIT_SHARE = 0.05
 _NEVER: Final = np.iinfo(np.int64).max
 _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 
@@ -93,7 +96,8 @@ class Recording:
 @once_for_each
 def recording_of(work: GpuWork) -> Recording:
     """What the recording of a trace holds."""
-    launches, lanes = find_launches(work), find_lanes(work, "device")
+    launches = find_launches(work)
+    lanes = find_lanes(work, "device")
     start, end = (int(work.start.min()), int(work.end.max())) if len(work) else (0, 0)
     parts = [_holes(work, launches, lane) for lane in range(len(lanes))]
     start = min([start, *(int(hole["start"].min()) for hole in parts if len(hole))])
@@ -105,7 +109,8 @@ def recording_of(work: GpuWork) -> Recording:
     table = _apart(work, pd.concat([pd.DataFrame(columns=[*columns]), *parts]).astype(columns))
     place = [place_of(work, row) for row in table.pop("row").tolist()]
     table["place"] = pd.Series(place, dtype="str")
-    lost, missing = launches.rows[launches.lost], missing_of(work.trace)
+    lost = launches.rows[launches.lost]
+    missing = missing_of(work.trace)
     return Recording(start, end, table, len(launches.rows), lost, len(lanes), missing)
 
 
@@ -135,12 +140,15 @@ def _with_idle_time(work: GpuWork, table: pd.DataFrame, name: str) -> pd.DataFra
 def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
     """Where work that was launched on a device was lost."""
     mine = launches.lane == lane
-    rows, lost, graph = launches.rows[mine], launches.lost[mine], launches.is_graph[mine]
+    rows = launches.rows[mine]
+    lost = launches.lost[mine]
+    graph = launches.is_graph[mine]
     first, after = np.flatnonzero(np.diff(lost, prepend=False, append=False)).reshape(-1, 2).T
     graphs = np.append(0, np.cumsum(graph))
     is_hole = (after - first >= _FEWEST_LOST) | (graphs[after] > graphs[first])
     is_hole &= after < len(rows)  # else the end of the recording cut it off
-    first, after = first[is_hole], after[is_hole]
+    first = first[is_hole]
+    after = after[is_hole]
     start, end = _queue_times(work, lane, rows[first], rows[after])
     lasts = end > start
     count = (after - first)[lasts]
@@ -157,14 +165,17 @@ def _queue_times(
     Other streams may start what was launched later all the while: the next is on the stream that
     has most of the work of the launching thread.
     """
-    trace, launch = work.trace, work.tree.launch_of_gpu
+    trace = work.trace
+    launch = work.tree.launch_of_gpu
     events = np.flatnonzero((find_lanes(work, "device").of_gpu == lane) & work.tree.linked)
     events = events[np.argsort(trace.ts[launch[events]], kind="stable")]
     stream = find_lanes(work, "stream").of_gpu[events]
-    thread, begun = trace.thread[launch[events]], trace.ts[launch[events]]
+    thread = trace.thread[launch[events]]
+    begun = trace.ts[launch[events]]
     ended = np.maximum.accumulate(np.append(0, work.end[events]))
     start = np.maximum(trace.ts[first], ended[np.searchsorted(begun, trace.ts[first])])
-    end, asked = start.copy(), trace.thread[first]
+    end = start.copy()
+    asked = trace.thread[first]
     for number in np.unique(asked).tolist():
         its = thread == number
         mine = stream == np.bincount(stream[its if its.any() else slice(None)]).argmax()
@@ -182,7 +193,8 @@ def _before(work: GpuWork, lane: int, wall: int) -> pd.DataFrame:
     mine = mine[np.argsort(work.start[mine], kind="stable")][:_FIRST_EVENTS]
     ended = np.maximum.accumulate(np.append(work.start.min(), work.end[mine]))[:-1]
     returned = np.where(launch[mine] == NONE, _NEVER, work.trace.end_of(launch[mine]))
-    start, end = np.maximum(ended, returned), work.start[mine]
+    start = np.maximum(ended, returned)
+    end = work.start[mine]
     long = (start < end) & (end - start > max(_WAIT_NS, int(_WAIT_SHARE * wall)))
     what = "work that was launched before the recording began"
     columns = {"start": start[long], "end": end[long], "row": launch[mine][long]}
@@ -195,7 +207,8 @@ _SPREAD: Final = 3  # calls of one name at least that are spread
 _COMES_BACK: Final = 0.2  # of the most that an iteration has
 
 _FIRST_USE: Final = "first use"
-_COMPILATION, _CAPTURE = "compilation", "capture of a graph"
+_COMPILATION = "compilation"
+_CAPTURE = "capture of a graph"
 _INSTANTIATION: Final = "instantiation of a graph"
 #: What waits for the GPU, copies, or launches a graph may be long whenever it is called.
 _WAITS: Final = re.compile(r".*(?:Synchronize|Memcpy|GraphLaunch|Query|EventElapsed)")
@@ -240,7 +253,8 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     begins |= dict.fromkeys((_CAPTURE, _INSTANTIATION), captured_again_from(work))
     table = table[table["start"] < [begins.get(what, end) for what in table["what"]]]
     table = table[~_comes_back(work, table, (end - start) // 2)]
-    uses, tree = table[table["what"] == _FIRST_USE], work.tree
+    uses = table[table["what"] == _FIRST_USE]
+    tree = work.tree
     at = tree.position[uses["row"].to_numpy()]
     uses = uses.assign(op=nearest_above(tree.parent_position, at, tree.is_operation))
     ends = uses[uses["op"] != ROOT].groupby(["device", "op"])["end"].transform("max")
@@ -252,7 +266,8 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
 
 def _candidates(work: GpuWork) -> Iterator[pd.DataFrame]:
     """What it is called, the host events, and when each begins and ends."""
-    trace, (begins, ends) = work.trace, captures(work.trace)
+    trace = work.trace
+    (begins, ends) = captures(work.trace)
     calls = trace.rows_of(*LAUNCH_KINDS)
     long = np.setdiff1d(calls[trace.dur[calls] > _LONG_NS], instantiations(trace))
     for what, rows in (
@@ -271,8 +286,10 @@ def _candidates(work: GpuWork) -> Iterator[pd.DataFrame]:
 
 def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
     """Whether each is a launch of a kernel that was launched before."""
-    trace, events = work.trace, np.flatnonzero(work.tree.linked & work.is_kernel)
-    launch, name = work.tree.launch_of_gpu[events], work.name[events]
+    trace = work.trace
+    events = np.flatnonzero(work.tree.linked & work.is_kernel)
+    launch = work.tree.launch_of_gpu[events]
+    name = work.name[events]
     order = np.lexsort((trace.ts[launch], name))
     first = np.diff(name[order], prepend=NONE) != 0
     return np.isin(rows, launch) & ~np.isin(rows, launch[order[first]])
@@ -280,11 +297,13 @@ def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
 
 def _comes_back(work: GpuWork, table: pd.DataFrame, half: int) -> BoolArray:
     """Whether what each row is about comes back later."""
-    trace, iterations = work.trace, find_iterations(work.tree)
+    trace = work.trace
+    iterations = find_iterations(work.tree)
     names = trace.name[table["row"].to_numpy()]
     groups = table.groupby([table["what"], names], sort=False).ngroup().to_numpy()
     count = int(groups.max(initial=-1)) + 1
-    start, idle = table["start"].to_numpy(), table["idle"].to_numpy()
+    start = table["start"].to_numpy()
+    idle = table["idle"].to_numpy()
     if len(iterations) < 2:
         spread = maxima(groups, start, count) - minima(groups, start, count) > half
         many = np.bincount(groups, minlength=count) >= _SPREAD
@@ -338,8 +357,10 @@ def instantiations(trace: Trace) -> Int64Array:
 @once_for_each
 def compiled_again_from(work: GpuWork) -> int:
     """When something is compiled again for the first time, ns; far ahead for never."""
-    trace, iterations = work.trace, find_iterations(work.tree)
-    times, named = np.sort(trace.ts[compilations(trace)]), trace.rows_named(_AGAIN, *_OPERATIONS)
+    trace = work.trace
+    iterations = find_iterations(work.tree)
+    times = np.sort(trace.ts[compilations(trace)])
+    named = trace.rows_named(_AGAIN, *_OPERATIONS)
     within = covered(trace.ts[named], trace.end_of(named), times, times + 1) > 0
     slow = slow_regions(trace)
     quick = np.setdiff1d(trace.rows_named(_COMPILED_REGION, *_OPERATIONS), slow)
@@ -365,8 +386,10 @@ def compiled_again_from(work: GpuWork) -> int:
 @once_for_each
 def captured_again_from(work: GpuWork) -> int:
     """When a graph is captured or instantiated again for the first time, likewise."""
-    trace, launches = work.trace, find_launches(work)
-    begun, made = captures(trace)[0], instantiations(trace)
+    trace = work.trace
+    launches = find_launches(work)
+    begun = captures(trace)[0]
+    made = instantiations(trace)
     times = np.sort(trace.ts[np.append(begun, made)])
     launched = trace.ts[launches.rows[launches.is_graph]]
     late = _long_after_the_last(work, times)

@@ -135,7 +135,8 @@ _HOW: Final = {
 def missing_of(trace: Trace) -> tuple[Missing, ...]:
     """What a trace lacks that its tool could have recorded of such a program."""
     program = program_of(trace)
-    python, how = program.kind in PYTORCH or program.kind == "jax", _HOW.get(program.tool, {})
+    python = program.kind in PYTORCH or program.kind == "jax"
+    how = _HOW.get(program.tool, {})
     there = {
         _CALLS: trace.count_of(*LAUNCH_KINDS),
         "stacks": trace.count_of(EventKind.PYTHON_FUNCTION),

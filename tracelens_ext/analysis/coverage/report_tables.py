@@ -37,7 +37,8 @@ _TPU: Final = "/device:TPU"
 
 def recording_dict(work: GpuWork) -> dict[str, object]:
     """The recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
-    found, there = recording_of(work), len(work) > 0
+    found = recording_of(work)
+    there = len(work) > 0
     parts = found.parts
     shown = parts.assign(
         device=find_lanes(work, "device").device[parts["device"].to_numpy()],
@@ -58,7 +59,8 @@ def recording_dict(work: GpuWork) -> dict[str, object]:
 
 def recording_table(work: GpuWork) -> pd.DataFrame:
     """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
-    found, told = recording_of(work), recording_dict(work)
+    found = recording_of(work)
+    told = recording_dict(work)
     rows: list[dict[str, object]] = [{"kind": kind, "ms": told[f"{kind}_ms"]} for kind in _SUMS]
     rows += [{"kind": kind, "count": told[kind]} for kind in _COUNTS]
     parts: list[dict[str, object]] = told["parts"]  # type: ignore[assignment]  # of its own making
@@ -91,7 +93,9 @@ def recording_lines(work: GpuWork) -> list[str]:
     found = recording_of(work)
     if not len(work):
         return [no_gpu_work(work)]
-    wall, lost, start_up = found.wall_ns, found.mean_ns(HOLE, BEFORE), found.mean_ns(START_UP)
+    wall = found.wall_ns
+    lost = found.mean_ns(HOLE, BEFORE)
+    start_up = found.mean_ns(START_UP)
     parts = [
         f"{_time(ns)} ({100 * ns / max(wall, 1):.1f} %) {what}"
         for ns, what in ((lost, "not recorded"), (start_up, "start-up: record after a warm-up"))
@@ -99,7 +103,8 @@ def recording_lines(work: GpuWork) -> list[str]:
     ]
     told = f"{', '.join(parts)}; {_time(found.judged_ns)} judged." if parts else "all of it judged."
     lines = [f"{_time(wall)} of wall time, {told}"]
-    missing, every = found.launches_without_gpu_work, found.launches
+    missing = found.launches_without_gpu_work
+    every = found.launches
     if missing > _MANY_LOST * every:
         told = f"{missing:,} of {every:,} launches ({100 * missing / every:.1f} %)"
         lines.append(f"{told} have no GPU work in the file.")
@@ -108,7 +113,8 @@ def recording_lines(work: GpuWork) -> list[str]:
 
 def no_gpu_work(work: GpuWork) -> str:
     """Why there is no GPU work in a trace without any, as far as the file says."""
-    trace, found = work.trace, recording_of(work)
+    trace = work.trace
+    found = recording_of(work)
     if is_of_tpu(trace):
         return "This is a profile of a TPU, of which only the host's part is read."
     if lost := trace.provenance.salvaged:
@@ -136,8 +142,10 @@ def _time(ns: float) -> str:
 def _marks(analyzer: TreePerfAnalyzer, *, device_peaks: str | None = None) -> pd.DataFrame | None:
     """Iterations of the first process that has any, parts of the recording, findings."""
     work = analyzer.work
-    found, recording = find_iterations(work.tree), recording_of(work)
-    first, parts = found.process == found.process[:1], recording.parts
+    found = find_iterations(work.tree)
+    recording = recording_of(work)
+    first = found.process == found.process[:1]
+    parts = recording.parts
     names = np.array([f"ProfilerStep#{number}" for number in found.number], dtype=object)[first]
     steps = {"kind": "iteration", "name": names, "device": NONE, "finding": ""}
     steps |= {"start": found.start[first], "end": found.end[first]}

@@ -132,10 +132,12 @@ def with_annotations(
         codes = of_gpu[events]
         if (codes == NONE).all():
             continue
-        base, node = None, np.full(len(codes), NONE, dtype=np.int64)
+        base = None
+        node = np.full(len(codes), NONE, dtype=np.int64)
         key = codes.tobytes(), NONE, NONE, b""
         if match is not None:
-            base, node = captures[match.capture].graphs[match.graph], match.node
+            base = captures[match.capture].graphs[match.graph]
+            node = match.node
             key = codes.tobytes(), match.capture, match.graph, node.tobytes()
         if key not in known:
             distinct, place = np.unique(codes, return_inverse=True)
@@ -152,7 +154,8 @@ def _annotated_graph(words: Sequence[_Word], base: CapturedGraph | None) -> Capt
     """Modules with a range in them for each word, its launch; behind those of a capture."""
     none = np.empty(0, np.int64)
     base = base or CapturedGraph([], none, none, {}, none, [], [])  # type: ignore[arg-type]
-    first, leaves = len(base.names), []
+    first = len(base.names)
+    leaves = []
     added: list[tuple[str, EventKind, int]] = []
     modules: dict[tuple[int, str], int] = {}
     for path, name in words:

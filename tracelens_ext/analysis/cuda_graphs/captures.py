@@ -25,7 +25,9 @@ from tracelens_ext.trace.launches import begins_capture, captures
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 #: What stands for the name of a node that is no kernel, and of a kernel without a name.
-MEMCPY, MEMSET, NAMELESS = "\0memcpy", "\0memset", "\0kernel"
+MEMCPY = "\0memcpy"
+MEMSET = "\0memset"
+NAMELESS = "\0kernel"
 
 #: vLLM's `capture_BATCHSIZE_MODE`, ATOM's `capture_graph_bs_BATCHSIZE`.
 _ANNOTATION: Final = re.compile(r"capture_(?:graph_bs_)?(\d{1,9})(?:_(\w+))?")
@@ -193,9 +195,13 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     is_op = trace.kind[tree.rows] == EventKind.CPU_OP
     ops = nearest_above(tree.parent_position, tree.position[calls], is_op)
     inside = ops != ROOT
-    calls, kernel, op = calls[inside], kernel[inside], tree.rows[ops[inside]]
+    calls = calls[inside]
+    kernel = kernel[inside]
+    op = tree.rows[ops[inside]]
     order = np.lexsort((trace.ts[calls], op))
-    calls, kernel, op = calls[order], kernel[order], op[order]
+    calls = calls[order]
+    kernel = kernel[order]
+    op = op[order]
     begins = np.flatnonzero(np.diff(op, prepend=NONE))
     size = np.diff(np.append(begins, len(op)))
     place = np.arange(len(op)) - np.repeat(begins, size)
@@ -203,7 +209,8 @@ def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
     first, number = number_groups([trace.name[op], shapes, np.repeat(size, size), place])
     known = kernel != NONE
     of_known = number[known], kernel[known].astype(np.int64), len(first)
-    least, greatest = minima(*of_known), maxima(*of_known)
+    least = minima(*of_known)
+    greatest = maxima(*of_known)
     wanted = np.isin(calls, rows) & (least == greatest)[number]
     found = texts(greatest[number[wanted]], trace.names)
     return dict(zip(calls[wanted].tolist(), found, strict=True))
@@ -247,7 +254,8 @@ def _graph_of(tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str])
 
 def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
     """What each launch starts: the kernel that the trace names, else of what kind it is."""
-    column, names = trace.arg("kernel"), []
+    column = trace.arg("kernel")
+    names = []
     for code, row in zip(column.at(rows).tolist(), rows.tolist(), strict=True):
         kind = next(kind for kind, p in _NODES.items() if p.search(trace.name_of(row)))
         if kind == NAMELESS and code != NONE and column.texts:
@@ -293,10 +301,12 @@ def find_graph_launches(tree: CallTree) -> GraphLaunches:
     """The graph launches of a trace."""
     trace = tree.trace
     events = np.flatnonzero(tree.by_graph)
-    launch, rows = tree.launch_of_gpu[events], trace.gpu_rows[events]
+    launch = tree.launch_of_gpu[events]
+    rows = trace.gpu_rows[events]
     _, stream = number_groups([trace.device[events], trace.stream[events]])
     order = np.lexsort((trace.ts[rows], stream, launch, trace.ts[launch], trace.thread[launch]))
-    events, launch = events[order], launch[order]
+    events = events[order]
+    launch = launch[order]
     first = np.flatnonzero(np.diff(launch, prepend=NONE))
     rows = launch[first]
     annotations = np.unique(trace.name[trace.rows_of(EventKind.USER_ANNOTATION)]).tolist()

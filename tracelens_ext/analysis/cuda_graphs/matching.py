@@ -34,7 +34,8 @@ class AlignmentBudget:
     """How much may still be aligned: pairs of elements to compare. A billion take seconds."""
 
     def __init__(self, cells: int = 2_000_000_000, at_once: int = 500_000_000) -> None:
-        self._cells, self._at_once = cells, at_once
+        self._cells = cells
+        self._at_once = at_once
 
     def take(self, cells: int) -> bool:
         """Whether so many pairs may be compared; they are taken from the budget then."""
@@ -52,15 +53,19 @@ def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
     """
     result = np.full(len(a), NONE, dtype=np.int64)
     # What the other does not have corresponds to nothing; what is left is often the same.
-    in_a, in_b = np.flatnonzero(np.isin(a, b)), np.flatnonzero(np.isin(b, a))
-    a, b = a[in_a], b[in_b]
+    in_a = np.flatnonzero(np.isin(a, b))
+    in_b = np.flatnonzero(np.isin(b, a))
+    a = a[in_a]
+    b = b[in_b]
     least = min(len(a), len(b))
     head = _equal(a[:least], b[:least])
     tail = _equal(a[head:][::-1][: least - head], b[head:][::-1][: least - head])
     result[in_a[:head]] = in_b[:head]
     result[in_a[len(a) - tail :]] = in_b[len(b) - tail :]
-    a, in_a = a[head : len(a) - tail], in_a[head : len(in_a) - tail]
-    b, in_b = b[head : len(b) - tail], in_b[head : len(in_b) - tail]
+    a = a[head : len(a) - tail]
+    in_a = in_a[head : len(in_a) - tail]
+    b = b[head : len(b) - tail]
+    in_b = in_b[head : len(in_b) - tail]
     rows, columns = sorted((len(a), len(b)))
     if rows and budget.take(rows * (columns + _ROW)):
         if len(a) <= len(b):
@@ -74,7 +79,8 @@ def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
 def first_places(a: IntArray, b: IntArray) -> Int64Array:
     """Where the elements of `a`, a subsequence of `b`, first come in `b`, in order; shape (m,)."""
     places = {element: np.flatnonzero(b == element).tolist() for element in np.unique(a).tolist()}
-    found, at = [], 0
+    found = []
+    at = 0
     for element in a.tolist():
         of_element = places[element]
         at = of_element[bisect_left(of_element, at)] + 1
@@ -98,13 +104,16 @@ def _longest_common(a: IntArray, b: IntArray) -> tuple[list[int], list[int]]:
         np.maximum.accumulate(row, out=row)
         same_as_above.append(np.packbits(row[1:] == above[1:]))
         above, row = row, above
-    i, j = len(a) - 1, len(b) - 1
-    of_a, of_b = [], []
+    i = len(a) - 1
+    j = len(b) - 1
+    of_a = []
+    of_b = []
     while i >= 0 and j >= 0:
         if a[i] == b[j]:
             of_a.append(i)
             of_b.append(j)
-            i, j = i - 1, j - 1
+            i = i - 1
+            j = j - 1
         elif same_as_above[i][j >> 3] >> (7 - (j & 7)) & 1:
             i -= 1
         else:
@@ -164,7 +173,8 @@ class GraphMatcher:
     """Aligns each distinct sequence of GPU events with each distinct captured graph, once."""
 
     def __init__(self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]) -> None:
-        self._launches, self._captures = launches, captures
+        self._launches = launches
+        self._captures = captures
         self._numbers = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
         self._sequences = self._sequences_of(trace)
         self._graphs = [
@@ -173,7 +183,8 @@ class GraphMatcher:
         ]
         self._budget = AlignmentBudget()
         self._candidates = cache(self._find_candidates)
-        self._fit, self._aligned = cache(self._find_fit), cache(self._align)
+        self._fit = cache(self._find_fit)
+        self._aligned = cache(self._align)
         self._previous = (NONE, NONE)
 
     def matches(self) -> list[Match | None]:
@@ -207,7 +218,8 @@ class GraphMatcher:
         """The matches of the launches of one step, or of all outside of steps."""
         tokens = int(self._launches.tokens[step[0]])
         among = self._candidates(tokens)
-        likely, count = among if tokens == NONE else self._of_likely_mode(step, among), len(step)
+        likely = among if tokens == NONE else self._of_likely_mode(step, among)
+        count = len(step)
         return [
             self._of_launch(launch, i, count, likely) or self._of_launch(launch, i, count, among)
             for i, launch in enumerate(step)
@@ -266,11 +278,13 @@ class GraphMatcher:
 
     def _find_fit(self, sequence: _Sequence, capture: int) -> tuple[tuple[int, int], list[int]]:
         """How well a capture fits a launch (events, less of the graph), and its graphs that do."""
-        best, graphs = (0, 0), list[int]()
+        best = (0, 0)
+        graphs = list[int]()
         of_content: defaultdict[_Content, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._graphs[capture]):
             of_content[content].append(graph)
-        same, events = _Content(sequence.node, sequence.node), len(sequence.node) // _ITEM
+        same = _Content(sequence.node, sequence.node)
+        events = len(sequence.node) // _ITEM
         alike = same in of_content  # then none can be better
         likely = [(events, same)] if alike else self._most_common(sequence.node, of_content)
         for bound, content in likely:
@@ -279,7 +293,8 @@ class GraphMatcher:
             matched = int((self._aligned(sequence, content) != NONE).sum())
             score = matched, -len(content.node) // _ITEM
             if score > best:
-                best, graphs = score, []
+                best = score
+                graphs = []
             if matched and score == best:
                 graphs += of_content[content]
         return best, sorted(graphs)
@@ -297,7 +312,8 @@ class GraphMatcher:
 
     def _align(self, sequence: _Sequence, content: _Content) -> Int64Array:
         """The node of a captured graph that each event replays, `NONE` for one that none is."""
-        events, stream = _array(sequence.node), _array(sequence.stream)
+        events = _array(sequence.node)
+        stream = _array(sequence.stream)
         graph = _array(content.likely)
         streams, size = np.unique(stream, return_counts=True)
         node = np.full(len(events), NONE, dtype=np.int64)
@@ -305,7 +321,8 @@ class GraphMatcher:
             mine = np.flatnonzero(stream == which)
             free = np.setdiff1d(np.arange(len(graph)), node)
             found = align(events[mine], graph[free], self._budget)
-            mine, found = mine[found != NONE], found[found != NONE]
+            mine = mine[found != NONE]
+            found = found[found != NONE]
             if len(streams) > 1:  # the rest is of the streams that were forked from it
                 found = first_places(events[mine], graph[free])
             node[mine] = free[found]
@@ -315,10 +332,12 @@ class GraphMatcher:
 
     def _fill(self, node: Int64Array, events: Int32Array, graph: Int32Array) -> None:
         """Match nameless nodes between two that match with as many kernels of unknown names."""
-        rest, known = np.flatnonzero(node == NONE), node[node != NONE]
+        rest = np.flatnonzero(node == NONE)
+        known = node[node != NONE]
         rest = rest[(events[rest] > self._numbers[MEMSET]) & ~np.isin(events[rest], graph)]
         free = np.setdiff1d(np.flatnonzero(graph == self._numbers[NAMELESS]), known)
-        of_event, of_node = np.cumsum(node != NONE)[rest], np.searchsorted(known, free)
+        of_event = np.cumsum(node != NONE)[rest]
+        of_node = np.searchsorted(known, free)
         gaps = len(known) + 1
         fits = np.bincount(of_event, minlength=gaps) == np.bincount(of_node, minlength=gaps)
         node[rest[fits[of_event]]] = free[fits[of_node]]

@@ -69,7 +69,8 @@ def find_replays(
     if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace, launches, captures).matches()
-    shown, graphs = matches, captures
+    shown = matches
+    graphs = captures
     if annotations is not None:
         shown, graphs = with_annotations(annotations, launches, matches, captures)
     if any(match is not None for match in shown):
@@ -91,7 +92,8 @@ def with_replays(
         if match is not None:
             same[match.capture, match.graph, match.node.tobytes()].append(number)
     for (capture, graph, content), numbers in same.items():
-        node, events = np.frombuffer(content, np.int64), [launches.events[i] for i in numbers]
+        node = np.frombuffer(content, np.int64)
+        events = [launches.events[i] for i in numbers]
         added.add(captures[capture].graphs[graph], node, launches.rows[numbers], np.stack(events))
     return tree.with_replays(added.finish())
 
@@ -100,7 +102,8 @@ class _Added:
     """Collects the rows that are added to a trace."""
 
     def __init__(self, trace: Trace, *, python_frames: bool) -> None:
-        self._trace, self._python_frames = trace, python_frames
+        self._trace = trace
+        self._python_frames = python_frames
         self._names: Interner[str] = Interner()
         self._names.codes(trace.names, -1)
         self._rows = 0
@@ -150,7 +153,8 @@ class _Added:
         """The trace with all that was added."""
         trace = self._trace
         name, kind, parent, launch = map(np.concatenate, zip(*self._parts, strict=True))
-        none, args = np.full(self._rows, NONE), dict(trace.args)
+        none = np.full(self._rows, NONE)
+        args = dict(trace.args)
         for argument, parts in self._args.items():
             column = trace.arg(argument)
             rows, values = map(np.concatenate, zip(*parts, strict=True))

@@ -42,7 +42,8 @@ def _graph_launches(work: GpuWork) -> pd.DataFrame:
 
     Longest busy time first. A launch that started nothing counts too, if another of its name did.
     """
-    trace, tree = work.trace, work.tree
+    trace = work.trace
+    tree = work.tree
     events = np.flatnonzero(tree.by_graph)
     started = tree.launch_of_gpu[events]
     candidates = trace.rows_of(*LAUNCH_KINDS)
@@ -60,7 +61,8 @@ def _graph_launches(work: GpuWork) -> pd.DataFrame:
     start = minima(launch, work.start[events], len(rows))
     end = maxima(launch, work.end[events], len(rows))
     span = np.where(count > 0, end, 0) - np.where(count > 0, start, 0)
-    total, spans = sums(site, busy, sites), sums(site, span, sites)
+    total = sums(site, busy, sites)
+    spans = sums(site, span, sites)
     frame = pd.DataFrame(
         {
             "launch": texts(trace.name[rows[first]], trace.names),
@@ -83,7 +85,8 @@ def _sequences(work: GpuWork, events: Int64Array, launch: Int64Array, launches: 
     """A number for the names of each launch's GPU events, stream by stream, (n,)."""
     order = np.lexsort((work.start[events], work.trace.stream[events], launch))
     bounds = np.cumsum(np.bincount(launch, minlength=launches))[:-1]
-    parts, known = np.split(work.name[events[order]], bounds), Interner[bytes]()
+    parts = np.split(work.name[events[order]], bounds)
+    known = Interner[bytes]()
     return known.codes((part.tobytes() for part in parts), launches)
 
 
@@ -91,7 +94,8 @@ def _op_paths(tree: CallTree, positions: np.ndarray) -> tuple[Int64Array, list[s
     """The CPU ops around each position, outermost first: code of the path, texts (last: none)."""
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
     above = nearest_marked(tree.parent_position, is_op)
-    ops, launches = np.flatnonzero(is_op), np.sort(positions)
+    ops = np.flatnonzero(is_op)
+    launches = np.sort(positions)
     bounds = (np.searchsorted(launches, edge) for edge in (ops, tree.subtree_end[ops]))
     ops = ops[np.less(*bounds)]  # those around a position
     index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
@@ -144,22 +148,30 @@ def _graph_captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
             "this needs a trace with graph launches, and"
             " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
         )
-    trace, launches = replays.tree.trace, replays.launches
-    duration, unknown = trace.dur[trace.gpu_rows], Capture("", None, "", [])
+    trace = replays.tree.trace
+    launches = replays.launches
+    duration = trace.dur[trace.gpu_rows]
+    unknown = Capture("", None, "", [])
     told = zip(launches.rows.tolist(), launches.events, launches.tokens.tolist(), strict=True)
     rows = []
     for (row, events, tokens), match in zip(told, replays.matches, strict=True):
-        capture, graph, nodes, matched = unknown, NONE, 0, 0
+        capture = unknown
+        graph = NONE
+        nodes = 0
+        matched = 0
         if match is not None:
-            capture, graph = replays.captures[match.capture], match.graph
-            nodes, matched = len(capture.graphs[graph].nodes), int((match.node != NONE).sum())
+            capture = replays.captures[match.capture]
+            graph = match.graph
+            nodes = len(capture.graphs[graph].nodes)
+            matched = int((match.node != NONE).sum())
         size = capture.likely_size if capture.batch_size is None else capture.batch_size
         key = trace.name_of(row), capture.file, graph, NONE if size is None else size, capture.mode
         counts = 1, len(events), matched, len(events) - matched, nodes - matched
         rows.append((*key, *counts, duration[events].sum(), max(tokens, 0), int(tokens != NONE)))
     frame = pd.DataFrame(rows, columns=[*_KEYS, *_SUMMED, "told"])
     frame = frame.groupby(_KEYS, sort=False, as_index=False).sum()
-    says, sizes = frame.pop("told").to_numpy(), frame["batch_size"].to_numpy()
+    says = frame.pop("told").to_numpy()
+    sizes = frame["batch_size"].to_numpy()
     mean = frame.pop("tokens").to_numpy() / np.maximum(says, 1)
     padded = (says > 0) & (sizes > 0)
     frame["tokens_per_replay"] = np.where(says > 0, mean, np.nan)
@@ -184,7 +196,8 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
         site = [f"#{number} {text}" for number, text in enumerate(site, 1)]
     told = [(_CATEGORY_SHARE.fullmatch(str(name)), each) for name, each in table.items()]
     shares = {found["category"]: share / 100.0 for found, share in told if found}
-    busy, shares = table["busy_time_ms"], shares or {"": pd.Series(1.0, index=table.index)}
+    busy = table["busy_time_ms"]
+    shares = shares or {"": pd.Series(1.0, index=table.index)}
     parts = (
         pd.DataFrame({"site": site, "category": name, "busy_time_ms": busy * share})
         for name, share in shares.items()
@@ -194,7 +207,8 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
 
 def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     """What to do about graph launches that nothing is known of."""
-    opaque, total = analyzer.tree.by_unknown_graph, int(analyzer.work.duration.sum())
+    opaque = analyzer.tree.by_unknown_graph
+    total = int(analyzer.work.duration.sum())
     if analyzer.graph_replays is None and analyzer.work.duration[opaque].sum() > _MUCH * total:
         yield (
             f"Graph launches tell no operations of {analyzer.work.count_text(opaque)}; --capture"
@@ -206,7 +220,8 @@ def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
     """How much of the graph launches the captures tell."""
     if analyzer.graph_replays is None:
         return
-    by_graph, opaque = analyzer.tree.by_graph, analyzer.tree.by_opaque_graph
+    by_graph = analyzer.tree.by_graph
+    opaque = analyzer.tree.by_opaque_graph
     known = f"{int((by_graph & ~opaque).sum()):,} of {int(by_graph.sum()):,}"
     rest = f"; {analyzer.work.count_text(opaque)} do not" if opaque.any() else ""
     yield f"{known} GPU events of graph launches have the operation of their capture{rest}."

@@ -37,8 +37,14 @@ from tracelens_ext.trace.intervals import distinct, inside, outside, union
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
 NOT_RECORDED, START_UP, EDGE = range(5, 8)
 CAUSES = (
-    *("synchronisation", "host", "dependency", "launch overhead", "unknown"),
-    *("not_recorded", "start_up", "edge"),
+    "synchronisation",
+    "host",
+    "dependency",
+    "launch overhead",
+    "unknown",
+    "not_recorded",
+    "start_up",
+    "edge",
 )
 
 #: How soon after work on another stream an event starts that waited for it.
@@ -159,20 +165,26 @@ def classify_gaps(
             selected = replace(selection, stream=None).of(work)
         whole = classify_gaps(work, scope)
         return whole if selected.all() else whole.of(selected)
-    trace, gaps, blocking = work.trace, find_gaps(work, scope), blocking_calls(work)
+    trace = work.trace
+    gaps = find_gaps(work, scope)
+    blocking = blocking_calls(work)
     launch = work.tree.launch_of_gpu[gaps.after]
-    linked, safe = launch != NONE, np.maximum(launch, 0)
+    linked = launch != NONE
+    safe = np.maximum(launch, 0)
     thread = np.where(linked, trace.thread[safe], NONE)
     begun = np.where(linked, trace.ts[safe], _LONG_AGO)
     returned = np.where(linked, trace.end_of(safe), gaps.start).clip(gaps.start, gaps.end)
-    lane, number = gaps.lane.astype(np.int32), np.arange(len(gaps), dtype=np.int32)
+    lane = gaps.lane.astype(np.int32)
+    number = np.arange(len(gaps), dtype=np.int32)
     late = Pieces(gaps.start, returned, lane, number, np.full_like(number, HOST, dtype=np.int8))
     launching = late._replace(start=np.clip(begun, gaps.start, returned))
     left = _left(work, gaps, thread, begun, returned)
     parts = [launching, Pieces(returned, gaps.end, lane, number, left)]
-    late, of_call = late._replace(end=launching.start), trace.thread[blocking]
+    late = late._replace(end=launching.start)
+    of_call = trace.thread[blocking]
     for asked in np.unique(of_call).tolist():
-        mine, those = thread[late.gap] == asked, blocking[of_call == asked]
+        mine = thread[late.gap] == asked
+        those = blocking[of_call == asked]
         waits, rest = late.chosen(mine).cut(*union(trace.ts[those], trace.end_of(those)))
         parts.append(waits._replace(cause=np.full_like(waits.gap, SYNCHRONISATION, dtype=np.int8)))
         late = late.chosen(~mine).joined(rest)
@@ -180,7 +192,8 @@ def classify_gaps(
         parts.append(_edges(work))
     pieces = late.joined(*parts)
     pieces = _without_parts(work, scope, pieces.chosen(pieces.end > pieces.start))
-    synchronising, every = _synchronising(work, gaps, thread, begun), np.ones(len(work), dtype=bool)
+    synchronising = _synchronising(work, gaps, thread, begun)
+    every = np.ones(len(work), dtype=bool)
     return ClassifiedGaps(gaps, pieces, launch, returned, synchronising, every)
 
 
@@ -188,8 +201,10 @@ def _left(
     work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array, returned: Int64Array
 ) -> IntArray:
     """Why each gap lasts on when the host has launched: by which thread, from when to when."""
-    trace, (waits, launches, _) = work.trace, _calls(work)
-    short, late = gaps.end - returned <= usual_launch_latency(work), begun >= gaps.start
+    trace = work.trace
+    (waits, launches, _) = _calls(work)
+    short = gaps.end - returned <= usual_launch_latency(work)
+    late = begun >= gaps.start
     known = work.tree.linked.any() or trace.count_of(*LAUNCH_KINDS) > 0
     cause = np.where((short | late) & known, LAUNCH_OVERHEAD, UNKNOWN).astype(np.int8)
 
@@ -209,7 +224,8 @@ def _left(
 
 def _edges(work: GpuWork) -> Pieces:
     """The time from the beginning of the wall to a device's first event, and after its last."""
-    lanes, recording = find_lanes(work, "device"), recording_of(work)
+    lanes = find_lanes(work, "device")
+    recording = recording_of(work)
     count = len(lanes)
     first = grouping.minima(lanes.of_gpu, work.start, count)
     last = grouping.maxima(lanes.of_gpu, work.end, count)
@@ -224,7 +240,8 @@ def _edges(work: GpuWork) -> Pieces:
 
 def _without_parts(work: GpuWork, scope: Scope, pieces: Pieces) -> Pieces:
     """The pieces with what lies in parts of the recording that cannot be judged told apart."""
-    parts, lanes = recording_of(work).parts, find_lanes(work, scope)
+    parts = recording_of(work).parts
+    lanes = find_lanes(work, scope)
     device_of = np.zeros(len(lanes), dtype=np.int64)
     device_of[lanes.of_gpu] = find_lanes(work, "device").of_gpu
     causes = np.where(parts["kind"] == "start_up", START_UP, NOT_RECORDED)
@@ -259,7 +276,8 @@ def _calls(work: GpuWork) -> tuple[Int64Array, ...]:
 
     Each by thread and start. Those that wait are told by name, or copy and return after the copy.
     """
-    trace, launch = work.trace, work.tree.launch_of_gpu
+    trace = work.trace
+    launch = work.tree.launch_of_gpu
     copies = np.flatnonzero(work.is_copy & work.tree.linked)
     copies = copies[trace.end_of(launch[copies]) >= work.end[copies]]
     waits, blocking = (trace.rows_named(p, *LAUNCH_KINDS) for p in (_STREAM_WAIT, _SYNCHRONISING))
@@ -275,10 +293,13 @@ def blocking_calls(work: GpuWork) -> Int64Array:
 
 def _synchronising(work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array) -> Int64Array:
     """The row of the synchronising call that kept each launch from coming sooner, or `NONE`."""
-    trace, rows = work.trace, blocking_calls(work)
+    trace = work.trace
+    rows = blocking_calls(work)
     if not len(rows):
         return np.full(len(thread), NONE, dtype=np.int64)
-    of_call, begins, ends = trace.thread[rows], trace.ts[rows], trace.end_of(rows)
+    of_call = trace.thread[rows]
+    begins = trace.ts[rows]
+    ends = trace.end_of(rows)
     at = grouping.last_before(of_call, begins, thread, begun)
     call = grouping.running_maximum(of_call, ends)[1][at]
     inside = np.minimum(ends[call], gaps.end) - np.maximum(begins[call], gaps.start)
@@ -306,7 +327,8 @@ def _last_end_beside(work: GpuWork, gaps: Gaps) -> Int64Array:
         lane = find_lanes(work, scope).of_gpu[gaps.after]
         return grouping.items_before(*_ends(work, scope), lane, until)
 
-    before, until = ended("device", gaps.end), ended("device", gaps.end + 1)
+    before = ended("device", gaps.end)
+    until = ended("device", gaps.end + 1)
     own = gaps.lanes.scope
     beside = until - before > ended(own, gaps.end + 1) - ended(own, gaps.end)
     last = np.where(beside, until, before) - 1

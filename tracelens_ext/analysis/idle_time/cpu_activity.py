@@ -53,9 +53,12 @@ def host_rows(
     As `host_call` a synchronisation has the call that synchronised.
     """
     trace = work.trace
-    start, end = classified.gaps.start[chosen], classified.gaps.end[chosen]
-    launch, cause = classified.launch[chosen], classified.synchronising[chosen]
-    linked, begun = launch != NONE, trace.ts[launch]
+    start = classified.gaps.start[chosen]
+    end = classified.gaps.end[chosen]
+    launch = classified.launch[chosen]
+    cause = classified.synchronising[chosen]
+    linked = launch != NONE
+    begun = trace.ts[launch]
     thread = np.where(linked, trace.thread[launch], NONE)
     until = np.where(linked & (begun > start) & (begun < end), begun, end)
     rows = innermost_during(trace, HOST_KINDS[column], (thread, start, until), _IGNORED)
@@ -80,7 +83,9 @@ def innermost_during(
     at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
     climbing = np.flatnonzero(at != ROOT)
     while len(climbing):
-        here, since, until = rows[at[climbing]], start[climbing], end[climbing]
+        here = rows[at[climbing]]
+        since = start[climbing]
+        until = end[climbing]
         inside = np.minimum(trace.end_of(here), until) - np.maximum(trace.ts[here], since)
         fits = inside * 2 >= until - since
         result[climbing[fits]] = here[fits]
@@ -111,13 +116,15 @@ class Moments(NamedTuple):
         """What stretches of time of threads have of them."""
         first = items_before(self.thread, self.end, thread, start + 1)
         past = items_before(self.thread, self.start, thread, end)
-        length, size = self.end - self.start, len(self.row) + 1
+        length = self.end - self.start
+        size = len(self.row) + 1
         passed = np.append(0, np.cumsum(length))
         of_stretch = passed[past] - passed[first]
         runs = np.bincount(first, minlength=size) - np.bincount(past, minlength=size)
         of_moment = np.cumsum(runs)[:-1] * length
         some = np.flatnonzero(past > first)
-        one, last = first[some], past[some] - 1
+        one = first[some]
+        last = past[some] - 1
         # Of the first and the last a part may be outside.
         for at, cut in ((one, start[some] - self.start[one]), (last, self.end[last] - end[some])):
             outside = np.maximum(cut, 0)
@@ -136,8 +143,10 @@ def innermost_moments(
 
 def idle_moments(work: GpuWork, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]) -> Moments:
     """Likewise around all idle time of devices, of the threads that launch GPU work."""
-    trace, launch = work.trace, work.tree.launch_of_gpu
-    thread, pieces = trace.thread[launch[launch != NONE]], classify_gaps(work, "device").pieces
+    trace = work.trace
+    launch = work.tree.launch_of_gpu
+    thread = trace.thread[launch[launch != NONE]]
+    pieces = classify_gaps(work, "device").pieces
     times = pieces.start, pieces.end
     return _moments(trace, *_nested_around(trace, kinds, thread, times, ignored, shortest=1))
 
@@ -145,11 +154,15 @@ def idle_moments(work: GpuWork, kinds: tuple[EventKind, ...], ignored: tuple[str
 def _moments(trace: Trace, rows: Int64Array, parent: IntArray) -> Moments:
     """The innermost of nested events, moment by moment."""
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
-    both, last = np.append(rows[::-1], rows), rows[::-1]
-    lane, moment = trace.thread[both], np.append(trace.end_of(last), trace.ts[rows])
+    both = np.append(rows[::-1], rows)
+    last = rows[::-1]
+    lane = trace.thread[both]
+    moment = np.append(trace.end_of(last), trace.ts[rows])
     here = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
     at = by_group_and_time(lane, moment)
-    moment, lane, here = moment[at], lane[at], here[at]
+    moment = moment[at]
+    lane = lane[at]
+    here = here[at]
     real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
     real = np.flatnonzero(real)
     return Moments(lane[real], moment[real], moment[real + 1], rows[here[real]])

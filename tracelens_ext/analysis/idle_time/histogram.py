@@ -52,8 +52,10 @@ def watched_time(work: GpuWork, classified: ClassifiedGaps) -> int:
     From the first start to the last end of the selected events, as `total_time` of the timeline;
     and where the first of them ends a gap, from the beginning of that.
     """
-    gaps, selected = classified.gaps, classified.selected
-    lane, count = gaps.lanes.of_gpu[selected], len(gaps.lanes)
+    gaps = classified.gaps
+    selected = classified.selected
+    lane = gaps.lanes.of_gpu[selected]
+    count = len(gaps.lanes)
     starts = np.append(work.start[selected], gaps.start)
     first = minima(np.append(lane, gaps.lane), starts, count)
     return int((maxima(lane, work.end[selected], count) - first)[classified.events > 0].sum())
@@ -63,11 +65,13 @@ def _who(classified: ClassifiedGaps, selection: Selection) -> tuple[str, bool]:
     """Who was idle, and whether that is several."""
     count = int(np.count_nonzero(classified.events))
     device = f"device {selection.device}" if selection.device is not None else ""
-    one, several = device or "the GPU", f"the {count} GPUs"
+    one = device or "the GPU"
+    several = f"the {count} GPUs"
     if classified.gaps.lanes.scope == "stream":
         number = f" {selection.stream}" if selection.stream is not None else ""
         which = f"{number} of {device}" if device else number
-        one, several = f"{'' if number else 'the '}stream{which}", f"the {count} streams{which}"
+        one = f"{'' if number else 'the '}stream{which}"
+        several = f"the {count} streams{which}"
     return (several, True) if count > 1 else (one, False)
 
 
@@ -85,7 +89,9 @@ def in_words(nanoseconds: int, like: int | None = None) -> str:
 BINS = 20  # of the table
 _BAR = 40  # cells
 _HIDING = 0.95  # share of the values in one bar that hides all else
-_FULL, _EMPTY, _SIDE = "█", "░", "│"
+_FULL = "█"
+_EMPTY = "░"
+_SIDE = "│"
 _ASCII = str.maketrans({"█": "#", "░": ".", "│": "|", "μ": "u"})
 
 
@@ -130,7 +136,8 @@ def histogram(
 def histogram_lines(found: Histogram, *, unit: str = "μs", bars: bool = True) -> list[str]:
     """Show a histogram, a line a bin: as a bar and a count, or as a count after a colon."""
     counts = found.counts.tolist()
-    most, lines = max(counts, default=0), []
+    most = max(counts, default=0)
+    lines = []
     width = len(str(most))
     for label, count in zip(_labels(found.edges, unit), counts, strict=True):
         full = -(-_BAR * count // max(most, 1))  # what is there is seen
@@ -159,7 +166,8 @@ def telling_histogram(
     """A histogram of gaps that shows something, and why its bins are not of one width."""
     make = partial(histogram, values, bins=bins, smallest=smallest, largest=largest)
     found = make(log=log)
-    inside, most = int(found.counts.sum()), int(found.counts.max(initial=0))
+    inside = int(found.counts.sum())
+    most = int(found.counts.max(initial=0))
     if log or len(found.counts) < 2 or most <= _HIDING * inside:
         return found, ""
     why = f"Logarithmic bins: of equal ones, one would hold {most:,} of the {inside:,} gaps."

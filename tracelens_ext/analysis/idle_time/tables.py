@@ -48,10 +48,12 @@ def gap_summary(
     for scope in scopes:
         each = classify_gaps(work, scope, selection)
         pieces = each.pieces.chosen(each.pieces.cause != EDGE)
-        length, cause = pieces.end - pieces.start, pieces.cause
+        length = pieces.end - pieces.start
+        cause = pieces.cause
         first, number = number_groups([cause, pieces.gap, pieces.lane])
         of_gap = cause[first], sums(number, length, len(first))
-        count, idle = np.bincount(of_gap[0], minlength=EDGE), sums(cause, length, EDGE)
+        count = np.bincount(of_gap[0], minlength=EDGE)
+        idle = sums(cause, length, EDGE)
         overlapped = np.zeros(len(length), dtype=np.int64)
         if scope == "stream":
             device = find_lanes(work, "device").of_gpu[each.gaps.after[pieces.gap]]
@@ -75,7 +77,8 @@ def gap_hosts(
 ) -> pd.DataFrame:
     """Idle time by what the host was in, longest first."""
     classified = classify_gaps(work, scope, selection)
-    duration, trace = classified.gaps.duration, work.trace
+    duration = classified.gaps.duration
+    trace = work.trace
     op, ops = labels_of(trace, host_rows(work, classified, "host_op"))
     frame, frames = labels_of(trace, host_rows(work, classified, "python_frame"))
     op[classified.launch == NONE] = len(ops)
@@ -97,7 +100,9 @@ def gap_hosts(
 def gap_streams(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
     """Gaps by stream, most gaps first; a stream without selected events is left out."""
     classified = classify_gaps(work, "stream", selection)
-    gaps, lanes, events = classified.gaps, classified.gaps.lanes, classified.events
+    gaps = classified.gaps
+    lanes = classified.gaps.lanes
+    events = classified.events
     idle, overlapped = (sums(gaps.lane, ns, len(lanes)) for ns in (gaps.duration, gaps.overlapped))
     count = np.bincount(gaps.lane, minlength=len(lanes))
     frame = pd.DataFrame(
@@ -191,9 +196,13 @@ def gaps(
     order = np.arange(len(classified))
     if longest is not None:
         order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
-    gaps, lanes = classified.gaps.chosen(order), classified.gaps.lanes
-    trace, names, launch = work.trace, work.trace.names, classified.launch[order]
-    delay, (op, ops) = gaps.end - trace.ts[launch], work.tree.cpu_op_label_of_gpu
+    gaps = classified.gaps.chosen(order)
+    lanes = classified.gaps.lanes
+    trace = work.trace
+    names = work.trace.names
+    launch = classified.launch[order]
+    delay = gaps.end - trace.ts[launch]
+    (op, ops) = work.tree.cpu_op_label_of_gpu
     told: dict[str, tuple[IntArray, Sequence[str]]] = {
         "cause": (classified.cause[order], CAUSES),
         "cpu_op": (op[gaps.after], ops),

@@ -38,14 +38,19 @@ if TYPE_CHECKING:
 ODD_BEYOND = 3
 #: … and this share of the median, and of the median wall time for a time, since iterations that
 #: are nearly alike deviate by next to nothing, and what takes no time is odd for nobody …
-ODD_AT_LEAST, ODD_OF_WALL_TIME = 0.05, 0.01
+ODD_AT_LEAST = 0.05
+ODD_OF_WALL_TIME = 0.01
 #: … of at least this many iterations; of fewer, nobody can tell.
 ODD_AMONG = 5
 #: What the name of a column with the time of a category ends in.
 CATEGORY_ENDING = "_time_ms"
 _TIMES = (
-    *("wall_time_ms", "busy_time_ms", "computation_time_ms", "exposed_comm_time_ms"),
-    *("exposed_memcpy_time_ms", "idle_time_ms"),
+    "wall_time_ms",
+    "busy_time_ms",
+    "computation_time_ms",
+    "exposed_comm_time_ms",
+    "exposed_memcpy_time_ms",
+    "idle_time_ms",
 )
 
 
@@ -77,7 +82,8 @@ def iteration_table(work: GpuWork, annotation: Expression | None = None) -> Iter
         for number in devices.tolist() or [NONE]
     ]
     frame = pd.concat(blocks, ignore_index=True)
-    place, device = frame["at"].to_numpy(), frame["device"].to_numpy()
+    place = frame["at"].to_numpy()
+    device = frame["device"].to_numpy()
     frame = frame[_on_own_devices(work, iterations.process[place], device)]
     frame = frame.sort_values(["at", "device"], ignore_index=True)
     categories = [str(c) for c in frame if is_category_time(str(c))]
@@ -126,7 +132,8 @@ def _block(
     computation = busy(computing)
     without_copies = busy(computing | communication)
     whole = busy(np.ones(len(work), dtype=bool))
-    start, end = iterations.start, iterations.end
+    start = iterations.start
+    end = iterations.end
     ran = covered(work.start[chosen], work.end[chosen], start, end)
     process_labels = list(dict.fromkeys(process for process, _ in work.trace.threads))
     columns: dict[str, object] = {
@@ -146,7 +153,8 @@ def _block(
         "whole": iterations.finished & (_counts(iterations.of_gpu[chosen], count) > 0),
     }
     if work.categories is not None:
-        code, names = work.categories.code, work.categories.labels
+        code = work.categories.code
+        names = work.categories.labels
         mine = owner != NONE
         cell = code[mine] * count + owner[mine]
         times = sums(cell, work.duration[mine], len(names) * count).reshape(len(names), count)
@@ -157,7 +165,8 @@ def _block(
 
 def _lost(work: GpuWork, iterations: Iterations, device: int) -> Int64Array:
     """How many launches for a device have no GPU work, by iteration."""
-    launches, trace = find_launches(work), work.trace
+    launches = find_launches(work)
+    trace = work.trace
     number = np.append(find_lanes(work, "device").device, device)  # of an unknown one any
     rows = launches.rows[launches.lost & (number[launches.lane] == device)]
     process = trace.process_of_thread[trace.thread[rows]]

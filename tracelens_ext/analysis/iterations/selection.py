@@ -105,7 +105,8 @@ def find_iterations(tree: CallTree) -> Iterations:
     trace = tree.trace
     rows, numbers = _annotations(trace)
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    start, end = trace.ts[rows], trace.end_of(rows)
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
     order = np.lexsort((-end, start, process))
     order = order[~_repeated(numbers[order], process[order], end[order])]
     # Of two with one start the longer comes last: one of no length hides no other.
@@ -117,7 +118,8 @@ def iterations_of(tree: CallTree, rows: Int64Array, numbers: list[int]) -> Itera
     """Annotations (by process, then by start) and their numbers as iterations."""
     trace = tree.trace
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    start, end = trace.ts[rows], trace.end_of(rows)
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
     launched_by = np.full(len(tree.linked), NONE, dtype=np.int64)
     launch = tree.launch_of_gpu[tree.linked]
     launched_by[tree.linked] = trace.process_of_thread[trace.thread[launch]]
@@ -166,7 +168,8 @@ def named_iterations(
     tree: CallTree, annotation: Expression | None
 ) -> tuple[Iterations, list[str], int]:
     """The iterations, what each is called, and how many were left out because they are nested."""
-    trace, pattern = tree.trace, user_pattern(annotation, "annotation")
+    trace = tree.trace
+    pattern = user_pattern(annotation, "annotation")
     if pattern is None:
         steps = find_iterations(tree)
         if len(steps) or not len(frames := engine_frames(trace)):
@@ -182,7 +185,8 @@ def named_iterations(
     annotations = rows[trace.kind[rows] == EventKind.USER_ANNOTATION]
     rows = found = annotations if len(annotations) else rows  # CPU ops where no annotation matches
     process = trace.process_of_thread[trace.thread[rows]].astype(np.int64)
-    start, end = trace.ts[rows], trace.end_of(rows)
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
     order = np.lexsort((rows, -end, start, process))
     rows = rows[order[outermost(process[order], end[order])]]
     labels = [trace.name_of(row) for row in rows.tolist()]
@@ -201,7 +205,8 @@ def engine_frames(trace: Trace) -> Int64Array:
     marks = trace.rows_of(EventKind.USER_ANNOTATION)
     marks = marks[by_group_and_time(trace.thread[marks], trace.ts[marks])]
     if len(marks) and len(rows):
-        threads, times = trace.thread[marks].astype(np.int64), trace.ts[marks]
+        threads = trace.thread[marks].astype(np.int64)
+        times = trace.ts[marks]
         at = last_before(threads, times, trace.thread[rows].astype(np.int64), trace.ts[rows] + 1)
         around = (at != NONE) & (trace.end_of(marks[at]) >= trace.end_of(rows))
         if (around & (trace.dur[marks[at]] < 2 * trace.dur[rows])).any():
@@ -236,7 +241,8 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     where they are likelier than all annotations: several without another around them, that launch
     more than an operation does.
     """
-    trace, launch = tree.trace, tree.launch_of_gpu[tree.linked]
+    trace = tree.trace
+    launch = tree.launch_of_gpu[tree.linked]
     rows = tree.rows[np.isin(trace.kind[tree.rows], _KINDS)]
     rows = rows[np.isin(trace.thread[rows], trace.thread[launch])]
     process = trace.process_of_thread[trace.thread]
@@ -244,7 +250,8 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     launches = process[launch[order]], trace.ts[launch[order]]
     spans = trace.ts[rows], trace.end_of(rows)
     begun, ended = (items_before(*launches, process[rows], times) for times in spans)
-    is_op, depth = trace.kind[rows] == EventKind.CPU_OP, tree.depth[tree.position[rows]]
+    is_op = trace.kind[rows] == EventKind.CPU_OP
+    depth = tree.depth[tree.position[rows]]
     columns = {"work": ended - begun, "op": is_op, "depth": depth, "code": trace.name[rows]}
     ranges = pd.DataFrame(columns)[~is_op | ((depth == 0) & (ended - begun > _OPERATION_AT_MOST))]
     if not ranges["work"].any():
@@ -253,7 +260,8 @@ def likely_iterations(tree: CallTree, most: int) -> list[str]:
     ranges["name"] = [trace.names[code] for code in ranges["code"].tolist()]
     families = ranges.groupby(ranges["name"].str.replace(_NUMBER, "0", regex=True), sort=False)
     found = families.agg(name=("name", "first"), names=("name", "nunique"), op=("op", "any"))
-    work, several = families["work"], families.size() > 1
+    work = families["work"]
+    several = families.size() > 1
     spread = work.std(ddof=0) / work.mean().clip(lower=1)
     score = (work.sum() / len(launch)).clip(upper=1) / (1 + spread) / np.where(several, 1, 2)
     likelier = several & (score > score[~found["op"]].max()) if not found["op"].all() else several

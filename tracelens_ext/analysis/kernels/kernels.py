@@ -82,7 +82,8 @@ def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
 
 def kernel_names(work: GpuWork) -> pd.DataFrame:
     """GPU time by kernel, whatever launched it; columns as the sheet `kernels`, longest first."""
-    key, summary = ["kernel_name", "kind"], kernel_summary(work)
+    key = ["kernel_name", "kind"]
+    summary = kernel_summary(work)
     parts = summary.groupby(key, sort=False)
     columns = {"total_time_ms": "sum", "% of GPU time": "sum", "count": "sum"}
     columns |= {"min_time_us": "min", "max_time_us": "max"}
@@ -156,7 +157,8 @@ def kernels(
     nn_module_detail: bool = False,
 ) -> pd.DataFrame:
     """A row a GPU event, in order of start."""
-    tree, trace = work.tree, work.trace
+    tree = work.tree
+    trace = work.trace
     columns: dict[str, object] = {"cpu_op": texts(*tree.cpu_op_label_of_gpu)}
     columns |= {name: texts(*labelled) for name, labelled in work.category_key.items()}
     columns |= {
@@ -191,12 +193,14 @@ def kernels(
 
 def _cpu_op_detail(work: GpuWork) -> dict[str, object]:
     """Arguments of the innermost CPU op around each launch; what is below counts in its time."""
-    tree, op = work.tree, work.tree.cpu_op_of_gpu
+    tree = work.tree
+    op = work.tree.cpu_op_of_gpu
     ops, number = np.unique(op[op != NONE], return_inverse=True)
     position = tree.position[ops]
     launches = np.sort(tree.launch_position_of_gpu[tree.linked])
     below = np.searchsorted(launches, tree.subtree_end[position])
-    busy, kernels = np.full(len(work), np.nan), np.full(len(work), NONE, dtype=np.int64)
+    busy = np.full(len(work), np.nan)
+    kernels = np.full(len(work), NONE, dtype=np.int64)
     busy[op != NONE] = busy_below(work, ops)[number]
     kernels[op != NONE] = (below - np.searchsorted(launches, position))[number]
     share = np.full(len(work), np.nan)
@@ -327,7 +331,8 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
     """Kernels by source line and layer, of an analyzer made with `add_python_func=True`."""
     if not work.tree.add_python_func:
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
-    tree, trace = work.tree, work.trace
+    tree = work.tree
+    trace = work.trace
     mask = (selection or Selection()).of(work)
     positions, number = np.unique(tree.launch_position_of_gpu, return_inverse=True)
     name = trace.name[tree.rows]
@@ -396,7 +401,8 @@ def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
         "reason": (has_id, ["no correlation id", "launch not in the trace"]),
     }
     columns, groups = group_labelled(keys, work.duration, chosen)
-    start, end = work.start[chosen], work.end[chosen]
+    start = work.start[chosen]
+    end = work.end[chosen]
     columns |= {
         **groups.figures("count", "total_time_ms", "avg_time_us", "min_time_us", "max_time_us"),
         "% of unlinked time": percent(groups.total, int(groups.total.sum())),

@@ -53,7 +53,12 @@ KERNELS: Table = Table(
     method='table("kernels")',
     answer="Top kernels",
     answer_columns=(
-        *("kernel", "total_time_ms", "% of GPU time", "operations", "count", "kernel_category"),
+        "kernel",
+        "total_time_ms",
+        "% of GPU time",
+        "operations",
+        "count",
+        "kernel_category",
     ),
 )
 GPU_TIME_BY_CATEGORY = Table(

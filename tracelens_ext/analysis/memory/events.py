@@ -112,7 +112,8 @@ class MemoryEvents:
     def blocks(self) -> Blocks:
         """What the trace saw allocated."""
         event = pd.Series(np.flatnonzero(self.size))
-        chain, allocates = [self.place[event], self.address[event]], self.size[event] > 0
+        chain = [self.place[event], self.address[event]]
+        allocates = self.size[event] > 0
         after_block = pd.Series(allocates).groupby(chain).shift(1, fill_value=False)
         follower = event.groupby(chain).shift(-1, fill_value=NONE)
         freed = event[~allocates & ~after_block].to_numpy()
@@ -120,7 +121,8 @@ class MemoryEvents:
 
     def alive_at(self, moments: Int64Array) -> Int64Array:
         """The blocks that are alive after one event of each device, ascending."""
-        birth, death = self.blocks.birth, self.blocks.death
+        birth = self.blocks.birth
+        death = self.blocks.death
         moment = moments[self.place[birth]]
         return np.flatnonzero((birth <= moment) & ((death == NONE) | (death > moment)))
 
@@ -153,7 +155,9 @@ def read_memory_events(trace: Trace) -> MemoryEvents:
         rows = rows[trace.name[rows] == trace.names.index(_NAME)]
     size, address = (trace.arg(name).at(rows, _NO_NUMBER) for name in ("Bytes", "Addr"))
     usable = (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
-    rows, size, address = rows[usable], size[usable], address[usable]
+    rows = rows[usable]
+    size = size[usable]
+    address = address[usable]
     number, kind = (trace.arg(name).at(rows) for name in ("Device Id", "Device Type"))
     number = np.where(kind == 0, HOST, number)  # 1 is CUDA, 6 is ROCm
     first, place = grouping.number_groups([number])
@@ -217,7 +221,9 @@ def find_owners(
     By column: codes, (k,), and labels, of which `NONE` is the last. And when the outermost
     operation ended, ns since the trace's first event; `NONE` without one, (k,).
     """
-    trace, thread, time = tree.trace, events.thread, events.time
+    trace = tree.trace
+    thread = events.thread
+    time = events.time
     kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
     hosts = _Around.of(trace, trace.rows_of(*kinds), thread, time)
     is_op = trace.kind[hosts.rows] == EventKind.CPU_OP
@@ -255,7 +261,8 @@ def _outermost(around: _Around, marked: BoolArray) -> Int64Array:
 
 def _phases(trace: Trace, hosts: _Around, is_op: BoolArray) -> Int64Array:
     """None, forward, backward or optimizer: by names, and by autograd's own mark on operations."""
-    names, phase = trace.name[hosts.rows], np.zeros(len(hosts.of_moment), dtype=np.int64)
+    names = trace.name[hosts.rows]
+    phase = np.zeros(len(hosts.of_moment), dtype=np.int64)
     optimizer = trace.named(names, _OPTIMIZER.match)
     backward = trace.named(names, lambda name: name.startswith(_BACKWARD))
     backward |= trace.arg("Fwd thread id").at(hosts.rows) > 0
@@ -272,7 +279,8 @@ def _where_forward(
     of_row[[*tree.forward_of_backward]] = [*tree.forward_of_backward.values()]
     forward = of_row[hosts.rows]
     at = hosts.nearest(forward != NONE)
-    made_by, moved = np.append(forward, NONE)[at], at != ROOT
+    made_by = np.append(forward, NONE)[at]
+    moved = at != ROOT
     thread = np.where(moved, tree.trace.thread[made_by], events.thread)
     return thread, np.where(moved, tree.trace.ts[made_by], events.time)
 

@@ -40,7 +40,8 @@ _MOST: Final = 2**48
 _FREES: Final = "free_completed"
 _NOT_USERS: Final = re.compile(r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]")
 #: What unpickling may take beyond what is in use: so much, and so many times the file.
-_ROOM, _TIMES = 2**28, 60
+_ROOM = 2**28
+_TIMES = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +137,8 @@ def _bounded_memory(size: int) -> Iterator[None]:
 
 def _read(path: str, content: dict[str, Any]) -> Snapshot:
     """The arrays of the dicts of a snapshot."""
-    frames, held = _Frames(), []
+    frames = _Frames()
+    held = []
     segments = [each for each in content.get("segments") or [] if isinstance(each, dict)]
     for segment in segments:
         at = segment["address"]
@@ -158,7 +160,8 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     usable = all_events["size"].between(0, _MOST - 1) & (all_events["address"] >= 0)
     usable &= all_events["time"].abs() < _MOST * 2**10
     events = _with_older(all_events[usable], held, frames.names[BEFORE])
-    recorded, time = events["recorded"].to_numpy(dtype=bool), events["time"].to_numpy() * 1000
+    recorded = events["recorded"].to_numpy(dtype=bool)
+    time = events["time"].to_numpy() * 1000
     start = int(time[recorded].min()) if recorded.any() else 0
     devices, place = np.unique(events["device"].to_numpy(), return_inverse=True)
     nothing = np.full(len(events), NONE, dtype=np.int64)
@@ -166,9 +169,11 @@ def _read(path: str, content: dict[str, Any]) -> Snapshot:
     of |= {"time": np.where(recorded, time - start, 0), "address": events["address"].to_numpy()}
     of["size"] = np.where(events["frees"], -events["size"], events["size"])
     memory = MemoryEvents(**of, place=place.reshape(-1), devices=devices, unusable=0)
-    of_segments, codes = [_segment(each) for each in segments], events["frame"].to_numpy()
+    of_segments = [_segment(each) for each in segments]
+    codes = events["frame"].to_numpy()
     iterations = _iterations(content.get("external_annotations") or [], start)
-    dropped, names = int((~usable).sum()), list(frames.names)
+    dropped = int((~usable).sum())
+    names = list(frames.names)
     return Snapshot(path, memory, codes, names, recorded, of_segments, iterations, dropped)
 
 
@@ -197,7 +202,8 @@ class _Frames:
 
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
-        self._codes, self._labels = dict[int, int](), dict[int, str]()
+        self._codes = dict[int, int]()
+        self._labels = dict[int, str]()
 
     def code(self, holder: dict[str, Any]) -> int:
         """The code of the frame of a block or an event."""
@@ -238,13 +244,16 @@ def _iterations(annotations: Sequence[dict[str, Any]], start: int) -> dict[int, 
 
 _SEGMENT: Final = ["device", "segment_type", "stream"]
 _SIZES: Final = ["total_bytes", "allocated_bytes", "active_bytes"]
-_LEAST_UNUSED, _LEAST_ITERATIONS, _MOST_ITERATIONS = 0.2, 3, 50
+_LEAST_UNUSED = 0.2
+_LEAST_ITERATIONS = 3
+_MOST_ITERATIONS = 50
 _MEGABYTE: Final = 1e6
 
 
 def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
     """`memory_peaks`, `memory_at_peak`, `memory_at_end`, `memory_segments`, `findings`."""
-    events, count = snapshot.events, len(snapshot.events.devices)
+    events = snapshot.events
+    count = len(snapshot.events.devices)
     segments = pd.DataFrame(snapshot.segments, columns=[*_SEGMENT, *_SIZES])
     reserved = segments.groupby("device")["total_bytes"].sum()
     peaks = pd.DataFrame({"device": events.devices})
@@ -265,7 +274,8 @@ def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
 
 def _held(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
     """What is held after an event of each device, by frame, the most first."""
-    events, owners = snapshot.events, {"python_frame": (snapshot.frame, snapshot.frames)}
+    events = snapshot.events
+    owners = {"python_frame": (snapshot.frame, snapshot.frames)}
     table = by_owner(owners, blocks_of(events, owners, events.alive_at(moments)))
     table = table.sort_values(["place", "bytes"], ascending=[True, False], ignore_index=True)
     place = table.pop("place").to_numpy()
@@ -276,15 +286,18 @@ def _held(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
 
 def _growth(snapshot: Snapshot, place: int) -> tuple[str, int, int] | None:
     """The frame whose blocks grow with each iteration: bytes an iteration, over how many."""
-    events, blocks = snapshot.events, snapshot.events.blocks
-    first, last = events.first[place], events.last[place]
+    events = snapshot.events
+    blocks = snapshot.events.blocks
+    first = events.first[place]
+    last = events.last[place]
     begins = snapshot.iterations.get(int(events.devices[place]), np.empty(0, dtype=np.int64))
     at = np.searchsorted(events.time[first : last + 1], begins[-_MOST_ITERATIONS:]) - 1 + first
     at = at[at >= first]
     if len(at) < _LEAST_ITERATIONS:
         return None
     those = (events.place[blocks.birth] == place) & snapshot.recorded[blocks.birth]
-    birth, death = blocks.birth[those], blocks.death[those]
+    birth = blocks.birth[those]
+    death = blocks.death[those]
     held = []
     for moment in at.tolist():
         alive = birth[(birth <= moment) & ((death < 0) | (death > moment))]
@@ -300,7 +313,8 @@ def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFra
     """What to look at, by device; the largest frames that can be changed are named."""
     rows = []
     for place, peak in enumerate(tables["memory_peaks"].to_dict("records")):
-        device, most = peak["device"], peak["peak_allocated_bytes"]
+        device = peak["device"]
+        most = peak["peak_allocated_bytes"]
         held = tables["memory_at_peak"]
         held = held[(held["device"] == device) & ~held["python_frame"].str.startswith("(")]
         frame = held["python_frame"].iloc[0] if len(held) else NO_FRAME

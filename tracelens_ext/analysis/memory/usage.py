@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 BEFORE = "(before the recording)"
 LOST = "(events lost)"
-_MOST_POINTS, _MOST_MARKS = 1000, 100  # of a line over time, a device; iterations on it
+# of a line over time, a device; iterations on it
+_MOST_POINTS = 1000
+_MOST_MARKS = 100
 Told = Mapping[str, tuple[str, str]]  #: column → the column that is summed up, and how
 _HELD = {"blocks": ("bytes", "size"), "bytes": ("bytes", "sum"), "largest_bytes": ("bytes", "max")}
 #: Who was at work at each event, by column: codes, (k,), and labels.
@@ -65,8 +67,12 @@ def find_memory(tree: CallTree, annotation: Expression | None = None) -> Memory:
 
 def memory_peaks(memory: Memory) -> pd.DataFrame:
     """A row a device; columns as the sheet `memory_peaks`."""
-    events, at, end = memory.events, memory.events.peak, memory.events.last
-    place, size, count = events.place, events.size, len(events.devices)
+    events = memory.events
+    at = memory.events.peak
+    end = memory.events.last
+    place = events.place
+    size = events.size
+    count = len(events.devices)
     unused = np.where(events.reserved > 0, events.reserved - events.level, 0)
     reserved = maxima(place, events.reserved, count)
     left = events.blocks.birth[events.alive_at(end)]
@@ -94,7 +100,8 @@ def _known(values: Int64Array) -> pd.api.extensions.ExtensionArray:
 
 def _change_per_iteration(memory: Memory) -> pd.api.extensions.ExtensionArray:
     """How much more is allocated at the end of each finished iteration, on average, (d,)."""
-    events, iterations = memory.events, memory.iterations
+    events = memory.events
+    iterations = memory.iterations
     changes: list[int | None] = []
     for first, last in zip(events.first, events.last, strict=True):
         of_process = iterations.process == memory.process[first]
@@ -112,8 +119,10 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
     The bytes of a device add up to its peak: what the trace did not see allocated has a row of its
     own, and so has what events that the profiler lost would explain.
     """
-    events, count = memory.events, len(memory.events.devices)
-    peak, older = events.level[events.peak], events.older_bytes_at(events.peak)
+    events = memory.events
+    count = len(memory.events.devices)
+    peak = events.level[events.peak]
+    older = events.older_bytes_at(events.peak)
     blocks = blocks_of(events, memory.owners, events.alive_at(events.peak))
     lost = peak - older - sums(blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), count)
     unseen = pd.DataFrame({"place": np.tile(np.arange(count), 2)})
@@ -131,8 +140,11 @@ def memory_at_peak(memory: Memory) -> pd.DataFrame:
 
 def memory_by_operation(memory: Memory) -> pd.DataFrame:
     """A row an operation that allocates; columns as the sheet `memory_by_operation`."""
-    events, death = memory.events, memory.events.blocks.death
-    birth, freed, kept = events.blocks.birth, _freed(memory), _kept(memory)
+    events = memory.events
+    death = memory.events.blocks.death
+    birth = events.blocks.birth
+    freed = _freed(memory)
+    kept = _kept(memory)
     at_peak = np.isin(np.arange(len(birth)), events.alive_at(events.peak))
     owners = dict(list(memory.owners.items())[:3])
     blocks = blocks_of(events, owners)
@@ -166,15 +178,20 @@ def _freed(memory: Memory) -> BoolArray:
 
 def _kept(memory: Memory) -> BoolArray:
     """Which blocks were alive when the iteration after that of their allocation had ended, (b,)."""
-    events, iterations = memory.events, memory.iterations
-    birth, death = events.blocks.birth, events.blocks.death
+    events = memory.events
+    iterations = memory.iterations
+    birth = events.blocks.birth
+    death = events.blocks.death
     following = memory.iteration[birth] + 1
     at = np.flatnonzero((following > 0) & (following < len(iterations)))
-    following, birth, death = following[at], birth[at], death[at]
+    following = following[at]
+    birth = birth[at]
+    death = death[at]
     there = iterations.finished[following] & (
         iterations.process[following] == memory.process[birth]
     )
-    until, last = iterations.end[following], events.time[events.last][events.place[birth]]
+    until = iterations.end[following]
+    last = events.time[events.last][events.place[birth]]
     kept = np.zeros(len(events.blocks.birth), dtype=bool)
     kept[at] = there & np.where(death == NONE, last >= until, events.time[death] > until)
     return kept
@@ -185,13 +202,15 @@ def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
 
     `lifetime_us` is missing where it was not freed, `iteration` is that of the allocation.
     """
-    events, blocks = memory.events, memory.events.blocks
+    events = memory.events
+    blocks = memory.events.blocks
     place = events.place[blocks.birth]
     order = np.lexsort((-events.size[blocks.birth], place))
     if largest is not None:
         place = place[order]  # ascending
         order = order[np.arange(len(order)) - np.searchsorted(place, place) < largest]
-    birth, death = blocks.birth[order], blocks.death[order]
+    birth = blocks.birth[order]
+    death = blocks.death[order]
     lifetime = (events.time[death] - events.time[birth]) / NS_PER_US
     found: dict[str, object] = {"device": events.devices[events.place[birth]]}
     found |= {"bytes": events.size[birth], "allocated_at_ms": events.time[birth] / NS_PER_MS}
@@ -230,8 +249,10 @@ def memory_over_time(memory: Memory) -> pd.DataFrame:
     `device`, `at_ms` since the trace's first event, `allocated_bytes` and `reserved_bytes`, the
     largest of each stretch of time; `reserved_bytes` is missing where it is not recorded.
     """
-    events, place = memory.events, memory.events.place
-    begin, end = events.time[events.first], events.time[events.last]
+    events = memory.events
+    place = memory.events.place
+    begin = events.time[events.first]
+    end = events.time[events.last]
     stretch = (events.time - begin[place]) * _MOST_POINTS // (end - begin + 1)[place]
     levels = pd.DataFrame({"level": events.level, "reserved": events.reserved})
     groups = levels.groupby([place, stretch])

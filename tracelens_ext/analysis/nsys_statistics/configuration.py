@@ -29,24 +29,36 @@ from tracelens_ext.errors import ConfigurationError
 
 _TEXT = Annotated[str, Meta(min_length=1)]
 _NUMBER = Annotated[int, Meta(ge=1)]
-_COUNT, _FILE = "a whole number from 1", "the name of a file"
+_COUNT = "a whole number from 1"
+_FILE = "the name of a file"
 #: The keys of a section → what each must be, and that in words.
 _Keys = dict[str, tuple[Any, str]]
-_MANY, _GPUS, _TAG = (_NUMBER, _COUNT), (_NUMBER | None, _COUNT), (_TEXT | None, "a text")
+_MANY = (_NUMBER, _COUNT)
+_GPUS = (_NUMBER | None, _COUNT)
+_TAG = (_TEXT | None, "a text")
 _MAP = (dict[str, str] | None, "an object of texts")
 _DOCUMENT: _Keys = {"inputs": (list[Any], "a list of inputs"), "kernel_to_class_map": _MAP}
 _FORMAT = Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
 _INPUT: _Keys = {"format": (_FORMAT, "one of csv, nsys-rep, sqlite"), "title": _TAG}
 _INPUT |= dict.fromkeys(("nsys_csv_file_path", "nsys_report", "analysis_args"), (Any, "a section"))
 _ARGUMENTS: _Keys = {"num_of_iters": _MANY, "num_of_gpus": _GPUS, "nvtx_tag_of_iter": _TAG}
-_MAYBE, _TRUTH = (_TEXT | None, f"{_FILE}, or null"), (bool | None, "true or false")
+_MAYBE = (_TEXT | None, f"{_FILE}, or null")
+_TRUTH = (bool | None, "true or false")
 _TABLES: _Keys = {"kernel_sum": (_TEXT, _FILE), "nvtx_proj_trace": _MAYBE, "mem_time_sum": _MAYBE}
 _REPORT: _Keys = {"path": (_TEXT, _FILE), "with_nvtx": _TRUTH, "with_mem": _TRUTH}
 #: Arguments of the original about the places of columns; here the titles of a table tell them.
 _TOLD_BY_TITLES = (
-    *("with_header", "time_scale_to_ms", "kernel_total_time_idx", "kernel_instance_idx"),
-    *("kernel_name_idx", "nvtx_tag_idx", "nvtx_name_idx", "nvtx_proj_duration_idx"),
-    *("mem_name_idx", "mem_time_idx", "mem_count_idx"),
+    "with_header",
+    "time_scale_to_ms",
+    "kernel_total_time_idx",
+    "kernel_instance_idx",
+    "kernel_name_idx",
+    "nvtx_tag_idx",
+    "nvtx_name_idx",
+    "nvtx_proj_duration_idx",
+    "mem_name_idx",
+    "mem_time_idx",
+    "mem_count_idx",
 )
 
 
@@ -123,7 +135,8 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
     def located(key: str, name: str | None) -> Path | None:
         if name is None:
             return None
-        beside, here = folder / name, Path(name)
+        beside = folder / name
+        here = Path(name)
         if not beside.exists() and not here.exists():
             places = f"{beside} nor {here.absolute()}"
             missing.append(f"{at}.{key}: there is neither {places}; check the path")
@@ -134,11 +147,13 @@ def _input(value: object, at: str, folder: Path) -> InputSpec:
         paths = [located(f"nsys_csv_file_path.{key}", name) for key, name in names]
         files = dict(zip(("kernels", "nvtx", "mem"), paths, strict=True))
         with_ranges = needs_tag = files["nvtx"] is not None
-        gpus, with_memory = gpus or 1, True
+        gpus = gpus or 1
+        with_memory = True
     else:
         path, with_nvtx, with_mem = _checked(_REPORT, report, f"{at}.nsys_report")
         files = {"trace": located("nsys_report.path", path)}
-        with_ranges, with_memory = with_nvtx is not False, with_mem is not False
+        with_ranges = with_nvtx is not False
+        with_memory = with_mem is not False
         needs_tag = with_nvtx
     if needs_tag and tag is None:
         expected = "expected the name of the NVTX ranges"

@@ -43,7 +43,8 @@ def statistics_of(
         raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
     iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
-    tables, notes = (totals.kernels, totals.memory, totals.ranges), (*spec.remarks, *totals.notes)
+    tables = (totals.kernels, totals.memory, totals.ranges)
+    notes = (*spec.remarks, *totals.notes)
     return statistics.compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
 
 
@@ -72,7 +73,8 @@ class EventTotals:
 
 def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None) -> EventTotals:
     """Sum the events of a trace."""
-    kernels, copies = trace.rows_of(EventKind.KERNEL), (EventKind.MEMCPY, EventKind.MEMSET)
+    kernels = trace.rows_of(EventKind.KERNEL)
+    copies = (EventKind.MEMCPY, EventKind.MEMSET)
     memory = _totals(trace, trace.rows_of(*copies)) if with_memory else None
     ranges = _ranges(trace, tag) if tag is not None else None
     gpus = len(np.unique(trace.device[trace.kind[trace.gpu_rows] == EventKind.KERNEL]))
@@ -94,7 +96,8 @@ def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
 
 
 def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
-    path, chosen = trace.provenance.path, _called(trace, tag)
+    path = trace.provenance.path
+    chosen = _called(trace, tag)
     if not len(chosen):  # those there are, with their domains where these are not the default
         rows = trace.rows_of(EventKind.USER_ANNOTATION)
         pairs = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
@@ -121,7 +124,8 @@ def _called(trace: Trace, tag: str) -> Int64Array:
         codes = [code for code, known in enumerate(trace.names) if known == name]
         return np.isin(trace.name[rows], codes)
 
-    found, domain = is_named(tag), trace.arg(DOMAIN).at(rows)
+    found = is_named(tag)
+    domain = trace.arg(DOMAIN).at(rows)
     for code, prefix in _domains(trace).items():
         if tag.startswith(prefix):
             found |= (domain == code) & is_named(tag.removeprefix(prefix))
@@ -148,15 +152,19 @@ def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) ->
     devices, number = np.unique(trace.device[linked], return_inverse=True)
     lane = number.reshape(-1) * len(trace.threads) + trace.thread[launch]
     order = grouping.by_group_and_time(lane, trace.ts[launch])
-    gpu, lane, moment = trace.gpu_rows[linked[order]], lane[order], trace.ts[launch[order]]
+    gpu = trace.gpu_rows[linked[order]]
+    lane = lane[order]
+    moment = trace.ts[launch[order]]
     # Each range is asked about on each device.
-    number, rows = np.repeat(np.arange(len(devices)), len(rows)), np.tile(rows, len(devices))
+    number = np.repeat(np.arange(len(devices)), len(rows))
+    rows = np.tile(rows, len(devices))
     own_lane = number * len(trace.threads) + trace.thread[rows]
     times = (trace.ts[rows], trace.end_of(rows))
     first, last = (grouping.items_before(lane, moment, own_lane, time) for time in times)
     found = pd.DataFrame({"row": rows, "device": devices[number], "count": last - first})
     some = last > first
-    first, last = first[some], last[some]
+    first = first[some]
+    last = last[some]
     return found[some].assign(
         start=_reduced(np.minimum, trace.ts[gpu], first, last),
         end=_reduced(np.maximum, trace.end_of(gpu), first, last),

@@ -30,11 +30,16 @@ Titled = Sequence[tuple[str, ClassStatistics]]
 Record = dict[str, object]
 
 _NS_PER_MS = 10**6
-_CLASS_WIDTH, _MEMORY_WIDTH = 15, 21
+_CLASS_WIDTH = 15
+_MEMORY_WIDTH = 21
 #: Title and the width of the column that it begins; numbers end where their titles do.
 _COLUMNS = (
-    *(("TimePerIter(ms)", 17), ("InstancePerIter", 17), ("TimePerIter(%)", 17)),
-    *(("TotalTime(ms)", 17), ("TotalInstance", 15), ("TotalTime(%)", 15)),
+    ("TimePerIter(ms)", 17),
+    ("InstancePerIter", 17),
+    ("TimePerIter(%)", 17),
+    ("TotalTime(ms)", 17),
+    ("TotalInstance", 15),
+    ("TotalTime(%)", 15),
 )
 _PERCENT = "(%)"
 _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
@@ -43,7 +48,8 @@ _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 def text(statistics: ClassStatistics, title: str | None) -> str:
     """The statistics of one input, lines that end with a line feed."""
     heading = [f"===== {safe_text(title)} ====="] if title is not None else []
-    kernels, nccl = statistics.kernel_total, statistics.nccl_total
+    kernels = statistics.kernel_total
+    nccl = statistics.nccl_total
     table = _table(statistics, statistics.kernels, _CLASS_WIDTH, of=kernels.time_ns)
     blocks = [[*heading, *_head(statistics, "Kernel", kernels), *table]]
     table = _table(statistics, statistics.nccl, _CLASS_WIDTH)
@@ -94,7 +100,8 @@ def _table(
         mean = _milliseconds(Fraction(line.time_ns, statistics.divisor), 2)
         cells = [mean, str(line.per_iteration), *percent]
         cells += [_milliseconds(line.time_ns, 2), str(line.instances), *percent]
-        row, begins = shown, width + 2
+        row = shown
+        begins = width + 2
         for (name, wide), cell in zip(columns, cells, strict=True):
             row += " " + cell.rjust(begins + len(name) - len(row) - 1)
             begins += wide
@@ -103,7 +110,8 @@ def _table(
 
 
 def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
-    average, total = statistics.range_average_ns, Fraction(ranges.time_ns)
+    average = statistics.range_average_ns
+    total = Fraction(ranges.time_ns)
     lines = [
         f"NVTX range count: {ranges.count}",
         f"NVTX average range time: {_milliseconds(average)} (ms)",
@@ -169,8 +177,10 @@ def _input(statistics: ClassStatistics) -> Record:
         record |= {f"{what}_{column}": value for column, value in line.items() if column}
     if (ranges := statistics.ranges) is None:
         return record
-    average, whole = statistics.range_average_ns, ranges.time_ns
-    exposed, exposed_total = statistics.exposed_ns, statistics.exposed_total_ns
+    average = statistics.range_average_ns
+    whole = ranges.time_ns
+    exposed = statistics.exposed_ns
+    exposed_total = statistics.exposed_total_ns
     return record | {
         "range_tag": ranges.tag,
         "range_count": ranges.count,
@@ -289,7 +299,8 @@ class StatisticClassifier:
         if not with_header:
             if (unit := _UNITS.get(time_scale_to_ms)) is None:
                 raise UsageError(f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for ns")
-            time, instances = f"Total Time ({unit})", kernel_instance_idx
+            time = f"Total Time ({unit})"
+            instances = kernel_instance_idx
             places = {kernel_total_time_idx: time, instances: "Instances", kernel_name_idx: "Name"}
             kernels = _with_titles(kernels, places)
             if nvtxes is not None:
@@ -335,7 +346,8 @@ class StatisticReport:
         def table(lines: Sequence[Line]) -> dict[str, list[float]]:
             return {line.name: numbers(line) for line in lines}
 
-        ranges, memory = statistics.ranges, statistics.memory
+        ranges = statistics.ranges
+        memory = statistics.memory
         self.kernel_statistic_table = table(statistics.kernels)
         total = numbers(statistics.kernel_total)
         self.kernel_total_time_per_iter, self.kernel_total_instancess_per_iter = total[:2]
@@ -380,6 +392,7 @@ def _with_titles(table: TableSource, places: Mapping[int, str], *more: str) -> l
         if isinstance(table, pd.DataFrame):
             given = table.itertuples(index=False, name=None)
         rows = [list(row) for row in given]
-    width, free = max(map(len, rows), default=0), iter(more)
+    width = max(map(len, rows), default=0)
+    free = iter(more)
     titles = [places[at] if at in places else next(free, f"column {at}") for at in range(width)]
     return [titles, *rows]

@@ -117,7 +117,8 @@ def _totals(table: Table, name_column: str, count_column: str) -> Totals:
         counts = piece.required(count_column, piece.whole(count_column))
         for name, time, count in zip(piece.texts(name_column), times, counts, strict=True):
             total = totals.setdefault(name, Total(name, 0, 0))
-            total.time_ns, total.instances = total.time_ns + time, total.instances + count
+            total.time_ns = total.time_ns + time
+            total.instances = total.instances + count
         unfinished = piece.unfinished
         shares = zip(times, piece.columns["time"], strict=True)
         longest = max(longest, *shares, key=lambda row: row[0])
@@ -130,7 +131,8 @@ def _totals(table: Table, name_column: str, count_column: str) -> Totals:
 
 def _missing_rows(source: str, time: int, share: object, total: int) -> str:
     """A sentence if a table holds less than the percentage of its longest row tells; else empty."""
-    text, percent = str(share).strip(" %"), 0.0
+    text = str(share).strip(" %")
+    percent = 0.0
     with suppress(ValueError):
         percent = float(text)
     rounded = 0.5 * 10.0 ** -len(text.partition(".")[2])
@@ -195,7 +197,8 @@ class ClassStatistics:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers doubtful, a sentence each."""
-        warnings, ranges = list(self.doubts), self.ranges
+        warnings = list(self.doubts)
+        ranges = self.ranges
         if ranges is not None and ranges.count != self.divisor:
             expected = f"{self.divisor:,} ({self.iterations:,} iterations by {self.gpus:,} GPUs)"
             said = "the estimate assumes that every iteration is one range on each GPU"

@@ -61,7 +61,8 @@ class Launchers:
 
 def find_launchers(work: GpuWork) -> Launchers:
     """Find the launcher of every linked GPU event that is not communication."""
-    tree, trace = work.tree, work.trace
+    tree = work.tree
+    trace = work.trace
     wrapper = trace.names_matching(lambda name: name == _WRAPPER)
     is_op = tree.is_operation & ~wrapper[trace.name[tree.rows]]
     counted = np.flatnonzero(tree.linked & ~work.is_communication)
@@ -120,7 +121,8 @@ def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
     categorical. Where the backward ran a part of the forward again, also `is_recompute`: whether
     the operation belongs to that.
     """
-    trace, rows = work.trace, launchers.rows
+    trace = work.trace
+    rows = launchers.rows
     category, labels = op_categories(work, rows, launchers.of_gpu)
     columns: dict[str, object] = {
         "name": _text_column(trace.name[rows], trace.names),
@@ -166,7 +168,8 @@ def op_categories(work: GpuWork, rows: IntArray, of_gpu: IntArray) -> tuple[Int6
     kernel_name = np.full(len(rows), NONE, dtype=np.int64)
     kernel_name[owners] = work.name[kernels[first]]
 
-    labels, (graph, runtime, other) = ["graph", "runtime", OTHER_OP], range(3)
+    labels = ["graph", "runtime", OTHER_OP]
+    (graph, runtime, other) = range(3)
     launched_graph = np.zeros(len(rows), dtype=bool)
     launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
     is_op = np.isin(trace.kind[rows], trace.operation_kinds)
@@ -196,11 +199,13 @@ def recomputed(work: GpuWork) -> BoolArray:
     node itself is that of a checkpoint. They count if the same operation ran with the same shapes
     outside the backward before.
     """
-    trace, tree = work.trace, work.tree
+    trace = work.trace
+    tree = work.tree
     is_node = trace.names_matching(lambda name: name.startswith(_NODE))
     if not is_node.any():
         return np.zeros(len(work), dtype=bool)
-    rows, parent = tree.rows, tree.parent_position
+    rows = tree.rows
+    parent = tree.parent_position
     node = is_node[trace.name[rows]]
     around = nearest_marked(parent, node)
     inside = around != ROOT
@@ -216,7 +221,8 @@ def recomputed(work: GpuWork) -> BoolArray:
     first, group = number_groups([trace.name[both], trace.arg("Input Dims").at(both)])
     begun = minima(group[: len(before)], trace.ts[rows[before]], len(first))
     candidate[asked] = begun[group[len(before) :]] < trace.ts[rows[asked]]
-    at, around = tree.launch_position_of_gpu, np.append(around, ROOT)
+    at = tree.launch_position_of_gpu
+    around = np.append(around, ROOT)
     owner = np.append(nearest_marked(parent, candidate), ROOT)[at]
     # What a nested node launches is the backward of what was recomputed.
     result: BoolArray = (at != NONE) & (owner != ROOT) & (around[at] == around[owner])
@@ -304,7 +310,8 @@ def experts_below(tree: CallTree, row: int) -> str:
 
 def _tensors(trace: Trace, rows: Int64Array) -> list[list[tuple[tuple[int, ...], str]]]:
     """Sizes and types of the tensors that operations take."""
-    columns, missing = [], parsed("[]")
+    columns = []
+    missing = parsed("[]")
     for argument in ARGUMENTS[:2]:
         number, values = argument_values(trace, rows, argument, parsed, missing)
         told = [value if isinstance(value, tuple) else () for value, _ in values]

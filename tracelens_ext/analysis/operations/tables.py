@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
 
-_DIRECT, _SUBTREE = "total_direct_kernel_time", "total_subtree_kernel_time"
+_DIRECT = "total_direct_kernel_time"
+_SUBTREE = "total_subtree_kernel_time"
 _UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
 _SHORT_NAME = 64
 _STATISTICS = {
@@ -117,7 +118,8 @@ class _Groups:
     """
 
     def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
-        self._table, self._by = table, by
+        self._table = table
+        self._by = by
         grouped = table.groupby([*by], sort=False, observed=True, dropna=False)
         self.of_row = grouped.ngroup().to_numpy()
         _, self.first, self.count = np.unique(self.of_row, return_index=True, return_counts=True)
@@ -167,7 +169,8 @@ def _described(
     ):
         name = work.trace.names[code]
         cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
-        about, one = {"stream": stream, "count": count}, {"mean_duration_us": round(mean, 3)}
+        about = {"stream": stream, "count": count}
+        one = {"mean_duration_us": round(mean, 3)}
         extremes = {"min_duration_us": least, "max_duration_us": most}
         full[at].append({"name": name, **about, "total_duration_us": total, **one, **extremes})
         short[at].append({"name": cut, **about, **one})
@@ -177,7 +180,8 @@ def _described(
 def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
     """The table, longest time first, with percentages."""
     order = np.argsort(-columns[by], kind="stable")
-    time, (share, running) = columns[by][order], PERCENTAGES
+    time = columns[by][order]
+    (share, running) = PERCENTAGES
     frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
     frame[share] = percent(time, time.sum())
     frame[running] = frame[share].cumsum()
@@ -186,14 +190,16 @@ def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
 
 def cpu_ops(work: GpuWork) -> pd.DataFrame:
     """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
-    tree, trace = work.tree, work.trace
+    tree = work.tree
+    trace = work.trace
     is_op = tree.is_operation & (tree.rows < trace.recorded)  # what a graph replays takes no time
     above = nearest_marked(tree.parent_position, is_op)
     duration = trace.dur[tree.rows]
     inner = np.flatnonzero(is_op & (above != ROOT))
     start = trace.ts[tree.rows][inner]
     below = BusyTime(start, start + duration[inner]).by_owner(above[inner], len(tree.rows))
-    names, self_time = trace.name[tree.rows][is_op], (duration - below)[is_op]
+    names = trace.name[tree.rows][is_op]
+    self_time = (duration - below)[is_op]
     duration = duration[is_op]
     total = group_durations([names], duration)
     own = sums(total.number, self_time, len(total))
@@ -262,10 +268,18 @@ def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataF
         table = table.assign(**{f"{time}_ms": table[f"{time}_sum"] / 1e3})
         table = table.drop(columns=f"{time}_sum")
     first = [
-        *("name", "op category", "Input Dims", "direct_kernel_count", "operation_count"),
-        *(f"{_DIRECT}_ms", *PERCENTAGES, f"{_SUBTREE}_ms"),
+        "name",
+        "op category",
+        "Input Dims",
+        "direct_kernel_count",
+        "operation_count",
+        f"{_DIRECT}_ms",
+        *PERCENTAGES,
+        f"{_SUBTREE}_ms",
         *(f"{_DIRECT}_{metric}" for metric in METRICS),
-        *("Input type", "Input Strides", "Concrete Inputs"),
+        "Input type",
+        "Input Strides",
+        "Concrete Inputs",
     ]
     return table[[n for n in dict.fromkeys([*first, *table]) if n in table]]
 
@@ -402,7 +416,11 @@ CPU_OPS = [
         answer="Top CPU operations",
         answer_when=NO_GPU_EVENTS,
         answer_columns=(
-            *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us"),
+            "cpu_op",
+            "count",
+            "total_time_ms",
+            "self_time_ms",
+            "avg_time_us",
             "% of CPU op time",
         ),
         charts=[

@@ -121,7 +121,8 @@ def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = Tr
     when there are several, and GPU events without a launch in the trace are below a root
     `(unlinked)`. With `merge` siblings of one name are one node, `ProfilerStep#N` being one name.
     """
-    tree, trace = work.tree, work.trace
+    tree = work.tree
+    trace = work.trace
     chosen, taken = _chosen(work, user_pattern(op, "op"))
     rows = tree.rows[chosen]
     threads = np.unique(trace.thread[rows]).tolist() if op is None else []

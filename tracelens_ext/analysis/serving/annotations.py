@@ -19,7 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-PREFILL, DECODE, MIXED, DIFFUSION, OTHER = "prefill", "decode", "mixed", "diffusion", "other"
+PREFILL = "prefill"
+DECODE = "decode"
+MIXED = "mixed"
+DIFFUSION = "diffusion"
+OTHER = "other"
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,8 @@ def _in_brackets(mode: str, said: dict[str, int]) -> Batch | None:
     letter = "g" if mode == DECODE else "c"
     if "p" in said and mode == DECODE and said["p"]:  # ATOM's decode path with prompts in it
         generating = said.get("d", requests - said["p"])
-        letter, said = "c", {**said, "c": said["p"], "g": generating}
+        letter = "c"
+        said = {**said, "c": said["p"], "g": generating}
         said["g_sq"] = generating * (1 + said.get("spec", 0))
         tokens = max((tokens or 0) - said["g_sq"], 0)
     elif "dec" in said:  # older versions of SGLang

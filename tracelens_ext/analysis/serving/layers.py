@@ -33,7 +33,9 @@ _ALIKE: Final = 0.5
 _NEARLY: Final = 0.75
 #: As for odd iterations: a layer is odd beyond so many median absolute deviations, and so much of
 #: the median, of at least so many layers of one kind.
-_ODD_BEYOND, _ODD_AT_LEAST, _ODD_AMONG = 3, 0.05, 5
+_ODD_BEYOND = 3
+_ODD_AT_LEAST = 0.05
+_ODD_AMONG = 5
 _MOST_EVENTS: Final = 20_000  # of a step; more are no pass through a model
 _MOST_NAMES: Final = 256  # that are tried, the most frequent ones
 _Cut = tuple[int, int]  # first, and one past the last place
@@ -126,7 +128,8 @@ def _shared_before(codes: Int64Array, marks: Int64Array) -> int:
     """How many places before each mark hold the same names before all of them."""
     if len(marks) < 2:
         return 0
-    before, most = 0, min(int(np.diff(marks).min()) - 1, int(marks[0]))
+    before = 0
+    most = min(int(np.diff(marks).min()) - 1, int(marks[0]))
     while before < most and (codes[marks - before - 1] == codes[marks[0] - before - 1]).all():
         before += 1
     return before
@@ -147,7 +150,8 @@ def _alike(codes: Int64Array, attention: BoolArray, at: Int64Array) -> tuple[Boo
     if last - first < 2:  # a kernel that follows itself is no layer
         return np.zeros(len(at), dtype=bool), at
     cuts.append((int(at[-1]), min(int(at[-1]) + last - first, len(codes))))
-    wanted, with_attention = Counter(codes[first:last].tolist()), attention[first:last].any()
+    wanted = Counter(codes[first:last].tolist())
+    with_attention = attention[first:last].any()
     same: dict[bytes, bool] = {}
     for a, b in cuts:
         if (key := codes[a:b].tobytes()) not in same:
@@ -174,7 +178,8 @@ def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     """A row a phase and layer, in order; columns as the sheet `layers`."""
     parts = []
     for found in find_layers(work, steps):
-        busy, layer = found.busy_ns / NS_PER_US, np.arange(len(found.begin))
+        busy = found.busy_ns / NS_PER_US
+        layer = np.arange(len(found.begin))
         mean = busy.mean(axis=0)
         columns = {
             "phase": found.phase,
@@ -196,7 +201,8 @@ def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
 def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
     """In what each layer is odd: its time among those of its kind, or its kernels."""
     of_kind = pd.Series(busy).groupby(kind)
-    count, middle = of_kind.transform("size"), of_kind.transform("median")
+    count = of_kind.transform("size")
+    middle = of_kind.transform("median")
     away = (busy - middle).abs()
     least = _ODD_BEYOND * away.groupby(kind).transform("median")
     far = away > np.maximum(least, _ODD_AT_LEAST * middle)
@@ -219,7 +225,8 @@ def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
             length = int(found.end[those[0]] - found.begin[those[0]])
             places = found.begin[those][:, None] + np.arange(length)
             events = found.events[:, places]  # step, layer, place
-            first, time = events[0, 0], work.duration[events].mean(axis=(0, 1)) / NS_PER_US
+            first = events[0, 0]
+            time = work.duration[events].mean(axis=(0, 1)) / NS_PER_US
             columns = {
                 "phase": found.phase,
                 "kind": number,

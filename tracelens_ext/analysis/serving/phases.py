@@ -108,8 +108,11 @@ def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
 def _told(steps: Steps) -> dict[str, Int64Array]:
     """Requests and tokens of each step."""
     figures = (
-        *("context.requests", "generation.requests"),
-        *("context.tokens", "generation.tokens", "tokens"),
+        "context.requests",
+        "generation.requests",
+        "context.tokens",
+        "generation.tokens",
+        "tokens",
     )
     told = {each: np.array([*map(attrgetter(each), steps.batch)], np.int64) for each in figures}
     return {name.replace(".", "_"): each for name, each in told.items()}
@@ -117,7 +120,8 @@ def _told(steps: Steps) -> dict[str, Int64Array]:
 
 def _idle(work: GpuWork, steps: Steps) -> Int64Array:
     """The idle time of devices by cause and phase, ns, (causes, phases + 1)."""
-    classified, count = classify_gaps(work, "device"), len(steps.labels)
+    classified = classify_gaps(work, "device")
+    count = len(steps.labels)
     pieces = classified.within
     cell = pieces.cause * count + steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
     return sums(cell, pieces.end - pieces.start, len(CAUSES) * count).reshape(-1, count)
@@ -129,7 +133,8 @@ def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
     A step is taken to begin when the one before it on its thread ends, since an engine schedules
     before it computes, and to end when its annotation does.
     """
-    trace, count = work.trace, len(steps.labels)
+    trace = work.trace
+    count = len(steps.labels)
     same = np.diff(steps.thread, prepend=NONE) == 0
     begin = np.minimum(np.where(same, np.roll(steps.end, 1), steps.start), steps.start)
     rows = trace.rows_of(*HOST_KINDS)
@@ -147,7 +152,8 @@ def _categories(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
     """The summed durations of each category and phase; empty without categories."""
     if work.categories is None:
         return {}
-    labels, count = work.categories.labels, len(steps.labels)
+    labels = work.categories.labels
+    count = len(steps.labels)
     cell = work.categories.code.astype(np.int64) * count + steps.phase_of_gpu
     mine = work.counted
     table = sums(cell[mine], work.duration[mine], len(labels) * count).reshape(-1, count)

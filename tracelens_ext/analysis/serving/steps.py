@@ -99,7 +99,8 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     the GPU has annotations, to the one during which it started on its device. Phases of the user's
     `own` win over those of engines.
     """
-    trace, patterns = tree.trace, [(phase, UserPattern(text, "--phase")) for phase, text in own]
+    trace = tree.trace
+    patterns = [(phase, UserPattern(text, "--phase")) for phase, text in own]
     for kind in (EventKind.USER_ANNOTATION, EventKind.GPU_ANNOTATION):
         rows = trace.rows_of(kind)
         every = ((c, _told(trace.names[c], patterns)) for c in np.unique(trace.name[rows]).tolist())
@@ -112,7 +113,8 @@ def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     place = trace.process_of_thread if on_gpu else np.arange(len(trace.threads))
     rows = rows[np.lexsort((rows, -trace.end_of(rows), trace.ts[rows], place[trace.thread[rows]]))]
     thread = place[trace.thread[rows]].astype(np.int64)
-    start, end = trace.ts[rows], trace.end_of(rows)
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
     begins = outermost(thread, end)
     # Some are within the one before but for rounded times; each stream of a step on the GPU has an
     # annotation of its own.
@@ -136,7 +138,8 @@ def _goes_on(
 ) -> BoolArray:
     """Which ranges that begin a step overlap the one before of their key, which ends so late."""
     at = np.flatnonzero(begins)
-    before, this = at[:-1], at[1:]
+    before = at[:-1]
+    this = at[1:]
     result: BoolArray = np.zeros(len(begins), dtype=bool)
     overlaps = (key[this] == key[before]) & (start[this] < end[before])
     result[this] = overlaps & (least[this] <= end[before])
@@ -151,7 +154,9 @@ def _steps_at(
     `where` is thread, start and end of each, by thread and start, none within another, each (k,).
     Of steps on the GPU they are times of devices, whose numbers among processes stand for threads.
     """
-    trace, (thread, start, end), on_gpu = tree.trace, where, note == _ON_GPU
+    trace = tree.trace
+    (thread, start, end) = where
+    on_gpu = note == _ON_GPU
     of_gpu = np.full(len(tree.linked), NONE, dtype=np.int64)
     if len(names):
         asked = np.ones(len(of_gpu), dtype=bool) if on_gpu else tree.linked
@@ -206,7 +211,9 @@ def serving_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
 def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
     """The steps by Python frames; the phase of each is the first that shapes show in it."""
     trace = tree.trace
-    thread, start, end = trace.thread[rows].astype(np.int64), trace.ts[rows], trace.end_of(rows)
+    thread = trace.thread[rows].astype(np.int64)
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
     at = items_before(inferred.thread, inferred.start, thread, start)
     batches = [*inferred.batch, Batch(STEP)]
     inside = np.append(inferred.thread, NONE)[at] == thread
@@ -223,7 +230,8 @@ def infer_steps(tree: CallTree) -> Steps:
     starts = _starts(trace)
     rows = np.array([*starts], dtype=np.int64)
     rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
-    thread, start = trace.thread[rows].astype(np.int64), trace.ts[rows]
+    thread = trace.thread[rows].astype(np.int64)
+    start = trace.ts[rows]
     same = thread[1:] == thread[:-1]
     end = np.append(np.where(same, start[1:], trace.span_ns + 1), trace.span_ns + 1)[: len(start)]
     batches = [starts[row] for row in rows.tolist()]

@@ -20,7 +20,8 @@ _MANY_UNLINKED = 5.0
 
 def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
     """The facts, label and value: percentages 0 to 100, times in the unit that the label names."""
-    trace, made = work.trace, work.trace.provenance
+    trace = work.trace
+    made = work.trace.provenance
     facts: list[tuple[str, object]] = [
         ("Trace", made.path),
         ("Format", made.format),
@@ -56,7 +57,8 @@ def lone_event(trace: Trace) -> str:
     """The event without which the trace would last less than half as long; empty for none."""
     if len(trace) < _FEW_EVENTS:
         return ""
-    end, span = trace.end, trace.span_ns
+    end = trace.end
+    span = trace.span_ns
     for row in (int(trace.ts.argmin()), int(end.argmax())):
         rest = int(np.delete(end, row).max() - np.delete(trace.ts, row).min())
         if 2 * rest < span:
@@ -119,14 +121,16 @@ class Coverage:
 
 def whole_graphs(trace: Trace) -> set[str]:
     """Names of CUDA graphs recorded as one GPU event each; no rule tells what they hold."""
-    rows, codes = trace.gpu_rows, [i for i, of in enumerate(trace.categories) if of == WHOLE_GRAPH]
+    rows = trace.gpu_rows
+    codes = [i for i, of in enumerate(trace.categories) if of == WHOLE_GRAPH]
     rows = rows[np.isin(trace.category[rows], codes)]
     return {trace.names[name] for name in np.unique(trace.name[rows]).tolist()}
 
 
 def coverage(work: GpuWork) -> Coverage:
     """Measure what the tables leave unexplained."""
-    total, unlinked = int(work.duration.sum()), ~work.tree.linked
+    total = int(work.duration.sum())
+    unlinked = ~work.tree.linked
 
     def share(part: np.ndarray | int) -> float:
         return 100.0 * float(part) / total if total else 0.0

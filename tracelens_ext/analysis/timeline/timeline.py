@@ -39,7 +39,8 @@ def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd
 
 def _counted_by_device(work: GpuWork) -> dict[int, BoolArray]:
     """Which GPU events of each device count in the timeline."""
-    device, counted = work.trace.device, work.counted
+    device = work.trace.device
+    counted = work.counted
     return {number: counted & (device == number) for number in np.unique(device[counted]).tolist()}
 
 
@@ -48,12 +49,16 @@ def _times(work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None)
         part = part & chosen
         return union_length(work.start[part], work.end[part])
 
-    communication, copy = work.is_communication, work.is_copy
+    communication = work.is_communication
+    copy = work.is_copy
     computation = ~(communication | copy)
-    start, end = work.start[chosen], work.end[chosen]
+    start = work.start[chosen]
+    end = work.end[chosen]
     before, after = holes(start, end)
-    idle, total = start[after] - end[before], int(end.max() - start.min())
-    computing, busy = length(computation), total - int(idle.sum())
+    idle = start[after] - end[before]
+    total = int(end.max() - start.min())
+    computing = length(computation)
+    busy = total - int(idle.sum())
     both = length(computation | communication)
     times = {
         "computation_time": computing,
@@ -80,12 +85,15 @@ MOST_BINS = 600
 
 def time_axis(work: GpuWork) -> pd.DataFrame:
     """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
-    found, device = work.categories, work.trace.device
+    found = work.categories
+    device = work.trace.device
     labels = found.labels if found is not None else ["GPU work"]
     code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
-    first, last = work.start.min(), max(work.end.max(), work.start.min() + 1)
+    first = work.start.min()
+    last = max(work.end.max(), work.start.min() + 1)
     edges = np.unique(np.linspace(first, last, MOST_BINS + 1).astype(np.int64))
-    (groups, number), parts = number_groups([device, code]), []
+    (groups, number) = number_groups([device, code])
+    parts = []
     for at, group in enumerate(groups.tolist()):
         own = number == at
         ns = np.diff(_work_until(edges, work.start[own], work.end[own]))
@@ -117,11 +125,13 @@ _PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
 
 def gpu_counters(work: GpuWork) -> pd.DataFrame:
     """Sampled counters of GPUs, as the sheet `gpu_counters`, in order of name."""
-    trace, rows = work.trace, work.trace.arg(_VALUE).rows
+    trace = work.trace
+    rows = work.trace.arg(_VALUE).rows
     rows = rows[trace.kind[rows] == EventKind.OTHER]
     found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
     device = np.array([int(m[1]) if m else NONE for m in found] or [NONE])[trace.thread[rows]]
-    value, counter = _numbers(work, _VALUE, rows), np.array(trace.names, dtype=object)
+    value = _numbers(work, _VALUE, rows)
+    counter = np.array(trace.names, dtype=object)
     frame = pd.DataFrame({"device": device, "counter": counter[trace.name[rows]], "value": value})
     frame = frame[(device != NONE) & np.isfinite(value)]
     values = frame.groupby(["device", "counter"])["value"]
@@ -198,12 +208,14 @@ def queue_levels(work: GpuWork) -> pd.DataFrame:
     Of changes at one instant launches come first.
     """
     linked = np.flatnonzero(work.tree.linked)
-    device, stream = work.trace.device[linked], work.trace.stream[linked]
+    device = work.trace.device[linked]
+    stream = work.trace.stream[linked]
     launched = work.trace.ts[work.tree.launch_of_gpu[linked]]
     times = np.append(launched, work.start[linked])
     columns = {"device": np.tile(device, 2), "stream": np.tile(stream, 2), "time_ns": times}
     frame = pd.DataFrame({**columns, "level": np.repeat((1, -1), len(linked))})
-    keys, descending = [*columns, "level"], [True, True, True, False]
+    keys = [*columns, "level"]
+    descending = [True, True, True, False]
     frame = frame.sort_values(keys, ascending=descending, kind="stable", ignore_index=True)
     frame["level"] = frame.groupby(["device", "stream"])["level"].cumsum()
     return frame
@@ -223,7 +235,8 @@ def queue_length(work: GpuWork) -> pd.DataFrame:
 
 def copies(work: GpuWork) -> pd.DataFrame:
     """The copies whose speed is known: as recorded, else of its bytes and its duration."""
-    trace, at = work.trace, np.flatnonzero(work.kind == EventKind.MEMCPY)
+    trace = work.trace
+    at = np.flatnonzero(work.kind == EventKind.MEMCPY)
     rows = work.rows[at]
     size = trace.arg("bytes").at(rows)
     speed = _numbers(work, _BANDWIDTH, rows)

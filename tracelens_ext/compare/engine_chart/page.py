@@ -32,7 +32,9 @@ from tracelens_ext.report.tables.units import Quantity, Shown, Unit
 from tracelens_ext.trace import Int64Array
 
 DEFAULT_TITLE: Final = "Where the elapsed time went"
-_BY_CATEGORY, _INPUTS, _KERNELS = "elapsed_sec_by_category", "inputs", "kernels"
+_BY_CATEGORY = "elapsed_sec_by_category"
+_INPUTS = "inputs"
+_KERNELS = "kernels"
 _DESCRIPTIONS: Final = {
     _BY_CATEGORY: "Elapsed seconds by category and run; empty where a run has no such kernel",
     _INPUTS: "What each bar is of, and where its elapsed time was taken from",
@@ -40,7 +42,9 @@ _DESCRIPTIONS: Final = {
     " that started before it ran. result.csv has the same rows",
 }
 _MOST_CARDS: Final = 6
-_WIDE, _NARROW = 62, 40  # characters of a bar's name on wide and narrow screens
+# characters of a bar's name on wide and narrow screens
+_WIDE = 62
+_NARROW = 40
 _MS: Final = 1e3
 #: Of bars that differ by this factor the short ones show nothing but their length.
 _MUCH_LONGER: Final = 3
@@ -49,7 +53,8 @@ _MUCH_LONGER: Final = 3
 def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> None:
     """Write `result.html`, self-contained."""
     require_html_extra()
-    by_run, labels = measured.category_table(runs), [run.label for run in runs]
+    by_run = measured.category_table(runs)
+    labels = [run.label for run in runs]
     pool: dict[str, int] = {}
     whole = by_run.set_axis(labels, axis=1)
     whole.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
@@ -99,7 +104,9 @@ def _figure(
         if not any(amounts):
             continue
         legend.append((cleaned(category), colour_of(category)))
-        name, values, hover = spelled.plotly_text(spelled.elided(category, _WIDE)), [], []
+        name = spelled.plotly_text(spelled.elided(category, _WIDE))
+        values = []
+        hover = []
         for ms, whole, bar, of_run in zip(amounts, wholes, bars, instances, strict=True):
             events = of_run[category]
             count = f", {events:,} GPU event{'s' * (events != 1)}" if events else ""
@@ -142,7 +149,8 @@ def _with_digits(table: Table, longest: float) -> Table:
 
 
 def _card(run: Run) -> Card:
-    label, elapsed = cleaned(run.label), spelled.duration_text(run.elapsed_ns / 1e6)
+    label = cleaned(run.label)
+    elapsed = spelled.duration_text(run.elapsed_ns / 1e6)
     colour = colour_of(_largest(run)[0])  # the label again, in the smaller type of names
     return Card(f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), colour, label)
 

@@ -70,7 +70,8 @@ def measure(work: GpuWork, given: ChartInput, position: int, split: str = "") ->
             "record it with GPU activity (nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
         )
         raise TraceError(given.path, "holds no GPU event", remedy)
-    label, notes = given.label(position), work.trace.provenance.notes
+    label = given.label(position)
+    notes = work.trace.provenance.notes
     devices: list[int] = np.unique(work.trace.device).tolist()
     if split == "device":
         bars = {each: f"{label}_gpu{'?' if each == NONE else each}" for each in devices}
@@ -123,14 +124,18 @@ def _measured(
     code, labels = _categories(work)
     share = non_overlapped_time(work.start[chosen], work.end[chosen])
     groups = group_durations([work.name[chosen], code[chosen]], share)
-    gpu_ns, warnings = int(share.sum()), tuple[str, ...]()
-    elapsed_ns, source = given.elapsed_ns, "given"
+    gpu_ns = int(share.sum())
+    warnings = tuple[str, ...]()
+    elapsed_ns = given.elapsed_ns
+    source = "given"
     if not elapsed_ns:
-        elapsed_ns, source = work.trace.span_ns, "the trace"
+        elapsed_ns = work.trace.span_ns
+        source = "the trace"
     elif elapsed_ns < gpu_ns:
         told, used = (f"{ns / NS_PER_S:,.6g} s" for ns in (elapsed_ns, gpu_ns))
         warnings = (f"{told} elapsed is less than the GPU time, {used}, which is used instead",)
-        elapsed_ns, source = gpu_ns, "GPU time"
+        elapsed_ns = gpu_ns
+        source = "GPU time"
     return Run(
         label=label,
         given=given,
@@ -153,7 +158,8 @@ def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
     (`CUDA mem`), so they are asked about these, whatever the trace calls them.
     """
     found = work.needed_categories
-    code, labels = found.code.astype(np.int64), list(found.labels)
+    code = found.code.astype(np.int64)
+    labels = list(found.labels)
     events = np.flatnonzero(~work.is_kernel)
     pairs = np.column_stack((work.name[events], work.kind[events]))
     distinct, number = np.unique(pairs, axis=0, return_inverse=True)

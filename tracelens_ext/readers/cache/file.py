@@ -37,8 +37,17 @@ _TEXTS = "texts"
 _KINDS_OF_NUMBERS = "iub"
 #: What reading a damaged file, or a trace out of it, may raise.
 DAMAGE = (
-    *(zipfile.BadZipFile, struct.error, msgspec.MsgspecError, EOFError, OverflowError),
-    *(AttributeError, KeyError, TypeError, ValueError, RuntimeError, MemoryError),
+    zipfile.BadZipFile,
+    struct.error,
+    msgspec.MsgspecError,
+    EOFError,
+    OverflowError,
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    MemoryError,
 )
 
 
@@ -58,7 +67,8 @@ def write_columns(
     Nothing is left behind by an OSError, a TypeError or ValueError (something cannot be kept), or
     TooLargeError (more bytes than `most`).
     """
-    listing, blobs = [], []
+    listing = []
+    blobs = []
     for name, column in columns.items():
         *types, blob = _encoded(column)
         listing.append([name, *types])
@@ -89,7 +99,8 @@ def _encoded(column: Column) -> tuple[str, str, Any]:
     if column.ndim != 1 or dtype.kind not in _KINDS_OF_NUMBERS:
         raise TypeError(f"a column of {dtype}, shape {column.shape}, cannot be kept")
     if dtype.kind != "b" and len(column):
-        least, greatest = int(column.min()), int(column.max())
+        least = int(column.min())
+        greatest = int(column.max())
         smallest = np.min_scalar_type(min(least, ~greatest) if least < 0 else greatest)
         stored = smallest if smallest.itemsize < dtype.itemsize else dtype
     return dtype.str, stored.str, np.ascontiguousarray(column, dtype=stored).view(np.uint8).data
@@ -206,7 +217,8 @@ def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str)
 
 def check(trace: Trace, links: Mapping[str, Column]) -> None:
     """One of `DAMAGE` if a code stands for nothing, a time is impossible, a link of no event."""
-    count, last = len(trace), len(trace.programs) << PROGRAM_SHIFT
+    count = len(trace)
+    last = len(trace.programs) << PROGRAM_SHIFT
     ends = {"name": len(trace.names), "category": len(trace.categories)}
     ends |= {"thread": len(trace.threads), "kind": max(EventKind) + 1}
     for name, dtype in _PER_EVENT.items():

@@ -36,7 +36,8 @@ from tracelens_ext.trace.call_tree import CallTree
 #: Below this many bytes of text a trace is read about as fast as the cache would give it.
 WORTH_KEEPING = 20 * 10**6
 
-_TRACE, _CONVERSION = "trace", "conversion"
+_TRACE = "trace"
+_CONVERSION = "conversion"
 _LINK = "link "  # how the names of the columns of a call tree begin
 _LinksOf = WeakKeyDictionary[Trace, Mapping[str, Array]]
 _NOT_KEPT = (OSError, TypeError, ValueError, OverflowError, RecursionError, MemoryError)
@@ -74,7 +75,8 @@ class TraceCache:
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
         """A trace from the cache, else parsed and kept."""
-        path, identity = Path(source), None
+        path = Path(source)
+        identity = None
         with contextlib.suppress(OSError, ValueError):  # `parse` says what is wrong with the file
             identity = None if place.journal_beside(path) else place.identity_of(path)
         if identity is None:
@@ -101,7 +103,8 @@ class TraceCache:
 
     def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
         """Move the database made of a file into the cache: where it is; None if it is not kept."""
-        file, path = self._file(source, _CONVERSION), Path(source)
+        file = self._file(source, _CONVERSION)
+        path = Path(source)
         try:
             about = {"path": str(path.resolve()), "identity": place.identity_of(path)}
             self._write(file, about, {}, made.stat().st_size)
@@ -113,7 +116,8 @@ class TraceCache:
 
     def _load(self, source: str, identity: Mapping[str, object]) -> Trace | None:
         """A trace, if what is kept is of the file as it is."""
-        file, version = self._file(source, _TRACE), reader_version()
+        file = self._file(source, _TRACE)
+        version = reader_version()
         wanted = {"identity": identity, "reader": version}
         try:
             about, columns = kept.read_columns(file, lambda about: wanted.items() <= about.items())
@@ -124,7 +128,8 @@ class TraceCache:
             elif self.verify and about["whole"] != place.hash_of_whole(Path(source)):
                 why = "has another content than when it was cached; reading it"
             else:
-                trace, links = kept.trace_of(about["trace"], columns, source), _links_of(columns)
+                trace = kept.trace_of(about["trace"], columns, source)
+                links = _links_of(columns)
                 kept.check(trace, links)
                 self._links[trace] = links
                 with contextlib.suppress(OSError):
@@ -169,7 +174,8 @@ class TraceCache:
     ) -> None:
         """Write a file of the cache if there is room beside what else is kept of the trace."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stem, replaced = file.name.split(".")[0], (file, _database_of(file))
+        stem = file.name.split(".")[0]
+        replaced = (file, _database_of(file))
         files = place.cache_files(self.folder).get(stem, [])
         beside = (each.size for each in files if each.path not in replaced)
         room = self.limit - database

@@ -43,7 +43,8 @@ Rows = Iterator[tuple[int, Row]]
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 
-_ROWS_AT_ONCE, _MOST_PREAMBLE_LINES = 1 << 15, 1000
+_ROWS_AT_ONCE = 1 << 15
+_MOST_PREAMBLE_LINES = 1000
 _MAKE = "give what `nsys stats --format csv` makes of a report"
 
 
@@ -189,7 +190,8 @@ def report_in(head: bytes) -> str | None:
 def _header(rows: Rows, report: Report, source: str) -> Row:
     """The titles of the wanted report; what comes before it is skipped."""
     seen: list[str] = []
-    header_may_come, preamble = True, 0
+    header_may_come = True
+    preamble = 0
     for _, row in rows:
         header_may_come = header_may_come or len(row) <= 1
         name = None if _is_blank(row) or not header_may_come else report_of(row)

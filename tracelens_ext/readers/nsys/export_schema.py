@@ -21,7 +21,9 @@ Columns = dict[str, Int64Array]
 Names = dict[tuple[int, ...], bytes]
 
 
-PROCESS_SHIFT, _MACHINE_SHIFT, _LOW_BITS = 24, 48, (1 << 24) - 1
+PROCESS_SHIFT = 24
+_MACHINE_SHIFT = 48
+_LOW_BITS = (1 << 24) - 1
 
 #: Devices of the second machine in a report count from here, those of the third from twice this.
 DEVICES_A_MACHINE = 100
@@ -35,12 +37,18 @@ _DEVICES = {
     " numMultiprocessors numThreadsPerWarp globalMemorySize coreClockRate globalMemoryBandwidth",
 }
 
-NVTX, STRINGS = "NVTX_EVENTS", ("StringIds", "value")
+NVTX = "NVTX_EVENTS"
+STRINGS = ("StringIds", "value")
 #: Numbers of `ENUM_NSYS_EVENT_TYPE`: the same in all versions of the export.
-_CATEGORY, _MARK, _PUSH_POP, _START_END, _DOMAIN = 33, 34, 59, 60, 75
+_CATEGORY = 33
+_MARK = 34
+_PUSH_POP = 59
+_START_END = 60
+_DOMAIN = 75
 _NAMING = (_CATEGORY, 39, _DOMAIN, 76, 97, 98, 99)  # of threads, devices, contexts, streams too
 
-DOMAIN, CATEGORY = "NVTX domain", "NVTX category"
+DOMAIN = "NVTX domain"
+CATEGORY = "NVTX category"
 _NO_TEXT = b"(no text)"
 #: The trace's own word for an event's kind.
 _STYLES = {_MARK: "nvtx_mark", _PUSH_POP: "nvtx_push_pop", _START_END: "nvtx_start_end"}
@@ -55,7 +63,8 @@ class Places:
 
     def __init__(self, database: Database, builder: TraceBuilder) -> None:
         self._database = database
-        self._builder, self._threads = builder, builder.threads
+        self._builder = builder
+        self._threads = builder.threads
         self.open_ranges = 0
         self._machines: Interner[int] = Interner()
         self._machine_of_pid: dict[int, int] = {}
@@ -80,7 +89,8 @@ class Places:
     def _process(self, number: int) -> int | str:
         """A process id; of one that two machines both have, the second time with the machine."""
         if number not in self._processes:
-            pid, machine = number & _LOW_BITS, number >> (_MACHINE_SHIFT - PROCESS_SHIFT)
+            pid = number & _LOW_BITS
+            machine = number >> (_MACHINE_SHIFT - PROCESS_SHIFT)
             index = self._machines[machine]
             is_first = self._machine_of_pid.setdefault(pid, machine) == machine
             self._processes[number] = pid if is_first else f"{pid} on machine {index + 1}"
@@ -101,7 +111,8 @@ class Places:
 
     def labels(self) -> Labels:
         """The names that the export has for the processes and threads of events."""
-        labels, names = Labels(), self._database.words("PROCESSES", "name")
+        labels = Labels()
+        names = self._database.words("PROCESSES", "name")
         for global_pid, name in zip(self._first("PROCESSES", "globalPid"), names, strict=True):
             if name and (process := self._processes.get(global_pid >> PROCESS_SHIFT)) is not None:
                 labels.processes.setdefault(process, name)
@@ -141,7 +152,8 @@ class Places:
 
     def add_nvtx(self) -> None:
         """Add all NVTX events."""
-        words, domains = self._builder.categories, self._named(_DOMAIN, "domainId")
+        words = self._builder.categories
+        domains = self._named(_DOMAIN, "domainId")
         categories = self._named(_CATEGORY, "domainId", "category")
         for chunk, texts in self._chunks(*_COLUMNS):
             naming = int(np.isin(chunk["eventType"], _NAMING).sum())
@@ -207,10 +219,14 @@ class Places:
 
     def _about(self, text: bytes) -> tuple[int, ...]:
         """Codes and numbers of what a text says: name, kind, call, sequence, shapes; or `NONE`."""
-        kind, call, sequence, dims = EventKind.USER_ANNOTATION, NONE, NONE, NONE
+        kind = EventKind.USER_ANNOTATION
+        call = NONE
+        sequence = NONE
+        dims = NONE
         if operation := emitted_op(text):
             text, sequence, call, sizes = operation
-            kind, dims = EventKind.CPU_OP, self._builder.texts[sizes] if sizes else NONE
+            kind = EventKind.CPU_OP
+            dims = self._builder.texts[sizes] if sizes else NONE
         return self._builder.names[text.decode("utf-8", "replace")], kind, call, sequence, dims
 
 
@@ -228,9 +244,19 @@ _EMITTED = re.compile(
 
 #: `copyKind` → how the newer exports label it (`ENUM_CUDA_MEMCPY_OPER`), whatever the version.
 _COPY_KINDS = (
-    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
-    *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host"),
-    *("Peer-to-Peer", "Unified Host-to-Device", "Unified Device-to-Host"),
+    "Unknown",
+    "Host-to-Device",
+    "Device-to-Host",
+    "Host-to-Array",
+    "Array-to-Host",
+    "Array-to-Array",
+    "Array-to-Device",
+    "Device-to-Array",
+    "Device-to-Device",
+    "Host-to-Host",
+    "Peer-to-Peer",
+    "Unified Host-to-Device",
+    "Unified Device-to-Host",
     "Unified Device-to-Device",
 )
 MEMSET_NAME = "[CUDA memset]"

@@ -72,8 +72,11 @@ class TraceMaker:
         columns = self._events.columns()
         self._builder.metadata_events = len(self._events.tracks)
         row, columns = self._slices(columns)
-        track, ours = columns["track"].to_numpy(), columns["type"].to_numpy() >= packed.STAGE
-        names, lanes, places = self._builder.names, self._builder.threads, [*self._events.places]
+        track = columns["track"].to_numpy()
+        ours = columns["type"].to_numpy() >= packed.STAGE
+        names = self._builder.names
+        lanes = self._builder.threads
+        places = [*self._events.places]
         thread = np.empty(len(columns), dtype=np.int64)
         thread[ours] = of_rows(lambda place: lanes[places[place]], track[ours])
         thread[~ours] = of_rows(lambda uuid: lanes[self._place_of(uuid)], track[~ours])
@@ -101,7 +104,8 @@ class TraceMaker:
 
     def _slices(self, columns: pd.DataFrame) -> tuple[Int64Array, pd.DataFrame]:
         """The row of each packet, `NONE` of those that are no event, and the events by row."""
-        kind, dropped = columns["type"].to_numpy(), self._builder.dropped
+        kind = columns["type"].to_numpy()
+        dropped = self._builder.dropped
         time = columns["time"].to_numpy()
         halves = np.flatnonzero((kind == packed.BEGIN) | (kind == packed.END))
         begins = kind[halves] == packed.BEGIN
@@ -120,11 +124,14 @@ class TraceMaker:
         """Process and thread of a track: of the nearest around it that has them."""
         process: int | str = "?"
         thread: tuple[int, int] | None = None
-        label, at = "", uuid
+        label = ""
+        at = uuid
         for _ in range(_MOST_DEEP):
             if (track := self._events.tracks.get(at)) is None:
                 break
-            thread, label, at = thread or track.thread, label or track.name, track.parent
+            thread = thread or track.thread
+            label = label or track.name
+            at = track.parent
             if track.process is not None:
                 process = track.process if process == "?" else process
                 self._labels.processes.setdefault(track.process, encodable(track.process_name))
@@ -195,7 +202,8 @@ class TraceMaker:
                 value[others] = of_rows(
                     lambda *pair, code=code: code(self._value(*pair)), form[others], value[others]
                 )
-                rows, value = rows[value != NONE], value[value != NONE]
+                rows = rows[value != NONE]
+                value = value[value != NONE]
             if len(rows):
                 (texts if as_text else numbers)[name] = rows, value
         return numbers, texts
@@ -225,7 +233,8 @@ class TraceMaker:
         rows, values = numbers.get("correlation", (call[:0], call[:0]))
         dense = np.full(len(kind), NONE, dtype=np.int64)
         dense[rows] = values
-        call, work = call[known], work[known]
+        call = call[known]
+        work = work[known]
         alone = call[dense[call] == NONE]
         dense[alone] = alone + int(dense.max(initial=0)) + 1
         work, call = (each[dense[work] == NONE] for each in (work, call))

@@ -115,7 +115,9 @@ class Table:
     """A table whose titles were read; `kind` says which, `NONE` for no known one."""
 
     def __init__(self, source: ByteSource, titles: Sequence[str], rows: Rows) -> None:
-        self.source, self.width, self.rows = source, len(titles), rows
+        self.source = source
+        self.width = len(titles)
+        self.rows = rows
         self.places = {title.strip().casefold(): place for place, title in enumerate(titles)}
         for title, same in _EARLIER.items():
             if title in self.places:
@@ -268,7 +270,8 @@ class TableReader:
 
     def _add_records(self, table: int, piece: _Piece) -> None:
         kind, name, domain, numbers, devices = _RECORDS[table]
-        names, categories = self._records.builder.names, self._records.builder.categories
+        names = self._records.builder.names
+        categories = self._records.builder.categories
         columns = {column: piece.whole(title) for column, title in (_OF_ALL | numbers).items()}
         columns |= {column: piece.codes(title, self._device) for column, title in devices.items()}
         if kind == EventKind.KERNEL:

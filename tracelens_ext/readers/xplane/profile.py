@@ -93,7 +93,8 @@ class Recording:
         builder.add(columns, self._numbers() | {_INSTRUCTION: (known, instructions)}, texts)
         labels = Labels(processes=self.planes, threads=self.lines)
         trace = builder.finish(labels=labels, notes=(*notes, *programs.notes()), **about)
-        args, about_jax = dict(trace.args), replace(trace.conventions, framework="JAX")
+        args = dict(trace.args)
+        about_jax = replace(trace.conventions, framework="JAX")
         own = args.pop(_INSTRUCTION)
         return replace(
             trace, args=args, instructions=own, programs=tuple(programs.used), conventions=about_jax
@@ -108,7 +109,8 @@ class Recording:
             rows, values = map(np.concatenate, zip(*pieces, strict=True))
             distinct, first = np.unique(rows, return_index=True)  # of one that is there twice
             self.stats[name] = ArgColumn(distinct.astype(np.int32), values[first])
-        lanes, lane = self.builder.threads, self.columns["lane"]
+        lanes = self.builder.threads
+        lane = self.columns["lane"]
         planes = [self.planes.get(process, "") for process, _ in lanes] or [""]
         found = [GPU_PLANE.match(plane) for plane in planes]
         self.device = np.array([int(m[1]) if m else NONE for m in found], dtype=np.int64)[lane]
@@ -117,14 +119,16 @@ class Recording:
         self.calls = np.flatnonzero(np.isin(self.kind, (EventKind.RUNTIME, EventKind.DRIVER)))
         self.correlation = self._correlation()
         # `StepTraceAnnotation("train", step_num=3)` becomes `train#3`, as `ProfilerStep#3`.
-        steps, names = self.stats["step_num"], list(self.builder.names)
+        steps = self.stats["step_num"]
+        names = list(self.builder.names)
         rows = steps.rows[self.kind[steps.rows] == EventKind.USER_ANNOTATION]
         told = zip(self.columns["name"][rows].tolist(), steps.at(rows).tolist(), strict=True)
         codes = self.builder.names
         self.columns["name"][rows] = [codes[f"{names[code]}#{number}"] for code, number in told]
 
     def _kinds(self, on_host: BoolArray) -> Int64Array:
-        name, names = self.columns["name"], self.builder.names
+        name = self.columns["name"]
+        names = self.builder.names
         result = np.full(len(name), EventKind.OTHER, dtype=np.int64)
         on_gpu = self.device != NONE
         result[on_gpu] = EventKind.GPU_ANNOTATION
@@ -151,7 +155,8 @@ class Recording:
         devices whose id no call names.
         """
         result = self.stats["correlation_id"].dense(len(self.kind))
-        gpu, calls = self.gpu, self.calls
+        gpu = self.gpu
+        calls = self.calls
         ids = np.unique(result[gpu])
         if len(np.unique(numbered(result[gpu], self.device[gpu]))) == len(ids):
             return result
@@ -163,7 +168,8 @@ class Recording:
         left = np.concatenate((~np.isin(of_gpu, of_call), ~np.isin(of_call, of_gpu)))
         on_gpu, on_host = np.split(left, [len(gpu)])
         _, first, pair = np.unique(of_gpu[on_gpu], return_index=True, return_inverse=True)
-        gpu_ids, call_ids = result[gpu[on_gpu]][first], result[calls[on_host]]
+        gpu_ids = result[gpu[on_gpu]][first]
+        call_ids = result[calls[on_host]]
         first, end = (np.searchsorted(gpu_ids, call_ids, side=s) for s in ("left", "right"))
         turn = np.clip(_turns(call_ids), 0, np.maximum(end - first - 1, 0))
         device[left] = NONE - 1 - np.concatenate((_turns(gpu_ids)[pair.reshape(-1)], turn))
@@ -205,7 +211,8 @@ class Recording:
         # Scopes come first: of equal intervals the first is the parent.
         both = np.concatenate((scoped, np.arange(len(event))))
         is_scope = np.arange(len(both)) < len(scoped)
-        named, names = np.concatenate((scope[scoped], hlo_op)), self.builder.names
+        named = np.concatenate((scope[scoped], hlo_op))
+        names = self.builder.names
         columns = {
             "ts": start[both],
             "dur": (end - start)[both],
@@ -229,7 +236,9 @@ class Recording:
         Launches that follow one another on a thread belong to one call, as long as they are for the
         same instruction and device and the first kernel does not come again.
         """
-        start, lane, stats = self.columns["ts"], self.columns["lane"], self.stats
+        start = self.columns["ts"]
+        lane = self.columns["lane"]
+        stats = self.stats
         gpu = self.gpu[stats["hlo_op"].at(self.gpu) != NONE]
         calls = self.calls[np.argsort(start[self.calls], kind="stable")]
         of_id = pd.Series(calls, index=self.correlation[calls])
@@ -238,9 +247,11 @@ class Recording:
         # A launch of kernels of several instructions is that of a graph.
         alone = pd.Series(stats["hlo_op"].at(gpu)).groupby(launch).transform("nunique") == 1
         alone &= launch != NONE
-        gpu, launch = gpu[alone], launch[alone]
+        gpu = gpu[alone]
+        launch = launch[alone]
         order = np.lexsort((start[gpu], start[launch], lane[launch]))
-        gpu, launch = gpu[order], launch[order]
+        gpu = gpu[order]
+        launch = launch[order]
         key = (stats[stat].at(gpu) for stat in ("program_id", "hlo_module", "hlo_op"))
         first = np.diff(distinct_rows(*key, self.device[gpu], lane[launch])[1], prepend=NONE) != 0
         name = self.columns["name"][gpu]

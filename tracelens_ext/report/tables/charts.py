@@ -71,7 +71,8 @@ def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     """
     frame = chart.prepared(frame)
     label_codes, labels = _coded_texts(frame, chart.label_column, chart)
-    series_codes, series = np.zeros_like(label_codes), [chart.value_column]
+    series_codes = np.zeros_like(label_codes)
+    series = [chart.value_column]
     if chart.series_column is not None:
         series_codes, series = _coded_texts(frame, chart.series_column, chart)
     elif chart.kind == "stacked":

@@ -116,7 +116,8 @@ for _field in fields(ReportOptions):
 
 def takes_report_options(function: _Function) -> _Function:
     """Name the fields of `ReportOptions` in a function's signature, and as last of its `Args`."""
-    signature, types = inspect.signature(function), get_type_hints(ReportOptions)
+    signature = inspect.signature(function)
+    types = get_type_hints(ReportOptions)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     options = [f for f in fields(ReportOptions) if f.name not in signature.parameters]
     named = [

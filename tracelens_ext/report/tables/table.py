@@ -116,7 +116,8 @@ class Table:
 
     def make(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
         """The table, as the options want it."""
-        named, make = self.named_options(), self.of(analyzer)
+        named = self.named_options()
+        make = self.of(analyzer)
         own = {name: getattr(options, name) for name in named or ()}
         table = make(options) if named is None else make(**own)
         short = self.short_names
@@ -144,7 +145,8 @@ class Table:
 
     def units(self, table: pd.DataFrame) -> dict[str, str]:
         """The unit of each column of its table, by name; empty for none."""
-        names, described = map(str, table.columns), self.described_columns()
+        names = map(str, table.columns)
+        described = self.described_columns()
         return {n: next((c.unit for c in described if c.matches(n)), "") for n in names}
 
     def is_asked_for(self, options: ReportOptions) -> bool:

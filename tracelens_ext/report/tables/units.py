@@ -25,7 +25,9 @@ FIRST_FACTS = ("Recording", "Launches without GPU work", "Verdict")
 
 _SHOWN_WHOLE = 10**15  # a spreadsheet shows 15 digits of a number and zeros after them
 _MOST_DECIMALS = 9
-_LARGE, _SMALL = 1000.0, 0.1  # outside of these a number has another unit
+# outside of these a number has another unit
+_LARGE = 1000.0
+_SMALL = 0.1
 _SMALL_PERCENT = 0.05  # below it one decimal would show 0.0
 #: Excel's, of bytes: two conditions and the rest are all that a format may hold.
 _SIZE_FORMAT = '[>=1000000000]#,##0.00,,," GB";[>=1000000]#,##0.00,," MB";#,##0" B"'
@@ -75,7 +77,8 @@ class Shown:
     @property
     def excel_format(self) -> str:
         """The Excel number format."""
-        symbol, signed = self.unit.symbol, self.unit.signed
+        symbol = self.unit.symbol
+        signed = self.unit.signed
         if self.unit.quantity is Quantity.IDENTIFIER:
             return "General" if self.fractions else "0"
         if self.unit.quantity is Quantity.BYTES and not signed:
@@ -112,7 +115,8 @@ class Shown:
 
 def is_numeric(series: pd.Series) -> bool:
     """Whether a column holds numbers: no truth values, nothing complex."""
-    kinds, dtype = pd.api.types, series.dtype
+    kinds = pd.api.types
+    dtype = series.dtype
     return kinds.is_numeric_dtype(dtype) and not (
         kinds.is_bool_dtype(dtype) or kinds.is_complex_dtype(dtype)
     )
@@ -128,7 +132,8 @@ _WORDS = re.compile(r"[a-zA-Zµ\u03bc]+")
 
 _COUNT_WORDS = frozenset({"count", "counts", "calls", "num", "number", "nelems", "occurrences"})
 _DIFFERENCE_WORDS = frozenset({"difference", "diff", "delta", "change", "changed"})
-_US, _SIZES = Unit(Quantity.TIME, "µs", 3), ("kB", "KiB", "MB", "MiB", "GB", "GiB")
+_US = Unit(Quantity.TIME, "µs", 3)
+_SIZES = ("kB", "KiB", "MB", "MiB", "GB", "GiB")
 #: Units by the word that names them in a column's name.
 _NAMED = {
     "ns": Unit(Quantity.TIME, "ns"),
@@ -152,7 +157,8 @@ _TELLING = (
 def unit_of(column: str) -> Unit:
     """Read the unit from a column's name, such as `avg_time_us`, `Kernel duration (µs)_count`."""
     words = _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", column).lower())
-    unit, differs = _unsigned_unit(column, words), not _DIFFERENCE_WORDS.isdisjoint(words)
+    unit = _unsigned_unit(column, words)
+    differs = not _DIFFERENCE_WORDS.isdisjoint(words)
     return replace(unit, signed=differs and unit.quantity is not Quantity.IDENTIFIER)
 
 
@@ -179,11 +185,14 @@ _LADDERS = (("ns", "µs", "ms", "s"), ("B", "kB", "MB", "GB"))
 def fitting_unit(unit: str, largest: float) -> tuple[str, float]:
     """The unit of a time or a size that shows a number best, and what to multiply by for it."""
     steps = next((each for each in _LADDERS if unit in each), (unit,))
-    at, factor = steps.index(unit), 1.0
+    at = steps.index(unit)
+    factor = 1.0
     while at + 1 < len(steps) and largest * factor >= _LARGE:
-        at, factor = at + 1, factor / 1e3
+        at = at + 1
+        factor = factor / 1e3
     while at > 1 and 0 < largest * factor < _SMALL:
-        at, factor = at - 1, factor * 1e3
+        at = at - 1
+        factor = factor * 1e3
     return steps[at], factor
 
 
