@@ -6,9 +6,9 @@ import pytest
 
 from tracelens_ext.categorize import (
     Example,
-    Finding,
     Rule,
     RulePack,
+    RuleProblem,
     builtin_categorizer,
     check_pack,
 )
@@ -120,4 +120,4 @@ def test_the_built_in_packs_load() -> None:
 
 
 def test_a_finding_is_a_plain_value() -> None:
-    assert Finding("error", "x: rule 1", "p") == Finding("error", "x: rule 1", "p")
+    assert RuleProblem("error", "x: rule 1", "p") == RuleProblem("error", "x: rule 1", "p")

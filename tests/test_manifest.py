@@ -24,13 +24,13 @@ from tracelens_ext.report.manifest import (
     manifest_files,
     write_folder,
 )
-from tracelens_ext.report.report import Format, Report, write_report
+from tracelens_ext.report.report import OutputFormat, Report, write_report
 
 REPORT = Report("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILES = [chosen for chosen in Format if not chosen.is_folder]
+FILES = [chosen for chosen in OutputFormat if not chosen.is_folder]
 
 
 def written(*names: str, text: str = "ours") -> dict[str, Callable[[Path], object]]:
@@ -39,7 +39,7 @@ def written(*names: str, text: str = "ours") -> dict[str, Callable[[Path], objec
 
 
 @pytest.mark.parametrize("chosen", FILES)
-def test_each_format_carries_its_mark(tmp_path: Path, chosen: Format) -> None:
+def test_each_format_carries_its_mark(tmp_path: Path, chosen: OutputFormat) -> None:
     (path,) = write_report(REPORT, {tmp_path / f"a{chosen.suffix}": chosen})
     assert made_here(path)
     renamed = path.rename(tmp_path / "renamed")
@@ -204,13 +204,13 @@ def test_a_deep_manifest_is_none(tmp_path: Path) -> None:
 def test_programs_that_read_a_whole_folder_skip_the_manifest(tmp_path: Path) -> None:
     from importlib import import_module
 
-    write_report(REPORT, {tmp_path: Format.parquet})
+    write_report(REPORT, {tmp_path: OutputFormat.parquet})
     dataset = import_module("pyarrow.dataset").dataset(tmp_path)
     assert [Path(file).name for file in dataset.files] == ["table.parquet"]
 
 
 def test_a_damaged_workbook_is_a_strangers(tmp_path: Path) -> None:
-    (path,) = write_report(REPORT, {tmp_path / "a.xlsx": Format.xlsx})
+    (path,) = write_report(REPORT, {tmp_path / "a.xlsx": OutputFormat.xlsx})
     with zipfile.ZipFile(path) as archive:
         packed = archive.getinfo("docProps/core.xml").header_offset + 60
     whole = path.read_bytes()

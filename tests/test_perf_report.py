@@ -15,7 +15,7 @@ from comparison_helpers import training, write
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
 from tracelens_ext.perf_report import build_perf_report, default_report_path
-from tracelens_ext.report.report import Format, fast_pandas, write_report
+from tracelens_ext.report.report import OutputFormat, fast_pandas, write_report
 from tracelens_ext.report.tables.options import ReportOptions
 
 
@@ -213,7 +213,7 @@ def test_the_default_report_is_for_reading(trace: Path, tmp_path: Path) -> None:
     by_category = report.sheets["gpu_time_by_category"]
     assert by_category["total_time_ms"].sum() == pytest.approx(kernels["total_time_ms"].sum())
     # Headers tell their units.
-    write_report(report, {tmp_path / "r.xlsx": Format.xlsx})
+    write_report(report, {tmp_path / "r.xlsx": OutputFormat.xlsx})
     book = openpyxl.load_workbook(tmp_path / "r.xlsx")
     headers = [cell.value for cell in book["kernels_by_category"][1]]
     assert "count (GPU events)" in headers

@@ -21,7 +21,7 @@ from tracelens_ext.cli.load import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache
-from tracelens_ext.readers.nsys.csv_tables import Report, open_report, report_in
+from tracelens_ext.readers.nsys.csv_tables import NsysCsvReport, open_report, report_in
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import EventKind
 from tracelens_ext.trace.linking import link
@@ -315,14 +315,14 @@ def test_tables_of_the_real_program_say_what_the_events_do(tmp_path: Path) -> No
 
     trace = read_trace(TWO_GPUS, cache=False)
     totals = event_totals(trace)
-    assert _sums(kernel_totals(tables[Report.KERNELS])) == _sums(totals.kernels)
+    assert _sums(kernel_totals(tables[NsysCsvReport.KERNELS])) == _sums(totals.kernels)
     # Versions name copies differently.
-    assert [*_sums(memory_totals(tables[Report.MEMORY_TIME])).values()] == [
+    assert [*_sums(memory_totals(tables[NsysCsvReport.MEMORY_TIME])).values()] == [
         *_sums(totals.memory or []).values()
     ]
     ranges = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
     ours = project_ranges(trace, link(trace), ranges)
-    assert sorted(_projections(tables[Report.RANGES])) == sorted(
+    assert sorted(_projections(tables[NsysCsvReport.RANGES])) == sorted(
         zip(ours["start"] + trace.base_ns, ours["end"] - ours["start"], strict=True)
     )
 
@@ -335,6 +335,6 @@ def _projections(table: Path) -> list[tuple[int, ...]]:
     names = ("projectedstart", "projectedduration")
     return [
         row
-        for piece in open_report(table, Report.RANGES).pieces
+        for piece in open_report(table, NsysCsvReport.RANGES).pieces
         for row in zip(*(piece.required(n, piece.nanoseconds(n)) for n in names), strict=True)
     ]

@@ -27,7 +27,7 @@ from tracelens_ext.simulation.simulation import read_waits
 if TYPE_CHECKING:
     from random import Random
 
-    from tracelens_ext.simulation.dependency_graph import Program
+    from tracelens_ext.simulation.dependency_graph import DependencyGraph
     from tracelens_ext.simulation.simulation import Simulation
     from tracelens_ext.trace import Int64Array
 
@@ -370,7 +370,7 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     changes = [Change(), Change(duration=program.duration * 2, gap=0.5, at_least=100)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tracelens_ext.simulation.replay._ROWS_AT_ONCE", rows_at_once)
-        replay = Replay(cast("Program", program))
+        replay = Replay(cast("DependencyGraph", program))
         walls, unchanged = replay.run(changes)
     wall, starts, returned = run_by_node(replay, changes[0])
     assert (unchanged.wall, unchanged.start.tolist()) == (wall, starts)

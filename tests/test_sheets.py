@@ -22,7 +22,7 @@ from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookim
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.report import Format, write_report
+from tracelens_ext.report.report import OutputFormat, write_report
 from tracelens_ext.report.tables import registry as builtin
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions
@@ -130,7 +130,7 @@ def test_a_plugin_adds_a_sheet_with_charts_and_notes(
     assert report.descriptions["mine"] == "What it shows"
     assert report.charts[-1] is chart
     assert "A note." in report.notes
-    write_report(report, {tmp_path / "r.xlsx": Format.xlsx})
+    write_report(report, {tmp_path / "r.xlsx": OutputFormat.xlsx})
     assert "mine" in openpyxl.load_workbook(tmp_path / "r.xlsx").sheetnames
 
 

@@ -14,7 +14,7 @@ from tracelens_ext.analysis.kernels.kernels import short_kernel_histogram, short
 from tracelens_ext.analysis.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace.gpu_events import GpuWork
+    from tracelens_ext.trace.gpu_events import GpuEvents
 
 SUM = "Short Kernel duration (µs) sum"
 COUNT = "Short Kernel count"
@@ -22,7 +22,7 @@ MEAN = "Short Kernel duration (µs) mean"
 SHARE = "Short Kernel duration (µs) percent of total time"
 
 
-def work_of(maker: TraceMaker) -> GpuWork:
+def work_of(maker: TraceMaker) -> GpuEvents:
     return TreePerfAnalyzer(maker.document()).work
 
 

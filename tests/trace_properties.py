@@ -338,7 +338,7 @@ def a_report_is_safe(data: bytes) -> None:
     """All tables of a whole report, and its texts: a result or one of our errors."""
     from tracelens_ext import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report
-    from tracelens_ext.report.report import Format, report_text
+    from tracelens_ext.report.report import OutputFormat, report_text
 
     try:
         trace = read_trace(io.BytesIO(data))
@@ -346,8 +346,8 @@ def a_report_is_safe(data: bytes) -> None:
         report = build_perf_report(analyzer, short_kernel_study=True, gaps=True)
     except TracelensError:
         return
-    json.loads("".join(report_text(report, Format.json)))
-    "".join(report_text(report, Format.markdown)).encode()
+    json.loads("".join(report_text(report, OutputFormat.json)))
+    "".join(report_text(report, OutputFormat.markdown)).encode()
 
 
 def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:

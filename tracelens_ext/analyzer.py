@@ -28,7 +28,7 @@ from tracelens_ext.analysis.operations.launchers import (
     launcher_table,
 )
 from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
-from tracelens_ext.analysis.timeline.overview import Coverage, coverage, overview
+from tracelens_ext.analysis.timeline.overview import CategoryCoverage, coverage, overview
 from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
 from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
 from tracelens_ext.errors import UsageError
@@ -49,7 +49,7 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import NS_PER_US, Trace
 from tracelens_ext.trace.caching import once_for_each
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 
 if TYPE_CHECKING:
     from tracelens_ext.readers import TraceSource
@@ -128,7 +128,7 @@ class TreePerfAnalyzer(TableMethods):
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
-        self.work: GpuWork = GpuWork(
+        self.work: GpuEvents = GpuEvents(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
         return_freed_memory()
@@ -166,7 +166,7 @@ class TreePerfAnalyzer(TableMethods):
         return list(dict.fromkeys([*default_registry().problems, *of_categorizer]))
 
     @cached_property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> CategoryCoverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
         return coverage(self.work)
 

@@ -217,10 +217,10 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.Format.csv}
+    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.OutputFormat.csv}
     if output_xlsx_path is not None or not places:
         workbook = Path(output_xlsx_path or default_report_path(profile_json_path))
-        places[workbook] = reports.Format.xlsx
+        places[workbook] = reports.OutputFormat.xlsx
     inputs = [Path(profile_json_path)]
     reports.check_places(places, inputs, force=True)
     analyzer = TreePerfAnalyzer(

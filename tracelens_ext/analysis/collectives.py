@@ -25,7 +25,7 @@ from tracelens_ext.text import encodable, json_value
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind, Int64Array, IntArray
 from tracelens_ext.trace.caching import once_for_each
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent, texts
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
@@ -60,7 +60,7 @@ _FACTORS = (
 )
 
 
-def collectives(work: GpuWork) -> pd.DataFrame:
+def collectives(work: GpuEvents) -> pd.DataFrame:
     """Communication by collective, group, size and type, the longest total first."""
     table = communication_of(work)
     grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
@@ -87,7 +87,7 @@ def collectives(work: GpuWork) -> pd.DataFrame:
     return result
 
 
-def collective_calls(work: GpuWork) -> pd.DataFrame:
+def collective_calls(work: GpuEvents) -> pd.DataFrame:
     """A row a communication kernel, in order of start.
 
     `sequence` counts the calls of this collective, group and type in the iteration (the N of its
@@ -112,7 +112,7 @@ def collective_calls(work: GpuWork) -> pd.DataFrame:
 
 
 @once_for_each
-def communication_of(work: GpuWork) -> pd.DataFrame:
+def communication_of(work: GpuEvents) -> pd.DataFrame:
     """The `KEYS` of each communication kernel, and its `time` in µs, by the GPU event's index."""
     chosen = np.flatnonzero(work.is_communication)
     described = described_by(work, chosen)
@@ -126,7 +126,7 @@ def communication_of(work: GpuWork) -> pd.DataFrame:
     return table
 
 
-def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
+def described_by(work: GpuEvents, chosen: Int64Array) -> Int64Array:
     """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
     trace = work.trace
     rows = work.rows[chosen]
@@ -145,7 +145,7 @@ def described_by(work: GpuWork, chosen: Int64Array) -> Int64Array:
     return found
 
 
-def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
+def _annotated(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.object_]:
     """The collective that the annotation around each chosen GPU event names, else empty; (k,)."""
     trace = work.trace
     # PyTorch names its annotation after backend and collective.
@@ -157,7 +157,7 @@ def _annotated(work: GpuWork, chosen: Int64Array) -> npt.NDArray[np.object_]:
     return np.array([*named, ""], dtype=object)[code]
 
 
-def _event_above(work: GpuWork, chosen: Int64Array, events: IntArray) -> Int64Array:
+def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64Array:
     """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
     result = np.full(len(chosen), NONE, dtype=np.int64)
     linked = work.tree.linked[chosen]
@@ -174,12 +174,12 @@ def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64
     return np.where(at == ROOT, NONE, np.append(tree.rows, NONE)[at])
 
 
-def text_argument(work: GpuWork, name: str, rows: Int64Array) -> list[str]:
+def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:
     """A text argument of some events, without its quotes; empty where an event has none."""
     return texts(*argument_values(work.trace, rows, name, _plain, ""))
 
 
-def number_argument(work: GpuWork, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
+def number_argument(work: GpuEvents, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
     """A numeric argument of some events, NaN where an event has none."""
     code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
     return np.array(numbers, dtype=np.float64)[code]

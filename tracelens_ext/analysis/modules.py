@@ -31,7 +31,7 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import CallPaths, find_paths, percent, sums, texts
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked, nest, summed_up
@@ -59,7 +59,7 @@ def has_modules(trace: Trace) -> bool:
     return bool(len(_module_rows(trace)) or _is_replayed_module(trace).any())
 
 
-def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
+def module_of_gpu(work: GpuEvents, *, instances: bool = True) -> tuple[Int64Array, list[str]]:
     """The innermost module around each GPU event's launch, or around its forward operation.
 
     Codes, `NONE` without a module, (g,), and the paths that they stand for, such as
@@ -73,7 +73,7 @@ def module_of_gpu(work: GpuWork, *, instances: bool = True) -> tuple[Int64Array,
 
 
 def call_stacks(
-    work: GpuWork, launcher_of_gpu: Int64Array, names: list[str]
+    work: GpuEvents, launcher_of_gpu: Int64Array, names: list[str]
 ) -> tuple[list[str], list[str]]:
     """The class of the innermost module (`NA` for none), and name and modules, of each launcher.
 
@@ -89,7 +89,7 @@ def call_stacks(
     return innermost, [str([name, *stack]) for name, stack in zip(names, stacks, strict=True)]
 
 
-def nn_modules(work: GpuWork, *, instances: bool = False) -> pd.DataFrame:
+def nn_modules(work: GpuEvents, *, instances: bool = False) -> pd.DataFrame:
     """GPU time by path of module classes, longest total first; no rows without modules.
 
     With `instances` there is a row for each module: PyTorch numbers those of a class, `Block_0`.
@@ -146,7 +146,7 @@ def _is_replayed_module(trace: Trace) -> BoolArray:
 
 
 @once_for_each
-def _find_frames(work: GpuWork) -> _Frames:
+def _find_frames(work: GpuEvents) -> _Frames:
     """Nest module frames, launches, and the forward ops whose backward launched something.
 
     Frames of captures are around what is captured, within those around the graph's launch.
@@ -192,7 +192,7 @@ def _frame_around(parent: Int32Array, is_module: BoolArray, known: int) -> Int64
     return number[nearest_marked(parent, is_module)]
 
 
-def forward_of_gpu(work: GpuWork) -> Int64Array:
+def forward_of_gpu(work: GpuEvents) -> Int64Array:
     """The forward op that made the autograd node around each GPU event's launch, `NONE` without."""
     tree = work.tree
     result = np.full(len(work), NONE, dtype=np.int64)
@@ -227,7 +227,7 @@ def class_names(labels: list[str], codes: Int64Array) -> tuple[list[str], Int64A
 MOST_NODES = 1000
 
 
-def call_tree(work: GpuWork) -> pd.DataFrame:
+def call_tree(work: GpuEvents) -> pd.DataFrame:
     """The tree: modules, the operations in them, and their kernels; the largest kernels.
 
     A row a node, parents before children, at most `MOST_NODES`. What is not shown stands below what
@@ -248,7 +248,7 @@ def call_tree(work: GpuWork) -> pd.DataFrame:
 NodePath = tuple[tuple[str, str], ...]
 
 
-def _leaves(work: GpuWork) -> list[tuple[NodePath, str, int]]:
+def _leaves(work: GpuEvents) -> list[tuple[NodePath, str, int]]:
     """Path, category and ns of kernels, the longest first."""
     operation, operations = work.tree.cpu_op_label_of_gpu
     (module, modules) = module_of_gpu(work)

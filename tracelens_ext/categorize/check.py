@@ -27,7 +27,7 @@ _FILLERS: Final = ("a", "_", "0", "A0_", "x::", ", ", "<")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleProblem:
     """Something wrong with a rule."""
 
     #: `error` when the rule does not do what its author says; else `warning`
@@ -36,13 +36,13 @@ class Finding:
     problem: str  #: what is wrong
 
 
-def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
+def check_packs(packs: Sequence[BoundPack]) -> list[RuleProblem]:
     """Check packs that take part together, in order of precedence; a selectable one for itself.
 
     Examples must be found by their rule and end up in its category, no not-example be found; each
     rule must be able to win; no pattern may take long on a text made to slow it down.
     """
-    findings: list[Finding] = []
+    findings: list[RuleProblem] = []
     together = [bound for bound in packs if not bound.pack.selectable]
     kinds = [[b for b in together if b.pack.kind == kind] for kind in ("kernel", "op")]
     for group in [*kinds, *([bound] for bound in packs if bound.pack.selectable)]:
@@ -51,11 +51,11 @@ def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
         for bound, hidden_by in zip(rules, _hidden(rules), strict=True):
             place = bound.pack.where(bound.rule)
             problems = _problems(bound, matcher, hidden_by)
-            findings += [Finding(severity, place, problem) for severity, problem in problems]
+            findings += [RuleProblem(severity, place, problem) for severity, problem in problems]
     return findings
 
 
-def check_pack(pack: RulePack) -> list[Finding]:
+def check_pack(pack: RulePack) -> list[RuleProblem]:
     """Check one pack for itself, as its author does in a test; see `check_packs`.
 
     Example:

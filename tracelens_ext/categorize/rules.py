@@ -145,7 +145,7 @@ Kernel = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """What a rule or a Python categoriser says about one kernel; see `Decisions`."""
 
     category: str
@@ -156,7 +156,7 @@ class Verdict:
     known: bool = True
 
 
-UNKNOWN: Final = Verdict(UNCATEGORIZED, known=False)
+UNKNOWN: Final = RuleVerdict(UNCATEGORIZED, known=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Format, Report
+from tracelens_ext.report.report import OutputFormat, Report
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Comparing:
     """
 
     output: str | None = None
-    output_format: Format | None = None
+    output_format: OutputFormat | None = None
     html: str | None = None
     fail_if: list[str] | None = None
     baseline: Path | None = None
@@ -137,7 +137,11 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
     budgets = [parse_budget(text) for text in asked.fail_if or ()]
     form = asked.output_format
     force = asked.force
-    printed = form if asked.output is None and form in (Format.json, Format.markdown) else None
+    printed = (
+        form
+        if asked.output is None and form in (OutputFormat.json, OutputFormat.markdown)
+        else None
+    )
     wanted = screen.Wanted(
         asked.output, None if printed else form, html=asked.html, no_workbook=True
     )
@@ -146,7 +150,7 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
     if all(map(is_snapshot, traces)):
         from tracelens_ext.cli.iterations import show_snapshots
 
-        as_json = form is Format.json
+        as_json = form is OutputFormat.json
         snapshots = [*map(Path, traces)]
         show_snapshots(snapshots, asked.top, analysis.reading, json=as_json)
         return

@@ -23,13 +23,13 @@ from tracelens_ext.compare.engine_chart.specification import (
 )
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Format, Places
+from tracelens_ext.report.report import OutputFormat, Places
 from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.statistics import Classifier, ClassStatistics
-    from tracelens_ext.compare.engine_chart.runs import Run
+    from tracelens_ext.compare.engine_chart.runs import EngineRun
     from tracelens_ext.trace import Trace
 
 app = typer.Typer(
@@ -135,7 +135,7 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
         raise UsageError(f"{csv}: names one file for several tables; name a folder")
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
-    return ({csv: Format.csv} if csv else {}) | ({xlsx: Format.xlsx} if xlsx else {})
+    return ({csv: OutputFormat.csv} if csv else {}) | ({xlsx: OutputFormat.xlsx} if xlsx else {})
 
 
 def _computed(
@@ -252,7 +252,7 @@ def chart(
         reading = replace(reading, nsys=nsys_cmd)
     split = "device" if per_device else "phase" if by_phase else ""
     told: set[str] = set()
-    runs: list[Run] = []
+    runs: list[EngineRun] = []
     for position, each in enumerate(wanted):  # only the measures stay in memory
         chosen = replace(rules, categorizer=rules.categorizer or each.map_name)
         analyzer = load.analyze(each.path, shared.AnalysisOptions(**vars(chosen), reading=reading))
@@ -270,7 +270,7 @@ def chart(
     screen.tell_written(written)
 
 
-def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
+def _blocks(runs: Sequence[EngineRun]) -> Iterator[screen.Block]:
     """A line a run, and the table."""
     from tracelens_ext.report.html_figures import duration_text
 
@@ -282,7 +282,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
     yield screen.Part("Elapsed time by category", _shown(runs))
 
 
-def _shown(runs: Sequence[Run]) -> pd.DataFrame:
+def _shown(runs: Sequence[EngineRun]) -> pd.DataFrame:
     import numpy as np
 
     from tracelens_ext.compare.engine_chart.runs import TOTAL, category_table

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tracelens_ext.analysis.iterations.selection import Selection
-    from tracelens_ext.trace.gpu_events import GpuWork
+    from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: The options of every command that reads traces.
 READING = {each.name for each in fields(ReadingOptions)} - {"folders"} | {"notes"}
@@ -132,7 +132,7 @@ class SelectionOptions:
         return Selection(self.pstep, by, self.stream, self.device, category)
 
 
-def selected_text(selection: Selection, work: GpuWork) -> str:
+def selected_text(selection: Selection, work: GpuEvents) -> str:
     """What is selected in words, and what is left out for want of a launch; empty for all."""
     left_out = selection.left_out(work)
     if not left_out:

@@ -43,7 +43,7 @@ _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit be
 
 
 @dataclass(kw_only=True)
-class Run:
+class ReportRun:
     """One call of the command.
 
     Options:
@@ -196,7 +196,7 @@ class Run:
         return 0
 
 
-def report(traces: list[str], *, run: Run) -> None:
+def report(traces: list[str], *, run: ReportRun) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
     if run.all(traces):
         raise typer.Exit(1)

@@ -23,7 +23,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import report as reports
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
 from tracelens_ext.report.manifest import check_output, written_beside
-from tracelens_ext.report.report import Format, Places, Report
+from tracelens_ext.report.report import OutputFormat, Places, Report
 from tracelens_ext.report.tables.registry import find_table
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.terminal import frame_table, safe_text
@@ -32,7 +32,7 @@ from tracelens_ext.text import ms_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.trace.gpu_events import GpuWork
+    from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: Columns of a terminal: below it names need the room of numbers that say less.
 NARROW = 120
@@ -140,9 +140,9 @@ def trace_report(
     return Report(title, tables, told, list(notes), members=members or {})
 
 
-def print_report(report: Report, form: Format | None = None) -> None:
+def print_report(report: Report, form: OutputFormat | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    for piece in reports.report_text(report, form or Format.json):
+    for piece in reports.report_text(report, form or OutputFormat.json):
         typer.echo(piece, nl=False)
 
 
@@ -188,7 +188,7 @@ def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     return [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(lines)]
 
 
-def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
+def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
     """What the recording holds (nothing without GPU work), and its file: what is shown first."""
     from tracelens_ext.analysis.coverage.report_tables import recording_lines
 
@@ -243,7 +243,7 @@ _NO_REPORTS |= {
     for form in ("csv", "parquet")
 }
 #: What a folder of tables beside a trace is called, after the trace.
-_FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
+_FOLDER_ENDINGS = {OutputFormat.csv: "_csvs", OutputFormat.parquet: "_parquet"}
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Wanted:
     """
 
     output: str | None = None
-    format: Format | None = None
+    format: OutputFormat | None = None
     csv_dir: Path | None = None
     no_workbook: bool = False
     html: str | None = None
@@ -285,9 +285,9 @@ class Wanted:
 
     def _places(self, stem: str, default: Path, *, several: bool) -> Places:
         """The files of a report; `default` is that of `--output`, without suffix."""
-        files: list[tuple[Path, Format | Literal["html"]]] = []
+        files: list[tuple[Path, OutputFormat | Literal["html"]]] = []
         if self.csv_dir is not None:
-            files.append((self.csv_dir / stem if several else self.csv_dir, Format.csv))
+            files.append((self.csv_dir / stem if several else self.csv_dir, OutputFormat.csv))
         asked = self.output is not None or self.format is not None
         if asked or not (self.no_workbook or self.csv_dir or self.html is not None):
             chosen = self._format(several=several)
@@ -311,7 +311,7 @@ class Wanted:
         if self.html is not None:
             reports.require_format(reports.PAGE)
 
-    def _format(self, *, several: bool) -> Format:
+    def _format(self, *, several: bool) -> OutputFormat:
         """The format that was asked for, or that the name of the output tells."""
         output = self.output or ""
         suffix = Path(output).suffix.lower()
@@ -320,11 +320,11 @@ class Wanted:
         if several and not is_folder and (told or suffix in _PAGE_SUFFIXES):
             raise UsageError(f"{output}: names one file for several traces; name a folder")
         if several or is_folder:
-            return self.format or Format.xlsx
+            return self.format or OutputFormat.xlsx
         if output == "-":
             raise UsageError("a report cannot go to standard output; name a file")
         problem = _NO_REPORTS.get(suffix)
-        if problem is None and told is None and self.format in (None, Format.xlsx):
+        if problem is None and told is None and self.format in (None, OutputFormat.xlsx):
             problem = "an Excel file is named .xlsx"
             if self.format is None:
                 problem = "the report is an Excel file; name it .xlsx (.json and .md do too), or"
@@ -333,7 +333,7 @@ class Wanted:
             problem = f"does not go with --format {self.format}"
         if problem is not None:
             raise UsageError(f"{output}: {problem}")
-        return self.format or told or Format.xlsx
+        return self.format or told or OutputFormat.xlsx
 
 
 def write_outputs(
@@ -343,7 +343,7 @@ def write_outputs(
     from tracelens_ext.report.excel import slow_tables
 
     written = reports.write_report(report, places, inputs, force=force)
-    for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
+    for line in slow_tables(report.sheets) if OutputFormat.xlsx in places.values() else ():
         print_line(line, error=True)
     return written
 
@@ -383,7 +383,7 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
     return names
 
 
-def _file_name(stem: str, chosen: Format) -> str:
+def _file_name(stem: str, chosen: OutputFormat) -> str:
     return stem + (_FOLDER_ENDINGS[chosen] if chosen.is_folder else chosen.suffix)
 
 

@@ -22,11 +22,11 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
 from tracelens_ext.trace.caching import once_for_each
 from tracelens_ext.trace.call_tree import GRAPH, UNLINKED
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import CallPaths, find_paths, number_groups
 from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked
 
-Leaf = tuple["Place", "Work"]  # of a place with GPU work of its own
+Leaf = tuple["ProgramPlace", "PlaceWork"]  # of a place with GPU work of its own
 Both = tuple[list[Leaf], list[Leaf]]
 _Key = Callable[[int, Leaf], Hashable]  #: of a leaf of A (0) or B (1)
 Found = tuple[int, Both]  #: how long the chain of the common ancestor is (0: of none), and what
@@ -41,7 +41,7 @@ _DEEPEST = 32  # operations in one chain; what is deeper begins another
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramPlace:
     """A node of the tree of operations in one path."""
 
     path: str  #: of modules, NVTX ranges or the HLO module
@@ -61,7 +61,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Work:
+class PlaceWork:
     """What was launched at a place itself; no kernels where only operations in it launched."""
 
     calls: int  #: of its operation, those in which anything was launched
@@ -75,7 +75,7 @@ def normal(text: str) -> str:
     return _NUMBER.sub("#", text)
 
 
-def calls_of(work: GpuWork) -> Int64Array:
+def calls_of(work: GpuEvents) -> Int64Array:
     """The call that each GPU event belongs to: its operation, else itself, (g,)."""
     own = len(work.trace) + np.arange(len(work))
     alone = (work.tree.cpu_op_of_gpu == NONE) | work.tree.by_opaque_graph
@@ -93,17 +93,17 @@ class _Tree:
     where: Int64Array  #: path and direction of each GPU event, as a number, (g,)
     wheres: list[tuple[str, bool]]
 
-    def place(self, where: int, chain: int) -> Place:
+    def place(self, where: int, chain: int) -> ProgramPlace:
         names = []
         shapes = ""
         while chain != ROOT:
             name, shapes = self.labels[chain]
             names.append(name)
             chain = int(self.chains.parent[chain])
-        return Place(*self.wheres[where], tuple(reversed(names)), shapes)
+        return ProgramPlace(*self.wheres[where], tuple(reversed(names)), shapes)
 
 
-def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
+def places(work: GpuEvents, chosen: BoolArray | slice) -> dict[ProgramPlace, PlaceWork]:
     """The places of some GPU events, with all that encloses them."""
     found = _tree(work)
     chain_of = _tree(work).chains.of_node
@@ -128,12 +128,12 @@ def places(work: GpuWork, chosen: BoolArray | slice) -> dict[Place, Work]:
         alone = place.chain[0] in _WITHOUT
         kernels = {name: (ns, count) for name, _, ns, count in held}
         number = sum(count for _, count in kernels.values()) if alone else number
-        result[place] = Work(number, min((first for _, first, *_ in held), default=0), kernels)
+        result[place] = PlaceWork(number, min((first for _, first, *_ in held), default=0), kernels)
     return result
 
 
 @once_for_each
-def _tree(work: GpuWork) -> _Tree:
+def _tree(work: GpuEvents) -> _Tree:
     trace = work.trace
     tree = work.tree
     with_op = (tree.cpu_op_of_gpu != NONE) & ~tree.by_opaque_graph
@@ -162,7 +162,7 @@ def _tree(work: GpuWork) -> _Tree:
     return _Tree(chains, parent, node, labels, *_wheres(work))
 
 
-def _wheres(work: GpuWork) -> tuple[Int64Array, list[tuple[str, bool]]]:
+def _wheres(work: GpuEvents) -> tuple[Int64Array, list[tuple[str, bool]]]:
     """Path and direction of each GPU event: numbers, and what they stand for."""
     backward = (forward_of_gpu(work) != NONE).astype(np.int64)
     if has_modules(work.trace):
@@ -175,7 +175,7 @@ def _wheres(work: GpuWork) -> tuple[Int64Array, list[tuple[str, bool]]]:
     return number, [(known[at], bool(back)) for at, back in pairs]
 
 
-def _ranges(work: GpuWork) -> tuple[Int64Array, list[str]]:
+def _ranges(work: GpuEvents) -> tuple[Int64Array, list[str]]:
     """The path of NVTX ranges, or the HLO module, around the operation of each GPU event."""
     trace = work.trace
     tree = work.tree
@@ -203,7 +203,7 @@ def _ranges(work: GpuWork) -> tuple[Int64Array, list[str]]:
 # kernels and operations that a cell names
 _MOST_KERNELS = 8
 _MOST_NAMED = 4
-_SCOPES: tuple[Callable[[Place], Hashable], ...] = (
+_SCOPES: tuple[Callable[[ProgramPlace], Hashable], ...] = (
     lambda place: (place.path, place.backward, place.chain[0], place.shapes),
     lambda place: (place.path, place.backward, place.chain[0]),
     lambda place: (place.path, place.backward, normal(place.chain[0])),
@@ -237,7 +237,7 @@ class Aligned:
         return median, float(ns[:, at].sum() / (ns[:, 0] * ratio).sum())
 
 
-def align(a: Mapping[Place, Work], b: Mapping[Place, Work]) -> Aligned:
+def align(a: Mapping[ProgramPlace, PlaceWork], b: Mapping[ProgramPlace, PlaceWork]) -> Aligned:
     """The rows of two traces, a row an operation of a path, with its operations and kernels."""
     known = a, b
     leaves = ([leaf for leaf in each.items() if leaf[1].kernels] for each in known)
@@ -286,7 +286,7 @@ def _paired(left: Both, key: _Key, depth: int, found: list[Found]) -> Both:
     return rest
 
 
-def _chains(scope: Callable[[Place], Hashable], depth: int, *, deeper: bool) -> _Key:
+def _chains(scope: Callable[[ProgramPlace], Hashable], depth: int, *, deeper: bool) -> _Key:
     """Chains of so many operations, or the beginnings of those that are as long or longer."""
 
     def key(_: int, leaf: Leaf) -> Hashable:
@@ -317,7 +317,7 @@ def _first(names: Sequence[str], most: int, between: str) -> str:
     return between.join([*names[:most], *more])
 
 
-def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> int:
+def _calls(known: Mapping[ProgramPlace, PlaceWork], leaves: Iterable[Leaf], depth: int) -> int:
     """The calls of some places, or of their ancestors of so long a chain."""
     if not depth:
         return sum(work.calls for _, work in leaves)
@@ -325,7 +325,7 @@ def _calls(known: Mapping[Place, Work], leaves: Iterable[Leaf], depth: int) -> i
     return sum(known[place].calls for place in above)
 
 
-def _table(rows: Rows, known: Sequence[Mapping[Place, Work]]) -> Aligned:
+def _table(rows: Rows, known: Sequence[Mapping[ProgramPlace, PlaceWork]]) -> Aligned:
     """The rows, with the kernels of each side summed by name, the longest first."""
     ns, count, calls = np.zeros((3, len(rows), 2), dtype=np.int64)
     kernels: list[list[str]] = [[], []]

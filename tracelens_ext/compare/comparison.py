@@ -15,7 +15,14 @@ import numpy as np
 
 from tracelens_ext.compare.alignment import Aligned, align
 from tracelens_ext.compare.measurement import KEYS, STAND_INS, Figures, Measurement, measure
-from tracelens_ext.compare.verdict import Unit, Verdict, facts_of, notes_of, prefixes, verdict
+from tracelens_ext.compare.verdict import (
+    ComparisonVerdict,
+    WorkUnit,
+    facts_of,
+    notes_of,
+    prefixes,
+    verdict,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
@@ -60,18 +67,18 @@ class Comparison:
         return list(zip(self.letters, self.measurements, strict=True))
 
     @cached_property
-    def unit(self) -> Unit:
+    def unit(self) -> WorkUnit:
         """The repeating part that all traces have: iterations, else the period of kernel names."""
         iterations = [m.iterations for m in self.measurements]
         if all(iterations):
-            return Unit("iteration", iterations, 1.0)
+            return WorkUnit("iteration", iterations, 1.0)
         periods = [m.period for m in self.measurements if m.period is not None]
         if len(periods) == len(iterations):
             first, *others = counts = [period.count for period in periods]
             calls = zip(others, self._ratios_by_calls, strict=True)
             if all(r and abs(count / first / r - 1) <= _PERIODS_AGREE for count, (r, _) in calls):
-                return Unit("period", counts, min(period.confidence for period in periods))
-        return Unit("trace", [1] * len(iterations), 0.0)
+                return WorkUnit("period", counts, min(period.confidence for period in periods))
+        return WorkUnit("trace", [1] * len(iterations), 0.0)
 
     @property
     def basis(self) -> str:
@@ -103,7 +110,7 @@ class Comparison:
         return [held[0].work_and_speed(at) if held else (None, None) for at in others]
 
     @cached_property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[ComparisonVerdict]:
         """What became of the work of each trace but the baseline."""
         found = []
         counts = self.unit.counts

@@ -20,7 +20,7 @@ from xml.parsers import expat
 from tracelens_ext import errors
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, made_here, read_manifest
-from tracelens_ext.report.report import Format, require_format
+from tracelens_ext.report.report import OutputFormat, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
 
@@ -65,7 +65,11 @@ def plain_name(column: object) -> str:
 
 def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     """The files of a folder that hold one of these sheets, as CSV or Parquet."""
-    names = {f"{sheet}{kind.suffix}" for sheet in sheets for kind in (Format.csv, Format.parquet)}
+    names = {
+        f"{sheet}{kind.suffix}"
+        for sheet in sheets
+        for kind in (OutputFormat.csv, OutputFormat.parquet)
+    }
     return [path for name in sorted(names) if (path := folder / name).is_file()]
 
 
@@ -253,7 +257,7 @@ def _read_folder(folder: Path, wanted: Wanted, most_bytes: int) -> Tables:
         if path.stat().st_size > most_bytes:
             raise _too_large(path, size_text(most_bytes))
         columns = wanted[path.stem]
-        is_csv = path.suffix == Format.csv.suffix
+        is_csv = path.suffix == OutputFormat.csv.suffix
         with _damage_told(path, "the table"):
             read = _read_csv(path, columns) if is_csv else _read_parquet(path, columns, most_bytes)
         tables[path.stem] = read
@@ -277,7 +281,7 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path, columns: Collection[str], most_bytes: int) -> pd.DataFrame:
-    require_format(Format.parquet)
+    require_format(OutputFormat.parquet)
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:

@@ -14,10 +14,10 @@ from tracelens_ext.analysis.serving.phases import busy_by_step
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.analysis.timeline.overview import devices
 from tracelens_ext.analysis.timeline.timeline import gpu_timeline
-from tracelens_ext.compare.alignment import Place, Work, calls_of, places
+from tracelens_ext.compare.alignment import PlaceWork, ProgramPlace, calls_of, places
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
 
 #: What a finding saves: ms, and percent of the wall time.
@@ -46,7 +46,9 @@ class Figures:
     #: operations), both 0 in the timeline. Those of a report may lack some; `STAND_INS` are there
     #: where they are known, `phases` of a whole trace in which a serving engine names its steps.
     tables: Mapping[str, pd.DataFrame]
-    places: Mapping[Place, Work] | None = None  #: where it was launched; None of a report
+    places: Mapping[ProgramPlace, PlaceWork] | None = (
+        None  #: where it was launched; None of a report
+    )
 
     def whole(self, column: Literal["ns", "count"]) -> int | None:
         """The sum of all GPU events; None if a report does not tell."""
@@ -85,7 +87,7 @@ class Measurement:
         return (basis == "iteration" and self.whole_iterations) or self.total
 
 
-def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:
+def measure(work: GpuEvents, *, micro_idle_thresh_us: float | None = None) -> Measurement:
     """Measure one trace for a comparison.
 
     Args:
@@ -127,7 +129,7 @@ def _told(iterations: Iterations) -> str:
 
 
 def _figures(
-    work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None = None
+    work: GpuEvents, micro_idle_thresh_us: float | None, chosen: BoolArray | None = None
 ) -> Figures:
     """The figures of the chosen GPU events, of all by default."""
     categories = work.needed_categories
@@ -150,7 +152,7 @@ def _figures(
 
 
 def _timeline(
-    work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None
+    work: GpuEvents, micro_idle_thresh_us: float | None, chosen: BoolArray | None
 ) -> pd.DataFrame:
     part = copy.copy(work)
     part.counted = work.counted if chosen is None else work.counted & chosen
@@ -162,7 +164,7 @@ def _timeline(
 
 
 def _iteration_figures(
-    work: GpuWork, iterations: Iterations, micro_idle_thresh_us: float | None
+    work: GpuEvents, iterations: Iterations, micro_idle_thresh_us: float | None
 ) -> Figures | None:
     if not iterations.whole_count:
         return None
@@ -225,7 +227,7 @@ class Period:
     confidence: float  #: share of the GPU time in stretches that are alike, 0 to 1
 
 
-def find_period(work: GpuWork) -> Period | None:
+def find_period(work: GpuEvents) -> Period | None:
     """Find the longest period that occurs twice; of its multiples the shortest."""
     chosen = np.flatnonzero(work.is_kernel & ~work.is_communication)
     chosen = chosen if len(chosen) >= _LEAST_KERNELS else np.arange(len(work))

@@ -37,7 +37,7 @@ _SAME_SPEED = 0.5
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """What times are divided by."""
 
     kind: Literal["iteration", "period", "trace"]
@@ -47,7 +47,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ComparisonVerdict:
     """What became of the work of one trace, compared with the baseline."""
 
     text: str  #: a sentence
@@ -63,7 +63,7 @@ def prefixes(letters: Sequence[str]) -> dict[str, str]:
 
 def verdict(
     letters: tuple[str, str], ratios: tuple[float | None, float | None], rows: pd.DataFrame
-) -> Verdict:
+) -> ComparisonVerdict:
     """Say what happened."""
     (a, b) = letters
     (work, speed) = ratios
@@ -81,7 +81,7 @@ def verdict(
     named = [f"{_name(row)} {row[changed]:+,.3f} ms" for row in largest.to_dict("records")]
     told = told or f"{a} and {b} share nothing that could be compared"
     told += f"; the largest changes: {', '.join(named)}" if named else "; nothing differs"
-    return Verdict(f"{told}.", work, speed, largest)
+    return ComparisonVerdict(f"{told}.", work, speed, largest)
 
 
 def work_text(letter: str, ratio: float, baseline: str) -> str:
@@ -265,7 +265,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BudgetOutcome:
     """What became of a budget in one trace."""
 
     budget: Budget  #: the budget
@@ -302,7 +302,7 @@ def parse_budget(text: str) -> Budget:
 
 def check_budgets(
     budgets: Sequence[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
-) -> list[Outcome]:
+) -> list[BudgetOutcome]:
     """Hold every trace but the baseline against the budgets, a row of several devices by device.
 
     A category or finding that a trace lacks counts 0. `finding_ids`: those that can be. Gives an
@@ -337,7 +337,7 @@ def check_budgets(
             for letter, before, after, mad in _pairs(comparison, each):
                 crossed = budget.crossed_by(before, after, shares=shares, mad=mad)
                 what = f"{letter}{name}{where}"
-                outcomes.append(Outcome(budget, what, before, after, crossed, shares))
+                outcomes.append(BudgetOutcome(budget, what, before, after, crossed, shares))
     return outcomes
 
 

@@ -18,7 +18,7 @@ from importlib import util
 from typing import TYPE_CHECKING, Any
 
 from tracelens_ext import __version__
-from tracelens_ext.distributed.job import Outcome, TraceJob, run_job
+from tracelens_ext.distributed.job import JobOutcome, TraceJob, run_job
 from tracelens_ext.distributed.storage import FleetInput, reason
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
@@ -96,7 +96,7 @@ def _local_cluster(workers: int, folder: str) -> LocalCluster:
 
 def run_jobs(
     client: Client, jobs: Sequence[TraceJob], attempts: int, *, in_order: bool
-) -> Iterator[tuple[TraceJob, Outcome, int]]:
+) -> Iterator[tuple[TraceJob, JobOutcome, int]]:
     """Yield each job when over, how it went, and its attempts; `in_order`: one job a thread."""
     waiting = deque((job, 1) for job in jobs)
     running: dict[Future, tuple[TraceJob, int]] = {}
@@ -132,7 +132,7 @@ def run_jobs(
             future.cancel()
 
 
-def _outcome(future: Future, job: TraceJob) -> Outcome:
+def _outcome(future: Future, job: TraceJob) -> JobOutcome:
     """How a job went; a worker's death is one way."""
     from distributed.scheduler import KilledWorker
 
@@ -143,7 +143,7 @@ def _outcome(future: Future, job: TraceJob) -> Outcome:
     died = "process died (out of memory, or killed)"
     failed = f"failed ({type(error).__name__}: {reason(error)})"
     what = died if isinstance(error, KilledWorker) else failed
-    return Outcome(stage="worker", message=f"{job.source.name}: the worker {what}")
+    return JobOutcome(stage="worker", message=f"{job.source.name}: the worker {what}")
 
 
 def _threads(client: Client) -> int:

@@ -23,7 +23,7 @@ from tracelens_ext.trace import (
     Int64Array,
     distributed_info,
 )
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.intervals import covered, union, union_length
 
 #: What a rank does outside of its calls; of each, ns from the recording's start to a moment.
@@ -35,7 +35,7 @@ _NUMBERS = ("Group size", "In msg nelems", "Out msg nelems", "Seq", "Src Rank", 
 _LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
 
 
-def rank_tables(work: GpuWork, rank: int, place: int) -> dict[str, pd.DataFrame]:
+def rank_tables(work: GpuEvents, rank: int, place: int) -> dict[str, pd.DataFrame]:
     """`rank_calls`, `rank_iterations`, `overlap`; devices are ranks where no rank is told."""
     devices = sorted({*work.trace.device.tolist()}) or [NONE]
     single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
@@ -93,7 +93,7 @@ def configured_groups(metadata: Mapping[str, object]) -> dict[str, list[int]]:
 
 
 def _of_device(
-    work: GpuWork, rank: int, device: int, *, single: bool
+    work: GpuEvents, rank: int, device: int, *, single: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     on = np.ones(len(work), dtype=bool) if single else work.trace.device == device
     moments = _Moments(work, on)
@@ -121,7 +121,7 @@ def _of_device(
 class _Moments:
     """How long a rank had done what until a moment."""
 
-    def __init__(self, work: GpuWork, on: BoolArray) -> None:
+    def __init__(self, work: GpuEvents, on: BoolArray) -> None:
         trace = work.trace
         tree = work.tree
         computes = on & ~work.is_communication
@@ -154,7 +154,7 @@ class _Moments:
         return dict(zip(OWN, spent, strict=True))
 
 
-def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
+def _calls(work: GpuEvents, on: BoolArray) -> pd.DataFrame:
     """A row a communication kernel, in the order of their launches."""
     chosen = np.flatnonzero(work.is_communication & on)
     launch = work.start[chosen]
@@ -171,14 +171,14 @@ def _calls(work: GpuWork, on: BoolArray) -> pd.DataFrame:
     return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)
 
 
-def _arguments(work: GpuWork, rows: Int64Array) -> pd.DataFrame:
+def _arguments(work: GpuEvents, rows: Int64Array) -> pd.DataFrame:
     """What some events tell of a collective."""
     columns: dict[str, Any] = {n: collectives.text_argument(work, n, rows) for n in _TEXTS}
     columns |= {name: collectives.number_argument(work, name, rows) for name in _NUMBERS}
     return pd.DataFrame(columns).astype(dict.fromkeys(_TEXTS, "str"))
 
 
-def _never_recorded(work: GpuWork) -> pd.DataFrame:
+def _never_recorded(work: GpuEvents) -> pd.DataFrame:
     """Collectives that were launched and whose kernels were not recorded, as `_calls` has them."""
     trace = work.trace
     tree = work.tree
@@ -197,7 +197,7 @@ def _never_recorded(work: GpuWork) -> pd.DataFrame:
     return table
 
 
-def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame:
+def _iterations(work: GpuEvents, on: BoolArray, moments: _Moments) -> pd.DataFrame:
     """A row an iteration: how long it took, and the rank's own part in it, ns."""
     steps = find_iterations(work.tree)
     launched = work.tree.launch_of_gpu[on & work.tree.linked]
@@ -211,8 +211,7 @@ def _iterations(work: GpuWork, on: BoolArray, moments: _Moments) -> pd.DataFrame
     if not len(those) and on.any():
         begin = work.start[on].min(keepdims=True)
         end = work.end[on].max(keepdims=True)
-        # type: ignore[list-item]
-        number = [""]
+        number = [""]  # type: ignore[list-item]
         parts = [computing]
     first = moments.until(begin)
     last = moments.until(end)

@@ -28,7 +28,7 @@ from tracelens_ext.hooks import default_registry
 from tracelens_ext.hooks.registry import one_line
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, number_groups, percent, sums, texts
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
@@ -104,7 +104,7 @@ class TraceJob:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """How a job went."""
 
     #: what is noted of the trace, as JSON; None when it failed
@@ -115,7 +115,7 @@ class Outcome:
     problems: tuple[str, ...] = ()  #: what plugins did wrong
 
 
-def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
+def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:
     """Do a job."""
     source = job.source
     options = job.options
@@ -141,7 +141,7 @@ def run_job(job: TraceJob, attempt: int = 1) -> Outcome:
         job.store.put(marker, json.dumps(about, indent=1).encode())
     except Exception as error:  # noqa: BLE001  # one trace's trouble must not stop the others
         return _failure(stage, source, error)
-    return Outcome(about, problems=tuple(analyzer.problems))
+    return JobOutcome(about, problems=tuple(analyzer.problems))
 
 
 def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -165,7 +165,7 @@ def _results(job: TraceJob, analyzer: TreePerfAnalyzer) -> tuple[dict[str, Any],
     return about | {"rows": {name: len(frame) for name, frame in tables.items()}}, tables
 
 
-def _failure(stage: str, source: places.FleetInput, error: Exception) -> Outcome:
+def _failure(stage: str, source: places.FleetInput, error: Exception) -> JobOutcome:
     """What went wrong at a stage, and whether it would go wrong again."""
     final = isinstance(error, errors.TracelensError) and not isinstance(error, errors.OutputError)
     said = _one_line(error)
@@ -178,7 +178,7 @@ def _failure(stage: str, source: places.FleetInput, error: Exception) -> Outcome
     elif stage == "read" and isinstance(error, errors.TraceError):
         final = not (isinstance(error, errors.TraceCutOffError) and source.is_remote)  # on its way
         said = _one_line(errors.TraceError(source.name, error.problem, error.remedy))
-    return Outcome(stage=stage, message=said, final=final)
+    return JobOutcome(stage=stage, message=said, final=final)
 
 
 @contextmanager
@@ -262,7 +262,7 @@ def trace_tables(
     return keyed | rank_tables(work, rank, place)
 
 
-def categories(work: GpuWork) -> pd.DataFrame:
+def categories(work: GpuEvents) -> pd.DataFrame:
     """GPU time by device and category, the longest first."""
     found = work.needed_categories
     device = work.trace.device
@@ -274,7 +274,7 @@ def categories(work: GpuWork) -> pd.DataFrame:
     return pd.DataFrame({**columns, "% of GPU time": percent(groups.total, whole)})
 
 
-def _keyed(frame: pd.DataFrame, work: GpuWork, name: str, rank: int) -> pd.DataFrame:
+def _keyed(frame: pd.DataFrame, work: GpuEvents, name: str, rank: int) -> pd.DataFrame:
     """A table with the columns that tell traces apart, first."""
     frame = frame.astype({column: kind for column, kind in _TYPES.items() if column in frame})
     if "device" not in frame:

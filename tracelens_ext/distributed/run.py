@@ -18,7 +18,7 @@ from tracelens_ext.distributed.cluster import (
 )
 from tracelens_ext.distributed.html_page import PAGE, REDUCTIONS, ranks_together, reductions
 from tracelens_ext.distributed.html_page import TABLES as TOGETHER
-from tracelens_ext.distributed.job import TABLES, JobOptions, Outcome, TraceJob, portable_rules
+from tracelens_ext.distributed.job import TABLES, JobOptions, JobOutcome, TraceJob, portable_rules
 from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
@@ -26,7 +26,7 @@ from tracelens_ext.settings import AS_USUAL, ReadingOptions
 if TYPE_CHECKING:
     from distributed import Client
 
-Outcomes = Mapping[str, tuple[Outcome, int]]
+Outcomes = Mapping[str, tuple[JobOutcome, int]]
 
 ATTEMPTS = 3
 _MOST_MISSING_LISTED = 100_000
@@ -148,7 +148,7 @@ def run_fleet(
     marks = store.marks()
     jobs = [TraceJob(source, at, store, options, key) for at, source in enumerate(sources)]
     todo = [job for job in jobs if not job.is_done(marks.get(job.source.stem))]
-    outcomes: dict[str, tuple[Outcome, int]] = {}
+    outcomes: dict[str, tuple[JobOutcome, int]] = {}
     failed = 0
     kept = len(jobs) - len(todo)
     tell = progress or (lambda *_: None)

@@ -22,7 +22,7 @@ from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.registry import offered_tables
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import HOST_KINDS, NONE, Int64Array
-from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuWork
+from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuEvents
 from tracelens_ext.trace.nesting import ROOT
 
 #: Grows when a table or a column gets another meaning.
@@ -113,7 +113,7 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     return [range(len(trace)), *times, kinds, ranks, on, streams, where, *last]
 
 
-def _exposed(work: GpuWork) -> Int64Array:
+def _exposed(work: GpuEvents) -> Int64Array:
     """How long each GPU event ran with nothing else on its device, ns, (g,)."""
     result = np.zeros(len(work), dtype=np.int64)
     for device in np.unique(work.trace.device).tolist():

@@ -28,7 +28,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.trace import GPU_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.nesting import ROOT
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
@@ -62,7 +62,7 @@ def parse_window(text: str) -> tuple[int, int]:
     raise UsageError(f"--window {text!r} is no window; {expected}")
 
 
-def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
+def choose(work: GpuEvents, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     """The rows to export but flow events, ascending; how many others are left out, and why."""
     trace = work.trace
     recorded = trace.recorded
@@ -95,7 +95,7 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     return np.flatnonzero(keep), +left_out
 
 
-def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
+def window_of(work: GpuEvents, choice: Choice) -> tuple[int, int] | None:
     """The window that is exported, ns since the trace's first event; None for all of it.
 
     Of an iteration from its start to its end, or that of the last work that it launched.
@@ -167,7 +167,7 @@ _EVER = 1 << 62
 class Source:
     """A trace to export."""
 
-    work: GpuWork  #: its GPU events
+    work: GpuEvents  #: its GPU events
     label: str = ""  #: its rank in words; empty where there is one trace only
     shift_ns: int = 0  #: what is added to its times
     error: str = ""  #: how well that is known, in words; empty to say nothing
@@ -376,7 +376,7 @@ class _Piece:
         return result
 
 
-def _call_path(work: GpuWork, at: int) -> str:
+def _call_path(work: GpuEvents, at: int) -> str:
     """The names down to a position in the call tree, as JSON."""
     path: list[str] = []
     while at != ROOT and len(path) < _CALL_PATH_NAMES:

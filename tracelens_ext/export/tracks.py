@@ -17,7 +17,7 @@ from tracelens_ext.analysis.timeline.timeline import copies, queue_levels
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Float64Array, Int64Array, IntArray
-from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
 from tracelens_ext.trace.intervals import covered
 
 
@@ -55,7 +55,7 @@ OfGpus = dict[int, tuple[int, dict[int, int]]]
 Placed = tuple[Int64Array, Int64Array, Int64Array, OfGpus]
 
 
-def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:
+def place(tracks: Tracks, work: GpuEvents, rows: Int64Array, label: str, error: str) -> Placed:
     """Where m events of a trace are drawn, in processes and threads after those of `tracks`.
 
     Process, thread and lane of each, (m,), the first lane of a track is 0; and those of GPUs.
@@ -156,7 +156,7 @@ _GIB = 2**30
 
 
 def counter_events(
-    work: GpuWork, gpu: OfGpus, ours: int, shift: int, window: tuple[int, int]
+    work: GpuEvents, gpu: OfGpus, ours: int, shift: int, window: tuple[int, int]
 ) -> Iterator[str]:
     """The counters of a trace, as JSON texts.
 
@@ -213,7 +213,7 @@ def _series(frame: pd.DataFrame, key: str, gpu: OfGpus) -> Iterator[tuple[int, s
             yield gpu[device][0], name, rows
 
 
-def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:
+def _shares(work: GpuEvents, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:
     """How busy a device is, and how much of the time only with communication, by bins."""
     own = work.trace.device == device
     start = work.start[own]
@@ -255,7 +255,7 @@ def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
     return spans
 
 
-def _iterations(work: GpuWork) -> list[Span]:
+def _iterations(work: GpuEvents) -> list[Span]:
     """The iterations of the trace's first process that has any."""
     found = find_iterations(work.tree)
     columns = (found.number, found.process, found.start, found.end)
@@ -280,7 +280,7 @@ def _findings(analyzer: TreePerfAnalyzer) -> list[Span]:
     return spans
 
 
-def _recording(work: GpuWork) -> list[Span]:
+def _recording(work: GpuEvents) -> list[Span]:
     """What of the recording cannot be judged: `hole`, `before`, `start_up`."""
     devices = find_lanes(work, "device").device.tolist()
     spans = []

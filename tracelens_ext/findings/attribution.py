@@ -17,7 +17,7 @@ from tracelens_ext.analysis.modules import has_modules, module_of_gpu
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.findings.finding import Claim, Place
 from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Float64Array, Int64Array, IntArray
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import number_groups, texts
 from tracelens_ext.trace.intervals import distinct, inside
 
@@ -43,7 +43,7 @@ FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.Moments]
 
 
 def places_of(
-    work: GpuWork,
+    work: GpuEvents,
     claim: Claim,
     idle_moments: FindMoments,
     known: Mapping[str, Sequence[Place]] | None = None,
@@ -85,7 +85,7 @@ def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -
     return _merged([Place(*place) for place in found if place[0] in shown])
 
 
-def _of_gaps(work: GpuWork, claim: Claim, idle_moments: FindMoments) -> dict[str, list[Place]]:
+def _of_gaps(work: GpuEvents, claim: Claim, idle_moments: FindMoments) -> dict[str, list[Place]]:
     """What the host was in, moment by moment, of all that is claimed of gaps."""
     start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
     if not len(start):
@@ -140,7 +140,7 @@ def _innermost(
 
 
 def _iterations_during(
-    work: GpuWork, start: Int64Array, end: Int64Array, thread: Int64Array, devices: int
+    work: GpuEvents, start: Int64Array, end: Int64Array, thread: Int64Array, devices: int
 ) -> list[Place]:
     """The iterations of the threads' processes during which some stretches of time are."""
     iterations, labels, _ = named_iterations(work.tree, None)
@@ -155,7 +155,7 @@ def _iterations_during(
     return found
 
 
-def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
+def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
     events = claim.events
     ns = claim.event_ns
     if not len(events):
@@ -186,14 +186,14 @@ def _of_events(work: GpuWork, claim: Claim) -> dict[str, list[Place]]:
     }
 
 
-def frames_around(work: GpuWork, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
+def frames_around(work: GpuEvents, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
     """The innermost lines of Python around the host calls with the most time, (k,)."""
     largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
     return around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
 
 
 def around(
-    work: GpuWork, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
+    work: GpuEvents, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
 ) -> list[Place]:
     """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
     trace = work.trace

@@ -24,7 +24,7 @@ from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.simulation.scenarios import Named, Removed
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray
-from tracelens_ext.trace.gpu_events import GpuWork, find_gaps, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_gaps, find_lanes
 from tracelens_ext.trace.grouping import group_durations, sums
 from tracelens_ext.trace.intervals import union_length
 
@@ -35,7 +35,7 @@ _NAME: Final = 80  # characters of a kernel
 
 
 def find_findings(
-    work: GpuWork,
+    work: GpuEvents,
     find_launchers: Callable[[], Launchers],
     find_roofline: Callable[[], Roofline],
     registry: PluginRegistry | None = None,
@@ -200,7 +200,7 @@ def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
     return f"{said}, and why is not recorded{f': {how}' if how else ''}."
 
 
-def _busy(work: GpuWork, which: BoolArray) -> float:
+def _busy(work: GpuEvents, which: BoolArray) -> float:
     """How long some GPU events run, the mean over the devices, ns."""
     lanes = find_lanes(work, "device")
     mine = [which & (lanes.of_gpu == lane) for lane in range(len(lanes))]

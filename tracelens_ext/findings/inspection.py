@@ -21,7 +21,7 @@ from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import Labelled, by_group_and_time, items_before, number_groups
 from tracelens_ext.trace.intervals import covered, distinct
 
@@ -47,7 +47,7 @@ NO_SHAPES: Final = (
 class Inspection:
     """A trace, as detectors see it."""
 
-    work: GpuWork  #: the GPU events, g of them
+    work: GpuEvents  #: the GPU events, g of them
     find_launchers: Callable[[], Launchers]  #: finds the operations that launched them
     find_roofline: Callable[[], Roofline]  #: finds how good those operations are
     wall: WallTime  #: the wall time, and what is claimed of it

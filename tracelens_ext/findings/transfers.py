@@ -19,7 +19,7 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.roofline.peaks import DevicePeaks, peer_links_of
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Device, Float64Array, Int64Array
-from tracelens_ext.trace.gpu_events import GpuWork, gigabytes_per_second
+from tracelens_ext.trace.gpu_events import GpuEvents, gigabytes_per_second
 from tracelens_ext.trace.gpu_events import pageable_copies as are_pageable
 from tracelens_ext.trace.intervals import union
 
@@ -259,7 +259,7 @@ def exposed_copy(inspection: Inspection) -> Finding | None:
     return inspection.finding("exposed-copy", claim + wait, numbers)
 
 
-def _copy_rates(work: GpuWork, events: Int64Array) -> list[float | None]:
+def _copy_rates(work: GpuEvents, events: Int64Array) -> list[float | None]:
     """How fast some copies run, GB/s, to the device and from it; None for what is not known."""
     to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
     rates = [gigabytes_per_second(work, events[way]) for way in (to_device, ~to_device)]

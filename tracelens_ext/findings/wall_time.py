@@ -27,14 +27,14 @@ from tracelens_ext.trace import (
     IntArray,
     grouping,
 )
-from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
 from tracelens_ext.trace.intervals import inside, outside, union
 
 
 class WallTime:
     """The wall time of a trace, and who claims it."""
 
-    def __init__(self, work: GpuWork) -> None:
+    def __init__(self, work: GpuEvents) -> None:
         self.work = work  #: the GPU events, g of them, at least one
         recording = recording_of(work)
         #: where it begins and ends, ns since the trace's first event

@@ -162,7 +162,7 @@ _COLOURS = {
 
 
 @dataclass(frozen=True)
-class Column:
+class ExcelColumn:
     """A column of a table, ready to be written."""
 
     header: str  #: its name, cleaned
@@ -176,7 +176,7 @@ class Column:
     values: list[CellValue]  #: a value a row
 
 
-def column_of(series: pd.Series) -> Column:
+def column_of(series: pd.Series) -> ExcelColumn:
     """Look at a column once."""
     header = cell_text(header_text(series.name))[0]
     values, cut = _values(excel_text.own_digits(series))
@@ -200,7 +200,9 @@ def column_of(series: pd.Series) -> Column:
     least = max(_NARROWEST, in_two_lines * _BOLD + _FILTER_BUTTON)
     width = round(min(max(content + _MARGIN, least), _WIDEST), 1)
     lines = textwrap.wrap(header, int((width - _FILTER_BUTTON) / _BOLD), break_long_words=False)
-    return Column(header, width, max(len(lines), 1), shown.excel_format, bars, is_text, cut, values)
+    return ExcelColumn(
+        header, width, max(len(lines), 1), shown.excel_format, bars, is_text, cut, values
+    )
 
 
 def _values(series: pd.Series) -> tuple[list[CellValue], int]:
@@ -272,7 +274,9 @@ def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: boo
     ]
 
 
-def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], *, whole: bool) -> None:
+def _write_rows(
+    book: Book, sheet: Worksheet, columns: Sequence[ExcelColumn], *, whole: bool
+) -> None:
     # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
     # short one would be repeated to fill the width, so it has no such alignment.)
     long_text = book.format(**LINES, align="fill")

@@ -135,7 +135,7 @@ def cell_of(report: Report) -> str:
 
 def render_page(
     *,
-    tables: Sequence[html_tables.Table],
+    tables: Sequence[html_tables.HtmlTable],
     figures: _Figures,
     pool: Iterable[str],
     first_rows: int = FIRST_ROWS,

@@ -39,7 +39,7 @@ _STYLES = {Quantity.PERCENT: "percent", Quantity.IDENTIFIER: "identifier"}
 
 
 @dataclass(frozen=True)
-class Column:
+class HtmlColumn:
     """A column, ready to be embedded."""
 
     header: str  #: its name
@@ -79,13 +79,13 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """A table of the page."""
 
     name: str  #: the name of the sheet
     key: str  #: its id in the page
     caption: str  #: what it shows, a clause
-    columns: list[Column]  #: the columns
+    columns: list[HtmlColumn]  #: the columns
     embedded: int  #: rows in the page
     total: int  #: rows in all
 
@@ -105,9 +105,9 @@ def page_tables(
     descriptions: Mapping[str, str],
     pool: dict[str, int],
     most_rows: int = MOST_ROWS,
-) -> tuple[list[Table], list[str]]:
+) -> tuple[list[HtmlTable], list[str]]:
     """Prepare tables for a page, filling its pool of texts; also say what of them is cut."""
-    tables: list[Table] = []
+    tables: list[HtmlTable] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):
         (rows, texts) = _texts_that_fit(frame, most_rows)
@@ -132,7 +132,9 @@ def page_tables(
                 )
         key = f"table-{number}-{_NOT_IN_ID.sub('-', name)}"
         caption = cleaned(descriptions.get(name, "") or f"Table {name}")
-        tables.append(Table(cleaned(name), key, caption, columns, rows if columns else 0, total))
+        tables.append(
+            HtmlTable(cleaned(name), key, caption, columns, rows if columns else 0, total)
+        )
     return tables, notes
 
 
@@ -149,7 +151,7 @@ def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int,
     return rows, texts
 
 
-def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[Column, int]:
+def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[HtmlColumn, int]:
     """A column of texts; also how many of them were cut."""
     counts = Counter(texts)
     coded = {}
@@ -159,7 +161,7 @@ def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[C
         coded[text] = pool.setdefault(shown, len(pool)) if shown else -1
         cut += count * was_cut
     long = any(len(text) > LONG_TEXT for text in counts)
-    return Column(header, [coded[text] for text in texts], long=long), cut
+    return HtmlColumn(header, [coded[text] for text in texts], long=long), cut
 
 
 def _texts(series: pd.Series) -> list[str]:
@@ -170,13 +172,13 @@ def _texts(series: pd.Series) -> list[str]:
     return ["" if value is None else str(value) for value in plain]
 
 
-def _number_column(series: pd.Series, header: str) -> Column:
+def _number_column(series: pd.Series, header: str) -> HtmlColumn:
     """A column of numbers as JSON and JavaScript can hold them."""
     series = excel_text.own_digits(series)
     plain = series.astype(object).where(series.notna(), None).tolist()
     values = [value if value is None else _as_json(value) for value in plain]
     shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
-    return Column(header, values, shown)
+    return HtmlColumn(header, values, shown)
 
 
 def _as_json(value: float) -> int | float | str:

@@ -39,7 +39,7 @@ from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, Model, NoModelError, Operation, Tensor, known
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, peaks_of_devices
 from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array, IntArray
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import inverse, number_groups, sums, texts
 
 Modelled = tuple[Cost | None, str | None]
@@ -139,7 +139,7 @@ class Roofline:
 
 
 def find_roofline(
-    work: GpuWork,
+    work: GpuEvents,
     launchers: Launchers,
     own_peaks: DevicePeaks | None = None,
     selected: npt.NDArray[np.bool_] | None = None,
@@ -167,7 +167,7 @@ def find_roofline(
 
 
 def group_operations(
-    work: GpuWork, launchers: Launchers, selected: npt.NDArray[np.bool_] | None = None
+    work: GpuEvents, launchers: Launchers, selected: npt.NDArray[np.bool_] | None = None
 ) -> OperationGroups:
     """Group the launchers of a trace by their names and arguments, the longest time first.
 
@@ -219,7 +219,7 @@ def group_operations(
 
 
 def _batches(
-    work: GpuWork, name: IntArray, first_gpu: Int64Array
+    work: GpuEvents, name: IntArray, first_gpu: Int64Array
 ) -> tuple[Int64Array, list[Batch]]:
     """The batch of each call whose model needs one, by the step that launched its work.
 
@@ -235,7 +235,7 @@ def _batches(
     return codes, list(distinct)
 
 
-def _experts(work: GpuWork, row: int) -> tuple[tuple[object, ...], ...]:
+def _experts(work: GpuEvents, row: int) -> tuple[tuple[object, ...], ...]:
     """Sizes and types of what experts take below the operation of an engine."""
     kept = work.trace.arg(EXPERTS_BELOW)
     code = int(kept.at(np.array([row]))[0])
@@ -243,7 +243,7 @@ def _experts(work: GpuWork, row: int) -> tuple[tuple[object, ...], ...]:
     return parsed(text)[0] if text else ()  # type: ignore[return-value]  # as `experts_below` wrote it
 
 
-def _kernels(work: GpuWork, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:
+def _kernels(work: GpuEvents, of_gpu: Int64Array, size: int) -> tuple[list[list[str]], Int64Array]:
     """The distinct GPU events of each group, and the time of its copies from and to the host."""
     launched = np.flatnonzero(of_gpu != NONE)
     group = of_gpu[launched]

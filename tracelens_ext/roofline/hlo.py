@@ -55,7 +55,7 @@ _PRODUCTS: Final = {
 
 
 @dataclass(eq=False)
-class Work:
+class HloWork:
     """What an instruction does."""
 
     flops: int = 0  #: operations
@@ -74,7 +74,7 @@ class Work:
         self.largest = self.flops if self.product else -1
 
     @classmethod
-    def of_parts(cls, parts: Iterable[Work | None]) -> Work | None:
+    def of_parts(cls, parts: Iterable[HloWork | None]) -> HloWork | None:
         """What parts do, None where that of one is not known; bytes within are none of memory's."""
         work = cls()
         for part in parts:
@@ -105,7 +105,7 @@ def instruction(op: Operation) -> Cost:
     return Cost(family, work.flops, work.bytes, short_type(kind), engine, shown)
 
 
-def _parameters(op: Operation, work: Work) -> dict[str, object]:
+def _parameters(op: Operation, work: HloWork) -> dict[str, object]:
     if work.product.startswith("convolution") and len(op.tensors) > 1:
         (x, weight) = op.tensors[:2]
         result = op.attributes.get("result", "")
@@ -115,7 +115,7 @@ def _parameters(op: Operation, work: Work) -> dict[str, object]:
     return dict(zip(_SIZES.get(work.product, _SIZES_OF_ATTENTION), work.sizes, strict=False))
 
 
-def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
+def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[HloWork]]:
     """The work of operations, where the programs of the trace tell it.
 
     Gives indices, `NONE` for the others, shape of `rows`; and the distinct works.
@@ -125,7 +125,7 @@ def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
     asked, place = np.unique(trace.instructions.at(rows), return_inverse=True)
     codes = np.full(len(asked), NONE, dtype=np.int64)
     worker = cache(lambda program: Worker(trace.programs[program]))
-    distinct: dict[str, tuple[int, Work]] = {}
+    distinct: dict[str, tuple[int, HloWork]] = {}
     for i in np.flatnonzero(asked != NONE).tolist():
         program, number = divmod(int(asked[i]), 1 << PROGRAM_SHIFT)
         if (work := worker(program).work(number)) is not None:
@@ -141,12 +141,12 @@ class Worker:
         self._instructions = xla.instructions_of(module)
         self._by_id = {each.id: each for each in self._instructions}
         self._computations = {p.id: (p.instructions, p.root_id) for p in module.computations}
-        self._found: dict[int, Work | None] = {}
+        self._found: dict[int, HloWork | None] = {}
 
-    def work(self, place: int) -> Work | None:
+    def work(self, place: int) -> HloWork | None:
         """What an instruction does, by its place; None for a call of code that is not known."""
         each = self._instructions[place]
-        if (found := Work.of_parts([self._of_instruction(each, _DEEPEST)])) is None:
+        if (found := HloWork.of_parts([self._of_instruction(each, _DEEPEST)])) is None:
             return None
         found.windows = xla.windows_of(each)
         found.bytes = _bytes((*xla.operands_of(each, self._by_id), *xla.results_of(each)))
@@ -154,13 +154,13 @@ class Worker:
             found.bytes -= sum(map(self._untouched, set(each.called_computation_ids)))
         return found
 
-    def _of_instruction(self, each: Message, depth: int) -> Work | None:
+    def _of_instruction(self, each: Message, depth: int) -> HloWork | None:
         """What an instruction computes; None where that is not known."""
         opcode = each.opcode
         results = xla.results_of(each)
         if opcode in _CALLS:
             called = each.called_computation_ids
-            return Work.of_parts([self._of_computation(n, depth - 1) for n in called])
+            return HloWork.of_parts([self._of_computation(n, depth - 1) for n in called])
         operands = xla.operands_of(each, self._by_id)
         window = each.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"custom-call":
@@ -174,17 +174,17 @@ class Worker:
         if opcode in _REDUCTIONS:
             windows = math.prod(max(d.size, 1) for d in window)
             reduced = operands[: max(len(operands) // 2, 1)]
-            return Work(elements * windows if windows > 1 else _elements(reduced))
-        return Work(0 if opcode in _MOVES else elements)
+            return HloWork(elements * windows if windows > 1 else _elements(reduced))
+        return HloWork(0 if opcode in _MOVES else elements)
 
-    def _of_computation(self, number: int, depth: int) -> Work | None:
+    def _of_computation(self, number: int, depth: int) -> HloWork | None:
         """What a computation does; None where that is not known, as of one that calls itself."""
         if number not in self._found:
             self._found[number] = None
             instructions, _ = self._computations.get(number, ((), 0))
             if depth and instructions:
                 parts = (self._of_instruction(each, depth) for each in instructions)
-                self._found[number] = Work.of_parts(parts)
+                self._found[number] = HloWork.of_parts(parts)
         return self._found[number]
 
     def _untouched(self, computation: int) -> int:
@@ -230,7 +230,7 @@ def _elements(arrays: Iterable[Shape]) -> int:
     return sum(array.elements for array in arrays)
 
 
-def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> Work | None:
+def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> HloWork | None:
     target = each.custom_call_target
     product = next((p for begin, p in _PRODUCTS.items() if target.startswith(begin)), "")
     if not product or len(operands) < 2 or not results:
@@ -254,32 +254,32 @@ def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> 
 
 def _dot(
     contracting: Iterable[int], batch: Iterable[int], operands: list[Shape], results: list[Shape]
-) -> Work:
+) -> HloWork:
     if len(operands) < 2 or not results:
-        return Work()
+        return HloWork()
     left = dict(enumerate(operands[0].dims))
     k = math.prod(left.pop(i, 1) for i in contracting)
     b = math.prod(left.pop(i, 1) for i in batch)
     m = math.prod(left.values())
     elements = results[0].elements
     sizes = (b, m, elements // max(b * m, 1), k)
-    return Work(2 * elements * k, "dot", operands[0].kind, sizes)
+    return HloWork(2 * elements * k, "dot", operands[0].kind, sizes)
 
 
-def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: int = 1) -> Work:
+def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: int = 1) -> HloWork:
     """`placed`: input, filter and output of the forward convolution.
 
     `holes`: elements of the dilated input for each that is not 0.
     """
     if len(placed) < 3:
-        return Work()
+        return HloWork()
     x, weight, output = placed[:3]
     features = dict(enumerate(weight.dims)).get(each.convolution.kernel_output_feature, 1)
     summed = weight.elements // max(features, 1)
-    return Work(2 * output.elements * summed // holes, product, x.kind)
+    return HloWork(2 * output.elements * summed // holes, product, x.kind)
 
 
-def _attention(target: bytes, config: object, query: Shape) -> Work | None:
+def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:
     """Products of attention: scores and their sums, with gradients five of that size."""
     about = _member(config, "cudnn_fmha_backend_config")
     sizes = _wholes(_member(about, "intermediate_tensor_shape", "dimensions"))
@@ -289,7 +289,7 @@ def _attention(target: bytes, config: object, query: Shape) -> Work | None:
         return None
     product, count = ("attention of gradients", 5) if b"Backward" in target else ("attention", 2)
     d = query.dims[contracting[0]]
-    return Work(count * 2 * math.prod(sizes) * d, product, query.kind, (*sizes, d))
+    return HloWork(count * 2 * math.prod(sizes) * d, product, query.kind, (*sizes, d))
 
 
 def _member(value: object, *names: str) -> object:

@@ -16,7 +16,7 @@ from tracelens_ext.analysis.serving.annotations import Batch
 from tracelens_ext.readers.xplane.hlo import TYPE_BITS
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.hlo import Work
+    from tracelens_ext.roofline.hlo import HloWork
 
 Model = Callable[["Operation"], "Cost"]
 Value = TypeVar("Value")
@@ -195,7 +195,7 @@ class Operation:
     batch: Batch | None = None
     #: what an instruction of XLA computes and moves; None for other operations, and where the HLO
     #: does not say
-    work: Work | None = None
+    work: HloWork | None = None
 
     @classmethod
     def of_arguments(
@@ -204,7 +204,7 @@ class Operation:
         kernels: tuple[str, ...],
         arguments: Sequence[object],
         batch: Batch | None = None,
-        work: Work | None = None,
+        work: HloWork | None = None,
     ) -> Operation:
         """An operation whose arguments, in the order of `ARGUMENTS`, are as traces have them."""
         dims, types, strides, concrete = (a if isinstance(a, tuple) else () for a in arguments)

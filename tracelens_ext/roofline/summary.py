@@ -16,7 +16,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow, roofline_table
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: What tables call the family of operations without a performance model.
 NO_FAMILY = "(no model)"
@@ -122,7 +122,7 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
 
 
 def utilisation(
-    work: GpuWork, roofline: Roofline, annotation: str | re.Pattern[str] | None = None
+    work: GpuEvents, roofline: Roofline, annotation: str | re.Pattern[str] | None = None
 ) -> pd.DataFrame:
     """Model FLOPs utilisation (MFU) of each whole iteration; of the whole trace without any.
 
@@ -193,7 +193,7 @@ def described(peaks: DevicePeaks | None) -> str:
     return f"{peaks.name}: {'; '.join(engines)} TFLOP/s; memory {peaks.memory:,g} GB/s{link}"
 
 
-def advice(work: GpuWork, roofline: Roofline) -> list[str]:
+def advice(work: GpuEvents, roofline: Roofline) -> list[str]:
     """What the reader should know, a sentence each."""
     unlinked = 100.0 * int(work.duration[~work.tree.linked].sum()) / max(work.duration.sum(), 1)
     no_launch = f"{unlinked:.1f} % of the GPU time has no launch in the trace: it belongs to no"

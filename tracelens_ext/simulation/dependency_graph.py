@@ -16,7 +16,7 @@ import numpy as np
 from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, recording_of
 from tracelens_ext.simulation.replay import find_clocks, run_starts
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array
-from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
 from tracelens_ext.trace.grouping import (
     by_group_and_time,
     items_before,
@@ -40,7 +40,7 @@ _LONGEST_LATENCY_NS: Final = 1_000_000
 _USUAL_NS: Final = (5_000, 1_000, 5_000)  # where nothing in the window tells
 
 
-class Program:
+class DependencyGraph:
     """The n nodes of a window by stream, its b blocks by start, and the clocks of the host.
 
     Args:
@@ -68,7 +68,7 @@ class Program:
     """
 
     def __init__(
-        self, work: GpuWork, window: tuple[int, int], device: int | None, *, closes: bool
+        self, work: GpuEvents, window: tuple[int, int], device: int | None, *, closes: bool
     ) -> None:
         trace = work.trace
         self.work = work

@@ -27,7 +27,7 @@ from tracelens_ext.trace.grouping import last_before, running_maximum
 from tracelens_ext.trace.intervals import distinct, union
 
 if TYPE_CHECKING:
-    from tracelens_ext.simulation.dependency_graph import Program
+    from tracelens_ext.simulation.dependency_graph import DependencyGraph
 
 Scaled = tuple[Int64Array, Int64Array, float]
 Curve = tuple[Int64Array, Int64Array] | None
@@ -71,7 +71,7 @@ class Replay:
         tail: of each block, (b,).
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: DependencyGraph) -> None:
         self.program = program
         self.clocks = len(program.clocks.end)
         clock_numbers = np.arange(self.clocks)
@@ -165,7 +165,7 @@ class _Order:
         bounds: where the marks of each chunk begin, and end.
     """
 
-    def __init__(self, program: Program, gap: Int64Array) -> None:
+    def __init__(self, program: DependencyGraph, gap: Int64Array) -> None:
         key = program.key
         lane = program.lane
         cuts = np.sort(np.append(program.block_start, np.sort(key)[::_ROWS_AT_ONCE]))

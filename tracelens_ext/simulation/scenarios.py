@@ -13,10 +13,10 @@ import numpy as np
 
 from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.errors import UsageError
-from tracelens_ext.simulation.dependency_graph import Program
+from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.replay import Change, Curve, Scaled, host_curve
 from tracelens_ext.trace import HOST_KINDS, NONE, BoolArray, EventKind, Int64Array, IntArray
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
@@ -64,14 +64,14 @@ class Removed:
 class Changes:
     """What the names of changes stand for in a program."""
 
-    program: Program  #: its nodes and clocks
+    program: DependencyGraph  #: its nodes and clocks
     #: what goes with each finding, by its id
     claims: Mapping[str, Removed] = field(default_factory=dict)
     #: what `_curves` has found, with the intervals, so that no other has their identity
     known: dict[Hashable, tuple[object, Sequence[Curve]]] = field(default_factory=dict)
 
     @property
-    def _work(self) -> GpuWork:
+    def _work(self) -> GpuEvents:
         return self.program.work
 
     def _nodes_of(self, events: BoolArray) -> BoolArray:

@@ -20,11 +20,11 @@ from tracelens_ext.simulation.critical_path import (
     described,
     path_table,
 )
-from tracelens_ext.simulation.dependency_graph import MOST_LANES, Program
+from tracelens_ext.simulation.dependency_graph import MOST_LANES, DependencyGraph
 from tracelens_ext.simulation.replay import Change, Replay, Replayed, telling_calls
 from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, distributed_info
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Simulation:
 
     def __init__(
         self,
-        work: GpuWork,
+        work: GpuEvents,
         iteration: int | None = None,
         device: int | None = None,
         waits: pd.DataFrame | None = None,
@@ -59,7 +59,7 @@ class Simulation:
             window = int(trace.ts[rows].min()), int(trace.end_of(rows).max())
         else:
             window = span_of_step(work, iteration)
-        self.program = Program(work, window, device, closes=iteration is not None)
+        self.program = DependencyGraph(work, window, device, closes=iteration is not None)
         self.waits_known = waits is not None
         if waits is not None:
             self.program.waiting = waiting_of(self.program, waits)
@@ -205,7 +205,7 @@ def read_waits(path: Path) -> pd.DataFrame:
     return pd.DataFrame(table[np.isfinite(table).all(axis=1)]).sort_values("start_us")
 
 
-def waiting_of(program: Program, waits: pd.DataFrame) -> Int64Array:
+def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     """How long each node waits for other ranks by a table of the calls of all, ns, (n,).
 
     The rank is the one that the trace says, else the one whose calls start when the trace's do.

@@ -41,7 +41,7 @@ class Categories:
     known: BoolArray  #: False where no rule knows an event, or only a map's catch-all, shape (g,)
 
 
-class GpuWork:
+class GpuEvents:
     """The GPU events of a trace (g of them, in file order) as columns.
 
     Without a categorizer there are no categories. `include_unlinked` tells whether events without a
@@ -161,7 +161,7 @@ _PAGEABLE_KIND = 0
 _UNKNOWN_KIND = 7
 
 
-def pageable_copies(work: GpuWork) -> tuple[BoolArray, BoolArray]:
+def pageable_copies(work: GpuEvents) -> tuple[BoolArray, BoolArray]:
     """Which GPU events copy from or to pageable memory, and of which it is known, each (g,)."""
     trace = work.trace
     pageable = trace.names_matching(_PAGEABLE.match)[work.name]
@@ -173,7 +173,7 @@ def pageable_copies(work: GpuWork) -> tuple[BoolArray, BoolArray]:
     return pageable, known
 
 
-def gigabytes_per_second(work: GpuWork, events: Int64Array) -> float:
+def gigabytes_per_second(work: GpuEvents, events: Int64Array) -> float:
     """How fast some GPU events moved their bytes together; NaN where no size was recorded."""
     size = work.trace.arg("bytes").at(work.rows[events])
     told = size > 0
@@ -208,7 +208,7 @@ class Lanes:
 
 
 @once_for_each
-def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
+def find_lanes(work: GpuEvents, scope: Scope) -> Lanes:
     """The streams, or the devices (all streams of one taken together), on which GPU events ran."""
     trace = work.trace
     process = trace.process_of_thread[trace.thread[work.rows]]
@@ -223,7 +223,9 @@ def find_lanes(work: GpuWork, scope: Scope) -> Lanes:
     return Lanes(scope, processes, trace.device[first], stream, number)
 
 
-def busy_within(work: GpuWork, device: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
+def busy_within(
+    work: GpuEvents, device: IntArray, start: Int64Array, end: Int64Array
+) -> Int64Array:
     """How long a device (an index into the lanes) is busy in each stretch of time, ns, (k,)."""
     of_gpu = find_lanes(work, "device").of_gpu
     busy = np.zeros(len(device), dtype=np.int64)
@@ -281,7 +283,7 @@ def holes(
 
 
 @once_for_each
-def find_gaps(work: GpuWork, scope: Scope) -> Gaps:
+def find_gaps(work: GpuEvents, scope: Scope) -> Gaps:
     """The gaps between successive GPU events of each stream, or of each device.
 
     All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
 from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.trace.linking import is_graph_launch
 from tracelens_ext.trace.nesting import ROOT
@@ -36,7 +36,7 @@ class Launches:
 
 
 @once_for_each
-def find_launches(work: GpuWork) -> Launches:
+def find_launches(work: GpuEvents) -> Launches:
     """Find them, without those that a thread calls while it captures a stream: they start nothing.
 
     Nor those within another, and copies where the file holds no copy at all.
@@ -86,7 +86,7 @@ def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
     return edges[:-1][pair], edges[1:][pair]
 
 
-def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
+def lane_of_calls(work: GpuEvents, rows: Int64Array) -> Int64Array:
     """The device that host events are about: that of the last launch with work on their thread.
 
     Else of the next one; else the same of their process; else `NONE`. As in `find_lanes`.
@@ -110,7 +110,7 @@ def lane_of_calls(work: GpuWork, rows: Int64Array) -> Int64Array:
     return result
 
 
-def place_of(work: GpuWork, row: int) -> str:
+def place_of(work: GpuEvents, row: int) -> str:
     """The innermost operation around a call, else the annotation or Python frame; else its name."""
     trace = work.trace
     if trace.kind[row] not in LAUNCH_KINDS:

@@ -1,4 +1,4 @@
-"""`Recording`: how much of the wall time a recording lets anybody judge.
+"""`Coverage`: how much of the wall time a recording lets anybody judge.
 
 The wall runs from the first start of GPU work to its last end, one for all devices; where a hole
 lies before all GPU work, from that hole's first launch. What cannot be judged of it are *parts*:
@@ -38,7 +38,7 @@ from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
 from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import GpuWork, busy_within, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, busy_within, find_lanes
 from tracelens_ext.trace.grouping import maxima, minima, number_groups, sums
 from tracelens_ext.trace.intervals import covered, outside, union
 from tracelens_ext.trace.launches import Launches, captures, find_launches, lane_of_calls, place_of
@@ -57,7 +57,7 @@ _OPERATIONS: Final = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class Coverage:
     """What a recording holds of p devices."""
 
     wall_start: int  #: ns since the trace's first event; 0 without GPU events, as `wall_end`
@@ -94,7 +94,7 @@ class Recording:
 
 
 @once_for_each
-def recording_of(work: GpuWork) -> Recording:
+def recording_of(work: GpuEvents) -> Coverage:
     """What the recording of a trace holds."""
     launches = find_launches(work)
     lanes = find_lanes(work, "device")
@@ -111,10 +111,10 @@ def recording_of(work: GpuWork) -> Recording:
     table["place"] = pd.Series(place, dtype="str")
     lost = launches.rows[launches.lost]
     missing = missing_of(work.trace)
-    return Recording(start, end, table, len(launches.rows), lost, len(lanes), missing)
+    return Coverage(start, end, table, len(launches.rows), lost, len(lanes), missing)
 
 
-def _apart(work: GpuWork, parts: pd.DataFrame) -> pd.DataFrame:
+def _apart(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
     """The parts without what earlier ones of their device have; those that hold idle time."""
     found = [parts.head(0)]
     for _, of_device in parts.groupby("device"):
@@ -132,12 +132,12 @@ def _apart(work: GpuWork, parts: pd.DataFrame) -> pd.DataFrame:
     return table[table["ns"] > 0].sort_values(["device", "start"], ignore_index=True)
 
 
-def _with_idle_time(work: GpuWork, table: pd.DataFrame, name: str) -> pd.DataFrame:
+def _with_idle_time(work: GpuEvents, table: pd.DataFrame, name: str) -> pd.DataFrame:
     spans = table[["device", "start", "end"]].to_numpy().T
     return table.assign(**{name: spans[2] - spans[1] - busy_within(work, *spans)})
 
 
-def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
+def _holes(work: GpuEvents, launches: Launches, lane: int) -> pd.DataFrame:
     """Where work that was launched on a device was lost."""
     mine = launches.lane == lane
     rows = launches.rows[mine]
@@ -158,7 +158,7 @@ def _holes(work: GpuWork, launches: Launches, lane: int) -> pd.DataFrame:
 
 
 def _queue_times(
-    work: GpuWork, lane: int, first: Int64Array, after: Int64Array
+    work: GpuEvents, lane: int, first: Int64Array, after: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """When what a device got before the first of some launches has ended, and the next starts.
 
@@ -186,7 +186,7 @@ def _queue_times(
     return start, end
 
 
-def _before(work: GpuWork, lane: int, wall: int) -> pd.DataFrame:
+def _before(work: GpuEvents, lane: int, wall: int) -> pd.DataFrame:
     """Where the device's first events wait for work that was launched before the recording."""
     launch = work.tree.launch_of_gpu
     mine = np.flatnonzero(find_lanes(work, "device").of_gpu == lane)
@@ -221,7 +221,7 @@ _CALLS: Final = {
 _SEARCH: Final = re.compile(r"cudnn(?:Find|Get)\w*Algorithm")
 
 
-def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
+def find_start_up(work: GpuEvents, start: int, end: int) -> pd.DataFrame:
     """The start-up of all devices in the wall, as `Recording.parts` without `ns`; may overlap.
 
     * A call of the runtime or driver during which the device has nothing to do for over 5 ms, other
@@ -264,7 +264,7 @@ def find_start_up(work: GpuWork, start: int, end: int) -> pd.DataFrame:
     return table[["device", "start", "end", "row"]].assign(kind=START_UP, count=1, what=what)
 
 
-def _candidates(work: GpuWork) -> Iterator[pd.DataFrame]:
+def _candidates(work: GpuEvents) -> Iterator[pd.DataFrame]:
     """What it is called, the host events, and when each begins and ends."""
     trace = work.trace
     (begins, ends) = captures(work.trace)
@@ -284,7 +284,7 @@ def _candidates(work: GpuWork) -> Iterator[pd.DataFrame]:
             yield pd.DataFrame({"what": what, "row": rows, "start": trace.ts[rows], "end": until})
 
 
-def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
+def _launched_before(work: GpuEvents, rows: Int64Array) -> BoolArray:
     """Whether each is a launch of a kernel that was launched before."""
     trace = work.trace
     events = np.flatnonzero(work.tree.linked & work.is_kernel)
@@ -295,7 +295,7 @@ def _launched_before(work: GpuWork, rows: Int64Array) -> BoolArray:
     return np.isin(rows, launch) & ~np.isin(rows, launch[order[first]])
 
 
-def _comes_back(work: GpuWork, table: pd.DataFrame, half: int) -> BoolArray:
+def _comes_back(work: GpuEvents, table: pd.DataFrame, half: int) -> BoolArray:
     """Whether what each row is about comes back later."""
     trace = work.trace
     iterations = find_iterations(work.tree)
@@ -355,7 +355,7 @@ def instantiations(trace: Trace) -> Int64Array:
 
 
 @once_for_each
-def compiled_again_from(work: GpuWork) -> int:
+def compiled_again_from(work: GpuEvents) -> int:
     """When something is compiled again for the first time, ns; far ahead for never."""
     trace = work.trace
     iterations = find_iterations(work.tree)
@@ -384,7 +384,7 @@ def compiled_again_from(work: GpuWork) -> int:
 
 
 @once_for_each
-def captured_again_from(work: GpuWork) -> int:
+def captured_again_from(work: GpuEvents) -> int:
     """When a graph is captured or instantiated again for the first time, likewise."""
     trace = work.trace
     launches = find_launches(work)
@@ -399,7 +399,7 @@ def captured_again_from(work: GpuWork) -> int:
     return int(times[again | every].min(initial=_NEVER))
 
 
-def _long_after_the_last(work: GpuWork, times: Int64Array) -> BoolArray:
+def _long_after_the_last(work: GpuEvents, times: Int64Array) -> BoolArray:
     """Before which of some ascending moments much of the GPU time has gone by since the last."""
     order = np.argsort(work.start, kind="stable")
     done = np.append(0, np.cumsum(work.duration[order]))

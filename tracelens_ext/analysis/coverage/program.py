@@ -50,7 +50,7 @@ _SIGNS: Final[tuple[tuple[Kind, tuple[str, *tuple[EventKind, ...]], str], ...]] 
 
 
 @dataclass(frozen=True)
-class Program:
+class RecordedProgram:
     """The program of a trace."""
 
     kind: Kind  #: what it is
@@ -59,7 +59,7 @@ class Program:
 
 
 @once_for_each
-def program_of(trace: Trace) -> Program:
+def program_of(trace: Trace) -> RecordedProgram:
     """Which kind of program a trace is of."""
     told = trace.provenance.format
     tool = next((tool for start, tool in _TOOLS.items() if told.startswith(start)), "")
@@ -67,16 +67,18 @@ def program_of(trace: Trace) -> Program:
         if tool == "torch" and kind in {"jax", "tensorflow"}:
             continue  # PyTorch's profiler recorded it
         if (name := _first(trace, events, pattern)) is not None:
-            return Program(kind, f"{words} such as {name!r}", tool)
+            return RecordedProgram(kind, f"{words} such as {name!r}", tool)
     if tool == "jax":
-        return Program("jax", f"a {told}", tool)
+        return RecordedProgram("jax", f"a {told}", tool)
     if tool == "torch":
-        return Program("pytorch-inference", f"recorded by the {told.split(' (')[0]}", tool)
+        return RecordedProgram("pytorch-inference", f"recorded by the {told.split(' (')[0]}", tool)
     processes = [*map(str, trace.process_names.values()), *map(str, trace.thread_names.values())]
     python = any("python" in name.lower() for name in processes)
     if tool and not python and _first(trace, LAUNCH_KINDS, r"(?:cuda|hip)\w*LaunchKernel"):
-        return Program("native", "kernels compiled into the program, and no framework's", tool)
-    return Program("unknown", "nothing in the trace shows it", tool)
+        return RecordedProgram(
+            "native", "kernels compiled into the program, and no framework's", tool
+        )
+    return RecordedProgram("unknown", "nothing in the trace shows it", tool)
 
 
 _TOOLS = {

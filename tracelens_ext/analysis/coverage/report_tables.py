@@ -15,7 +15,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
-from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
 from tracelens_ext.trace.grouping import group_durations
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.linking import is_graph_launch
@@ -35,7 +35,7 @@ _COUNTS: Final = "launches", "launches_without_gpu_work"
 _TPU: Final = "/device:TPU"
 
 
-def recording_dict(work: GpuWork) -> dict[str, object]:
+def recording_dict(work: GpuEvents) -> dict[str, object]:
     """The recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
     found = recording_of(work)
     there = len(work) > 0
@@ -57,7 +57,7 @@ def recording_dict(work: GpuWork) -> dict[str, object]:
     }
 
 
-def recording_table(work: GpuWork) -> pd.DataFrame:
+def recording_table(work: GpuEvents) -> pd.DataFrame:
     """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
     found = recording_of(work)
     told = recording_dict(work)
@@ -88,7 +88,7 @@ def _calls(trace: Trace) -> list[dict[str, object]]:
     ]
 
 
-def recording_lines(work: GpuWork) -> list[str]:
+def recording_lines(work: GpuEvents) -> list[str]:
     """The recording in words: what can be judged; and launches without GPU work, if many."""
     found = recording_of(work)
     if not len(work):
@@ -111,7 +111,7 @@ def recording_lines(work: GpuWork) -> list[str]:
     return lines
 
 
-def no_gpu_work(work: GpuWork) -> str:
+def no_gpu_work(work: GpuEvents) -> str:
     """Why there is no GPU work in a trace without any, as far as the file says."""
     trace = work.trace
     found = recording_of(work)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.cuda_graphs.captures import Capture, CapturedGraph, GraphLaunches
-from tracelens_ext.analysis.cuda_graphs.matching import Match, Matches
+from tracelens_ext.analysis.cuda_graphs.matching import GraphMatch, Matches
 from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
@@ -122,11 +122,11 @@ def _code(entries: Iterable[object], words: Interner[_Word]) -> int:
 
 def with_annotations(
     said: Annotations, launches: GraphLaunches, matches: Matches, captures: Sequence[Capture]
-) -> tuple[list[Match | None], list[Capture]]:
+) -> tuple[list[GraphMatch | None], list[Capture]]:
     """Matches and captures with what is annotated, which wins over captures."""
     of_gpu, words = said
     graphs: list[CapturedGraph] = []
-    known: dict[tuple[object, ...], Match] = {}
+    known: dict[tuple[object, ...], GraphMatch] = {}
     result = list(matches)
     for number, (events, match) in enumerate(zip(launches.events, matches, strict=True)):
         codes = of_gpu[events]
@@ -144,7 +144,7 @@ def with_annotations(
             graph = _annotated_graph([words[c] for c in distinct if c != NONE], base)
             leaf = place.reshape(-1) + (0 if base is None else len(base.launches))
             leaf -= int(distinct[0] == NONE)
-            known[key] = Match(len(captures), len(graphs), np.where(codes == NONE, node, leaf))
+            known[key] = GraphMatch(len(captures), len(graphs), np.where(codes == NONE, node, leaf))
             graphs.append(graph)
         result[number] = known[key]
     return result, [*captures, Capture("", None, "", graphs)]

@@ -130,7 +130,7 @@ _ITEM: Final = np.dtype(np.int32).itemsize
 
 
 @dataclass(frozen=True, eq=False)
-class Match:
+class GraphMatch:
     """The captured graph that a graph launch replays."""
 
     capture: int  #: index into the captures
@@ -140,7 +140,7 @@ class Match:
     node: Int64Array
 
 
-Matches = Sequence[Match | None]
+Matches = Sequence[GraphMatch | None]
 
 
 class _Sequence(NamedTuple):
@@ -187,7 +187,7 @@ class GraphMatcher:
         self._aligned = cache(self._align)
         self._previous = (NONE, NONE)
 
-    def matches(self) -> list[Match | None]:
+    def matches(self) -> list[GraphMatch | None]:
         """A match a launch; None where no capture fits, or several that are not the same."""
         bounds = np.flatnonzero(np.diff(self._launches.step)) + 1
         steps = np.split(np.arange(len(self._launches.rows)), bounds)
@@ -214,7 +214,7 @@ class GraphMatcher:
         parts = ([part.tobytes() for part in np.split(column, bounds)] for column in columns)
         return list(map(_Sequence, *parts))
 
-    def _of_step(self, step: list[int]) -> list[Match | None]:
+    def _of_step(self, step: list[int]) -> list[GraphMatch | None]:
         """The matches of the launches of one step, or of all outside of steps."""
         tokens = int(self._launches.tokens[step[0]])
         among = self._candidates(tokens)
@@ -248,7 +248,9 @@ class GraphMatcher:
 
         return tuple(i for i in best if likely(i) == max(map(likely, best)))
 
-    def _of_launch(self, launch: int, place: int, count: int, among: Sequence[int]) -> Match | None:
+    def _of_launch(
+        self, launch: int, place: int, count: int, among: Sequence[int]
+    ) -> GraphMatch | None:
         """The match of a launch that is at some place among the `count` launches of its step."""
         sequence = self._sequences[launch]
         fits = {i: self._fit(sequence, i) for i in among}
@@ -261,7 +263,7 @@ class GraphMatcher:
         if len(same) > 1 or (NONE, NONE) in chosen:
             return None
         self._previous = capture, graph = chosen[0]
-        return Match(capture, graph, self._aligned(sequence, self._graphs[capture][graph]))
+        return GraphMatch(capture, graph, self._aligned(sequence, self._graphs[capture][graph]))
 
     def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
         """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.

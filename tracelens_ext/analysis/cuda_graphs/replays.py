@@ -15,7 +15,12 @@ import numpy as np
 from tracelens_ext.analysis.cuda_graphs import captures as recorded
 from tracelens_ext.analysis.cuda_graphs.annotations import find_annotations, with_annotations
 from tracelens_ext.analysis.cuda_graphs.captures import Capture, CapturedGraph, GraphLaunches
-from tracelens_ext.analysis.cuda_graphs.matching import GraphMatcher, Match, Matches, padded_sizes
+from tracelens_ext.analysis.cuda_graphs.matching import (
+    GraphMatch,
+    GraphMatcher,
+    Matches,
+    padded_sizes,
+)
 from tracelens_ext.analysis.modules import MODULE_PREFIX
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers import read_trace
@@ -33,7 +38,7 @@ class GraphReplays:
 
     tree: CallTree  #: the call tree, with the host events of the captures
     launches: GraphLaunches  #: the graph launches
-    matches: list[Match | None]  #: what each replays; None where no capture fits
+    matches: list[GraphMatch | None]  #: what each replays; None where no capture fits
     #: what `matches` refers to; none where only annotations tell what is replayed
     captures: list[Capture]
 

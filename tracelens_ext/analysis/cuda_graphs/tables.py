@@ -28,7 +28,7 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import maxima, minima, number_groups, percent, sums, texts
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
 
-def _graph_launches(work: GpuWork) -> pd.DataFrame:
+def _graph_launches(work: GpuEvents) -> pd.DataFrame:
     """A row a launch site: same launch call, same path of CPU ops, same names stream by stream.
 
     Longest busy time first. A launch that started nothing counts too, if another of its name did.
@@ -81,7 +81,9 @@ def _graph_launches(work: GpuWork) -> pd.DataFrame:
     return frame.iloc[np.lexsort((rows[first], -total))].reset_index(drop=True)
 
 
-def _sequences(work: GpuWork, events: Int64Array, launch: Int64Array, launches: int) -> np.ndarray:
+def _sequences(
+    work: GpuEvents, events: Int64Array, launch: Int64Array, launches: int
+) -> np.ndarray:
     """A number for the names of each launch's GPU events, stream by stream, (n,)."""
     order = np.lexsort((work.start[events], work.trace.stream[events], launch))
     bounds = np.cumsum(np.bincount(launch, minlength=launches))[:-1]
@@ -106,7 +108,7 @@ def _op_paths(tree: CallTree, positions: np.ndarray) -> tuple[Int64Array, list[s
 
 
 def _category_shares(
-    work: GpuWork, events: Int64Array, site: Int64Array, sites: int
+    work: GpuEvents, events: Int64Array, site: Int64Array, sites: int
 ) -> dict[str, object]:
     """The share of each category in the summed durations of each site, longest category first."""
     categories = work.categories
@@ -120,7 +122,7 @@ def _category_shares(
     return {f"{labels[i]} (% of kernel time)": percent(time[:, i], whole) for i in order}
 
 
-def _graph_operations(work: GpuWork) -> pd.DataFrame:
+def _graph_operations(work: GpuEvents) -> pd.DataFrame:
     """GPU events of graph launches by the innermost CPU op around the captured launch."""
     trace = work.trace
     events = np.flatnonzero(work.tree.has_captured_op)

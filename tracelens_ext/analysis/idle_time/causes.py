@@ -31,7 +31,7 @@ from tracelens_ext.trace import (
     grouping,
 )
 from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import Gaps, GpuWork, Scope, find_gaps, find_lanes
+from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Scope, find_gaps, find_lanes
 from tracelens_ext.trace.intervals import distinct, inside, outside, union
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
@@ -150,7 +150,7 @@ def by_cause(pieces: Pieces, group: IntArray, groups: int) -> Int64Array:
 
 @once_for_each
 def classify_gaps(
-    work: GpuWork, scope: Scope = "stream", selection: Selection | None = None
+    work: GpuEvents, scope: Scope = "stream", selection: Selection | None = None
 ) -> ClassifiedGaps:
     """Divide each gap of the streams, or of the devices, by its causes; see the module.
 
@@ -198,7 +198,7 @@ def classify_gaps(
 
 
 def _left(
-    work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array, returned: Int64Array
+    work: GpuEvents, gaps: Gaps, thread: IntArray, begun: Int64Array, returned: Int64Array
 ) -> IntArray:
     """Why each gap lasts on when the host has launched: by which thread, from when to when."""
     trace = work.trace
@@ -222,7 +222,7 @@ def _left(
     return cause
 
 
-def _edges(work: GpuWork) -> Pieces:
+def _edges(work: GpuEvents) -> Pieces:
     """The time from the beginning of the wall to a device's first event, and after its last."""
     lanes = find_lanes(work, "device")
     recording = recording_of(work)
@@ -238,7 +238,7 @@ def _edges(work: GpuWork) -> Pieces:
     )
 
 
-def _without_parts(work: GpuWork, scope: Scope, pieces: Pieces) -> Pieces:
+def _without_parts(work: GpuEvents, scope: Scope, pieces: Pieces) -> Pieces:
     """The pieces with what lies in parts of the recording that cannot be judged told apart."""
     parts = recording_of(work).parts
     lanes = find_lanes(work, scope)
@@ -254,7 +254,7 @@ def _without_parts(work: GpuWork, scope: Scope, pieces: Pieces) -> Pieces:
 
 
 @once_for_each
-def usual_launch_latency(work: GpuWork) -> int:
+def usual_launch_latency(work: GpuEvents) -> int:
     """How long a launch takes at most, as a rule, to start work on an idle stream, ns.
 
     Twice the lower quartile of the times from launch to start over all events that found their
@@ -271,7 +271,7 @@ def usual_launch_latency(work: GpuWork) -> int:
 
 
 @once_for_each
-def _calls(work: GpuWork) -> tuple[Int64Array, ...]:
+def _calls(work: GpuEvents) -> tuple[Int64Array, ...]:
     """Rows of the calls that make a stream wait, that launch, and that wait for the GPU.
 
     Each by thread and start. Those that wait are told by name, or copy and return after the copy.
@@ -286,12 +286,12 @@ def _calls(work: GpuWork) -> tuple[Int64Array, ...]:
     return tuple(rows[order(trace.thread[rows], trace.ts[rows])] for rows in found)
 
 
-def blocking_calls(work: GpuWork) -> Int64Array:
+def blocking_calls(work: GpuEvents) -> Int64Array:
     """Rows of the calls that wait for the GPU, by thread and start."""
     return _calls(work)[2]
 
 
-def _synchronising(work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Array) -> Int64Array:
+def _synchronising(work: GpuEvents, gaps: Gaps, thread: IntArray, begun: Int64Array) -> Int64Array:
     """The row of the synchronising call that kept each launch from coming sooner, or `NONE`."""
     trace = work.trace
     rows = blocking_calls(work)
@@ -308,14 +308,14 @@ def _synchronising(work: GpuWork, gaps: Gaps, thread: IntArray, begun: Int64Arra
 
 
 @once_for_each
-def _ends(work: GpuWork, scope: Scope) -> tuple[Int64Array, Int64Array]:
+def _ends(work: GpuEvents, scope: Scope) -> tuple[Int64Array, Int64Array]:
     """The lane and the end of each GPU event, by lane and end, both (g,)."""
     lane = find_lanes(work, scope).of_gpu
     order = grouping.by_group_and_time(lane, work.end)
     return lane[order], work.end[order]
 
 
-def _last_end_beside(work: GpuWork, gaps: Gaps) -> Int64Array:
+def _last_end_beside(work: GpuEvents, gaps: Gaps) -> Int64Array:
     """When the last event that the device finished within each gap ended, far back without, (k,).
 
     What ends before a gap does ran on another stream. What ends with it may also be an event of no

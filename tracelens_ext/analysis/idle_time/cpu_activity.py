@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps, classify_gaps
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, IntArray, Trace
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before, renamed
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.nesting import ROOT, nest
@@ -43,7 +43,7 @@ def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
 
 
 def host_rows(
-    work: GpuWork,
+    work: GpuEvents,
     classified: ClassifiedGaps,
     column: HostColumn,
     chosen: IntArray | slice = slice(None),
@@ -141,7 +141,9 @@ def innermost_moments(
     return _moments(trace, *_nested_around(trace, kinds, thread, (start, end), ignored, shortest=1))
 
 
-def idle_moments(work: GpuWork, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]) -> Moments:
+def idle_moments(
+    work: GpuEvents, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]
+) -> Moments:
     """Likewise around all idle time of devices, of the threads that launch GPU work."""
     trace = work.trace
     launch = work.tree.launch_of_gpu

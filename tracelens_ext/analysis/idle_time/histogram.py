@@ -13,13 +13,13 @@ from tracelens_ext.analysis.coverage.report_tables import no_gpu_work
 from tracelens_ext.analysis.idle_time.causes import CAUSES, ClassifiedGaps, by_cause
 from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Float64Array, Int64Array
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import maxima, minima
 
 _WORTH_SAYING = 0.0005  # of the idle time: less would be shown as 0.0 %
 
 
-def answer(work: GpuWork, classified: ClassifiedGaps, selection: Selection) -> str:
+def answer(work: GpuEvents, classified: ClassifiedGaps, selection: Selection) -> str:
     """How long the GPU (or the streams) was idle, of how long, and why."""
     if not len(work):
         return no_gpu_work(work)
@@ -46,7 +46,7 @@ def answer(work: GpuWork, classified: ClassifiedGaps, selection: Selection) -> s
     return f"{told} of {in_words(span)} ({percent}): {shares}."
 
 
-def watched_time(work: GpuWork, classified: ClassifiedGaps) -> int:
+def watched_time(work: GpuEvents, classified: ClassifiedGaps) -> int:
     """The time that idle time is a part of, ns, summed over the devices or streams.
 
     From the first start to the last end of the selected events, as `total_time` of the timeline;

@@ -18,7 +18,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray
 from tracelens_ext.trace.call_tree import UNLINKED
-from tracelens_ext.trace.gpu_events import Gaps, GpuWork, Lanes, Scope, busy_within, find_lanes
+from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Lanes, Scope, busy_within, find_lanes
 from tracelens_ext.trace.grouping import group_labelled, maxima, number_groups, percent, sums, texts
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
@@ -38,7 +38,7 @@ PAIR_SORTS: dict[str, tuple[str, str]] = {
 
 
 def gap_summary(
-    work: GpuWork,
+    work: GpuEvents,
     scopes: Sequence[Scope] = ("device", "stream"),
     *,
     selection: Selection | None = None,
@@ -73,7 +73,7 @@ def gap_summary(
 
 
 def gap_hosts(
-    work: GpuWork, scope: Scope = "device", *, selection: Selection | None = None
+    work: GpuEvents, scope: Scope = "device", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """Idle time by what the host was in, longest first."""
     classified = classify_gaps(work, scope, selection)
@@ -97,7 +97,7 @@ def gap_hosts(
     )
 
 
-def gap_streams(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
+def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.DataFrame:
     """Gaps by stream, most gaps first; a stream without selected events is left out."""
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
@@ -128,7 +128,7 @@ def _of_lanes(lanes: Lanes, chosen: IntArray | slice = slice(None)) -> dict[str,
 
 
 def gap_pairs(
-    work: GpuWork, sort: GapSort = "avg", *, selection: Selection | None = None
+    work: GpuEvents, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """Gaps by the kernels around them; `sort` by size."""
     if sort not in get_args(GapSort):
@@ -162,7 +162,7 @@ def _around(
 
 
 def gap_full_names(
-    work: GpuWork, sort: GapSort = "avg", *, selection: Selection | None = None
+    work: GpuEvents, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `gap_pairs`."""
     gaps = classify_gaps(work, "stream", selection).gaps
@@ -177,7 +177,7 @@ def gap_full_names(
 
 
 def gaps(
-    work: GpuWork,
+    work: GpuEvents,
     scope: Scope = "stream",
     *,
     longest: int | None = None,
@@ -224,7 +224,7 @@ def gaps(
 
 
 def gaps_longest(
-    work: GpuWork,
+    work: GpuEvents,
     scope: Scope = "device",
     *,
     longest: int = LONGEST_LISTED,
@@ -235,7 +235,7 @@ def gaps_longest(
 
 
 def gap_histogram(
-    work: GpuWork,
+    work: GpuEvents,
     smallest: float | None = None,
     largest: float | None = None,
     *,

@@ -26,7 +26,7 @@ from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import COMMUNICATION, GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import COMMUNICATION, GpuEvents, find_lanes
 from tracelens_ext.trace.grouping import number_groups, sums
 from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.launches import find_launches
@@ -68,7 +68,7 @@ class IterationTable:
 
 
 @once_for_each
-def iteration_table(work: GpuWork, annotation: Expression | None = None) -> IterationTable:
+def iteration_table(work: GpuEvents, annotation: Expression | None = None) -> IterationTable:
     """Measure every iteration; empty where the trace has none.
 
     `annotation` is searched in the names of annotations (of CPU ops, where it matches none); each
@@ -99,7 +99,7 @@ def iteration_table(work: GpuWork, annotation: Expression | None = None) -> Iter
     return IterationTable(frame[[c for c in shown if c not in alone]], statistics, notes)
 
 
-def _on_own_devices(work: GpuWork, process: Int64Array, device: Int64Array) -> BoolArray:
+def _on_own_devices(work: GpuEvents, process: Int64Array, device: Int64Array) -> BoolArray:
     """Whether each process uses each device, where the trace tells which process uses which."""
     trace = work.trace
     if not trace.conventions.gpu_by_process:
@@ -117,7 +117,7 @@ def is_category_time(column: str) -> bool:
 
 
 def _block(
-    work: GpuWork, iterations: Iterations, labels: list[str], device: int, chosen: BoolArray
+    work: GpuEvents, iterations: Iterations, labels: list[str], device: int, chosen: BoolArray
 ) -> pd.DataFrame:
     """All iterations on one device; `at` is the iteration's index."""
     count = len(iterations)
@@ -163,7 +163,7 @@ def _block(
     return pd.DataFrame(columns)
 
 
-def _lost(work: GpuWork, iterations: Iterations, device: int) -> Int64Array:
+def _lost(work: GpuEvents, iterations: Iterations, device: int) -> Int64Array:
     """How many launches for a device have no GPU work, by iteration."""
     launches = find_launches(work)
     trace = work.trace
@@ -174,7 +174,7 @@ def _lost(work: GpuWork, iterations: Iterations, device: int) -> Int64Array:
     return _counts(iteration_at(steps, process, trace.ts[rows]), len(iterations))
 
 
-def _owner(work: GpuWork, iterations: Iterations) -> Int64Array:
+def _owner(work: GpuEvents, iterations: Iterations) -> Int64Array:
     """The iteration that each GPU event counts in, an index, `NONE` for none, (g,)."""
     by_time = work.counted & ~work.tree.linked
     return np.where(by_time, iterations.started_in, iterations.of_gpu)
@@ -215,7 +215,7 @@ def odd_among(values: Float64Array, least: float = 0.0) -> tuple[BoolArray, floa
 
 
 def _notes(
-    work: GpuWork, iterations: Iterations, nested: int, statistics: pd.DataFrame
+    work: GpuEvents, iterations: Iterations, nested: int, statistics: pd.DataFrame
 ) -> Iterator[str]:
     if unfinished := int((~iterations.whole).sum()):
         yield (
@@ -240,7 +240,7 @@ def _notes(
         yield f"No iteration is called odd: that takes {ODD_AMONG} whole ones."
 
 
-def _note_on_communication(work: GpuWork, inside: BoolArray) -> Iterator[str]:
+def _note_on_communication(work: GpuEvents, inside: BoolArray) -> Iterator[str]:
     """Say so where the chosen rules call other events communication than the built-in ones do."""
     if work.categories is None or COMMUNICATION not in work.categories.labels:
         return
@@ -255,11 +255,11 @@ def _note_on_communication(work: GpuWork, inside: BoolArray) -> Iterator[str]:
         )
 
 
-def _iterations(work: GpuWork, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+def _iterations(work: GpuEvents, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
     return iteration_table(work, annotation).frame.copy()
 
 
-def _statistics(work: GpuWork, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
+def _statistics(work: GpuEvents, annotation: str | re.Pattern[str] | None = None) -> pd.DataFrame:
     return iteration_table(work, annotation).statistics.copy()
 
 

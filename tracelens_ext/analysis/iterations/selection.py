@@ -22,7 +22,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
 from tracelens_ext.trace.caching import once_for_each
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before, outermost
 
 STEP = re.compile(r"ProfilerStep#([0-9]+)")
@@ -293,7 +293,7 @@ class Selection:
         if self.pstep_by not in (choices := get_args(PStepBy)):
             raise UsageError(f"pstep_by is {self.pstep_by!r}; choose from {', '.join(choices)}")
 
-    def of(self, work: GpuWork) -> BoolArray:
+    def of(self, work: GpuEvents) -> BoolArray:
         """Which of the GPU events are selected, (g,)."""
         selected = np.ones(len(work), dtype=bool)
         if self.pstep is not None:
@@ -319,7 +319,7 @@ class Selection:
         told = [f"{name} {value}" for name, value in others.items() if value is not None]
         return ", ".join(filter(None, [step, *told]))
 
-    def left_out(self, work: GpuWork) -> str:
+    def left_out(self, work: GpuEvents) -> str:
         """What a step by launch leaves out for want of a launch, a sentence; empty for nothing."""
         unlinked = ~work.tree.linked
         if self.pstep is None or self.pstep_by == "time" or not unlinked.any():
@@ -332,14 +332,14 @@ class Selection:
         )
 
 
-def span_of_step(work: GpuWork, number: int) -> tuple[int, int]:
+def span_of_step(work: GpuEvents, number: int) -> tuple[int, int]:
     """Start and end of an iteration, ns since the trace's first event."""
     iterations = _with_step(work, number)
     at = iterations.number.index(number)
     return int(iterations.start[at]), int(iterations.end[at])
 
 
-def _with_step(work: GpuWork, number: int) -> Iterations:
+def _with_step(work: GpuEvents, number: int) -> Iterations:
     """The iterations of a trace, one of which at least has this number."""
     iterations = find_iterations(work.tree)
     if number not in iterations.number:
@@ -349,7 +349,7 @@ def _with_step(work: GpuWork, number: int) -> Iterations:
     return iterations
 
 
-def _of_category(work: GpuWork, wanted: str) -> BoolArray:
+def _of_category(work: GpuEvents, wanted: str) -> BoolArray:
     categories = work.needed_categories
     labels = [categories.labels[i] for i in np.unique(categories.code).tolist()]
     found = [label for label in labels if label.casefold() == wanted.casefold()]

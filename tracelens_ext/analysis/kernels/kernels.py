@@ -30,7 +30,7 @@ from tracelens_ext.trace import (
     IntArray,
 )
 from tracelens_ext.trace.call_tree import UNLINKED
-from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuWork
+from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuEvents
 from tracelens_ext.trace.grouping import (
     Groups,
     Labelled,
@@ -56,12 +56,12 @@ ARGUMENTS = {
 }
 
 
-def kernel_summary(work: GpuWork) -> pd.DataFrame:
+def kernel_summary(work: GpuEvents) -> pd.DataFrame:
     """GPU time by operation and kernel; every GPU event is in it. Longest total first."""
     return _summary(work)[0]
 
 
-def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
+def _summary(work: GpuEvents) -> tuple[pd.DataFrame, Groups]:
     again = recomputed(work)
     keys: dict[str, tuple[IntArray, Sequence[str]]] = {
         "cpu_op": work.tree.cpu_op_label_of_gpu,
@@ -80,7 +80,7 @@ def _summary(work: GpuWork) -> tuple[pd.DataFrame, Groups]:
     return pd.DataFrame(columns), groups
 
 
-def kernel_names(work: GpuWork) -> pd.DataFrame:
+def kernel_names(work: GpuEvents) -> pd.DataFrame:
     """GPU time by kernel, whatever launched it; columns as the sheet `kernels`, longest first."""
     key = ["kernel_name", "kind"]
     summary = kernel_summary(work)
@@ -107,7 +107,7 @@ def _largest_operations(operations: pd.Series) -> str:
     return ", ".join(names[:_OPERATIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def kernel_detail(work: GpuWork) -> pd.DataFrame:
+def kernel_detail(work: GpuEvents) -> pd.DataFrame:
     """As `kernel_summary`, with what TraceLens's sheet of kernels tells as well."""
     frame, groups = _summary(work)
     category, labels = _parent_op_category(work)
@@ -119,7 +119,7 @@ def kernel_detail(work: GpuWork) -> pd.DataFrame:
     return frame
 
 
-def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
+def gpu_time_by_category(work: GpuEvents) -> pd.DataFrame:
     """GPU time by category, longest first; every GPU event is in it."""
     found = work.needed_categories
     columns, groups = group_labelled({"kernel_category": (found.code, found.labels)}, work.duration)
@@ -130,7 +130,7 @@ def gpu_time_by_category(work: GpuWork) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
+def kernel_category_summary(work: GpuEvents) -> pd.DataFrame:
     """GPU time by operation and category, longest first; every GPU event is in it."""
     op, op_labels = work.tree.cpu_op_label_of_gpu
     found = work.needed_categories
@@ -150,7 +150,7 @@ def kernel_category_summary(work: GpuWork) -> pd.DataFrame:
 
 
 def kernels(
-    work: GpuWork,
+    work: GpuEvents,
     *,
     launcher_detail: bool = False,
     cpu_op_detail: bool = False,
@@ -191,7 +191,7 @@ def kernels(
     return pd.DataFrame(columns).iloc[np.argsort(work.start, kind="stable")].reset_index(drop=True)
 
 
-def _cpu_op_detail(work: GpuWork) -> dict[str, object]:
+def _cpu_op_detail(work: GpuEvents) -> dict[str, object]:
     """Arguments of the innermost CPU op around each launch; what is below counts in its time."""
     tree = work.tree
     op = work.tree.cpu_op_of_gpu
@@ -214,7 +214,7 @@ def _cpu_op_detail(work: GpuWork) -> dict[str, object]:
     }
 
 
-def reference_kernel_summary(work: GpuWork) -> pd.DataFrame:
+def reference_kernel_summary(work: GpuEvents) -> pd.DataFrame:
     """The sheet `kernel_summary`, with the columns TraceLens gives it; kernels only."""
     chosen = np.flatnonzero(work.is_kernel)
     streams, stream = np.unique(work.trace.stream, return_inverse=True)
@@ -242,7 +242,7 @@ def reference_kernel_summary(work: GpuWork) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _parent_op_category(work: GpuWork) -> tuple[np.ndarray, list[str]]:
+def _parent_op_category(work: GpuEvents) -> tuple[np.ndarray, list[str]]:
     """The category of the innermost CPU op around each launch, else of the launch, else empty."""
     linked = work.tree.linked
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
@@ -262,13 +262,13 @@ SORTS: dict[str, tuple[str, str]] = {
 }
 
 
-def simple_codes(work: GpuWork) -> tuple[Int64Array, list[str]]:
+def simple_codes(work: GpuEvents) -> tuple[Int64Array, list[str]]:
     """The simplified name of each GPU event."""
     return renamed(work.name, lambda code: simple_name(work.trace.names[code]))
 
 
 def kernel_statistics(
-    work: GpuWork, sort: KernelSort = "count", *, selection: Selection | None = None
+    work: GpuEvents, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """How often and how long kernels ran, by simplified name; only events that are selected."""
     if sort not in SORTS:
@@ -300,7 +300,7 @@ def kernel_statistics(
 
 
 def kernel_full_names(
-    work: GpuWork, sort: KernelSort = "count", *, selection: Selection | None = None
+    work: GpuEvents, sort: KernelSort = "count", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `kernel_statistics`."""
     statistics = kernel_statistics(work, sort, selection=selection)
@@ -327,7 +327,7 @@ _PASSES_ON = re.compile(
 )
 
 
-def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.DataFrame:
+def kernel_sources(work: GpuEvents, *, selection: Selection | None = None) -> pd.DataFrame:
     """Kernels by source line and layer, of an analyzer made with `add_python_func=True`."""
     if not work.tree.add_python_func:
         raise UsageError("this needs TreePerfAnalyzer(…, add_python_func=True)")
@@ -354,7 +354,10 @@ def kernel_sources(work: GpuWork, *, selection: Selection | None = None) -> pd.D
 
 
 def short_kernel_histogram(
-    work: GpuWork, *, short_kernel_threshold_us: float = 10, short_kernel_histogram_bins: int = 100
+    work: GpuEvents,
+    *,
+    short_kernel_threshold_us: float = 10,
+    short_kernel_histogram_bins: int = 100,
 ) -> pd.DataFrame:
     """How the durations of kernels shorter than the threshold are spread, in bins of one width."""
     duration = work.duration[_short(work, short_kernel_threshold_us)] / 1e3
@@ -365,7 +368,7 @@ def short_kernel_histogram(
 
 
 def short_kernels_summary(
-    work: GpuWork, threshold_us: float, topk: int | None = None
+    work: GpuEvents, threshold_us: float, topk: int | None = None
 ) -> pd.DataFrame:
     """Short kernels by the CPU op that launched them, its arguments, and their name."""
     arguments = [of for of in ARGUMENTS.items() if of[0] != "Input types"]
@@ -386,11 +389,11 @@ def short_kernels_summary(
     return pd.DataFrame(columns).head(len(groups) if topk is None else topk)
 
 
-def _short(work: GpuWork, threshold_us: float) -> BoolArray:
+def _short(work: GpuEvents, threshold_us: float) -> BoolArray:
     return work.is_kernel & (work.duration < threshold_us * 1000)
 
 
-def unlinked_kernels(work: GpuWork) -> pd.DataFrame:
+def unlinked_kernels(work: GpuEvents) -> pd.DataFrame:
     """GPU events without a launch in the trace, by name. Longest total first."""
     chosen = np.flatnonzero(~work.tree.linked)
     has_id = (work.trace.correlation[work.rows] > 0).astype(np.int64)

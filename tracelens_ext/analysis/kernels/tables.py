@@ -10,7 +10,7 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.short_names import with_short_names
 from tracelens_ext.report.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
 from tracelens_ext.trace.call_tree import UNLINKED
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 
 
 def _as_described(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
@@ -159,7 +159,7 @@ TABLES = [KERNEL_SUMMARY]
 
 
 def _short_kernels_summary(
-    work: GpuWork,
+    work: GpuEvents,
     *,
     short_kernel_threshold_us: float = 10,
     topk_short_kernels: int | None = None,

@@ -17,7 +17,12 @@ from itertools import compress, product
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
 from tracelens_ext.errors import RuleError, TraceFormatError, UsageError
-from tracelens_ext.readers.nsys.csv_tables import Report, Table, TableSource, open_report
+from tracelens_ext.readers.nsys.csv_tables import (
+    NsysCsvReport,
+    NsysCsvTable,
+    TableSource,
+    open_report,
+)
 from tracelens_ext.settings import AS_USUAL, ReadingOptions
 from tracelens_ext.text import encodable
 
@@ -52,7 +57,7 @@ class RangeTotal:
 
 def kernel_totals(source: TableSource, reading: ReadingOptions = AS_USUAL) -> Totals:
     """Totals by kernel, of a `cuda_gpu_kern_sum` table."""
-    table = open_report(source, Report.KERNELS, label="the kernel table", reading=reading)
+    table = open_report(source, NsysCsvReport.KERNELS, label="the kernel table", reading=reading)
     if totals := _totals(table, "name", "instances"):
         return totals
     remedy = "make it again; perhaps it was cut off"
@@ -63,11 +68,15 @@ def memory_totals(
     source: TableSource, sizes: TableSource | None = None, reading: ReadingOptions = AS_USUAL
 ) -> Totals:
     """Totals by kind of memory operation."""
-    table = open_report(source, Report.MEMORY_TIME, label="the memory table", reading=reading)
+    table = open_report(
+        source, NsysCsvReport.MEMORY_TIME, label="the memory table", reading=reading
+    )
     totals = _totals(table, "operation", "count")
     if sizes is None:
         return totals
-    table = open_report(sizes, Report.MEMORY_SIZE, label="the table of sizes", reading=reading)
+    table = open_report(
+        sizes, NsysCsvReport.MEMORY_SIZE, label="the table of sizes", reading=reading
+    )
     by_name = {total.name: total for total in totals}
     for piece in table.pieces:
         given = piece.required("total", piece.sizes("total"))
@@ -82,7 +91,7 @@ def range_total(source: TableSource, tag: str, reading: ReadingOptions = AS_USUA
 
     The colon that `nsys stats` puts before names of the default domain does not matter.
     """
-    table = open_report(source, Report.RANGES, label="the NVTX table", reading=reading)
+    table = open_report(source, NsysCsvReport.RANGES, label="the NVTX table", reading=reading)
     seen: set[str] = set()
     found: list[int] = []
     for piece in table.pieces:
@@ -107,7 +116,7 @@ def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
     return UsageError(f"{said} is called {tag!r}; the nearest: {', '.join(near)}")
 
 
-def _totals(table: Table, name_column: str, count_column: str) -> Totals:
+def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
     """Totals by name, in the order of the table; rows of one name are taken together."""
     totals: dict[str, Total] = {}
     longest: tuple[int, object] = (0, None)

@@ -32,7 +32,7 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import once_for_each
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import inverse, minima, number_groups, renamed
 from tracelens_ext.trace.nesting import ROOT, nearest_above, nearest_marked
 
@@ -59,7 +59,7 @@ class Launchers:
         return len(self.rows)
 
 
-def find_launchers(work: GpuWork) -> Launchers:
+def find_launchers(work: GpuEvents) -> Launchers:
     """Find the launcher of every linked GPU event that is not communication."""
     tree = work.tree
     trace = work.trace
@@ -85,7 +85,7 @@ def find_launchers(work: GpuWork) -> Launchers:
     )
 
 
-def _forest(work: GpuWork, places: IntArray) -> tuple[Int32Array, Int64Array]:
+def _forest(work: GpuEvents, places: IntArray) -> tuple[Int32Array, Int64Array]:
     """How given positions of the tree nest, and which of them is innermost at each GPU event.
 
     Parents among the positions, `ROOT` without one; indices into them, `NONE` for a GPU event below
@@ -103,7 +103,7 @@ def _forest(work: GpuWork, places: IntArray) -> tuple[Int32Array, Int64Array]:
     return index[above].astype(np.int32), innermost
 
 
-def busy_below(work: GpuWork, rows: IntArray) -> Int64Array:
+def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
     """Busy time of all GPU events below some distinct host events of the tree, ns."""
     position = work.tree.position[rows]
     order = np.argsort(position)
@@ -111,7 +111,7 @@ def busy_below(work: GpuWork, rows: IntArray) -> Int64Array:
     return busy[inverse(order)]
 
 
-def launcher_table(work: GpuWork, launchers: Launchers) -> pd.DataFrame:
+def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     """A row a launcher, in order of start.
 
     Columns `name`, `op category`, `UID` (the event's row in the trace), `total_direct_kernel_time`,
@@ -152,7 +152,9 @@ def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(merged, pd.Index(found, dtype="str"))
 
 
-def op_categories(work: GpuWork, rows: IntArray, of_gpu: IntArray) -> tuple[Int64Array, list[str]]:
+def op_categories(
+    work: GpuEvents, rows: IntArray, of_gpu: IntArray
+) -> tuple[Int64Array, list[str]]:
     """Categorize CPU ops and launches, each by its name and what it launched.
 
     A CPU op is judged by its name. One whose name says nothing is `graph` when it launched one (as
@@ -190,7 +192,7 @@ _NODE = "autograd::engine::evaluate_function: "
 
 
 @once_for_each
-def recomputed(work: GpuWork) -> BoolArray:
+def recomputed(work: GpuEvents) -> BoolArray:
     """Whether each GPU event was launched by a forward operation that ran again, (g,).
 
     With `torch.utils.checkpoint` the backward runs a part of the forward again for its activations.

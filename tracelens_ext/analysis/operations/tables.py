@@ -28,7 +28,7 @@ from tracelens_ext.report.tables.table import (
 )
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, IntArray
 from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, percent, sums, texts
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
@@ -73,7 +73,7 @@ def summary(launchers: pd.DataFrame) -> pd.DataFrame:
 
 def unique_args(
     launchers: pd.DataFrame,
-    launched: tuple[GpuWork, Launchers] | None = None,
+    launched: tuple[GpuEvents, Launchers] | None = None,
     *,
     metrics: Sequence[str] = METRICS,
     group_by_num_kernels: bool = False,
@@ -134,7 +134,7 @@ class _Groups:
         return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
 
 
-def kernel_details(work: GpuWork, launchers: Launchers) -> list[list[dict[str, object]]]:
+def kernel_details(work: GpuEvents, launchers: Launchers) -> list[list[dict[str, object]]]:
     """The GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
     found: list[list[dict[str, object]]] = [[] for _ in range(len(launchers))]
     columns = (launchers.of_gpu, work.name, work.duration / NS_PER_US, work.trace.stream)
@@ -146,7 +146,7 @@ def kernel_details(work: GpuWork, launchers: Launchers) -> list[list[dict[str, o
 
 
 def _described(
-    work: GpuWork, launchers: Launchers, uids: IntArray, group: IntArray, groups: int
+    work: GpuEvents, launchers: Launchers, uids: IntArray, group: IntArray, groups: int
 ) -> tuple[list[str], list[str]]:
     """What each group of launchers launched, by name and stream, longest total first.
 
@@ -188,7 +188,7 @@ def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
     return frame
 
 
-def cpu_ops(work: GpuWork) -> pd.DataFrame:
+def cpu_ops(work: GpuEvents) -> pd.DataFrame:
     """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
     tree = work.tree
     trace = work.trace

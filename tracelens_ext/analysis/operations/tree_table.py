@@ -31,7 +31,7 @@ from tracelens_ext.trace import (
 )
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.call_tree import UNLINKED
-from tracelens_ext.trace.gpu_events import KIND_LABELS, GpuWork
+from tracelens_ext.trace.gpu_events import KIND_LABELS, GpuEvents
 from tracelens_ext.trace.grouping import CallPaths, find_paths, inverse, sums, texts
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked, preorder, summed_up
@@ -86,7 +86,7 @@ class MergedTree:
 
 
 def call_tree_table(
-    work: GpuWork, op: str | re.Pattern[str] | None = None, *, merge: bool = True
+    work: GpuEvents, op: str | re.Pattern[str] | None = None, *, merge: bool = True
 ) -> pd.DataFrame:
     """The call tree with GPU time, a row a node, parents before children, as the sheet `tree`.
 
@@ -113,7 +113,7 @@ def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
     return frame if kept is None else frame[kept].reset_index(drop=True)
 
 
-def merged_tree(work: GpuWork, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
+def merged_tree(work: GpuEvents, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
     """The call tree with GPU time.
 
     `op`: a regular expression, searched in the names of host events: only the outermost events that
@@ -170,7 +170,7 @@ def _headings(name: int, counts: list[int]) -> tuple[IntArray, ...]:
     return np.full_like(codes, ROOT), codes, kind, np.array(counts, dtype=np.int64)
 
 
-def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Array]:
+def _chosen(work: GpuEvents, op: UserPattern | None) -> tuple[Int64Array, Int64Array]:
     """The host events that have GPU work below them, at or below `op`; and GPU events likewise.
 
     The former are positions of the tree, ascending.
@@ -190,7 +190,7 @@ def _chosen(work: GpuWork, op: UserPattern | None) -> tuple[Int64Array, Int64Arr
 
 
 def _tree(
-    work: GpuWork, paths: CallPaths, names: list[str], owner: Int64Array, columns: dict[str, Any]
+    work: GpuEvents, paths: CallPaths, names: list[str], owner: Int64Array, columns: dict[str, Any]
 ) -> MergedTree:
     """The nodes with times, in the order in which they are shown; `owner`: of each GPU event."""
     parent = paths.parent.astype(np.int32)
@@ -216,7 +216,7 @@ def _tree(
     )
 
 
-def _thread_label(work: GpuWork, thread: int) -> str:
+def _thread_label(work: GpuEvents, thread: int) -> str:
     process, number = work.trace.threads[thread]
     name = work.trace.thread_names.get((process, number), f"thread {number}")
     many = len({pid for pid, _ in work.trace.threads}) > 1

@@ -23,7 +23,7 @@ from tracelens_ext.readers.builder import Interner
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
 from tracelens_ext.trace.grouping import sums, texts
 
 _ATTENTION: Final = re.compile(r"att(?:entio)?n|fmha|flash_fwd|mla", re.IGNORECASE)
@@ -56,7 +56,7 @@ class PhaseLayers:
 
 
 @once_for_each
-def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
+def find_layers(work: GpuEvents, steps: Steps) -> list[PhaseLayers]:
     """The layers of each phase in which there are some."""
     attention = work.trace.named(work.name, _ATTENTION.search)
     found = []
@@ -84,7 +84,7 @@ def find_layers(work: GpuWork, steps: Steps) -> list[PhaseLayers]:
     return found
 
 
-def _common_steps(work: GpuWork, steps: Steps, mine: Int64Array) -> Int64Array | None:
+def _common_steps(work: GpuEvents, steps: Steps, mine: Int64Array) -> Int64Array | None:
     """The GPU events of those steps whose kernels take longest in all, by step and start."""
     if not len(mine):
         return None
@@ -174,7 +174,7 @@ def _bounds(codes: Int64Array, begin: Int64Array) -> list[_Cut]:
     return [*cuts, (int(begin[-1]), int(begin[-1]) + longest)]
 
 
-def layer_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+def layer_table(work: GpuEvents, steps: Steps) -> pd.DataFrame:
     """A row a phase and layer, in order; columns as the sheet `layers`."""
     parts = []
     for found in find_layers(work, steps):
@@ -211,7 +211,7 @@ def _odd(kind: Int64Array, busy: Float64Array) -> list[str]:
     return [str(word) for word in odd]
 
 
-def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+def layer_kernel_table(work: GpuEvents, steps: Steps) -> pd.DataFrame:
     """The GPU events of one layer of each kind, in order; columns as the sheet `layer_kernels`.
 
     Kinds of a single layer are left out, unless there are no others.
@@ -242,7 +242,7 @@ def layer_kernel_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def layer_notes(work: GpuWork, steps: Steps) -> Iterator[str]:
+def layer_notes(work: GpuEvents, steps: Steps) -> Iterator[str]:
     """The layers of each phase in a sentence: how many, their mean and spread."""
     for found in find_layers(work, steps):
         busy = found.busy_ns.mean(axis=0) / NS_PER_US

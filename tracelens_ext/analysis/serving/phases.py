@@ -21,7 +21,7 @@ from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent, sums
 from tracelens_ext.trace.intervals import covered
 
@@ -44,14 +44,14 @@ _SHARES: Final = {
 }
 
 
-def busy_by_step(work: GpuWork, steps: Steps) -> Int64Array:
+def busy_by_step(work: GpuEvents, steps: Steps) -> Int64Array:
     """The busy time of what each step launched, and of what lies outside, ns, (k + 1,)."""
     owner = np.where(steps.of_gpu == NONE, len(steps), steps.of_gpu)
     owner = np.where(work.counted, owner, NONE)
     return BusyTime(work.start, work.end).by_owner(owner, len(steps) + 1)
 
 
-def phase_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+def phase_table(work: GpuEvents, steps: Steps) -> pd.DataFrame:
     """A row a phase, and `other` if GPU work lies outside of all steps; without the roofline."""
     count = len(steps.labels)
     busy = sums(np.append(steps.phase, count - 1), busy_by_step(work, steps), count)
@@ -80,7 +80,7 @@ def phase_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
     return frame if (work.counted & (steps.of_gpu == NONE)).any() else frame.iloc[:-1].copy()
 
 
-def step_table(work: GpuWork, steps: Steps) -> pd.DataFrame:
+def step_table(work: GpuEvents, steps: Steps) -> pd.DataFrame:
     """A row a step, the longest GPU time first; columns as the sheet `phase_steps`."""
     busy = busy_by_step(work, steps)[:-1]
     mine = work.counted & (steps.of_gpu != NONE)
@@ -118,7 +118,7 @@ def _told(steps: Steps) -> dict[str, Int64Array]:
     return {name.replace(".", "_"): each for name, each in told.items()}
 
 
-def _idle(work: GpuWork, steps: Steps) -> Int64Array:
+def _idle(work: GpuEvents, steps: Steps) -> Int64Array:
     """The idle time of devices by cause and phase, ns, (causes, phases + 1)."""
     classified = classify_gaps(work, "device")
     count = len(steps.labels)
@@ -127,7 +127,7 @@ def _idle(work: GpuWork, steps: Steps) -> Int64Array:
     return sums(cell, pieces.end - pieces.start, len(CAUSES) * count).reshape(-1, count)
 
 
-def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
+def _host_shares(work: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
     """How much of the time from step to step the host was in scheduler and sampler, percent.
 
     A step is taken to begin when the one before it on its thread ends, since an engine schedules
@@ -148,7 +148,7 @@ def _host_shares(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
     return shares
 
 
-def _categories(work: GpuWork, steps: Steps) -> dict[str, Float64Array]:
+def _categories(work: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
     """The summed durations of each category and phase; empty without categories."""
     if work.categories is None:
         return {}
@@ -201,7 +201,7 @@ def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Itera
     yield from layers.layer_notes(work, steps)
 
 
-def _of(make: Callable[[GpuWork, Steps], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+def _of(make: Callable[[GpuEvents, Steps], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
     """A table of the steps."""
 
     def table(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.trace import NONE, WHOLE_GRAPH, Trace, distributed_info
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations
 
 _LONGEST_NAME = 300
@@ -18,7 +18,7 @@ _FEW_EVENTS = 10
 _MANY_UNLINKED = 5.0
 
 
-def overview(work: GpuWork, covered: Coverage) -> list[tuple[str, object]]:
+def overview(work: GpuEvents, covered: CategoryCoverage) -> list[tuple[str, object]]:
     """The facts, label and value: percentages 0 to 100, times in the unit that the label names."""
     trace = work.trace
     made = work.trace.provenance
@@ -67,7 +67,7 @@ def lone_event(trace: Trace) -> str:
     return ""
 
 
-def advice(work: GpuWork, covered: Coverage) -> list[str]:
+def advice(work: GpuEvents, covered: CategoryCoverage) -> list[str]:
     """What the reader should know before trusting the tables, a sentence each."""
     trace = work.trace
     notes = list(trace.provenance.notes)
@@ -105,7 +105,7 @@ def devices(trace: Trace) -> str:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class CategoryCoverage:
     """What the tables leave unexplained, of all GPU events; percent of their time, 0 to 100."""
 
     events: int  #: GPU events
@@ -127,7 +127,7 @@ def whole_graphs(trace: Trace) -> set[str]:
     return {trace.names[name] for name in np.unique(trace.name[rows]).tolist()}
 
 
-def coverage(work: GpuWork) -> Coverage:
+def coverage(work: GpuEvents) -> CategoryCoverage:
     """Measure what the tables leave unexplained."""
     total = int(work.duration.sum())
     unlinked = ~work.tree.linked
@@ -139,7 +139,7 @@ def coverage(work: GpuWork) -> Coverage:
     unknown = np.flatnonzero(~np.broadcast_to(known, len(work)))
     groups = group_durations([work.name[unknown]], work.duration[unknown])
     largest = zip(groups.keys[0][:5].tolist(), groups.total.tolist(), strict=False)
-    return Coverage(
+    return CategoryCoverage(
         events=len(work),
         total_ns=total,
         unlinked_events=int(unlinked.sum()),

@@ -13,12 +13,12 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.table import Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
-from tracelens_ext.trace.gpu_events import GpuWork, holes
+from tracelens_ext.trace.gpu_events import GpuEvents, holes
 from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.intervals import union_length
 
 
-def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
+def gpu_timeline(work: GpuEvents, micro_idle_thresh_us: float | None = None) -> pd.DataFrame:
     """How the GPU spent its time, as the sheet `gpu_timeline`; no rows without GPU events.
 
     `micro_idle_thresh_us` splits idle time into holes up to this many µs and longer ones.
@@ -37,14 +37,16 @@ def gpu_timeline(work: GpuWork, micro_idle_thresh_us: float | None = None) -> pd
     return frame if len(parts) > 1 else frame.drop(columns="device")
 
 
-def _counted_by_device(work: GpuWork) -> dict[int, BoolArray]:
+def _counted_by_device(work: GpuEvents) -> dict[int, BoolArray]:
     """Which GPU events of each device count in the timeline."""
     device = work.trace.device
     counted = work.counted
     return {number: counted & (device == number) for number in np.unique(device[counted]).tolist()}
 
 
-def _times(work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None) -> dict[str, int]:
+def _times(
+    work: GpuEvents, chosen: BoolArray, micro_idle_thresh_us: float | None
+) -> dict[str, int]:
     def length(part: BoolArray) -> int:
         part = part & chosen
         return union_length(work.start[part], work.end[part])
@@ -74,7 +76,7 @@ def _times(work: GpuWork, chosen: BoolArray, micro_idle_thresh_us: float | None)
     return {**times, "total_time": total, **totals}
 
 
-def total_time_ns(work: GpuWork) -> int:
+def total_time_ns(work: GpuEvents) -> int:
     """First start to last end of GPU work, summed over the devices, ns."""
     parts = _counted_by_device(work).values()
     return sum(int(work.end[part].max() - work.start[part].min()) for part in parts)
@@ -83,7 +85,7 @@ def total_time_ns(work: GpuWork) -> int:
 MOST_BINS = 600
 
 
-def time_axis(work: GpuWork) -> pd.DataFrame:
+def time_axis(work: GpuEvents) -> pd.DataFrame:
     """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
     found = work.categories
     device = work.trace.device
@@ -123,7 +125,7 @@ _VALUE: Final = ""
 _PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
 
 
-def gpu_counters(work: GpuWork) -> pd.DataFrame:
+def gpu_counters(work: GpuEvents) -> pd.DataFrame:
     """Sampled counters of GPUs, as the sheet `gpu_counters`, in order of name."""
     trace = work.trace
     rows = work.trace.arg(_VALUE).rows
@@ -187,7 +189,7 @@ TABLES = [
 ]
 
 
-def _numbers(work: GpuWork, name: str, rows: Int64Array) -> Float64Array:
+def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
     """A numeric argument of some events, NaN where an event has none, or no number."""
     column = work.trace.arg(name)
     told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
@@ -201,7 +203,7 @@ _DIRECTION = re.compile(r"\b([HDPA])to([HDPA])\b")
 _DIRECTION_WORDS = re.compile(r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Peer)")
 
 
-def queue_levels(work: GpuWork) -> pd.DataFrame:
+def queue_levels(work: GpuEvents) -> pd.DataFrame:
     """How many GPU events are launched and not begun (`level`), a row a change by stream and time.
 
     A launch adds one for each GPU event that it starts; the start of a GPU event takes one away.
@@ -221,7 +223,7 @@ def queue_levels(work: GpuWork) -> pd.DataFrame:
     return frame
 
 
-def queue_length(work: GpuWork) -> pd.DataFrame:
+def queue_length(work: GpuEvents) -> pd.DataFrame:
     """A row a stream; see the sheet `queue_length`."""
     levels = queue_levels(work)
     streams = levels.groupby(["device", "stream"])
@@ -233,7 +235,7 @@ def queue_length(work: GpuWork) -> pd.DataFrame:
     return table.reset_index()
 
 
-def copies(work: GpuWork) -> pd.DataFrame:
+def copies(work: GpuEvents) -> pd.DataFrame:
     """The copies whose speed is known: as recorded, else of its bytes and its duration."""
     trace = work.trace
     at = np.flatnonzero(work.kind == EventKind.MEMCPY)
@@ -257,7 +259,7 @@ def copies(work: GpuWork) -> pd.DataFrame:
     return frame[frame["gb_per_s"].notna()].reset_index(drop=True)
 
 
-def copy_bandwidth(work: GpuWork) -> pd.DataFrame:
+def copy_bandwidth(work: GpuEvents) -> pd.DataFrame:
     """A row a device and direction; see the sheet `copy_bandwidth`."""
     groups = copies(work).groupby(["device", "direction"])
     table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))

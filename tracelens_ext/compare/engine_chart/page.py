@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelens_ext.compare.engine_chart import runs as measured
-from tracelens_ext.compare.engine_chart.runs import Run
+from tracelens_ext.compare.engine_chart.runs import EngineRun
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as spelled
@@ -20,7 +20,7 @@ from tracelens_ext.report.colors import colour_of
 from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import render_page, require_html_extra
 from tracelens_ext.report.html_figures import Figure, Plotly, bar_piece, bars_spec
-from tracelens_ext.report.html_tables import FIRST_ROWS, Card, Table, page_tables
+from tracelens_ext.report.html_tables import FIRST_ROWS, Card, HtmlTable, page_tables
 from tracelens_ext.report.manifest import (
     check_folder,
     check_output,
@@ -50,7 +50,7 @@ _MS: Final = 1e3
 _MUCH_LONGER: Final = 3
 
 
-def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str = "") -> None:
+def write_page(path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title: str = "") -> None:
     """Write `result.html`, self-contained."""
     require_html_extra()
     by_run = measured.category_table(runs)
@@ -90,7 +90,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[Run], *, title: str 
 
 
 def _figure(
-    table: pd.DataFrame, runs: Sequence[Run], title: str, *, percent: bool = False
+    table: pd.DataFrame, runs: Sequence[EngineRun], title: str, *, percent: bool = False
 ) -> Figure:
     """A bar a run, a piece a category: in seconds, as the tables, or in percent of the bar."""
     wholes = [run.elapsed_ns / 1e6 for run in runs]
@@ -135,7 +135,7 @@ def _figure(
     )
 
 
-def _with_digits(table: Table, longest: float) -> Table:
+def _with_digits(table: HtmlTable, longest: float) -> HtmlTable:
     """A table whose seconds, of categories all numbers, show 0.001 % of so many seconds."""
     decimals = min(max(5 - math.floor(math.log10(longest)), 2), 9) if longest else 2
     shown = Shown(Unit(Quantity.TIME, "s", decimals))
@@ -148,14 +148,14 @@ def _with_digits(table: Table, longest: float) -> Table:
     return replace(table, columns=columns)
 
 
-def _card(run: Run) -> Card:
+def _card(run: EngineRun) -> Card:
     label = cleaned(run.label)
     elapsed = spelled.duration_text(run.elapsed_ns / 1e6)
     colour = colour_of(_largest(run)[0])  # the label again, in the smaller type of names
     return Card(f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), colour, label)
 
 
-def _in_words(run: Run) -> str:
+def _in_words(run: EngineRun) -> str:
     """The GPU's part and the largest category."""
     category, ns = _largest(run)
     return ", ".join(
@@ -164,12 +164,12 @@ def _in_words(run: Run) -> str:
     )
 
 
-def _largest(run: Run) -> tuple[str, int]:
+def _largest(run: EngineRun) -> tuple[str, int]:
     """The GPU category that takes most of a run."""
     return _by_category(run, run.gpu_ns_of).most_common(1)[0]
 
 
-def _by_category(run: Run, values: Int64Array) -> Counter[str]:
+def _by_category(run: EngineRun, values: Int64Array) -> Counter[str]:
     found: Counter[str] = Counter()
     for category, value in zip(run.category, values.tolist(), strict=True):
         found[category] += value
@@ -200,7 +200,7 @@ def check_results(
 
 
 def write_results(
-    folder: str | os.PathLike[str], runs: Sequence[Run], *, title: str = ""
+    folder: str | os.PathLike[str], runs: Sequence[EngineRun], *, title: str = ""
 ) -> list[Path]:
     """Write the chart and its numbers into a folder; answer the page and the CSV file."""
     from tracelens_ext.report.formats import write_csv

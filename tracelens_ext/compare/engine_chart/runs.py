@@ -17,7 +17,7 @@ from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
-from tracelens_ext.trace.gpu_events import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, sums, texts
 from tracelens_ext.trace.intervals import non_overlapped_time
 
@@ -29,7 +29,7 @@ _PLACES: Final = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 
 
 @dataclass(frozen=True)
-class Run:
+class EngineRun:
     """An input and its measures, k kernels (GPU events of one name and category)."""
 
     label: str  #: what its bar is called
@@ -55,12 +55,12 @@ class Run:
         return self.elapsed_ns - self.gpu_ns
 
 
-def measure_run(work: GpuWork, given: ChartInput, position: int) -> Run:
+def measure_run(work: GpuEvents, given: ChartInput, position: int) -> EngineRun:
     """Measure an input, all its GPUs together."""
     return measure(work, given, position)[0]
 
 
-def measure(work: GpuWork, given: ChartInput, position: int, split: str = "") -> list[Run]:
+def measure(work: GpuEvents, given: ChartInput, position: int, split: str = "") -> list[EngineRun]:
     """Measure an input: as a whole, or split by `device` or by `phase` of serving.
 
     The time without GPU work is divided as the idle time before the work of each phase is.
@@ -114,13 +114,13 @@ def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]
 
 
 def _measured(
-    work: GpuWork,
+    work: GpuEvents,
     given: ChartInput,
     label: str,
     chosen: BoolArray,
     devices: Sequence[int],
     notes: tuple[str, ...],
-) -> Run:
+) -> EngineRun:
     code, labels = _categories(work)
     share = non_overlapped_time(work.start[chosen], work.end[chosen])
     groups = group_durations([work.name[chosen], code[chosen]], share)
@@ -136,7 +136,7 @@ def _measured(
         warnings = (f"{told} elapsed is less than the GPU time, {used}, which is used instead",)
         elapsed_ns = gpu_ns
         source = "GPU time"
-    return Run(
+    return EngineRun(
         label=label,
         given=given,
         kernel=texts(groups.keys[0], work.trace.names),
@@ -151,7 +151,7 @@ def _measured(
     )
 
 
-def _categories(work: GpuWork) -> tuple[Int64Array, list[str]]:
+def _categories(work: GpuEvents) -> tuple[Int64Array, list[str]]:
     """The category of each GPU event: codes, shape (g,), and what they stand for.
 
     Engine/model maps are written for the names that Nsight Systems gives to copies and sets
@@ -201,7 +201,7 @@ ELAPSED: Final = "Elapsed Time (sec)"
 TOTAL: Final = "total_elapsed_sec"
 
 
-def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
+def kernel_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
     """How kernel names map to categories, and the time in which each was the first on the GPU.
 
     This is `result.csv`: by category, in the order of the runs, the longest first; `CPU(non-GPU)`
@@ -223,7 +223,7 @@ def kernel_table(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(parts).sort_values("Category", kind="stable", ignore_index=True)
 
 
-def category_table(runs: Sequence[Run]) -> pd.DataFrame:
+def category_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
     """Elapsed seconds: a row a category, the largest first, `CPU(non-GPU)` last; a column a run."""
     times = [pd.Series(run.gpu_ns_of, index=run.category, dtype="int64") for run in runs]
     sums = [ns.groupby(level=0, sort=False).sum() / NS_PER_S for ns in times]
@@ -233,7 +233,7 @@ def category_table(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat([frame.iloc[order], rest])
 
 
-def input_table(runs: Sequence[Run]) -> pd.DataFrame:
+def input_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
     """What each bar is of: file, engine and model, elapsed and GPU time."""
     return pd.DataFrame(
         {

@@ -111,7 +111,7 @@ def _beside(file: Path | None) -> list[Path]:
     return [path for path in same if path.name != file.name]
 
 
-class Table:
+class RocprofCsvTable:
     """A table whose titles were read; `kind` says which, `NONE` for no known one."""
 
     def __init__(self, source: ByteSource, titles: Sequence[str], rows: Rows) -> None:
@@ -125,10 +125,10 @@ class Table:
         self.kind = next((kind for kind, wanted in _TITLES if wanted <= {*self.places}), NONE)
 
 
-def _opened(source: ByteSource) -> Table:
+def _opened(source: ByteSource) -> RocprofCsvTable:
     remedy = f"record with: {rocprof.RECORD}"
     rows = rows_of(source, remedy)
-    table = Table(source, next(rows, (0, []))[1], rows)
+    table = RocprofCsvTable(source, next(rows, (0, []))[1], rows)
     if table.kind != NONE:
         return table
     problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
@@ -172,7 +172,7 @@ class TableReader:
         self._visible: dict[int, int] = {}  # by its number among those that the program sees
         self._has_agents = False
 
-    def read(self, table: Table) -> None:
+    def read(self, table: RocprofCsvTable) -> None:
         """Add a table."""
         for piece in self._pieces(table):
             if table.kind in _RECORDS:
@@ -206,7 +206,7 @@ class TableReader:
             " which GPU, and what launched it is not known."
         )
 
-    def _pieces(self, table: Table) -> Iterator[_Piece]:
+    def _pieces(self, table: RocprofCsvTable) -> Iterator[_Piece]:
         count = 0
         while True:
             some: list[list[str]] = []

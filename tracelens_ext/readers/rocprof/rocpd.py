@@ -24,7 +24,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import looked_up, of_rows
 from tracelens_ext.readers.rocprof import records as rocprof
-from tracelens_ext.readers.rocprof.csv_tables import Table, TableReader
+from tracelens_ext.readers.rocprof.csv_tables import RocprofCsvTable, TableReader
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME, json_value, one_line
@@ -259,7 +259,7 @@ def read_results(source: ByteSource) -> Trace:
     for (title, domain), rows in found.items():
         titles = f"start_timestamp end_timestamp process_id thread_id queue_id {title}"
         titles += " correlation_id agent_id domain"
-        table = Table(source, titles.split(), enumerate([*row, domain] for row in rows))
+        table = RocprofCsvTable(source, titles.split(), enumerate([*row, domain] for row in rows))
         table.places |= {"stream_id": 4, "source_agent_id": 7, "kind": 8}
         reader.read(table)
     return records.finish(source.path, "rocprof results", source.bytes_read)

@@ -41,7 +41,7 @@ _WORDS: Final = {**WORDS, EventKind.RUNTIME: "runtime", EventKind.DRIVER: "drive
 _ARGUMENTS: Final = {"Input Dims": "dims", "Input type": "types", "Concrete Inputs": "concrete"}
 
 
-class Recording:
+class XplaneProfile:
     """Collects the events of a file, with codes of `builder` and of `texts`, and makes the trace.
 
     Attributes: `planes`: process → name of its plane; `lines`: lane → name of its line. Once all

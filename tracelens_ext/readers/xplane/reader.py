@@ -24,7 +24,7 @@ from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
-from tracelens_ext.readers.xplane.profile import GPU_PLANE, NUMBERS, TEXTS, Recording, Stats
+from tracelens_ext.readers.xplane.profile import GPU_PLANE, NUMBERS, TEXTS, Stats, XplaneProfile
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device, Int64Array, Trace
 
@@ -90,7 +90,7 @@ class _Profile:
     """A profile on its way to a trace."""
 
     def __init__(self) -> None:
-        self.recording = Recording()
+        self.recording = XplaneProfile()
         self.hosts: list[str] = []
         self.programs = Programs()
         self.devices: dict[int, Device] = {}
@@ -150,7 +150,7 @@ def _told(names: Names, stats: Iterable[Message]) -> dict[str, object]:
 class _LineReader:
     """Adds the lines of a plane to a recording."""
 
-    def __init__(self, recording: Recording, plane: Message, name: str, stats: Names) -> None:
+    def __init__(self, recording: XplaneProfile, plane: Message, name: str, stats: Names) -> None:
         # The host's calls may be on a plane of their own: its ids are those of the same process.
         self._process = _HOST if name.startswith("/host:") else name
         self._recording = recording
@@ -248,10 +248,10 @@ _WHOLE: Final = re.compile("[0-9]{1,18}")
 
 
 class _Columns:
-    """Takes slices of events into a `Recording`."""
+    """Takes slices of events into a `XplaneProfile`."""
 
     def __init__(self) -> None:
-        self.recording = Recording()
+        self.recording = XplaneProfile()
         self.decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
     def repair(self, events: list[object]) -> list[dict[str, Any]]:
