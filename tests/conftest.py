@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
+os.environ["TRACELENS_EXT_DEBUG"] = "1"  # an unexpected error fails the test that meets it
 
 settings.register_profile(
     "same every time",
