@@ -18,8 +18,10 @@ def test_an_unexpected_error_is_recorded_in_one_line(failures: PartFailures) -> 
     with failures.isolate("The table kernels"):
         raise IndexError("boolean index did not match\nindexed array")
     assert failures.messages == [
-        "The table kernels could not be computed: IndexError: boolean index did not match "
-        "indexed array; please report this"
+        (
+            "The table kernels could not be computed: IndexError: boolean index did not match "
+            "indexed array; please report this"
+        )
     ]
 
 
