@@ -231,8 +231,10 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     shorter = sums(of_node + 1, ns, len(program.duration) + 1)[1:]  # without those of no node
     if instead == "overlaps":
         shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
-    on_link = sums(program.lane, shorter * (instead == "overlaps"), len(program.lanes))
+    beside = (shorter > 0) & (instead == "overlaps")
     start, end, _, gap, _, thread = claimed.chosen(~busy & (claimed.end > began))
+    of_gap = program.node_of_event[find_gaps(program.work, "device").after[gap]]
+    standstill = sums(of_gap + 1, end - start, len(program.duration) + 1)[1:]
     clock = np.where(thread == NONE, 0, program.clocks.of_thread[thread])
     if instead == "launches go":
         gone = np.flatnonzero((2 * shorter > program.duration) & (program.launch != NONE))
@@ -247,7 +249,7 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     mine = [clock == number for number in range(len(program.clocks.end))]
     host = [(np.maximum(start[m], 0), np.maximum(end[m], 0)) for m in mine]
     if instead != "waits no longer":
-        return Removed(shorter, on_link, host)
+        return Removed(shorter, beside, host, standstill=standstill)
     node = program.node_of_event[find_gaps(program.work, "device").after[gap]]
     called = (node != NONE) & (program.call[node] != NONE)
     waited = (end - np.maximum(start, program.call[node]))[called]
@@ -257,11 +259,12 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     for number, which in enumerate(mine):
         block = np.flatnonzero(program.block_clock == number)
         at = np.searchsorted(program.block_start[block], end[which]) - 1
-        block = np.append(block, NONE)[np.where(at < 0, len(block), at)]
-        begin = start[which]
-        np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
+        after_a_block = at >= 0
+        block = block[at[after_a_block]]
+        begin = start[which][after_a_block]
+        np.add.at(tail, block, program.block_end[block] - begin)
     tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
-    return Removed(shorter, on_link, host, sooner, tail)
+    return Removed(shorter, beside, host, sooner, tail, standstill)
 
 
 def _with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
