@@ -24,7 +24,7 @@ from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.simulation.scenarios import Named, Removed
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray
-from tracelens_ext.trace.gpu_events import GpuEvents, find_gaps, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_gaps, find_tracks
 from tracelens_ext.trace.grouping import group_durations, sums
 from tracelens_ext.trace.intervals import union_length
 
@@ -202,9 +202,9 @@ def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
 
 def _busy(work: GpuEvents, which: BoolArray) -> float:
     """How long some GPU events run, the mean over the devices, ns."""
-    lanes = find_lanes(work, "device")
-    mine = [which & (lanes.of_gpu == lane) for lane in range(len(lanes))]
-    return sum(union_length(work.start[m], work.end[m]) for m in mine) / max(len(lanes), 1)
+    tracks = find_tracks(work, "device")
+    mine = [which & (tracks.of_gpu == device_index) for device_index in range(len(tracks))]
+    return sum(union_length(work.start[m], work.end[m]) for m in mine) / max(len(tracks), 1)
 
 
 #: An error of the replay below which the edges alone tell how sure a saving is, percent.

@@ -258,7 +258,7 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     """Launches take long as the queue is full: the GPU limits, not the host."""
     work = inspection.work
     trace = inspection.work.trace
-    lane = inspection.wall.lanes.of_gpu
+    device_index = inspection.wall.tracks.of_gpu
     launches = find_launches(work)
     events = np.flatnonzero(np.isin(work.tree.launch_of_gpu, launches.rows[launches.is_kernel]))
     events = events[np.argsort(work.start[events], kind="stable")]
@@ -268,10 +268,10 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     waits = (trace.dur[calls] >= _BLOCKED_NS) & (work.start[events] > trace.end_of(calls))
     events = events[waits]
     calls = calls[waits]
-    device_of_call = lane[events]
+    device_of_call = device_index[events]
     calls_under_busy_device = [calls[:0]]
     for device in np.unique(device_of_call).tolist():
-        on_device = lane == device
+        on_device = device_index == device
         blocked = calls[device_of_call == device]
         busy_ns = covered(
             work.start[on_device], work.end[on_device], trace.ts[blocked], trace.end_of(blocked)

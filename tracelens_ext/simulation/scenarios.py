@@ -165,7 +165,7 @@ class Changes:
         ended = np.cumsum(work_ns + overlap)
         began = ended - work_ns
         longest = 0
-        for start, stop in pairwise([*run_starts(program.lane).tolist(), len(work_ns)]):
+        for start, stop in pairwise([*run_starts(program.track).tolist(), len(work_ns)]):
             reach = ended[start:stop] - np.minimum.accumulate(began[start:stop])
             longest = max(longest, int(reach.max()))
         return longest
