@@ -487,7 +487,7 @@ _NEVER_EARLY: Final = -(2**62)
 
 
 def _clock_offset(early: Int64Array) -> int:
-    """How far a clock is ahead, by how much each call returns before its work ends; 0 for little."""
+    """How far a clock is ahead, by how much calls return before their work ends; 0 for little."""
     too_early = early[early > _EARLY_NS]
     as_its_work_ends = np.count_nonzero(np.abs(early) <= _EARLY_NS)
     if len(too_early) < _FEWEST_EARLY_CALLS or as_its_work_ends >= len(too_early):
