@@ -197,7 +197,7 @@ def stub() -> str:
     lines = [STUB_HEAD]
     usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
     for name, table in sorted(tables_by_method().items()):
-        if not hasattr(TreePerfAnalyzer, name) and table.named_options() is not None:
+        if not hasattr(TreePerfAnalyzer, name):
             parameters = list(inspect.signature(table.table).parameters.values())[1:]
             told = ["self"]
             for at, each in enumerate(parameters):
