@@ -1,7 +1,7 @@
 """Reject what packs several thoughts into one line, where no rule of the linter does.
 
-`python .ci/check_plain_code.py [FILE …]` checks these files, or all of the project. It prints one line
-for each place and exits with 1 if there is any:
+`python .ci/check_plain_code.py [FILE …]` checks these files, or all of the project. It prints one
+line for each place and exits with 1 if there is any:
 
 * `a, b = x, y`: two assignments in one statement; a swap (`a, b = b, a`) is fine;
 * `[*("a", "b"), "c"]`: a literal within a literal, which only saves lines;
