@@ -35,6 +35,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
 from tracelens_ext.findings.finding import Findings
 from tracelens_ext.hooks import default_registry
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
@@ -43,11 +44,11 @@ from tracelens_ext.report.tables.methods import TableMethods
 from tracelens_ext.roofline.analysis import Roofline, find_roofline
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.roofline.summary import family_table
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NS_PER_US, Trace
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
 
@@ -102,8 +103,10 @@ class TreePerfAnalyzer(TableMethods):
         cache: TraceCache | bool | None = None,
         capture: str | os.PathLike[str] | None = None,
         salvage: bool = False,
-        reading: ReadingOptions = AS_USUAL,
+        reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
+        #: the parts of what is computed from this trace that failed, and were left out
+        self.failures = PartFailures()
         chosen = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
         asked = partial(
@@ -161,9 +164,13 @@ class TreePerfAnalyzer(TableMethods):
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong in plugins so far, each `NAME: error`; their part is left out."""
-        of_categorizer = self.categorizer.problems if self.categorizer else []
-        return list(dict.fromkeys([*default_registry().problems, *of_categorizer]))
+        """What went wrong so far and was left out: `plugin NAME: error`, and parts that failed."""
+        plugin_problems = list(default_registry().problems)
+        if self.categorizer is not None:
+            plugin_problems += self.categorizer.problems
+        sentences = [f"plugin {problem}" for problem in plugin_problems]
+        sentences += self.failures.messages
+        return list(dict.fromkeys(sentences))
 
     @cached_property
     def coverage(self) -> CategoryCoverage:
@@ -192,7 +199,7 @@ class TreePerfAnalyzer(TableMethods):
         """Free what a replay needs; it is made again when it is asked for."""
         vars(self).pop("_whole_simulation", None)
 
-    @once_for_each
+    @cached_per_object
     def roofline(
         self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
     ) -> Roofline:
@@ -206,7 +213,7 @@ class TreePerfAnalyzer(TableMethods):
         """The operations that launched GPU work."""
         return find_launchers(self.work)
 
-    @once_for_each
+    @cached_per_object
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)

@@ -23,7 +23,7 @@ from tracelens_ext.report.tables.options import ReportOptions, takes_report_opti
 from tracelens_ext.report.tables.registry import check_names, offered_tables
 from tracelens_ext.report.tables.table import Table, cited_sheets
 from tracelens_ext.report.tables.units import FIRST_FACTS
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 T = TypeVar("T")
 _Tables = Mapping[str, "pd.DataFrame"]
@@ -78,7 +78,7 @@ def build_perf_report(
     for offered in offers:
         told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
         notes += told or ()
-    notes += [f"Plugin {problem}" for problem in analyzer.problems]
+    notes += [f"{problem[0].upper()}{problem[1:]}" for problem in analyzer.problems]
     left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
     first, *others = overview.overview(analyzer.work, analyzer.coverage)
     facts: list[tuple[str, object]] = [
@@ -188,7 +188,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     maps: Sequence[str | os.PathLike[str]] = (),
     without_packs: Sequence[str] = (),
     salvage: bool = False,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     tracelens_sheets: bool = True,
     **options: Any,  # noqa: ANN401
