@@ -168,7 +168,7 @@ def test_units_are_those_that_the_names_of_columns_tell() -> None:
 # The stub of the methods.
 
 STUB = Path(tracelens_ext.__file__).parent / "report" / "tables" / "methods.pyi"
-STUB_HEAD = '''"""Methods of registered tables; `tests/test_docs_tables.py` writes this file."""
+STUB_HEAD = '''"""Methods of registered tables; `tests/docs/test_tables.py` writes this file."""
 
 import os
 import re
