@@ -94,6 +94,7 @@ _LAST_COLUMNS = """bound: `compute`, `memory` or `link`: what limits the best ca
             % of roofline [%]: the best case in percent of the GPU time
             time_lost_ms: GPU time beyond the best case, never negative
             why_slow: the reason, where names and shapes show one
+            device_model: the GPU that ran it; only where GPUs of several models did the work
             """
 _FAMILY_COLUMNS = f"""
             name: the operation
@@ -233,6 +234,7 @@ MORE = [
         columns="""
             what: engine and data type, or `memory`
             peak [10¹²/s]: operations, or bytes
+            device_model: the GPU; only where GPUs of several models did the work
             """,
         table=_peaks,
         on_every_page=True,
