@@ -62,7 +62,7 @@ def roofline_rows(document: dict[str, Any]) -> Any:
     return TreePerfAnalyzer(document).get_df_roofline()
 
 
-def without_model(rows: Any) -> list[Any]:
+def without_model(rows: Any) -> Any:
     columns = [name for name in rows.columns if name != "device_model"]
     return rows[columns].astype(str).to_numpy().tolist()
 

@@ -203,7 +203,7 @@ def group_operations(
     codes = [trace.arg(argument).at(rows) for argument in ARGUMENTS]
     batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
     work_of, works = works_of(trace, rows)
-    keys = [trace.name[rows], *codes, batch, work_of]
+    keys: list[IntArray] = [trace.name[rows], *codes, batch, work_of]
     if models_of_devices:
         keys.append(_model_numbers(trace.device[first_gpu[taken]], models_of_devices))
     first, group = number_groups(keys)
