@@ -16,7 +16,7 @@ from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.trace import LAUNCH_KINDS
-from tracelens_ext.trace.gpu_events import find_lanes
+from tracelens_ext.trace.gpu_events import find_tracks
 from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     analyzer = TreePerfAnalyzer(document)
     told: Any = analyzer.findings().as_dict(intervals=True)
     work = analyzer.work
-    lanes = find_lanes(analyzer.work, "device")
+    tracks = find_tracks(analyzer.work, "device")
     by_cause = classify_gaps(work, "device").idle_by_cause_ms()
     assert told["idle_by_cause_ms"] == by_cause
     summary = analyzer.get_df_gap_summary()
     summed = summary[summary["scope"] == "device"].set_index("cause")["idle_time_ms"]
     for cause, ms in summed.items():
         assert ms == pytest.approx(sum(times[str(cause)] for times in by_cause.values()))
-    for lane, device in enumerate(lanes.device_labels):
-        mine = lanes.of_gpu == lane
+    for track, device in enumerate(tracks.device_labels):
+        mine = tracks.of_gpu == track
         busy = union_length(work.start[mine], work.end[mine]) / 1e6
         assert sum(by_cause[device].values()) == pytest.approx(told["total_ms"] - busy)
     parts = told["recording"]["parts"]
@@ -83,8 +83,8 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     check_apart(spans, round(told["total_ms"] * 1e6))
     for finding in told["findings"]:
         devices = sum(each["claimed_ms"] for each in finding["devices"])
-        assert devices / len(lanes) == pytest.approx(finding["claimed_ms"])
-    for each, ms in [(f, f["claimed_ms"] * len(lanes)) for f in told["findings"]] + [
+        assert devices / len(tracks) == pytest.approx(finding["claimed_ms"])
+    for each, ms in [(f, f["claimed_ms"] * len(tracks)) for f in told["findings"]] + [
         (part, part["ms"]) for part in parts
     ]:
         assert sum(s["end_ns"] - s["start_ns"] for s in each["intervals"]) == pytest.approx(
@@ -118,7 +118,7 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
     assert saved == pytest.approx(wall.claimed_ns)
     claims = [*wall.claims, *wall.parts()]
     check_apart([span for claim in claims for span in claim.as_records()], wall.total_ns)
-    idle = sum(claim.idle_ns for claim in wall.claims) * len(wall.lanes)
+    idle = sum(claim.idle_ns for claim in wall.claims) * len(wall.tracks)
     assert wall.left_of_gaps().sum() + idle == pytest.approx(wall_of(document).left_of_gaps().sum())
 
 

@@ -319,14 +319,14 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
     def kept(event: PlainEvent) -> bool:
         return launched.get(event.correlation or 0, Decimal(0)) < cut
 
-    for lane, gaps in plain_gaps([e for e in gpu_events(events) if kept(e)]).items():
+    for track, gaps in plain_gaps([e for e in gpu_events(events) if kept(e)]).items():
         late = sum(
             gap.nanoseconds
             for gap in gaps
             if launched.get(gap.after.correlation or 0, Decimal(0)) >= gap.start
         )
-        hta = expected[lane[2]]["host_wait"]
-        assert late / 1000 == pytest.approx(hta, rel=0.01), lane
+        hta = expected[track[2]]["host_wait"]
+        assert late / 1000 == pytest.approx(hta, rel=0.01), track
     # Ours, of the same events: what is late is called synchronisation or host.
     analyzer = TreePerfAnalyzer(trace)
     judged = classify_gaps(analyzer.work)

@@ -16,7 +16,7 @@ from tracelens_ext.readers.nsys.export_schema import DEVICES_A_MACHINE
 from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.trace import NONE, Device
 from tracelens_ext.trace.call_tree import CallTree
-from tracelens_ext.trace.gpu_events import find_gaps, find_lanes
+from tracelens_ext.trace.gpu_events import find_gaps, find_tracks
 
 
 def test_ids_count_within_a_process() -> None:
@@ -87,11 +87,11 @@ def test_two_processes_on_one_device_have_streams_of_their_own() -> None:
         for at in range(3):
             maker.kernel("k", 1_000 * at + 400 * number, 100, pid=pid)
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
-    lanes = find_lanes(analyzer.work, "stream")
-    assert lanes.process == [10, 20]
-    assert lanes.device.tolist() == [0, 0]
-    assert lanes.stream.tolist() == [7, 7]
-    assert lanes.of_gpu.tolist() == [0, 0, 0, 1, 1, 1]
+    tracks = find_tracks(analyzer.work, "stream")
+    assert tracks.process == [10, 20]
+    assert tracks.device.tolist() == [0, 0]
+    assert tracks.stream.tolist() == [7, 7]
+    assert tracks.of_gpu.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_device_that_two_processes_share_is_idle_when_neither_works() -> None:

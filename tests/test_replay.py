@@ -274,7 +274,7 @@ def test_the_page_does_what_it_says(
     assert [name for part in parts for name in part if f'"{name}":' not in page] == []
 
 
-def test_threads_and_lanes_beyond_the_bounds_are_replayed_together(
+def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     maker = TraceMaker()
@@ -283,7 +283,7 @@ def test_threads_and_lanes_beyond_the_bounds_are_replayed_together(
         maker.kernel(f"k{n}", 100 * n, 90, stream=n, correlation=n)
     monkeypatch.setattr("tracelens_ext.simulation.replay._MOST_THREADS", 3)
     for module in ("dependency_graph", "simulation"):
-        monkeypatch.setattr(f"tracelens_ext.simulation.{module}.MOST_LANES", 3)
+        monkeypatch.setattr(f"tracelens_ext.simulation.{module}.MOST_TRACKS", 3)
     simulation = simulated(maker)
     assert simulation.state == "warned"
     assert partitions(simulation)
@@ -307,12 +307,12 @@ def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[in
             time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
             returned[replay.clocks + at] = int(time + tail[at])
             continue
-        lane = int(program.lane[at])
+        track = int(program.track[at])
         ready = max(returned[replay.base_of_node[at]] + offset[at], program.earliest[at])
         ready = ends[source[at]] if at in source else ready
-        follows = reached[lane] + gap[at] if lane in reached else ready
+        follows = reached[track] + gap[at] if track in reached else ready
         starts[at] = int(max(ready, follows))
-        ends[at] = reached[lane] = int(starts[at] + duration[at])
+        ends[at] = reached[track] = int(starts[at] + duration[at])
     last = [returned[base] + last_offset[c] for c, base in enumerate(replay.base_of_clock)]
     wall = int(max([wall, *last, *reached.values()]))
     return wall, [starts[node] for node in range(len(starts))], returned[: len(replay.clock)]
@@ -330,16 +330,16 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     clocks = random.randint(1, 2)
     count = random.randint(0, 40)
     blocks = random.randint(0, 5)
-    lane = numbers(count, 0, streams - 1)
+    track = numbers(count, 0, streams - 1)
     key = numbers(count, 0, 60)
     waiting = numbers(count, 0, 2)
-    order = np.lexsort((key, lane))
-    lane = lane[order]
+    order = np.lexsort((key, track))
+    track = track[order]
     key = key[order]
     waits = [
         (node, random.choice(before))
         for node in np.flatnonzero(waiting == 0).tolist()
-        if (before := np.flatnonzero((key < key[node]) & (lane != lane[node])).tolist())
+        if (before := np.flatnonzero((key < key[node]) & (track != track[node])).tolist())
     ]
     is_wait = np.isin(np.arange(count), [node for node, _ in waits])
     edges = np.sort(numbers(2 * blocks, 0, 60)).reshape(-1, 2)  # some take no time
@@ -351,8 +351,8 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     ]
     constants = {"latency": numbers(count, 0, 9), "gap": numbers(count, -2, 5)}
     program = SimpleNamespace(
-        lane=lane,
-        lanes=range(streams),
+        track=track,
+        tracks=range(streams),
         key=key,
         call=np.where(is_wait | (waiting == 1), -1, key),
         event=np.where(is_wait, -1, np.arange(count)),

@@ -43,11 +43,11 @@ from tracelens_ext.report.tables.methods import TableMethods
 from tracelens_ext.roofline.analysis import Roofline, find_roofline
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.roofline.summary import family_table
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NS_PER_US, Trace
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
 
@@ -102,7 +102,7 @@ class TreePerfAnalyzer(TableMethods):
         cache: TraceCache | bool | None = None,
         capture: str | os.PathLike[str] | None = None,
         salvage: bool = False,
-        reading: ReadingOptions = AS_USUAL,
+        reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
         chosen = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
@@ -192,7 +192,7 @@ class TreePerfAnalyzer(TableMethods):
         """Free what a replay needs; it is made again when it is asked for."""
         vars(self).pop("_whole_simulation", None)
 
-    @once_for_each
+    @cached_per_object
     def roofline(
         self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
     ) -> Roofline:
@@ -206,7 +206,7 @@ class TreePerfAnalyzer(TableMethods):
         """The operations that launched GPU work."""
         return find_launchers(self.work)
 
-    @once_for_each
+    @cached_per_object
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)

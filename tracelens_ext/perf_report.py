@@ -23,7 +23,7 @@ from tracelens_ext.report.tables.options import ReportOptions, takes_report_opti
 from tracelens_ext.report.tables.registry import check_names, offered_tables
 from tracelens_ext.report.tables.table import Table, cited_sheets
 from tracelens_ext.report.tables.units import FIRST_FACTS
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 T = TypeVar("T")
 _Tables = Mapping[str, "pd.DataFrame"]
@@ -188,7 +188,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     maps: Sequence[str | os.PathLike[str]] = (),
     without_packs: Sequence[str] = (),
     salvage: bool = False,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     tracelens_sheets: bool = True,
     **options: Any,  # noqa: ANN401

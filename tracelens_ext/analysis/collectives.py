@@ -23,7 +23,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.text import encodable, json_value
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind, Int64Array, IntArray
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent, texts
@@ -111,7 +111,7 @@ def collective_calls(work: GpuEvents) -> pd.DataFrame:
     return table
 
 
-@once_for_each
+@cached_per_object
 def communication_of(work: GpuEvents) -> pd.DataFrame:
     """The `KEYS` of each communication kernel, and its `time` in µs, by the GPU event's index."""
     chosen = np.flatnonzero(work.is_communication)

@@ -30,7 +30,7 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import CallPaths, find_paths, percent, sums, texts
 from tracelens_ext.trace.intervals import union_length
@@ -145,7 +145,7 @@ def _is_replayed_module(trace: Trace) -> BoolArray:
     return result
 
 
-@once_for_each
+@cached_per_object
 def _find_frames(work: GpuEvents) -> _Frames:
     """Nest module frames, launches, and the forward ops whose backward launched something.
 

@@ -159,7 +159,7 @@ class GapReport:
 
         gaps = self.streams.gaps
         idle = int(self.asked.gaps.duration.sum())
-        own = self.asked is self.streams or len(gaps.lanes) < 2
+        own = self.asked is self.streams or len(gaps.tracks) < 2
         average = round(int(gaps.duration.sum()) / max(len(gaps), 1))
         streams = self.tables["gap_streams"]
         lines = [
@@ -181,7 +181,7 @@ class GapReport:
             name = name[0].upper() + name[1:]  # a device may have a name of its own
             idle_time = in_words(round(record["idle_time_us"] * 1e3), like=idle)
             line = f"  {name}: {record['gap_count']} gaps, {idle_time} idle time"
-            if len(gaps.lanes) > 1:
+            if len(gaps.tracks) > 1:
                 overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
                 line += f", {overlapped} of it beside another stream"
             lines.append(line)
@@ -234,7 +234,7 @@ class GapReport:
             return
         summary = self.tables["gap_summary"]
         summary = summary[summary["count"] > 0]
-        if len(self.streams.gaps.lanes) < 2:  # then both scopes say the same
+        if len(self.streams.gaps.tracks) < 2:  # then both scopes say the same
             summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
         title = "WHY (device: no stream busy; stream: each by itself)"
         if len(set(summary["scope"])) == 1:

@@ -56,7 +56,7 @@ from tracelens_ext.cli.screen import every_note, screen_width
 from tracelens_ext.errors import UsageError
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.roofline.peaks import read_peaks
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -96,7 +96,7 @@ class AnalysisOptions(RuleOptions):
     kernel_categories: bool = True
     unlinked_kernels: bool = True
     python_frames: bool = False
-    reading: ReadingOptions = AS_USUAL
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS
 
     def __post_init__(self) -> None:
         if not self.kernel_categories and (self.rules or self.categorizer or self.without_pack):

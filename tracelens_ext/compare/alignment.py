@@ -20,7 +20,7 @@ from tracelens_ext.analysis.iterations.selection import STEP
 from tracelens_ext.analysis.modules import SEPARATOR, forward_of_gpu, has_modules, module_of_gpu
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import GRAPH, UNLINKED
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import CallPaths, find_paths, number_groups
@@ -132,7 +132,7 @@ def places(work: GpuEvents, chosen: BoolArray | slice) -> dict[ProgramPlace, Pla
     return result
 
 
-@once_for_each
+@cached_per_object
 def _tree(work: GpuEvents) -> _Tree:
     trace = work.trace
     tree = work.tree

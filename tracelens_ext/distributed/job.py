@@ -27,7 +27,7 @@ from tracelens_ext.distributed.extract import communication_about, rank_tables
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.hooks.registry import one_line
 from tracelens_ext.lazy import pd
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, number_groups, percent, sums, texts
 
@@ -43,7 +43,7 @@ class JobOptions:
     #: the arguments of an analyzer about rules; see `portable_rules`
     rules: Mapping[str, Any] = field(default_factory=dict)
     unlinked_kernels: bool = True  #: whether GPU events without a launch count in the timeline
-    reading: ReadingOptions = AS_USUAL  #: how traces are read
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS  #: how traces are read
     cache: bool = False  #: whether the user's cache of traces is used (of files, not of URLs)
     #: how long the second attempt at a URL waits; the next ones, twice as long each
     pause_s: float = 1.0

@@ -21,7 +21,7 @@ from tracelens_ext.distributed.html_page import TABLES as TOGETHER
 from tracelens_ext.distributed.job import TABLES, JobOptions, JobOutcome, TraceJob, portable_rules
 from tracelens_ext.errors import TraceNotFoundError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -81,7 +81,7 @@ def run_fleet(
     ranks_per_node: int | None = None,
     cache: bool = False,
     verify_cache: bool = False,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     force: bool = False,
     pause_s: float = 1.0,
     progress: Callable[[int, int, int], None] | None = None,

@@ -17,7 +17,7 @@ from tracelens_ext.analysis.timeline.timeline import copies, queue_levels
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Float64Array, Int64Array, IntArray
-from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.intervals import covered
 
 
@@ -282,7 +282,7 @@ def _findings(analyzer: TreePerfAnalyzer) -> list[Span]:
 
 def _recording(work: GpuEvents) -> list[Span]:
     """What of the recording cannot be judged: `hole`, `before`, `start_up`."""
-    devices = find_lanes(work, "device").device.tolist()
+    devices = find_tracks(work, "device").device.tolist()
     spans = []
     for each in recording_of(work).parts.to_dict("records"):
         told = {"device": devices[each["device"]], "what": each["what"], "place": each["place"]}

@@ -24,7 +24,7 @@ from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.simulation.scenarios import Named, Removed
 from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray
-from tracelens_ext.trace.gpu_events import GpuEvents, find_gaps, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_gaps, find_tracks
 from tracelens_ext.trace.grouping import group_durations, sums
 from tracelens_ext.trace.intervals import union_length
 
@@ -202,9 +202,9 @@ def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
 
 def _busy(work: GpuEvents, which: BoolArray) -> float:
     """How long some GPU events run, the mean over the devices, ns."""
-    lanes = find_lanes(work, "device")
-    mine = [which & (lanes.of_gpu == lane) for lane in range(len(lanes))]
-    return sum(union_length(work.start[m], work.end[m]) for m in mine) / max(len(lanes), 1)
+    tracks = find_tracks(work, "device")
+    mine = [which & (tracks.of_gpu == device_index) for device_index in range(len(tracks))]
+    return sum(union_length(work.start[m], work.end[m]) for m in mine) / max(len(tracks), 1)
 
 
 #: An error of the replay below which the edges alone tell how sure a saving is, percent.
@@ -231,7 +231,7 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     shorter = sums(of_node + 1, ns, len(program.duration) + 1)[1:]  # without those of no node
     if instead == "overlaps":
         shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
-    on_link = sums(program.lane, shorter * (instead == "overlaps"), len(program.lanes))
+    on_link = sums(program.track, shorter * (instead == "overlaps"), len(program.tracks))
     start, end, _, gap, _, thread = claimed.chosen(~busy & (claimed.end > began))
     clock = np.where(thread == NONE, 0, program.clocks.of_thread[thread])
     if instead == "launches go":

@@ -24,7 +24,7 @@ class Intervals(NamedTuple):
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array
-    lane: IntArray  #: the device, an index into `Claim.devices`
+    device_index: IntArray  #: the device, an index into `Claim.devices`
     gap: IntArray  #: the gap that it is a part of, `NONE` where a GPU event runs
     event: Int64Array  #: the GPU event that runs, `NONE` in a gap
     thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
@@ -66,7 +66,7 @@ class Claim:
     def ns_of_devices(self) -> Int64Array:
         """What is claimed of each device."""
         its = self.intervals
-        return sums(its.lane, its.end - its.start, len(self.devices))
+        return sums(its.device_index, its.end - its.start, len(self.devices))
 
     @cached_property
     def events(self) -> Int64Array:
@@ -89,8 +89,8 @@ class Claim:
     def as_records(self) -> list[dict[str, object]]:
         """Its stretches of time by device, those that touch in one; ns from the wall's start."""
         records: list[dict[str, object]] = []
-        for lane, device in enumerate(self.devices):
-            its = self.intervals.chosen(self.intervals.lane == lane)
+        for device_index, device in enumerate(self.devices):
+            its = self.intervals.chosen(self.intervals.device_index == device_index)
             times = (np.column_stack(union(its.start, its.end)) - self.wall_start).tolist()
             records += [{"device": device, "start_ns": a, "end_ns": b} for a, b in times]
         return records

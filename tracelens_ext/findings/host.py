@@ -258,7 +258,7 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     """Launches take long as the queue is full: the GPU limits, not the host."""
     work = inspection.work
     trace = inspection.work.trace
-    lane = inspection.wall.lanes.of_gpu
+    device_index = inspection.wall.tracks.of_gpu
     launches = find_launches(work)
     events = np.flatnonzero(np.isin(work.tree.launch_of_gpu, launches.rows[launches.is_kernel]))
     events = events[np.argsort(work.start[events], kind="stable")]
@@ -268,9 +268,9 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     waits = (trace.dur[calls] >= _BLOCKED_NS) & (work.start[events] > trace.end_of(calls))
     events = events[waits]
     calls = calls[waits]
-    for device in np.unique(lane[events]).tolist():
-        mine = lane == device
-        here = calls[lane[events] == device]
+    for device in np.unique(device_index[events]).tolist():
+        mine = device_index == device
+        here = calls[device_index[events] == device]
         busy = covered(work.start[mine], work.end[mine], trace.ts[here], trace.end_of(here))
         calls = np.setdiff1d(calls, here[busy < _BUSY * trace.dur[here]])
     time = int(trace.dur[calls].sum())

@@ -52,8 +52,8 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     size = len(iterations)
-    devices = np.zeros((len(wall.lanes), size + 1))
-    devices[wall.lanes.of_gpu, of_gpu] = 1
+    devices = np.zeros((len(wall.tracks), size + 1))
+    devices[wall.tracks.of_gpu, of_gpu] = 1
     count = devices[:, :-1].sum(axis=0).clip(1)  # that work for each iteration: times are means
     claimed = np.zeros(size)
     for start, end, _, gap, event, _ in (claim.intervals for claim in wall.claims):
@@ -66,7 +66,7 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
     runs = wall.about(wall.free)
     idle = wall.left_of_gaps().astype(np.float64)
-    busy = _sums(of_gpu[runs.events], runs.event_ns * len(wall.lanes), size)
+    busy = _sums(of_gpu[runs.events], runs.event_ns * len(wall.tracks), size)
     there = (busy + _sums(of_gap, idle, size)) / count
     share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))

@@ -41,10 +41,10 @@ def straggler(inspection: Inspection) -> Finding | None:
     """
     work = inspection.work
     wall = inspection.wall
-    if len(wall.lanes) < 2 or not work.is_communication.any():
+    if len(wall.tracks) < 2 or not work.is_communication.any():
         return None
     wait, last = _waits(inspection)
-    caused = np.bincount(last + 1, wait, minlength=len(wall.lanes) + 1)[1:]
+    caused = np.bincount(last + 1, wait, minlength=len(wall.tracks) + 1)[1:]
     worst, second = np.argsort(-caused, kind="stable")[:2].tolist()
     if caused[worst] <= _FAR_WORSE * caused[second]:
         return None
@@ -73,24 +73,24 @@ def _waits(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
     work = inspection.work
     steps = find_iterations(inspection.work.tree)
     table = communication_of(work)
-    of_gpu = inspection.wall.lanes.of_gpu
+    of_gpu = inspection.wall.tracks.of_gpu
     event = table.index.to_numpy()
     kernels = table["kernel_name"]
     simple = kernels.map({name: simple_name(name) for name in kernels.unique()})
     table = table.assign(
         collective=table["Collective name"].where(table["Collective name"] != "", simple),
         iteration=np.array([*steps.number, NONE], dtype=object)[steps.of_gpu[event]],
-        lane=of_gpu[event],
+        device_index=of_gpu[event],
         ns=work.duration[event],
         start=work.start[event],
     )
     named = table["collective"].str.contains(collectives.SYNCHRONOUS)
     table = table[named].sort_values("start")
     table["which"] = table.groupby(_SAME, dropna=False, sort=False).ngroup()
-    of_lane = table.groupby(["which", "lane"])
-    table["sequence"], calls = of_lane.cumcount(), of_lane["ns"].transform("size")
+    of_device = table.groupby(["which", "device_index"])
+    table["sequence"], calls = of_device.cumcount(), of_device["ns"].transform("size")
     call = table.groupby(["which", "sequence"])
-    devices = call["lane"].transform("size")
+    devices = call["device_index"].transform("size")
     judged = calls.groupby(table["which"]).transform("nunique") == 1
     judged &= (devices >= 2) & ~(devices > table["Group size"])
     shortest = call["ns"].transform("idxmin")[judged].to_numpy()

@@ -27,7 +27,7 @@ from tracelens_ext.trace import (
     IntArray,
     grouping,
 )
-from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.intervals import inside, outside, union
 
 
@@ -42,14 +42,14 @@ class WallTime:
         self.end = recording.wall_end
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
-        self.lanes = find_lanes(work, "device")
+        self.tracks = find_tracks(work, "device")
         self.classified = classify_gaps(work, "device")  #: the gaps with their causes, k of them
         #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
         self.free = np.ones(len(work), dtype=bool)  #: GPU events that nothing has claimed, (g,)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
-        self._devices = self.lanes.device_labels
+        self._devices = self.tracks.device_labels
 
     @property
     def total_ns(self) -> int:
@@ -72,7 +72,7 @@ class WallTime:
         found = []
         times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
         for device, start, end in times.tolist():
-            within, _ = idle.chosen(idle.lane == device).cut(np.array([start]), np.array([end]))
+            within, _ = idle.chosen(idle.track == device).cut(np.array([start]), np.array([end]))
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
         return found
@@ -119,10 +119,10 @@ class WallTime:
         """The calls that started GPU work, by its device and time: that, when, and the thread."""
         linked = self.work.tree.linked
         trace = self.work.trace
-        lane = self.lanes.of_gpu[linked]
+        device_index = self.tracks.of_gpu[linked]
         rows = self.work.tree.launch_of_gpu[linked]
-        order = grouping.by_group_and_time(lane, trace.ts[rows])
-        return lane[order], trace.ts[rows[order]], trace.thread[rows[order]]
+        order = grouping.by_group_and_time(device_index, trace.ts[rows])
+        return device_index[order], trace.ts[rows[order]], trace.thread[rows[order]]
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -135,23 +135,23 @@ class WallTime:
         launch = self.classified.launch
         gaps = self.classified.gaps
         safe = np.maximum(launch, 0)
-        (of_lane, begun, thread) = self._launches
+        (of_device, begun, thread) = self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
-        last = np.searchsorted(of_lane, gaps.lane, side="right") - 1
-        at = np.minimum(grouping.items_before(of_lane, begun, gaps.lane, gaps.start), last)
+        last = np.searchsorted(of_device, gaps.track, side="right") - 1
+        at = np.minimum(grouping.items_before(of_device, begun, gaps.track, gaps.start), last)
         others = (launch == NONE) | (trace.ts[safe] < gaps.start)
-        others &= np.append(of_lane, NONE)[at] == gaps.lane
+        others &= np.append(of_device, NONE)[at] == gaps.track
         return launched, np.where(others, np.append(thread, NONE)[at], launched)
 
     @cached_property
     def nothing_launched(self) -> BoolArray:
         """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
         gaps = self.classified.gaps
-        (of_lane, begun, _) = self._launches
+        (of_device, begun, _) = self._launches
         middle = gaps.start + gaps.duration // 2
-        before = partial(grouping.items_before, of_lane, begun, gaps.lane)
+        before = partial(grouping.items_before, of_device, begun, gaps.track)
         result: BoolArray = before(gaps.start) == before(middle)
-        return result & np.isin(gaps.lane, of_lane)
+        return result & np.isin(gaps.track, of_device)
 
     # Idle time.
 
@@ -203,7 +203,7 @@ class WallTime:
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
         if len(asked):
-            _, number = grouping.number_groups([self.classified.gaps.lane[asked], call[asked]])
+            _, number = grouping.number_groups([self.classified.gaps.track[asked], call[asked]])
             order = grouping.by_group_and_time(number, asked)
             left = self.left_of_gaps()[asked[order]]
             before = np.cumsum(left) - left
@@ -219,7 +219,7 @@ class WallTime:
     def _of_gaps(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
         waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
-        return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, waited_for)
+        return Intervals(idle.start, idle.end, idle.track, idle.gap, nothing, waited_for)
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
@@ -238,38 +238,38 @@ class WallTime:
         end = self.work.end
         others = ~which if hiding is None else hiding
         found = []
-        for lane in range(len(self.lanes)):
-            here = self.lanes.of_gpu == lane
+        for device_index in range(len(self.tracks)):
+            here = self.tracks.of_gpu == device_index
             chosen = np.flatnonzero(which & here)
             hide = others & here
             order = chosen[np.argsort(start[chosen], kind="stable")]
             reach = np.maximum.accumulate(np.append(self.start, end[order]))[:-1]
             begins = np.minimum(np.maximum(start[order], reach), end[order])
             # What ran in a hole beside an event is not known.
-            hole = self._holes[self._holes[:, 0] == lane]
+            hole = self._holes[self._holes[:, 0] == device_index]
             begun = np.append(self.work.start[hide], hole[:, 1])
             others_run = union(begun, np.append(end[hide], hole[:, 2]))
             first, last, event = outside(begins, end[order], *others_run)
-            lanes = np.full_like(first, lane)
+            devices = np.full_like(first, device_index)
             nothing = np.full_like(first, NONE)
-            found.append(Intervals(first, last, lanes, nothing, order[event], nothing))
+            found.append(Intervals(first, last, devices, nothing, order[event], nothing))
         return Intervals.joined(found)
 
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
         return Claim(self._alone(which), self._devices, self.start)
 
-    def on_device(self, lane: int, first: Int64Array, last: Int64Array) -> Claim:
+    def on_device(self, device_index: int, first: Int64Array, last: Int64Array) -> Claim:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
-        idle, _ = pieces.chosen(pieces.lane == lane).cut(first, last)
-        events = self._alone(self.lanes.of_gpu == lane)
+        idle, _ = pieces.chosen(pieces.track == device_index).cut(first, last)
+        events = self._alone(self.tracks.of_gpu == device_index)
         start, end, which, _ = inside(events.start, events.end, first, last)
         both = Intervals.joined(
             (self._of_gaps(idle), events.chosen(which)._replace(start=start, end=end))
         )
-        lanes = np.zeros(len(both.start), dtype=np.int64)
-        return Claim(both._replace(lane=lanes), [self._devices[lane]], self.start)
+        devices = np.zeros(len(both.start), dtype=np.int64)
+        return Claim(both._replace(device_index=devices), [self._devices[device_index]], self.start)
 
     def claim_events(
         self,

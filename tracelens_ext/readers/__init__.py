@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.readers.source import Readable
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
@@ -26,7 +26,7 @@ def read_trace(
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | bool | None = None,
     registry: PluginRegistry | None = None,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
     """Read a trace.
 

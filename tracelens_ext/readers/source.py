@@ -17,7 +17,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError,
 from tracelens_ext.processes import cores
 from tracelens_ext.readers import ahead
 from tracelens_ext.readers.ahead import Gunzip, ReadAhead
-from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions, size_text
 
 if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
@@ -67,7 +67,7 @@ class ByteSource:
         source: str | os.PathLike[str] | Readable,
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | None = None,
-        reading: ReadingOptions = AS_USUAL,
+        reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
         self.progress = progress
         self.cache = cache

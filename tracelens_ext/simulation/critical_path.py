@@ -107,11 +107,11 @@ def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Arra
     """What bound the start of each node, an index into `EDGES`, and the node that did, if any."""
     program = replay.program
     start = replayed.start
-    lane = program.lane
+    track = program.track
     end = start + program.duration
-    follows = np.append(False, lane[1:] == lane[:-1])[: len(lane)]
-    before = np.where(follows, np.arange(len(lane)) - 1, NONE)
-    source = np.full(len(lane), NONE, dtype=np.int64)
+    follows = np.append(False, track[1:] == track[:-1])[: len(track)]
+    before = np.where(follows, np.arange(len(track)) - 1, NONE)
+    source = np.full(len(track), NONE, dtype=np.int64)
     source[program.waits[:, 0]] = program.waits[:, 1]
     waits = (source != NONE) & (end[source] == start)
     ready = replayed.returned[replay.base_of_node] + replay.offsets[0]
@@ -141,7 +141,7 @@ def described(simulation: Simulation, nodes: Int64Array) -> pd.DataFrame:
         "category": _labels(np.where(real, code[node], NONE), labels),
         "name": _labels(np.where(real, work.name[event], NONE), work.trace.names),
         "operation": _labels(np.where(real, operation[event], NONE), operations),
-        "stream": np.where(nodes == NONE, NONE, program.lanes.stream[program.lane[node]]),
+        "stream": np.where(nodes == NONE, NONE, program.tracks.stream[program.track[node]]),
     }
     return pd.DataFrame(columns)
 

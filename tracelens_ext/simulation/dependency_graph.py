@@ -16,7 +16,7 @@ import numpy as np
 from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, recording_of
 from tracelens_ext.simulation.replay import find_clocks, run_starts
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array
-from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import (
     by_group_and_time,
     items_before,
@@ -35,7 +35,7 @@ _RECORD: Final = re.compile(r"(?:cuda|hip|cu)EventRecord")
 
 #: How long before the end of what it waits for a call may return, by the clocks of some devices.
 _EARLY_NS: Final = 20_000
-MOST_LANES: Final = 256  # those with most work
+MOST_TRACKS: Final = 256  # those with most work
 _LONGEST_LATENCY_NS: Final = 1_000_000
 _USUAL_NS: Final = (5_000, 1_000, 5_000)  # where nothing in the window tells
 
@@ -51,7 +51,7 @@ class DependencyGraph:
 
     Attributes:
         event, launch: the GPU event of each node and the row of its call, `NONE` without, (n,).
-        lane: its stream, an index into `lanes`, (n,).
+        track: its stream, an index into `tracks`, (n,).
         call: when it was called; `NONE` if not in the window. All times are since its start, (n,).
         clock: the clock of that call, (n,).
         key: the latest call of it and of the nodes before it in its stream, (n,).
@@ -74,18 +74,18 @@ class DependencyGraph:
         self.work = work
         self.window = window
         self.contradicted = 0
-        self.lanes = find_lanes(work, "stream")
+        self.tracks = find_tracks(work, "stream")
         inside = (work.end >= window[0]) & (work.start <= window[1])
         inside &= device is None or trace.device == device
         event = np.flatnonzero(inside)
-        self.event = event[np.lexsort((work.start[event], self.lanes.of_gpu[event]))]
-        self.lane = self.lanes.of_gpu[self.event]
+        self.event = event[np.lexsort((work.start[event], self.tracks.of_gpu[event]))]
+        self.track = self.tracks.of_gpu[self.event]
         self.launch = work.tree.launch_of_gpu[self.event]
         called = np.where(self.launch == NONE, -1, trace.ts[self.launch] - window[0])
         self.call = np.where(called < 0, NONE, called)
         self.start = np.maximum(work.start[self.event] - window[0], 0)
         self.end = np.minimum(work.end[self.event], window[1]) - window[0]
-        self.key = running_maximum(self.lane, self.call)[0]
+        self.key = running_maximum(self.track, self.call)[0]
         self.frozen = self._add_holes()
         calls = trace.rows_of(*LAUNCH_KINDS)
         calls = calls[(trace.ts[calls] >= window[0]) & (trace.ts[calls] < window[1])]
@@ -93,7 +93,7 @@ class DependencyGraph:
         self._records = self._named(_RECORD)
         self._told = self._recorded()
         self._add_waits()
-        self.reach = running_maximum(self.lane, self.end)[0]
+        self.reach = running_maximum(self.track, self.end)[0]
         self.duration = self.end - self.start
         self.waiting = self.start * 0
         self.clocks = find_clocks(trace, window)
@@ -107,9 +107,9 @@ class DependencyGraph:
 
     def constant(self, name: str) -> Int64Array:
         """A constant of the device of each node."""
-        devices = self.lanes.device.tolist()
-        of_lane = np.array([self.constants[d][name] for d in devices], dtype=np.int64)
-        return of_lane[self.lane]
+        devices = self.tracks.device.tolist()
+        of_track = np.array([self.constants[d][name] for d in devices], dtype=np.int64)
+        return of_track[self.track]
 
     @cached_property
     def node_of_event(self) -> Int64Array:
@@ -123,28 +123,28 @@ class DependencyGraph:
     def edges(self) -> dict[str, int]:
         """How many edges of each kind there are."""
         waits = {"wait known": self.wait_known, "wait assumed": ~self.wait_known}
-        which = {"launch": self.call != NONE, "stream": self.lane[1:] == self.lane[:-1], **waits}
+        which = {"launch": self.call != NONE, "stream": self.track[1:] == self.track[:-1], **waits}
         counts = {kind: int(edges.sum()) for kind, edges in which.items()}
         return counts | {"contradicted": self.contradicted, "sync": len(self.awaited)}
 
     # Nodes that are no GPU events.
 
-    def _insert(self, lane: Int64Array, key: Int64Array, **more: Int64Array) -> Int64Array:
+    def _insert(self, track: Int64Array, key: Int64Array, **more: Int64Array) -> Int64Array:
         """Add nodes of no length, or with more columns, by their key; returns where they are."""
-        order = np.lexsort((key, lane))
-        at = items_before(self.lane, self.key, lane[order], key[order] + 1)
+        order = np.lexsort((key, track))
+        at = items_before(self.track, self.key, track[order], key[order] + 1)
         none = np.full_like(key, NONE)
         zero = np.zeros_like(key)
         values = {"start": zero, "end": zero, "call": none, "event": none, "launch": none, **more}
-        for name, column in {**values, "lane": lane, "key": key}.items():
+        for name, column in {**values, "track": track, "key": key}.items():
             setattr(self, name, np.insert(getattr(self, name), at, column[order]))
         place = np.empty_like(order)
         place[order] = at + np.arange(len(order))
         return place
 
-    def _last(self, lane: Int64Array, before: Int64Array) -> Int64Array:
+    def _last(self, track: Int64Array, before: Int64Array) -> Int64Array:
         """The last node of a stream that was called before a moment, `NONE` without."""
-        return last_before(self.lane, self.key, lane, before)
+        return last_before(self.track, self.key, track, before)
 
     def _add_holes(self) -> tuple[Int64Array, Int64Array]:
         """Make holes nodes, before what starts at their end; returns what stays as recorded."""
@@ -160,12 +160,12 @@ class DependencyGraph:
         after = np.append(by_start, NONE)[at]
         begin, stop = (t[kind == HOLE][after != NONE] for t in (start, end))
         after = after[after != NONE]
-        lane = self.lane[after]
+        track = self.track[after]
         before = np.maximum(after - 1, 0)
-        reach = running_maximum(self.lane, self.end)[0]
-        follows = (self.lane[before] == lane) & (reach[before] == begin)
+        reach = running_maximum(self.track, self.end)[0]
+        follows = (self.track[before] == track) & (reach[before] == begin)
         called = np.where(follows, NONE, begin)
-        self._insert(lane, self.key[after] - 1, start=begin, end=stop, call=called)
+        self._insert(track, self.key[after] - 1, start=begin, end=stop, call=called)
         return union(start[kind != BEFORE], end[kind != BEFORE])
 
     def _add_waits(self) -> None:
@@ -176,16 +176,16 @@ class DependencyGraph:
         known = (told[:, 0] != NONE) & (told[:, 1] != NONE)
         recorded = np.where(known & (told[:, 2] != NONE), told[:, 2], self._record_before(rows))
         likely = self._likely_streams(rows, recorded)
-        lane, other = (np.where(known, told[:, i], likely[i]) for i in (0, 1))
+        track, other = (np.where(known, told[:, i], likely[i]) for i in (0, 1))
         source = self._last(other, recorded)
-        keep = (lane != NONE) & (lane != other) & (recorded <= when) & (source != NONE)
-        after = items_before(self.lane, self.key, lane, when + 1)
-        follows = np.append(self.lane, NONE)[after] == lane
+        keep = (track != NONE) & (track != other) & (recorded <= when) & (source != NONE)
+        after = items_before(self.track, self.key, track, when + 1)
+        follows = np.append(self.track, NONE)[after] == track
         starts = np.where(follows, np.append(self.start, 0)[after], 2**62)
         against = keep & (np.append(self.end, 0)[source] > starts)
         keep &= ~against
         self.contradicted += int(against.sum())
-        node = self._insert(lane[keep], when[keep])
+        node = self._insert(track[keep], when[keep])
         source = self._last(other[keep], recorded[keep])  # where it is now, or a wait there
         self.waits = np.column_stack((node, source))
         self.wait_known = known[keep]
@@ -200,13 +200,13 @@ class DependencyGraph:
         linked = linked[np.argsort(self.call[linked], kind="stable")]
         order = by_group_and_time(trace.thread[self.launch[linked]], self.call[linked])
         begun = self.call[linked[order]]
-        lane = np.append(self.lane[linked[order]], NONE)
+        track = np.append(self.track[linked[order]], NONE)
         thread = np.append(trace.thread[self.launch[linked[order]]], NONE)
         of_call = trace.thread[rows]
         after = items_before(thread[:-1], begun, of_call, self._at(rows))
-        waiting = np.where(thread[after] == of_call, lane[after], NONE)
-        source = lane[last_before(thread[:-1], begun, of_call, recorded)]
-        by_time = self.lane[linked]
+        waiting = np.where(thread[after] == of_call, track[after], NONE)
+        source = track[last_before(thread[:-1], begun, of_call, recorded)]
+        by_time = self.track[linked]
         changes = np.append(True, by_time[1:] != by_time[:-1])[: len(by_time)]
         run = np.maximum.accumulate(np.where(changes, np.arange(len(by_time)), 0))
         last = np.searchsorted(self.call[linked], recorded) - 1
@@ -232,15 +232,15 @@ class DependencyGraph:
             return {}
         rows = trace.rows_of(EventKind.OTHER)
         rows = rows[trace.category[rows] == trace.categories.index("cuda_sync")]
-        streams = zip(self.lanes.device.tolist(), self.lanes.stream.tolist(), strict=True)
-        lane = {stream: number for number, stream in enumerate(streams)}
+        streams = zip(self.tracks.device.tolist(), self.tracks.stream.tolist(), strict=True)
+        track = {stream: number for number, stream in enumerate(streams)}
         records = trace.correlation[self._records].tolist()
         when = dict(zip(records, self._at(self._records).tolist(), strict=True))
         names = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
         columns = [trace.correlation[rows], *(trace.arg(name).at(rows) for name in names)]
         found = {}
         for call, device, *of, record in np.column_stack(columns).tolist():
-            own, other = (lane.get((device, stream), NONE) for stream in of)
+            own, other = (track.get((device, stream), NONE) for stream in of)
             found[call] = own, other, when.get(record, NONE)
         return found
 
@@ -304,14 +304,14 @@ class DependencyGraph:
         stream = np.where(event, told[:, 1], told[:, 0])
         when = np.where(event, self._record_before(rows), begin)
         when = np.where(event & (told[:, 2] != NONE), told[:, 2], when)
-        found, count = np.unique(self.lane, return_counts=True)
-        lanes = np.sort(found[np.argsort(-count, kind="stable")[:MOST_LANES]]).tolist()
+        found, count = np.unique(self.track, return_counts=True)
+        tracks = np.sort(found[np.argsort(-count, kind="stable")[:MOST_TRACKS]]).tolist()
         pairs = [np.column_stack((np.arange(len(rows)), own))[kind == _COPY]]
         latest = np.full(len(rows), -1)
         node_of_latest = np.full(len(rows), NONE)
-        for lane in lanes if len(rows) else ():
-            sure = (kind == _DEVICE) | (stream == lane) | (len(lanes) == 1)
-            node = self._last(np.full(len(rows), lane), when)
+        for track in tracks if len(rows) else ():
+            sure = (kind == _DEVICE) | (stream == track) | (len(tracks) == 1)
+            node = self._last(np.full(len(rows), track), when)
             asked = (kind != _COPY) & (node != NONE) & (sure | (stream == NONE))
             reach = np.append(self.reach, 0)[node]
             done = reach <= end + np.where(sure, _EARLY_NS, 0)
@@ -332,7 +332,7 @@ class DependencyGraph:
     def _measure(self) -> dict[int, dict[str, int]]:
         """The constants of each device."""
         count = len(self.event)
-        after = np.append(False, self.lane[1:] == self.lane[:-1])[:count]
+        after = np.append(False, self.track[1:] == self.track[:-1])[:count]
         free = (self.event != NONE) & ~(after & (np.roll(self.event, 1) == NONE))
         ended = np.where(after, np.roll(self.reach, 1), -1)
         by_launch = np.lexsort((self.start, self.launch))
@@ -345,9 +345,9 @@ class DependencyGraph:
         runs = run_starts(block)
         until = np.maximum.reduceat(self.reach[node], runs) if len(runs) else node
         begin, returned = (t[block[runs]] for t in (self.block_start, self.block_end))
-        device = self.lanes.device[self.lane]
+        device = self.tracks.device[self.track]
         result = {}
-        for number in np.unique(self.lanes.device).tolist():
+        for number in np.unique(self.tracks.device).tolist():
             mine = device == number
             latency = _quantile(delay[idle & mine], 0.2, _USUAL_NS[0])
             queued = mine & free & after & (self.call < ended - 2 * latency)
@@ -365,11 +365,11 @@ class DependencyGraph:
         stream that came late though the device had nothing else to do.
         """
         before = np.append(-1, self.reach[:-1])[: len(self.reach)]
-        first = np.append(True, self.lane[1:] != self.lane[:-1])[: len(before)]
+        first = np.append(True, self.track[1:] != self.track[:-1])[: len(before)]
         late = 2 * self.constant("latency")
         alone = (self.call == NONE) & (first | (self.start - before > late))
         alone |= np.isin(self.start, self._waited_until)
-        device = self.lanes.device[self.lane]
+        device = self.tracks.device[self.track]
         delay = self.start - self.call
         for at in np.flatnonzero(first & (self.call != NONE) & (delay > late)).tolist():
             beside = device == device[at]

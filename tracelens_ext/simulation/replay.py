@@ -125,7 +125,7 @@ class Replay:
 
     def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
         """The wall time of each change, ns, and the unchanged replay."""
-        most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.lane), 1))
+        most = max(1, _NUMBERS_AT_ONCE // max(len(self.program.track), 1))
         todo = iter(changes)
         first = _Pass(self, chain((Change(),), islice(todo, most - 1)))
         walls = [first.run()]
@@ -139,7 +139,7 @@ class Replay:
         program = self.program
         host = change.host
         if host and id(host) not in self._changed:
-            while len(self._changed) > _NUMBERS_AT_ONCE // max(len(program.lane), 1):
+            while len(self._changed) > _NUMBERS_AT_ONCE // max(len(program.track), 1):
                 del self._changed[next(iter(self._changed))]  # the oldest
             self._changed[id(host)] = self.host_time(host), host
         node, block, last = self._changed[id(host)][0] if host else self.offsets
@@ -167,11 +167,11 @@ class _Order:
 
     def __init__(self, program: DependencyGraph, gap: Int64Array) -> None:
         key = program.key
-        lane = program.lane
+        track = program.track
         cuts = np.sort(np.append(program.block_start, np.sort(key)[::_ROWS_AT_ONCE]))
         chunk = np.searchsorted(cuts, key)
         of_block = np.searchsorted(cuts, program.block_start)
-        first = np.flatnonzero(_new(lane) | _new(chunk))
+        first = np.flatnonzero(_new(track) | _new(chunk))
         stop = np.append(first, len(key))[1:]
         runs = zip(*map(np.ndarray.tolist, (chunk[first], first, stop)), strict=True)
         self.steps = [(number, 0, begin, end) for number, begin, end in runs]
@@ -181,7 +181,7 @@ class _Order:
         node, source = program.waits[by_call].T
         # Who has waited for a node of a stream has waited for all before it, unless work overlaps.
         overlaps = bool((gap < 0).any())
-        pair = lane[node] * (int(lane.max(initial=0)) + 1) + lane[source]
+        pair = track[node] * (int(track.max(initial=0)) + 1) + track[source]
         by_pair = np.argsort(pair, kind="stable")
         latest = running_maximum(pair[by_pair], source[by_pair])[0]
         waits = by_pair[_new(pair[by_pair]) | (np.roll(latest, 1) < source[by_pair]) | overlaps]
@@ -195,7 +195,7 @@ class _Order:
         self.bounds = np.searchsorted(chunk[self.mark], np.arange(len(cuts) + 2))
         begin = self.bounds[chunk[self.mark]]
         follows = np.append(NONE, self.marks_by_node)[: len(order)]
-        follows = np.where(_new(lane[by_node]) | _new(chunk[by_node]), NONE, follows)[order]
+        follows = np.where(_new(track[by_node]) | _new(chunk[by_node]), NONE, follows)[order]
         self.before = np.where(follows == NONE, NONE, follows - begin)
         self.awaited = np.full(len(order), NONE)
         self.awaited[self.marks_by_node[np.searchsorted(by_node, node)]] = source
@@ -226,9 +226,9 @@ class _Pass:
         self.gap = np.column_stack(gaps if len(set(map(id, gaps))) > 1 else gaps[:1])
         self.wall = np.array(least)
         self.earliest = program.earliest[:, None]
-        self.start = np.zeros(len(program.lane), dtype=np.int64)
+        self.start = np.zeros(len(program.track), dtype=np.int64)
         self.returned = np.zeros((len(replay.recorded), len(least)), dtype=np.int64)
-        self.reached = np.full((len(program.lanes), len(least)), _NEVER)  # the end of each stream
+        self.reached = np.full((len(program.tracks), len(least)), _NEVER)  # the end of each stream
 
     def run(self) -> Int64Array:
         """The wall times, (c,)."""
@@ -263,7 +263,7 @@ class _Pass:
         # At each mark: the greatest (ready - c) since the one before it; c; and c at its end.
         least, begun, ended = np.empty((3, len(awaited), len(self.wall)), dtype=np.int64)
         for rows in runs:
-            lane = self.program.lane[rows.start]
+            track = self.program.track[rows.start]
             gaps = self.gap[rows]
             own = order.marks_of(rows)
             at = order.mark[own] - rows.start
@@ -274,20 +274,20 @@ class _Pass:
             taken = np.zeros_like(ready)
             np.cumsum(self.end[rows][:-1] + gaps[1:], axis=0, out=taken[1:])
             ready -= taken
-            np.maximum(ready[0], self.reached[lane] + gaps[0], out=ready[0])
+            np.maximum(ready[0], self.reached[track] + gaps[0], out=ready[0])
             if len(own):
                 begins = np.append(0, at[:-1] + 1)
                 least[own] = np.maximum.reduceat(ready[: at[-1] + 1], begins)
                 begun[own], ended[own] = taken[at], taken[at] + self.end[rows][at]
-            parts.append((rows, lane, ready, taken, at, own))
+            parts.append((rows, track, ready, taken, at, own))
         if len(awaited):
             self._mark(marks, least, begun, ended)
-        for rows, lane, ready, taken, at, own in parts:
+        for rows, track, ready, taken, at, own in parts:
             ready[at] = least[own]
             start = np.maximum.accumulate(ready, axis=0) + taken
             self.start[rows] = start[:, 0]
             self.end[rows] += start
-            self.reached[lane] = self.end[rows.stop - 1]
+            self.reached[track] = self.end[rows.stop - 1]
 
     def _mark(self, marks: slice, least: Int64Array, begun: Int64Array, ended: Int64Array) -> None:
         """Make `least` the greatest (ready - c) so far at each mark of a chunk, waits included."""

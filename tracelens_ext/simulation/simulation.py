@@ -20,7 +20,7 @@ from tracelens_ext.simulation.critical_path import (
     described,
     path_table,
 )
-from tracelens_ext.simulation.dependency_graph import MOST_LANES, DependencyGraph
+from tracelens_ext.simulation.dependency_graph import MOST_TRACKS, DependencyGraph
 from tracelens_ext.simulation.replay import Change, Replay, Replayed, telling_calls
 from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, distributed_info
@@ -94,9 +94,9 @@ class Simulation:
             why = "no call in the window launched GPU work: what that waits for is unknown"
             return "withheld", why
         if abs(error) <= _WARNED:
-            streams = len(np.unique(self.program.lane))
-            why = f"of {streams:,} streams the waits of {MOST_LANES} were looked for"
-            return ("warned", why) if streams > MOST_LANES else ("good", "")
+            streams = len(np.unique(self.program.track))
+            why = f"of {streams:,} streams the waits of {MOST_TRACKS} were looked for"
+            return ("warned", why) if streams > MOST_TRACKS else ("good", "")
         too = "short"
         why = "something waits for what"
         if error > 0:
@@ -112,8 +112,8 @@ class Simulation:
         """How good the replay is, for JSON; constants are of the device with the most work."""
         program = self.program
         (state, reason) = self._judged
-        busy = np.bincount(program.lane, program.duration, len(program.lanes))
-        constants = program.constants[int(program.lanes.device[busy.argmax()])]
+        busy = np.bincount(program.track, program.duration, len(program.tracks))
+        constants = program.constants[int(program.tracks.device[busy.argmax()])]
         told = {f"{name}_us": ns / NS_PER_US for name, ns in constants.items()}
         judged = {"error_percent": self.error_percent, "state": state, "reason": reason}
         return {**judged, **told, "edges": program.edges}

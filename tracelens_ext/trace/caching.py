@@ -13,7 +13,7 @@ Further = ParamSpec("Further")
 Finding = TypeVar("Finding")
 
 
-def once_for_each(
+def cached_per_object(
     find: Callable[Concatenate[Subject, Further], Finding],
 ) -> Callable[Concatenate[Subject, Further], Finding]:
     """Remember what a function finds out about an object, as long as the object lives.

@@ -1,4 +1,4 @@
-"""The GPU events of a trace: their columns, on which lanes they ran, and when those were idle."""
+"""The GPU events of a trace: their columns, on which tracks they ran, and when those were idle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
 from tracelens_ext.errors import TraceFormatError, UsageError
 from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, Trace
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.intervals import covered
@@ -185,14 +185,14 @@ Scope = Literal["stream", "device"]
 
 
 @dataclass(frozen=True, eq=False)
-class Lanes:
+class GpuTracks:
     """What is idle or busy as a whole: the streams of a trace, or its devices, p of them."""
 
     scope: Scope  #: which of the two
     process: list[int | str]  #: the process of each as the trace spells it, p of them
     device: Int64Array  #: its number, `NONE` where the trace does not say, (p,)
     stream: Int64Array  #: likewise; `NONE` for a whole device, (p,)
-    of_gpu: Int64Array  #: the lane of each GPU event, (g,)
+    of_gpu: Int64Array  #: the track of each GPU event, (g,)
 
     def __len__(self) -> int:
         return len(self.process)
@@ -207,8 +207,8 @@ class Lanes:
         ]
 
 
-@once_for_each
-def find_lanes(work: GpuEvents, scope: Scope) -> Lanes:
+@cached_per_object
+def find_tracks(work: GpuEvents, scope: Scope) -> GpuTracks:
     """The streams, or the devices (all streams of one taken together), on which GPU events ran."""
     trace = work.trace
     process = trace.process_of_thread[trace.thread[work.rows]]
@@ -220,14 +220,14 @@ def find_lanes(work: GpuEvents, scope: Scope) -> Lanes:
     first, number = number_groups(keys)
     processes = [trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()]
     stream = trace.stream[first] if scope == "stream" else np.full(len(first), NONE)
-    return Lanes(scope, processes, trace.device[first], stream, number)
+    return GpuTracks(scope, processes, trace.device[first], stream, number)
 
 
 def busy_within(
     work: GpuEvents, device: IntArray, start: Int64Array, end: Int64Array
 ) -> Int64Array:
-    """How long a device (an index into the lanes) is busy in each stretch of time, ns, (k,)."""
-    of_gpu = find_lanes(work, "device").of_gpu
+    """How long a device (an index into the tracks) is busy in each stretch of time, ns, (k,)."""
+    of_gpu = find_tracks(work, "device").of_gpu
     busy = np.zeros(len(device), dtype=np.int64)
     for number in np.unique(device).tolist():
         mine = of_gpu == number
@@ -242,10 +242,10 @@ _MOST_IN_ALL = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """The gaps of all lanes, k of them, by lane, then by time."""
+    """The gaps of all tracks, k of them, by track, then by time."""
 
-    lanes: Lanes  #: the streams or devices
-    lane: Int64Array  #: of each gap, an index into those, (k,)
+    tracks: GpuTracks  #: the streams or devices
+    track: Int64Array  #: of each gap, an index into those, (k,)
     start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
     end: Int64Array  #: when the event after started, (k,)
     before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
@@ -253,7 +253,7 @@ class Gaps:
     overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
 
     def __len__(self) -> int:
-        return len(self.lane)
+        return len(self.track)
 
     @cached_property
     def duration(self) -> Int64Array:
@@ -262,7 +262,7 @@ class Gaps:
 
     def chosen(self, which: BoolArray | IntArray) -> Gaps:
         """Some of the gaps."""
-        columns = [field.name for field in fields(self) if field.name != "lanes"]
+        columns = [field.name for field in fields(self) if field.name != "tracks"]
         return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
 
@@ -282,17 +282,17 @@ def holes(
     return order[last[at]], order[at + 1]
 
 
-@once_for_each
+@cached_per_object
 def find_gaps(work: GpuEvents, scope: Scope) -> Gaps:
     """The gaps between successive GPU events of each stream, or of each device.
 
     All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
     Events that overlap count as one stretch of work: the one that ended last is the one before.
     """
-    lanes = find_lanes(work, scope)
-    order = np.lexsort((work.end, work.start, lanes.of_gpu))
-    of_lane = np.split(order, np.flatnonzero(np.diff(lanes.of_gpu[order])) + 1)
-    found = [holes(work.start, work.end, mine) for mine in of_lane]
+    tracks = find_tracks(work, scope)
+    order = np.lexsort((work.end, work.start, tracks.of_gpu))
+    of_track = np.split(order, np.flatnonzero(np.diff(tracks.of_gpu[order])) + 1)
+    found = [holes(work.start, work.end, mine) for mine in of_track]
     before, after = map(np.concatenate, zip(*found, strict=True))
     begins = work.end[before]
     ends = work.start[after]
@@ -300,5 +300,5 @@ def find_gaps(work: GpuEvents, scope: Scope) -> Gaps:
         why = "its GPU is idle for more than a century"
         remedy = "check the times of its GPU events"
         raise TraceFormatError(work.trace.provenance.path, why, remedy)
-    overlapped = busy_within(work, find_lanes(work, "device").of_gpu[after], begins, ends)
-    return Gaps(lanes, lanes.of_gpu[after], begins, ends, before, after, overlapped)
+    overlapped = busy_within(work, find_tracks(work, "device").of_gpu[after], begins, ends)
+    return Gaps(tracks, tracks.of_gpu[after], begins, ends, before, after, overlapped)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Trace
-from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.trace.linking import is_graph_launch
 from tracelens_ext.trace.nesting import ROOT
@@ -32,10 +32,10 @@ class Launches:
     lost: BoolArray  #: whether no GPU event is theirs, (l,)
     is_graph: BoolArray  #: (l,)
     is_kernel: BoolArray  #: (l,)
-    lane: Int64Array  #: the device, as in `find_lanes`, `NONE` where it is not known, (l,)
+    device_index: Int64Array  #: the device, as in `find_tracks`, `NONE` where it is not known, (l,)
 
 
-@once_for_each
+@cached_per_object
 def find_launches(work: GpuEvents) -> Launches:
     """Find them, without those that a thread calls while it captures a stream: they start nothing.
 
@@ -68,7 +68,7 @@ def find_launches(work: GpuEvents) -> Launches:
     if not trace.conventions.gpu_by_process:  # of two calls with one id, one has the work
         ran |= np.isin(trace.correlation[rows], trace.correlation[work.rows])
     name = trace.name[rows]
-    return Launches(rows, ~ran, graph[name], kernel[name], lane_of_calls(work, rows))
+    return Launches(rows, ~ran, graph[name], kernel[name], device_index_of_calls(work, rows))
 
 
 def begins_capture(call: str) -> bool:
@@ -86,15 +86,15 @@ def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
     return edges[:-1][pair], edges[1:][pair]
 
 
-def lane_of_calls(work: GpuEvents, rows: Int64Array) -> Int64Array:
+def device_index_of_calls(work: GpuEvents, rows: Int64Array) -> Int64Array:
     """The device that host events are about: that of the last launch with work on their thread.
 
-    Else of the next one; else the same of their process; else `NONE`. As in `find_lanes`.
+    Else of the next one; else the same of their process; else `NONE`. As in `find_tracks`.
     """
     trace = work.trace
     linked = work.tree.linked
     launch = work.tree.launch_of_gpu[linked]
-    lane = find_lanes(work, "device").of_gpu[linked]
+    device_index = find_tracks(work, "device").of_gpu[linked]
     result = np.full(len(rows), NONE, dtype=np.int64)
     places: list[IntArray] = [np.arange(len(trace.threads)), trace.process_of_thread]
     for place in places if len(launch) else ():
@@ -106,7 +106,7 @@ def lane_of_calls(work: GpuEvents, rows: Int64Array) -> Int64Array:
         at = items_before(group, time, asked, trace.ts[rows[left]] + 1)
         for near in (np.minimum(at, len(order) - 1), np.maximum(at - 1, 0)):  # the last one wins
             same = group[near] == asked
-            result[left[same]] = lane[order[near[same]]]
+            result[left[same]] = device_index[order[near[same]]]
     return result
 
 

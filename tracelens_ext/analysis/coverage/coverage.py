@@ -37,11 +37,17 @@ from tracelens_ext.analysis.coverage.program import Missing, missing_of
 from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
-from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import GpuEvents, busy_within, find_lanes
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.gpu_events import GpuEvents, busy_within, find_tracks
 from tracelens_ext.trace.grouping import maxima, minima, number_groups, sums
 from tracelens_ext.trace.intervals import covered, outside, union
-from tracelens_ext.trace.launches import Launches, captures, find_launches, lane_of_calls, place_of
+from tracelens_ext.trace.launches import (
+    Launches,
+    captures,
+    device_index_of_calls,
+    find_launches,
+    place_of,
+)
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 HOLE = "hole"
@@ -93,16 +99,16 @@ class Coverage:
         return self.wall_ns - self.mean_ns(HOLE, BEFORE, START_UP)
 
 
-@once_for_each
+@cached_per_object
 def recording_of(work: GpuEvents) -> Coverage:
     """What the recording of a trace holds."""
     launches = find_launches(work)
-    lanes = find_lanes(work, "device")
+    tracks = find_tracks(work, "device")
     start, end = (int(work.start.min()), int(work.end.max())) if len(work) else (0, 0)
-    parts = [_holes(work, launches, lane) for lane in range(len(lanes))]
+    parts = [_holes(work, launches, device_index) for device_index in range(len(tracks))]
     start = min([start, *(int(hole["start"].min()) for hole in parts if len(hole))])
     if len(work):
-        parts += [_before(work, lane, end - start) for lane in range(len(lanes))]
+        parts += [_before(work, device_index, end - start) for device_index in range(len(tracks))]
         parts.append(find_start_up(work, start, end))
     numbers = dict.fromkeys(("device", "start", "end", "count", "row"), "int64")
     columns = {"kind": "str", **numbers, "what": "str"}
@@ -111,7 +117,7 @@ def recording_of(work: GpuEvents) -> Coverage:
     table["place"] = pd.Series(place, dtype="str")
     lost = launches.rows[launches.lost]
     missing = missing_of(work.trace)
-    return Coverage(start, end, table, len(launches.rows), lost, len(lanes), missing)
+    return Coverage(start, end, table, len(launches.rows), lost, len(tracks), missing)
 
 
 def _apart(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:
@@ -137,9 +143,9 @@ def _with_idle_time(work: GpuEvents, table: pd.DataFrame, name: str) -> pd.DataF
     return table.assign(**{name: spans[2] - spans[1] - busy_within(work, *spans)})
 
 
-def _holes(work: GpuEvents, launches: Launches, lane: int) -> pd.DataFrame:
+def _holes(work: GpuEvents, launches: Launches, device_index: int) -> pd.DataFrame:
     """Where work that was launched on a device was lost."""
-    mine = launches.lane == lane
+    mine = launches.device_index == device_index
     rows = launches.rows[mine]
     lost = launches.lost[mine]
     graph = launches.is_graph[mine]
@@ -149,16 +155,16 @@ def _holes(work: GpuEvents, launches: Launches, lane: int) -> pd.DataFrame:
     is_hole &= after < len(rows)  # else the end of the recording cut it off
     first = first[is_hole]
     after = after[is_hole]
-    start, end = _queue_times(work, lane, rows[first], rows[after])
+    start, end = _queue_times(work, device_index, rows[first], rows[after])
     lasts = end > start
     count = (after - first)[lasts]
     what = [f"{n:,} {'launch' if n == 1 else 'launches'} without GPU work" for n in count.tolist()]
     columns = {"start": start[lasts], "end": end[lasts], "row": rows[first[lasts]], "count": count}
-    return pd.DataFrame({"kind": HOLE, "device": lane, **columns, "what": what})
+    return pd.DataFrame({"kind": HOLE, "device": device_index, **columns, "what": what})
 
 
 def _queue_times(
-    work: GpuEvents, lane: int, first: Int64Array, after: Int64Array
+    work: GpuEvents, device_index: int, first: Int64Array, after: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """When what a device got before the first of some launches has ended, and the next starts.
 
@@ -167,9 +173,9 @@ def _queue_times(
     """
     trace = work.trace
     launch = work.tree.launch_of_gpu
-    events = np.flatnonzero((find_lanes(work, "device").of_gpu == lane) & work.tree.linked)
+    events = np.flatnonzero((find_tracks(work, "device").of_gpu == device_index) & work.tree.linked)
     events = events[np.argsort(trace.ts[launch[events]], kind="stable")]
-    stream = find_lanes(work, "stream").of_gpu[events]
+    stream = find_tracks(work, "stream").of_gpu[events]
     thread = trace.thread[launch[events]]
     begun = trace.ts[launch[events]]
     ended = np.maximum.accumulate(np.append(0, work.end[events]))
@@ -186,10 +192,10 @@ def _queue_times(
     return start, end
 
 
-def _before(work: GpuEvents, lane: int, wall: int) -> pd.DataFrame:
+def _before(work: GpuEvents, device_index: int, wall: int) -> pd.DataFrame:
     """Where the device's first events wait for work that was launched before the recording."""
     launch = work.tree.launch_of_gpu
-    mine = np.flatnonzero(find_lanes(work, "device").of_gpu == lane)
+    mine = np.flatnonzero(find_tracks(work, "device").of_gpu == device_index)
     mine = mine[np.argsort(work.start[mine], kind="stable")][:_FIRST_EVENTS]
     ended = np.maximum.accumulate(np.append(work.start.min(), work.end[mine]))[:-1]
     returned = np.where(launch[mine] == NONE, _NEVER, work.trace.end_of(launch[mine]))
@@ -198,7 +204,9 @@ def _before(work: GpuEvents, lane: int, wall: int) -> pd.DataFrame:
     long = (start < end) & (end - start > max(_WAIT_NS, int(_WAIT_SHARE * wall)))
     what = "work that was launched before the recording began"
     columns = {"start": start[long], "end": end[long], "row": launch[mine][long]}
-    return pd.DataFrame({"kind": BEFORE, "device": lane, **columns, "count": 1, "what": what})
+    return pd.DataFrame(
+        {"kind": BEFORE, "device": device_index, **columns, "count": 1, "what": what}
+    )
 
 
 #: A call is long, and a slow run of a compiled region is a compilation, from this on.
@@ -240,7 +248,7 @@ def find_start_up(work: GpuEvents, start: int, end: int) -> pd.DataFrame:
         return pd.DataFrame()
     table = pd.concat(found, ignore_index=True)
     table = table.assign(start=table["start"].clip(start), end=table["end"].clip(upper=end))
-    table["device"] = lane_of_calls(work, table["row"].to_numpy())
+    table["device"] = device_index_of_calls(work, table["row"].to_numpy())
     table = table[(table["device"] != NONE) & (table["end"] > table["start"])]
     table = _with_idle_time(work, table, "idle")
     first_use = table["what"] == _FIRST_USE
@@ -334,7 +342,7 @@ _AGAIN: Final = re.compile(r"(?i).*recompil|Torch-Compiled Region: \d+/[1-9]")
 _INSTANTIATES: Final = re.compile(r"(?:cuda|hip|cu)GraphInstantiate")
 
 
-@once_for_each
+@cached_per_object
 def compilations(trace: Trace) -> Int64Array:
     """The host events that are compilations by their names."""
     frames = trace.rows_named(_FRAMES, EventKind.PYTHON_FUNCTION)
@@ -354,7 +362,7 @@ def instantiations(trace: Trace) -> Int64Array:
     return trace.rows_named(_INSTANTIATES, *LAUNCH_KINDS)
 
 
-@once_for_each
+@cached_per_object
 def compiled_again_from(work: GpuEvents) -> int:
     """When something is compiled again for the first time, ns; far ahead for never."""
     trace = work.trace
@@ -383,7 +391,7 @@ def compiled_again_from(work: GpuEvents) -> int:
     return _NEVER
 
 
-@once_for_each
+@cached_per_object
 def captured_again_from(work: GpuEvents) -> int:
     """When a graph is captured or instantiated again for the first time, likewise."""
     trace = work.trace

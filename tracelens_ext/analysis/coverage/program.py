@@ -10,7 +10,7 @@ from typing import Final, Literal
 import numpy as np
 
 from tracelens_ext.trace import LAUNCH_KINDS, EventKind, Trace
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 
 Kind = Literal[
     "pytorch-training", "pytorch-inference", "serving", "jax", "tensorflow", "native", "unknown"
@@ -58,7 +58,7 @@ class RecordedProgram:
     tool: str  #: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty
 
 
-@once_for_each
+@cached_per_object
 def program_of(trace: Trace) -> RecordedProgram:
     """Which kind of program a trace is of."""
     told = trace.provenance.format

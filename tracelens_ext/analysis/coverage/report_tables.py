@@ -15,7 +15,7 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
-from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import group_durations
 from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.linking import is_graph_launch
@@ -41,7 +41,7 @@ def recording_dict(work: GpuEvents) -> dict[str, object]:
     there = len(work) > 0
     parts = found.parts
     shown = parts.assign(
-        device=find_lanes(work, "device").device[parts["device"].to_numpy()],
+        device=find_tracks(work, "device").device[parts["device"].to_numpy()],
         start_ms=(parts["start"] - found.wall_start) / NS_PER_MS,
         end_ms=(parts["end"] - found.wall_start) / NS_PER_MS,
         ms=parts["ns"] / NS_PER_MS,
@@ -149,7 +149,7 @@ def _marks(analyzer: TreePerfAnalyzer, *, device_peaks: str | None = None) -> pd
     names = np.array([f"ProfilerStep#{number}" for number in found.number], dtype=object)[first]
     steps = {"kind": "iteration", "name": names, "device": NONE, "finding": ""}
     steps |= {"start": found.start[first], "end": found.end[first]}
-    device = find_lanes(work, "device").device[parts["device"].to_numpy()]
+    device = find_tracks(work, "device").device[parts["device"].to_numpy()]
     kind = parts["kind"].replace({"before": "hole"})
     cuts = parts[["start", "end"]].assign(kind=kind, name=parts["what"], device=device, finding="")
     tables = [pd.DataFrame(steps), cuts]

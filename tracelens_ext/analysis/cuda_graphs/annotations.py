@@ -21,7 +21,7 @@ from tracelens_ext.analysis.cuda_graphs.matching import GraphMatch, Matches
 from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import Interner
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable, json_value
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 from tracelens_ext.trace.grouping import number_groups
@@ -37,7 +37,9 @@ _MOST_BYTES: Final = 10**9
 Annotations = tuple[Int64Array, list[_Word]]
 
 
-def find_annotations(trace: Trace, reading: ReadingOptions = AS_USUAL) -> Annotations | None:
+def find_annotations(
+    trace: Trace, reading: ReadingOptions = DEFAULT_READING_OPTIONS
+) -> Annotations | None:
     """What is said of GPU events: by themselves, other replays of their node, or a side file."""
     has_own = any(name in trace.args for name in _ARGUMENTS)
     sides = _side_files(trace, reading) if "graph node id" in trace.args else []

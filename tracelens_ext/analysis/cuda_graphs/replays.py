@@ -26,7 +26,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError,
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.cache.store import TraceCache
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import NONE, ArgColumn, EventKind, Int64Array, Replays, Trace
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.nesting import ROOT, at_or_above, nearest_marked
@@ -47,7 +47,7 @@ def find_replays(
     tree: CallTree,
     source: str | os.PathLike[str] | None = None,
     cache: TraceCache | None = None,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> GraphReplays | None:
     """Find what the graph launches of a trace replay: in its own captures, and those of `source`.
 
@@ -198,7 +198,7 @@ def read_captures(
     tokens: Collection[int] | None,
     cache: TraceCache | None,
     known: str = "",
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> list[Capture]:
     """The captures in a trace, or in all traces in a folder and below it, but for that of `known`.
 

@@ -30,8 +30,8 @@ from tracelens_ext.trace import (
     IntArray,
     grouping,
 )
-from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Scope, find_gaps, find_lanes
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Scope, find_gaps, find_tracks
 from tracelens_ext.trace.intervals import distinct, inside, outside, union
 
 SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
@@ -63,11 +63,11 @@ _LATENCY_BOUNDS_NS = (10_000, 100_000)
 
 
 class Pieces(NamedTuple):
-    """Stretches of idle time, apart on each lane, by lane and time, p of them."""
+    """Stretches of idle time, apart on each track, by track and time, p of them."""
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array
-    lane: IntArray
+    track: IntArray
     gap: IntArray  #: the gap that each is a part of, `NONE` for an edge
     cause: IntArray  #: an index into `CAUSES`
 
@@ -78,7 +78,7 @@ class Pieces(NamedTuple):
     def joined(self, *others: Pieces) -> Pieces:
         """These and others."""
         pieces = Pieces._make(map(np.concatenate, zip(self, *others, strict=True)))
-        return pieces.chosen(np.lexsort((pieces.start, pieces.lane)))
+        return pieces.chosen(np.lexsort((pieces.start, pieces.track)))
 
     def cut(self, first: Int64Array, last: Int64Array) -> tuple[Pieces, Pieces]:
         """What lies inside some windows, which are ascending and apart, and what outside."""
@@ -104,9 +104,9 @@ class ClassifiedGaps:
 
     @cached_property
     def events(self) -> Int64Array:
-        """How many selected GPU events each lane has, (p,)."""
-        lanes = self.gaps.lanes
-        return np.bincount(lanes.of_gpu[self.selected], minlength=len(lanes))
+        """How many selected GPU events each track has, (p,)."""
+        tracks = self.gaps.tracks
+        return np.bincount(tracks.of_gpu[self.selected], minlength=len(tracks))
 
     @cached_property
     def within(self) -> Pieces:
@@ -125,10 +125,10 @@ class ClassifiedGaps:
 
     def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
         """The idle time of each device by cause; without a selection that is all of its wall."""
-        lanes = self.gaps.lanes
-        rows = (by_cause(self.pieces, self.pieces.lane, len(lanes)) / NS_PER_MS).tolist()
+        tracks = self.gaps.tracks
+        rows = (by_cause(self.pieces, self.pieces.track, len(tracks)) / NS_PER_MS).tolist()
         times = (dict(zip(CAUSES, row, strict=True)) for row in rows)
-        return dict(zip(lanes.device_labels, times, strict=True))
+        return dict(zip(tracks.device_labels, times, strict=True))
 
     def of(self, selected: BoolArray) -> ClassifiedGaps:
         """Those that selected GPU events end, without edges."""
@@ -148,7 +148,7 @@ def by_cause(pieces: Pieces, group: IntArray, groups: int) -> Int64Array:
     return grouping.sums(cells, pieces.end - pieces.start, groups * shape[1]).reshape(shape)
 
 
-@once_for_each
+@cached_per_object
 def classify_gaps(
     work: GpuEvents, scope: Scope = "stream", selection: Selection | None = None
 ) -> ClassifiedGaps:
@@ -174,12 +174,12 @@ def classify_gaps(
     thread = np.where(linked, trace.thread[safe], NONE)
     begun = np.where(linked, trace.ts[safe], _LONG_AGO)
     returned = np.where(linked, trace.end_of(safe), gaps.start).clip(gaps.start, gaps.end)
-    lane = gaps.lane.astype(np.int32)
+    track = gaps.track.astype(np.int32)
     number = np.arange(len(gaps), dtype=np.int32)
-    late = Pieces(gaps.start, returned, lane, number, np.full_like(number, HOST, dtype=np.int8))
+    late = Pieces(gaps.start, returned, track, number, np.full_like(number, HOST, dtype=np.int8))
     launching = late._replace(start=np.clip(begun, gaps.start, returned))
     left = _left(work, gaps, thread, begun, returned)
-    parts = [launching, Pieces(returned, gaps.end, lane, number, left)]
+    parts = [launching, Pieces(returned, gaps.end, track, number, left)]
     late = late._replace(end=launching.start)
     of_call = trace.thread[blocking]
     for asked in np.unique(of_call).tolist():
@@ -224,11 +224,11 @@ def _left(
 
 def _edges(work: GpuEvents) -> Pieces:
     """The time from the beginning of the wall to a device's first event, and after its last."""
-    lanes = find_lanes(work, "device")
+    tracks = find_tracks(work, "device")
     recording = recording_of(work)
-    count = len(lanes)
-    first = grouping.minima(lanes.of_gpu, work.start, count)
-    last = grouping.maxima(lanes.of_gpu, work.end, count)
+    count = len(tracks)
+    first = grouping.minima(tracks.of_gpu, work.start, count)
+    last = grouping.maxima(tracks.of_gpu, work.end, count)
     return Pieces(
         np.append(np.full(count, recording.wall_start), last),
         np.append(first, np.full(count, recording.wall_end)),
@@ -241,19 +241,19 @@ def _edges(work: GpuEvents) -> Pieces:
 def _without_parts(work: GpuEvents, scope: Scope, pieces: Pieces) -> Pieces:
     """The pieces with what lies in parts of the recording that cannot be judged told apart."""
     parts = recording_of(work).parts
-    lanes = find_lanes(work, scope)
-    device_of = np.zeros(len(lanes), dtype=np.int64)
-    device_of[lanes.of_gpu] = find_lanes(work, "device").of_gpu
+    tracks = find_tracks(work, scope)
+    device_of = np.zeros(len(tracks), dtype=np.int64)
+    device_of[tracks.of_gpu] = find_tracks(work, "device").of_gpu
     causes = np.where(parts["kind"] == "start_up", START_UP, NOT_RECORDED)
     for (device, cause), those in parts.groupby(["device", causes]):
-        mine = device_of[pieces.lane] == device
+        mine = device_of[pieces.track] == device
         within, rest = pieces.chosen(mine).cut(*union(*those[["start", "end"]].to_numpy().T))
         within = within._replace(cause=np.full_like(within.gap, cause, dtype=np.int8))
         pieces = pieces.chosen(~mine).joined(within, rest)
     return pieces
 
 
-@once_for_each
+@cached_per_object
 def usual_launch_latency(work: GpuEvents) -> int:
     """How long a launch takes at most, as a rule, to start work on an idle stream, ns.
 
@@ -270,7 +270,7 @@ def usual_launch_latency(work: GpuEvents) -> int:
     return int(np.clip(2 * int(np.quantile(delay, 0.25)), *_LATENCY_BOUNDS_NS))
 
 
-@once_for_each
+@cached_per_object
 def _calls(work: GpuEvents) -> tuple[Int64Array, ...]:
     """Rows of the calls that make a stream wait, that launch, and that wait for the GPU.
 
@@ -307,12 +307,12 @@ def _synchronising(work: GpuEvents, gaps: Gaps, thread: IntArray, begun: Int64Ar
     return np.where((at != NONE) & (inside > 0) & runs, rows[call], NONE)
 
 
-@once_for_each
+@cached_per_object
 def _ends(work: GpuEvents, scope: Scope) -> tuple[Int64Array, Int64Array]:
-    """The lane and the end of each GPU event, by lane and end, both (g,)."""
-    lane = find_lanes(work, scope).of_gpu
-    order = grouping.by_group_and_time(lane, work.end)
-    return lane[order], work.end[order]
+    """The track and the end of each GPU event, by track and end, both (g,)."""
+    track = find_tracks(work, scope).of_gpu
+    order = grouping.by_group_and_time(track, work.end)
+    return track[order], work.end[order]
 
 
 def _last_end_beside(work: GpuEvents, gaps: Gaps) -> Int64Array:
@@ -323,16 +323,16 @@ def _last_end_beside(work: GpuEvents, gaps: Gaps) -> Int64Array:
     """
 
     def ended(scope: Scope, until: Int64Array) -> Int64Array:
-        """How many events have ended on the lane of each gap, and on those before it."""
-        lane = find_lanes(work, scope).of_gpu[gaps.after]
-        return grouping.items_before(*_ends(work, scope), lane, until)
+        """How many events have ended on the track of each gap, and on those before it."""
+        track = find_tracks(work, scope).of_gpu[gaps.after]
+        return grouping.items_before(*_ends(work, scope), track, until)
 
     before = ended("device", gaps.end)
     until = ended("device", gaps.end + 1)
-    own = gaps.lanes.scope
+    own = gaps.tracks.scope
     beside = until - before > ended(own, gaps.end + 1) - ended(own, gaps.end)
     last = np.where(beside, until, before) - 1
     device, end = _ends(work, "device")
-    of_gap = find_lanes(work, "device").of_gpu[gaps.after]
+    of_gap = find_tracks(work, "device").of_gpu[gaps.after]
     found = (last >= 0) & (device[last] == of_gap) & (end[last] > gaps.start)
     return np.where(found, end[last], _LONG_AGO // 2)

@@ -54,11 +54,11 @@ def watched_time(work: GpuEvents, classified: ClassifiedGaps) -> int:
     """
     gaps = classified.gaps
     selected = classified.selected
-    lane = gaps.lanes.of_gpu[selected]
-    count = len(gaps.lanes)
+    track = gaps.tracks.of_gpu[selected]
+    count = len(gaps.tracks)
     starts = np.append(work.start[selected], gaps.start)
-    first = minima(np.append(lane, gaps.lane), starts, count)
-    return int((maxima(lane, work.end[selected], count) - first)[classified.events > 0].sum())
+    first = minima(np.append(track, gaps.track), starts, count)
+    return int((maxima(track, work.end[selected], count) - first)[classified.events > 0].sum())
 
 
 def _who(classified: ClassifiedGaps, selection: Selection) -> tuple[str, bool]:
@@ -67,7 +67,7 @@ def _who(classified: ClassifiedGaps, selection: Selection) -> tuple[str, bool]:
     device = f"device {selection.device}" if selection.device is not None else ""
     one = device or "the GPU"
     several = f"the {count} GPUs"
-    if classified.gaps.lanes.scope == "stream":
+    if classified.gaps.tracks.scope == "stream":
         number = f" {selection.stream}" if selection.stream is not None else ""
         which = f"{number} of {device}" if device else number
         one = f"{'' if number else 'the '}stream{which}"

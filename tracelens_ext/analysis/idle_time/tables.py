@@ -18,7 +18,14 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray
 from tracelens_ext.trace.call_tree import UNLINKED
-from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Lanes, Scope, busy_within, find_lanes
+from tracelens_ext.trace.gpu_events import (
+    Gaps,
+    GpuEvents,
+    GpuTracks,
+    Scope,
+    busy_within,
+    find_tracks,
+)
 from tracelens_ext.trace.grouping import group_labelled, maxima, number_groups, percent, sums, texts
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
@@ -50,13 +57,13 @@ def gap_summary(
         pieces = each.pieces.chosen(each.pieces.cause != EDGE)
         length = pieces.end - pieces.start
         cause = pieces.cause
-        first, number = number_groups([cause, pieces.gap, pieces.lane])
+        first, number = number_groups([cause, pieces.gap, pieces.track])
         of_gap = cause[first], sums(number, length, len(first))
         count = np.bincount(of_gap[0], minlength=EDGE)
         idle = sums(cause, length, EDGE)
         overlapped = np.zeros(len(length), dtype=np.int64)
         if scope == "stream":
-            device = find_lanes(work, "device").of_gpu[each.gaps.after[pieces.gap]]
+            device = find_tracks(work, "device").of_gpu[each.gaps.after[pieces.gap]]
             overlapped = busy_within(work, device, pieces.start, pieces.end)
         columns = {
             "scope": pd.array([scope] * EDGE, dtype="str"),
@@ -101,18 +108,20 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     """Gaps by stream, most gaps first; a stream without selected events is left out."""
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
-    lanes = classified.gaps.lanes
+    tracks = classified.gaps.tracks
     events = classified.events
-    idle, overlapped = (sums(gaps.lane, ns, len(lanes)) for ns in (gaps.duration, gaps.overlapped))
-    count = np.bincount(gaps.lane, minlength=len(lanes))
+    idle, overlapped = (
+        sums(gaps.track, ns, len(tracks)) for ns in (gaps.duration, gaps.overlapped)
+    )
+    count = np.bincount(gaps.track, minlength=len(tracks))
     frame = pd.DataFrame(
         {
-            **_of_lanes(lanes),
+            **_of_tracks(tracks),
             "events": events,
             "gap_count": count,
             "idle_time_us": idle / NS_PER_US,
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": np.maximum(maxima(gaps.lane, gaps.duration, len(lanes)), 0) / NS_PER_US,
+            "max_gap_us": np.maximum(maxima(gaps.track, gaps.duration, len(tracks)), 0) / NS_PER_US,
             "overlapped_us": overlapped / NS_PER_US,
             "device_idle_us": (idle - overlapped) / NS_PER_US,
         }
@@ -121,9 +130,9 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     return frame.iloc[order[events[order] > 0]].reset_index(drop=True)
 
 
-def _of_lanes(lanes: Lanes, chosen: IntArray | slice = slice(None)) -> dict[str, object]:
-    process = np.array([str(process) for process in lanes.process], dtype=object)[chosen]
-    columns = {"device": lanes.device[chosen], "stream": lanes.stream[chosen]}
+def _of_tracks(tracks: GpuTracks, chosen: IntArray | slice = slice(None)) -> dict[str, object]:
+    process = np.array([str(process) for process in tracks.process], dtype=object)[chosen]
+    columns = {"device": tracks.device[chosen], "stream": tracks.stream[chosen]}
     return {"process": pd.array(process, dtype="str"), **columns}
 
 
@@ -197,7 +206,7 @@ def gaps(
     if longest is not None:
         order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
     gaps = classified.gaps.chosen(order)
-    lanes = classified.gaps.lanes
+    tracks = classified.gaps.tracks
     trace = work.trace
     names = work.trace.names
     launch = classified.launch[order]
@@ -209,7 +218,7 @@ def gaps(
         **_around(gaps, (work.name, names)),
     }
     columns = {
-        **_of_lanes(lanes, gaps.lane),
+        **_of_tracks(tracks, gaps.track),
         "start_us": gaps.start / NS_PER_US,
         "gap_us": gaps.duration / NS_PER_US,
         "overlapped_us": gaps.overlapped / NS_PER_US,

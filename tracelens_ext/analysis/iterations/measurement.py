@@ -25,8 +25,8 @@ from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import COMMUNICATION, GpuEvents, find_lanes
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.gpu_events import COMMUNICATION, GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import number_groups, sums
 from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.launches import find_launches
@@ -67,7 +67,7 @@ class IterationTable:
         return len(self.frame)
 
 
-@once_for_each
+@cached_per_object
 def iteration_table(work: GpuEvents, annotation: Expression | None = None) -> IterationTable:
     """Measure every iteration; empty where the trace has none.
 
@@ -167,8 +167,8 @@ def _lost(work: GpuEvents, iterations: Iterations, device: int) -> Int64Array:
     """How many launches for a device have no GPU work, by iteration."""
     launches = find_launches(work)
     trace = work.trace
-    number = np.append(find_lanes(work, "device").device, device)  # of an unknown one any
-    rows = launches.rows[launches.lost & (number[launches.lane] == device)]
+    number = np.append(find_tracks(work, "device").device, device)  # of an unknown one any
+    rows = launches.rows[launches.lost & (number[launches.device_index] == device)]
     process = trace.process_of_thread[trace.thread[rows]]
     steps = iterations.process, iterations.start, iterations.end
     return _counts(iteration_at(steps, process, trace.ts[rows]), len(iterations))

@@ -20,7 +20,7 @@ from tracelens_ext.categorize.user_patterns import Expression, user_pattern
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, IntArray, Trace
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before, outermost
@@ -95,7 +95,7 @@ class Iterations:
         return f"{len(numbers)} between ProfilerStep#{numbers[0]} and #{numbers[-1]}"
 
 
-@once_for_each
+@cached_per_object
 def find_iterations(tree: CallTree) -> Iterations:
     """Find the iterations of a trace.
 

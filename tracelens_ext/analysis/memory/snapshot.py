@@ -29,7 +29,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable, one_line
 from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array
 from tracelens_ext.trace.grouping import percent, sums
@@ -78,7 +78,9 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"asks for {module}.{name}, and only plain data is read")
 
 
-def read_snapshot(path: str | os.PathLike[str], reading: ReadingOptions = AS_USUAL) -> Snapshot:
+def read_snapshot(
+    path: str | os.PathLike[str], reading: ReadingOptions = DEFAULT_READING_OPTIONS
+) -> Snapshot:
     """Read a snapshot."""
     with ByteSource(path, reading=reading) as source:
         content = _unpickled(source.path, source.read_all())

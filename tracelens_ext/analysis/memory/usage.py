@@ -18,7 +18,7 @@ from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.grouping import maxima, percent, sums, texts
 
@@ -54,7 +54,7 @@ class Memory:
         return _text_column([found[iteration] for iteration in self.iteration[at].tolist()])
 
 
-@once_for_each
+@cached_per_object
 def find_memory(tree: CallTree, annotation: Expression | None = None) -> Memory:
     """What the memory events of a trace tell; `annotation` chooses its iterations."""
     events = recorded.read_memory_events(tree.trace)

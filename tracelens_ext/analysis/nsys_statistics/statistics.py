@@ -23,7 +23,7 @@ from tracelens_ext.readers.nsys.csv_tables import (
     TableSource,
     open_report,
 )
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
 
 _NEAREST = 5
@@ -55,7 +55,7 @@ class RangeTotal:
     count: int
 
 
-def kernel_totals(source: TableSource, reading: ReadingOptions = AS_USUAL) -> Totals:
+def kernel_totals(source: TableSource, reading: ReadingOptions = DEFAULT_READING_OPTIONS) -> Totals:
     """Totals by kernel, of a `cuda_gpu_kern_sum` table."""
     table = open_report(source, NsysCsvReport.KERNELS, label="the kernel table", reading=reading)
     if totals := _totals(table, "name", "instances"):
@@ -65,7 +65,9 @@ def kernel_totals(source: TableSource, reading: ReadingOptions = AS_USUAL) -> To
 
 
 def memory_totals(
-    source: TableSource, sizes: TableSource | None = None, reading: ReadingOptions = AS_USUAL
+    source: TableSource,
+    sizes: TableSource | None = None,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Totals:
     """Totals by kind of memory operation."""
     table = open_report(
@@ -86,7 +88,9 @@ def memory_totals(
     return totals
 
 
-def range_total(source: TableSource, tag: str, reading: ReadingOptions = AS_USUAL) -> RangeTotal:
+def range_total(
+    source: TableSource, tag: str, reading: ReadingOptions = DEFAULT_READING_OPTIONS
+) -> RangeTotal:
     """The ranges of a tag, of an `nvtx_gpu_proj_trace` table.
 
     The colon that `nsys stats` puts before names of the default domain does not matter.

@@ -30,7 +30,7 @@ from tracelens_ext.trace import (
     Trace,
 )
 from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import inverse, minima, number_groups, renamed
@@ -191,7 +191,7 @@ def op_categories(
 _NODE = "autograd::engine::evaluate_function: "
 
 
-@once_for_each
+@cached_per_object
 def recomputed(work: GpuEvents) -> BoolArray:
     """Whether each GPU event was launched by a forward operation that ran again, (g,).
 
@@ -256,7 +256,7 @@ def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, li
     return argument_values(trace, rows, name, _shown_once(trace), "")
 
 
-@once_for_each
+@cached_per_object
 def _shown_once(_: Trace) -> Callable[[str], str]:
     """`[[4, 3], []]` as `((4, 3), ())`, each text once: several tables show the same."""
     return cache(lambda text: parsed(text)[1])

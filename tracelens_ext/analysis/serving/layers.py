@@ -22,8 +22,8 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.caching import once_for_each
-from tracelens_ext.trace.gpu_events import GpuEvents, find_lanes
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import sums, texts
 
 _ATTENTION: Final = re.compile(r"att(?:entio)?n|fmha|flash_fwd|mla", re.IGNORECASE)
@@ -55,7 +55,7 @@ class PhaseLayers:
     span_ns: Int64Array  #: first start to last end of it, (s, m)
 
 
-@once_for_each
+@cached_per_object
 def find_layers(work: GpuEvents, steps: Steps) -> list[PhaseLayers]:
     """The layers of each phase in which there are some."""
     attention = work.trace.named(work.name, _ATTENTION.search)
@@ -88,8 +88,8 @@ def _common_steps(work: GpuEvents, steps: Steps, mine: Int64Array) -> Int64Array
     """The GPU events of those steps whose kernels take longest in all, by step and start."""
     if not len(mine):
         return None
-    lane = find_lanes(work, "stream").of_gpu[mine]
-    mine = mine[lane == sums(lane, work.duration[mine], int(lane.max()) + 1).argmax()]
+    track = find_tracks(work, "stream").of_gpu[mine]
+    mine = mine[track == sums(track, work.duration[mine], int(track.max()) + 1).argmax()]
     mine = mine[np.lexsort((work.start[mine], steps.of_gpu[mine]))]
     cuts = np.flatnonzero(np.diff(steps.of_gpu[mine])) + 1
     by_order: defaultdict[bytes, list[Int64Array]] = defaultdict(list)

@@ -29,7 +29,7 @@ from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.errors import UsageError
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, EventKind, Int64Array, Trace
-from tracelens_ext.trace.caching import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.grouping import items_before, last_before, outermost
 
@@ -91,7 +91,7 @@ def own_phases(texts: Sequence[str]) -> tuple[OwnPhase, ...]:
     return tuple(found)
 
 
-@once_for_each
+@cached_per_object
 def find_steps(tree: CallTree, own: tuple[OwnPhase, ...] = ()) -> Steps:
     """The steps that annotations name, none where there is no such annotation.
 
@@ -223,7 +223,7 @@ def _at_frames(tree: CallTree, rows: Int64Array, inferred: Steps) -> Steps:
     return _steps_at(tree, names, batches, (thread, start, end), BY_FRAMES)
 
 
-@once_for_each
+@cached_per_object
 def infer_steps(tree: CallTree) -> Steps:
     """The steps by shapes, none where the trace does not show them; see the module."""
     trace = tree.trace

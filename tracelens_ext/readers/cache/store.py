@@ -29,7 +29,7 @@ from tracelens_ext.readers.cache.folder import (
     SIZE_VARIABLE,
     reader_version,
 )
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import Trace
 from tracelens_ext.trace.call_tree import CallTree
 
@@ -211,7 +211,7 @@ class TraceCache:
 
 
 def open_cache(
-    wanted: TraceCache | bool | None, reading: ReadingOptions = AS_USUAL
+    wanted: TraceCache | bool | None, reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> TraceCache | None:
     """The cache that an argument `cache=` means; None for none.
 

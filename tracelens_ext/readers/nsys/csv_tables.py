@@ -33,7 +33,7 @@ from tracelens_ext.readers import csv_rows
 from tracelens_ext.readers.builder import Interner, TraceBuilder, of_rows
 from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind, Int64Array, Trace
 
 Row = Sequence[csv_rows.Cell]
@@ -153,7 +153,7 @@ def open_report(
     report: NsysCsvReport,
     *,
     label: str = "table",
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> NsysCsvTable:
     """Find a report in a CSV file (its path, or opened), a DataFrame or rows.
 

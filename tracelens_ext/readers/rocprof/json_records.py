@@ -27,7 +27,7 @@ from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.sqlite_columns import MISSING
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
@@ -125,7 +125,7 @@ def read(source: ByteSource) -> Trace:
 
 
 def from_document(
-    document: Mapping[str, object], path: str, reading: ReadingOptions = AS_USUAL
+    document: Mapping[str, object], path: str, reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> Trace:
     """The trace of a loaded document."""
     try:
