@@ -465,7 +465,7 @@ def test_the_report_has_described_sheets_and_says_how_much_matched(tmp_path: Pat
     report = build_perf_report(TreePerfAnalyzer(run.document(), capture=capture))
     described = {sheet.name: sheet for sheet in TABLES}
     for name in ("graph_operations", "graph_captures"):
-        columns = [column.name for column in described[name].described_columns()]
+        columns = [column.name for column in described[name].columns]
         assert columns == list(report.sheets[name].columns)
     assert any(
         note == "3 of 4 GPU events of graph launches have the operation of their capture;"

@@ -37,11 +37,11 @@ def sheets() -> list[Table]:
 def column_table(sheet: Table) -> str:
     """The columns as a table of Markdown; neighbours with one meaning are one row."""
     rows: list[tuple[list[str], str, str]] = []
-    for column in sheet.described_columns():
-        if rows and rows[-1][1:] == (column.unit, column.meaning):
+    for column in sheet.columns:
+        if rows and rows[-1][1:] == (column.shown_unit, column.meaning):
             rows[-1][0].append(f"`{column.name}`")
         else:
-            rows.append(([f"`{column.name}`"], column.unit, column.meaning))
+            rows.append(([f"`{column.name}`"], column.shown_unit, column.meaning))
     return HEAD + "".join(_row(", ".join(names), unit, said) for names, unit, said in rows)
 
 
@@ -120,7 +120,7 @@ def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
     elsewhere = {"graph_operations", "graph_captures", "gpu_counters", *OF_ENGINES}
     assert list(report.sheets) == [name for name in described if name not in elsewhere]
     for name, table in report.sheets.items():
-        columns = described[name].described_columns()
+        columns = described[name].columns
         assert report.descriptions[name] == described[name].shows
         for column in table.columns:
             assert any(each.matches(column) for each in columns), (name, column)
@@ -133,7 +133,7 @@ def test_a_trace_without_gpu_events_has_a_sheet_of_the_registry_too() -> None:
     assert list(report.sheets) == ["recording", "cpu_ops"]
     name, table = list(report.sheets.items())[-1]
     (sheet,) = [sheet for sheet in sheets() if sheet.name == name]
-    assert [column.name for column in sheet.described_columns()] == list(table.columns)
+    assert [column.name for column in sheet.columns] == list(table.columns)
 
 
 def test_tables_that_are_no_sheets_are_described(short_demo_trace: Path) -> None:
@@ -158,11 +158,11 @@ def test_units_are_those_that_the_names_of_columns_tell() -> None:
     from tracelens_ext.report.tables.units import unit_of
 
     for sheet in sheets():
-        for column in sheet.described_columns():
+        for column in sheet.columns:
             told = unit_of(column.name).symbol
             assert column.meaning
             same = {"B": "bytes", "GB/s": "10⁹ bytes/s"}.get(told, told)
-            assert not told or column.unit in (told, same), (sheet.name, column)
+            assert not told or column.shown_unit in (told, same), (sheet.name, column)
 
 
 # The stub of the methods.

@@ -67,7 +67,7 @@ def test_sheets_have_the_columns_that_are_described(trace: Path) -> None:
     described = {offered.item.name: offered.item for offered in offered_tables()}
     assert set(OF_ENGINES) <= set(report.sheets)
     for name in OF_ENGINES:
-        columns = described[name].described_columns()
+        columns = described[name].columns
         for column in report.sheets[name].columns:
             assert any(each.matches(str(column)) for each in columns), (name, column)
     assert any("4 layers of 8 GPU events" in note for note in report.notes)

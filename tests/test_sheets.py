@@ -25,6 +25,8 @@ from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.report import OutputFormat, write_report
 from tracelens_ext.report.tables import registry as builtin
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.column_text import columns_of_text
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table
 
@@ -112,7 +114,7 @@ def mine(**fields: Any) -> Table:
     usual: dict[str, Any] = {
         "name": "mine",
         "shows": "What it shows",
-        "columns": "name: what it is\ntime_ms: how long",
+        "columns": [Column("name", "what it is"), Column("time_ms", "how long")],
         "table": lambda *_: pd.DataFrame({"name": ["a"], "time_ms": [1.0]}),
     }
     return Table(**usual | fields)
@@ -150,7 +152,6 @@ def _fails(*_: object) -> Any:
     ("item", "problem"),
     [
         ("mine", "tracelens_sheets: expected Table objects, got str"),
-        (mine(columns="a column"), "sheet 'mine': 'a column' describes no column"),
         (mine(charts=[Chart("T", "other", "a", "b")]), "sheet 'mine': its chart is of 'other'"),
         (mine(name="GPU_Timeline"), "sheet 'GPU_Timeline': the report has one already"),
         (mine(table=lambda *_: [1]), "sheet 'mine': expected a DataFrame, got list"),
@@ -164,6 +165,32 @@ def test_a_broken_sheet_of_a_plugin_costs_no_other(
 ) -> None:
     report, problems = report_with(monkeypatch, item, mine(name="good"))
     assert problems == [f"theirs: {problem}"]
+    assert {"gpu_timeline", "good"} <= set(report.sheets)
+
+
+@pytest.mark.filterwarnings("ignore:.*columns as text:DeprecationWarning")
+def test_columns_in_the_earlier_notation_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        name, label: what it is,
+            in words
+        time_ms [ms]: how long
+        """
+    report, problems = report_with(monkeypatch, mine(columns=text))
+    assert problems == []
+    assert report.units["mine"] == {"name": "", "time_ms": "ms"}
+    assert columns_of_text(text, "mine") == [
+        Column("name", "what it is, in words"),
+        Column("label", "what it is, in words"),
+        Column("time_ms", "how long", unit="ms"),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*columns as text:DeprecationWarning")
+def test_a_text_that_describes_no_column_is_the_plugins_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report, problems = report_with(monkeypatch, mine(columns="a column"), mine(name="good"))
+    assert problems == ["theirs: sheet 'mine': 'a column' describes no column"]
     assert {"gpu_timeline", "good"} <= set(report.sheets)
 
 

@@ -35,6 +35,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
 from tracelens_ext.findings.finding import Findings
 from tracelens_ext.hooks import default_registry
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
@@ -104,6 +105,8 @@ class TreePerfAnalyzer(TableMethods):
         salvage: bool = False,
         reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
+        #: the parts of what is computed from this trace that failed, and were left out
+        self.failures = PartFailures()
         chosen = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
         asked = partial(
@@ -161,9 +164,13 @@ class TreePerfAnalyzer(TableMethods):
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong in plugins so far, each `NAME: error`; their part is left out."""
-        of_categorizer = self.categorizer.problems if self.categorizer else []
-        return list(dict.fromkeys([*default_registry().problems, *of_categorizer]))
+        """What went wrong so far and was left out: `plugin NAME: error`, and parts that failed."""
+        plugin_problems = list(default_registry().problems)
+        if self.categorizer is not None:
+            plugin_problems += self.categorizer.problems
+        sentences = [f"plugin {problem}" for problem in plugin_problems]
+        sentences += self.failures.messages
+        return list(dict.fromkeys(sentences))
 
     @cached_property
     def coverage(self) -> CategoryCoverage:
