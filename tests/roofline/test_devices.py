@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from conftest import SHARED
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from make_trace import TraceMaker
 
+from tests.conftest import SHARED
+from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.report.tables.charts import Chart
