@@ -379,3 +379,51 @@ def test_headers_are_told_apart() -> None:
     columns = pd.Index(["a", "a_2", "a", "\ud800"], dtype=object)
     frame = pd.DataFrame([[1, 2, 3, 4]], columns=columns)
     assert plain_headers(frame) == ["a", "a_2", "a_3", "\ufffd"]
+
+
+plain_values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | texts
+    | st.sampled_from(["\ud800", np.int64(7), np.float64("nan"), np.bool_(True), pd.NaT, pd.NA])
+)
+documents = st.recursive(
+    plain_values,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def as_json_has_it(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name.replace("\ud800", "\ufffd"): as_json_has_it(of) for name, of in value.items()}
+    if isinstance(value, list):
+        return [as_json_has_it(of) for of in value]
+    return plain_column(pd.Series([value], dtype=object))[0]
+
+
+@given(documents, st.sampled_from([None, 1]))
+def test_a_nested_document_has_the_values_that_a_table_would_have(
+    document: Any, indent: int | None
+) -> None:
+    text = formats.nested_json_text(document, indent=indent)
+    assert json.loads(text) == as_json_has_it(document)
+    assert indent or "\n" not in text
+
+
+def test_a_table_in_a_nested_document_is_the_list_of_its_rows() -> None:
+    frame = pd.DataFrame({"name": ["a", "\ud800"], "ms": [1.5, math.nan]}, dtype=object)
+    rows = [{"name": "a", "ms": 1.5}, {"name": "\ufffd", "ms": None}]
+    assert json.loads(formats.nested_json_text({"path": frame})) == {"path": rows}
+    odd = formats.nested_json_text({"path": frame, "text": "\ud800"})
+    assert json.loads(odd) == {"path": rows, "text": "\ufffd"}
+
+
+def test_a_nested_document_is_made_at_the_speed_of_a_table() -> None:
+    frame = pd.DataFrame({"start_ns": range(100_000), "name": ["kernel"] * 100_000})
+    started = time.process_time()
+    text = formats.nested_json_text({"path": frame.to_dict("records"), "same": frame})
+    assert time.process_time() - started < 3.0, "one-element columns take 6 s and more"
+    assert len(text) > 10_000_000
