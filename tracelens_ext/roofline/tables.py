@@ -110,6 +110,9 @@ def _notes(context: RooflineContext, options: ReportOptions, tables: Tables) -> 
 _BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the best case")
 _SHARE_OF_ROOFLINE = Column("% of roofline", "the best case in percent of the GPU time", unit="%")
 _TIME_LOST = Column("time_lost_ms", "GPU time beyond the best case, never negative")
+_DEVICE_MODEL = Column(
+    "device_model", "the GPU that ran it; only where GPUs of several models did the work"
+)
 _WHY_SLOW = Column("why_slow", "the reason, where names and shapes show one")
 _PARAMETER = "as the performance model has them; strides in elements"
 #: The columns of a family behind its parameters.
@@ -135,6 +138,7 @@ _FAMILY_MEASUREMENTS = [
     _SHARE_OF_ROOFLINE,
     _TIME_LOST,
     _WHY_SLOW,
+    _DEVICE_MODEL,
 ]
 
 
@@ -175,6 +179,7 @@ ROOFLINE = Table(
         _SHARE_OF_ROOFLINE,
         _TIME_LOST,
         _WHY_SLOW,
+        _DEVICE_MODEL,
     ],
     table=_of(roofline_table),
     options=["device_peaks"],
@@ -318,6 +323,7 @@ ROOFLINE_PEAKS = Table(
     columns=[
         Column("what", "engine and data type, or `memory`"),
         Column("peak", "operations, or bytes", unit="10¹²/s"),
+        Column("device_model", "the GPU; only where GPUs of several models did the work"),
     ],
     table=_peaks,
     options=["device_peaks"],
