@@ -11,9 +11,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 
 import tracelens_ext
+from tests.support.make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer, read_trace
 from tracelens_ext.analysis.timeline.overview import advice, overview
 from tracelens_ext.cli.load import show_problems

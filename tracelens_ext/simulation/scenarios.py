@@ -112,7 +112,7 @@ class Changes:
         duration = program.duration
         #: without what runs beside the rest
         own_duration = program.duration
-        beside = np.zeros(len(duration), dtype=bool)
+        beside: list[BoolArray] = []
         waiting = program.waiting
         sooner: Int64Array | int = 0
         tail: Int64Array | int = 0
@@ -128,7 +128,7 @@ class Changes:
                 duration = np.maximum(duration - gone.shorter, 0)
                 shorter = np.where(gone.beside, 0, gone.shorter)
                 own_duration = np.maximum(own_duration - shorter, 0)
-                beside = beside | gone.beside
+                beside.append(gone.beside)
                 sooner = sooner + gone.sooner
                 tail = tail + gone.tail
                 standstill = standstill + gone.standstill
@@ -146,8 +146,10 @@ class Changes:
         host = self._curves([[each for each in of_clock if len(each[0])] for of_clock in scaled])
         same = duration is program.duration
         least = 0
-        if beside.any():
-            least = self._longest_stream(np.where(beside, own_duration - waiting, 0))
+        for nodes in beside:
+            if nodes.any():
+                own_ns = np.where(nodes, own_duration - waiting, 0)
+                least = max(least, self._longest_stream(own_ns))
         changed = None if same else duration
         return Change(changed, host, gap, least, sooner, tail, standstill)
 
