@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.random_traces import JobShape, job_shapes, trace_of
 
+from tests.support.random_traces import JobShape, job_shapes, trace_of
 from tracelens_ext import TreePerfAnalyzer
 
 if TYPE_CHECKING:
-    from tests.support.random_traces import Document
-
+    from tests.support.make_trace import Document
     from tracelens_ext.findings.finding import Findings
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")

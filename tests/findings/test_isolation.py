@@ -7,8 +7,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from tests.support.make_trace import short_demo
 
+from tests.support.make_trace import short_demo
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.findings import engine
 from tracelens_ext.findings.engine import find_findings, offered_detectors
@@ -103,7 +103,7 @@ def test_without_a_simulation_savings_are_the_attributed_time(
     assert not any(finding.simulated for finding in findings.findings)
     assert findings.model == {}
     message = "The simulation could not be computed: IndexError: no such event; please report this"
-    assert analyzer.problems == [message]
+    assert analyzer.failures.messages == [message]
 
 
 def test_a_roofline_that_fails_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_roofline_that_fails_is_reported_once(monkeypatch: pytest.MonkeyPatch)
     findings = analyzer.findings()
     assert findings.findings
     message = "The roofline could not be computed: IndexError: no such event; please report this"
-    assert analyzer.problems == [message]
+    assert analyzer.failures.messages == [message]
 
 
 def test_developers_see_the_error_of_a_detector(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.support.counterfactual_problems import PROBLEMS
 from tests.support.counterfactuals import places, read, with_problem
-
 from tracelens_ext import TreePerfAnalyzer
 
 pytestmark = pytest.mark.real_data
