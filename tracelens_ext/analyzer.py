@@ -29,7 +29,7 @@ from tracelens_ext.analysis.operations.launchers import (
 )
 from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
 from tracelens_ext.analysis.timeline.overview import CategoryCoverage, coverage, overview
-from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
+from tracelens_ext.categorize import CategorizerLike, KernelCategorizer, builtin_categorizer
 from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
@@ -50,6 +50,7 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import NS_PER_US, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.categorization import Categorizers
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 if TYPE_CHECKING:
@@ -131,8 +132,13 @@ class TreePerfAnalyzer(TableMethods):
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
+        categorizers = Categorizers(
+            chosen=self.categorizer,
+            make_builtin=builtin_categorizer,
+            make_default=KernelCategorizer.create,
+        )
         self.work: GpuEvents = GpuEvents(
-            self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
+            self.tree, categorizers, include_unlinked=include_unlinked_kernels
         )
         return_freed_memory()
 
