@@ -95,6 +95,9 @@ _BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the best ca
 _SHARE_OF_ROOFLINE = Column("% of roofline", "the best case in percent of the GPU time", unit="%")
 _TIME_LOST = Column("time_lost_ms", "GPU time beyond the best case, never negative")
 _WHY_SLOW = Column("why_slow", "the reason, where names and shapes show one")
+_DEVICE_MODEL = Column(
+    "device_model", "the GPU that ran it; only where GPUs of several models did the work"
+)
 _PARAMETER = "as the performance model has them; strides in elements"
 #: The columns of a family behind its parameters.
 _FAMILY_MEASUREMENTS = [
@@ -119,6 +122,7 @@ _FAMILY_MEASUREMENTS = [
     _SHARE_OF_ROOFLINE,
     _TIME_LOST,
     _WHY_SLOW,
+    _DEVICE_MODEL,
 ]
 
 
@@ -160,6 +164,7 @@ TABLES = [
             _SHARE_OF_ROOFLINE,
             _TIME_LOST,
             _WHY_SLOW,
+            _DEVICE_MODEL,
         ],
         table=_of(roofline_table),
         when=[GPU_EVENTS, _SHAPES],
@@ -292,6 +297,7 @@ MORE = [
         columns=[
             Column("what", "engine and data type, or `memory`"),
             Column("peak", "operations, or bytes", unit="10¹²/s"),
+            Column("device_model", "the GPU; only where GPUs of several models did the work"),
         ],
         table=_peaks,
         on_every_page=True,
