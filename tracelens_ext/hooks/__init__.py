@@ -26,15 +26,18 @@ from tracelens_ext.hooks.registry import (
 if TYPE_CHECKING:
     from tracelens_ext.report.tables.charts import Chart
     from tracelens_ext.report.tables.columns import Column
-    from tracelens_ext.report.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
+    from tracelens_ext.report.tables.conditions import CATEGORIES, GPU_EVENTS, Condition
+    from tracelens_ext.report.tables.table import Table
     from tracelens_ext.report.tables.table import Table as Sheet
 
 _HOMES = {
     "Chart": "report.tables.charts",
     "Column": "report.tables.columns",
-    **dict.fromkeys(
-        ("CATEGORIES", "Condition", "GPU_EVENTS", "Sheet", "Table"), "report.tables.table"
-    ),
+    "CATEGORIES": "report.tables.conditions",
+    "Condition": "report.tables.conditions",
+    "GPU_EVENTS": "report.tables.conditions",
+    "Sheet": "report.tables.table",
+    "Table": "report.tables.table",
 }
 
 __all__ = [
