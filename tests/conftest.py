@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from simulated_job import write_demo_trace
+
+from tests.support.simulated_job import write_demo_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from report_html_browser import Browser
-
+    from tests.support.report_html_browser import Browser
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.readers.cache.store import TraceCache
 
@@ -227,7 +227,7 @@ def signals_heard() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser for the tests of pages, which are skipped where there is none."""
-    from report_html_browser import chromium, running_browser
+    from tests.support.report_html_browser import chromium, running_browser
 
     program = chromium()
     assert program is not None

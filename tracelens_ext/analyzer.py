@@ -29,12 +29,13 @@ from tracelens_ext.analysis.operations.launchers import (
 )
 from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
 from tracelens_ext.analysis.timeline.overview import CategoryCoverage, coverage, overview
-from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
+from tracelens_ext.categorize import CategorizerLike, KernelCategorizer, builtin_categorizer
 from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
 from tracelens_ext.findings.finding import Findings
 from tracelens_ext.hooks import default_registry
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
@@ -49,6 +50,7 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import NS_PER_US, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.categorization import Categorizers
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 if TYPE_CHECKING:
@@ -104,6 +106,8 @@ class TreePerfAnalyzer(TableMethods):
         salvage: bool = False,
         reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
+        #: the parts of what is computed from this trace that failed, and were left out
+        self.failures = PartFailures()
         chosen = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
         asked = partial(
@@ -128,8 +132,13 @@ class TreePerfAnalyzer(TableMethods):
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
+        categorizers = Categorizers(
+            chosen=self.categorizer,
+            make_builtin=builtin_categorizer,
+            make_default=KernelCategorizer.create,
+        )
         self.work: GpuEvents = GpuEvents(
-            self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
+            self.tree, categorizers, include_unlinked=include_unlinked_kernels
         )
         return_freed_memory()
 
@@ -161,9 +170,13 @@ class TreePerfAnalyzer(TableMethods):
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong in plugins so far, each `NAME: error`; their part is left out."""
-        of_categorizer = self.categorizer.problems if self.categorizer else []
-        return list(dict.fromkeys([*default_registry().problems, *of_categorizer]))
+        """What went wrong so far and was left out: `plugin NAME: error`, and parts that failed."""
+        plugin_problems = list(default_registry().problems)
+        if self.categorizer is not None:
+            plugin_problems += self.categorizer.problems
+        sentences = [f"plugin {problem}" for problem in plugin_problems]
+        sentences += self.failures.messages
+        return list(dict.fromkeys(sentences))
 
     @cached_property
     def coverage(self) -> CategoryCoverage:

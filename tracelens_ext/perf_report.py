@@ -78,7 +78,7 @@ def build_perf_report(
     for offered in offers:
         told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
         notes += told or ()
-    notes += [f"Plugin {problem}" for problem in analyzer.problems]
+    notes += [f"{problem[0].upper()}{problem[1:]}" for problem in analyzer.problems]
     left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
     first, *others = overview.overview(analyzer.work, analyzer.coverage)
     facts: list[tuple[str, object]] = [

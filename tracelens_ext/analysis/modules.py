@@ -18,6 +18,7 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
@@ -307,20 +308,37 @@ TABLES = [
     Table(
         name="nn_modules",
         shows="GPU time by nn.Module",
-        columns="""
-        path: classes, the outermost module first, joined by `/`; with `nn_module_instances=True`
-            modules, `Block_0`, `Block_1`
-        modules [modules]: how many there are of the path; not with `nn_module_instances=True`
-        calls [calls]: how many
-        kernels [GPU events]: launched within
-        gpu_time_total_ms: busy time of those, summed over the calls
-        gpu_time_self_ms: of those that no module within launched
-        % of GPU busy time: of `gpu_time_total_ms` in the busy time of all GPU events
-        top_category: when categories are on: that with the longest summed duration within
-        top_category (% of kernel time): its share
-        backward_time_ms: in training: busy time of what autograd launched for the operations of the
-            module. It runs on another thread, outside of the module, and is in no other column.
-        """,
+        columns=[
+            Column(
+                "path",
+                "classes, the outermost module first, joined by `/`; with "
+                "`nn_module_instances=True` modules, `Block_0`, `Block_1`",
+            ),
+            Column(
+                "modules",
+                "how many there are of the path; not with `nn_module_instances=True`",
+                unit="modules",
+            ),
+            Column("calls", "how many", unit="calls"),
+            Column("kernels", "launched within", unit="GPU events"),
+            Column("gpu_time_total_ms", "busy time of those, summed over the calls"),
+            Column("gpu_time_self_ms", "of those that no module within launched"),
+            Column(
+                "% of GPU busy time",
+                "of `gpu_time_total_ms` in the busy time of all GPU events",
+            ),
+            Column(
+                "top_category",
+                "when categories are on: that with the longest summed duration within",
+            ),
+            Column("top_category (% of kernel time)", "its share"),
+            Column(
+                "backward_time_ms",
+                "in training: busy time of what autograd launched for the operations of the "
+                "module. It runs on another thread, outside of the module, and is in no other "
+                "column.",
+            ),
+        ],
         table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
         options=["nn_module_instances"],
         when=[GPU_EVENTS, _HAS_MODULES],
@@ -339,14 +357,17 @@ VIEWS = [
     Table(
         name="call_tree",
         shows="GPU time by module, operation and kernel, the largest kernels",
-        columns="""
-            node: its number
-            parent: the node above it; -1 at the top
-            label: module, operation or kernel; `other` for what is too small to be shown
-            kind: `module`, `operation`, `kernel` or `other`
-            category: of its kernels, or of most of them
-            gpu_time_ns [ns]: summed durations of its GPU events
-            """,
+        columns=[
+            Column("node", "its number"),
+            Column("parent", "the node above it; -1 at the top"),
+            Column(
+                "label",
+                "module, operation or kernel; `other` for what is too small to be shown",
+            ),
+            Column("kind", "`module`, `operation`, `kernel` or `other`"),
+            Column("category", "of its kernels, or of most of them"),
+            Column("gpu_time_ns", "summed durations of its GPU events", unit="ns"),
+        ],
         table=call_tree,
         asked_by="call_tree",
         method='table("call_tree")',

@@ -243,8 +243,8 @@ def what_if(
         document = {
             "window": simulation.window(),
             "model": simulation.model(),
-            "what_if": frame[["change", "factor", "wall_ms", "saved_ms"]].to_dict("records"),
-            "path": simulation.critical_path.to_dict("records"),
+            "what_if": frame[["change", "factor", "wall_ms", "saved_ms"]],
+            "path": simulation.critical_path,
         }
         typer.echo(nested_json_text(document))
     else:

@@ -14,10 +14,10 @@ from tracelens_ext.distributed.clocks import fit_clocks
 from tracelens_ext.distributed.extract import OWN_ACTIVITIES, numbers_in
 from tracelens_ext.distributed.matching import PAIR, MatchedBy
 from tracelens_ext.distributed.verdicts import Job, find_verdicts
-from tracelens_ext.distributed.wait_origins import Origins, find_origins, without_origins
+from tracelens_ext.distributed.wait_origins import find_origins, without_origins
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
 
 #: The columns of kernels that are needed besides those of their activities.
 _KERNEL_COLUMNS = [

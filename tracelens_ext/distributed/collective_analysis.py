@@ -116,10 +116,11 @@ class _JobTask:
         frames = [
             self.store.get_table(f"{table}/{stem}").to_pandas() for stem in self.has_parts[table]
         ]
-        with_rows = [frame for frame in frames if len(frame)]
         if not frames:
             return None
-        return pd.concat(with_rows or frames[:1], ignore_index=True)
+        with_rows = [frame for frame in frames if len(frame)]
+        joined: pd.DataFrame = pd.concat(with_rows or frames[:1], ignore_index=True)
+        return joined
 
 
 def match_ranks(

@@ -1,4 +1,4 @@
-"""The page of all ranks: verdicts, waits by rank and iteration, bandwidths, what waits come from."""
+"""The page of all ranks: verdicts, waits and where they come from, bandwidths."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from tracelens_ext.distributed.aggregate import Span
 from tracelens_ext.distributed.calls import CallState
+from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.colors import ONE_COLOUR
@@ -107,7 +108,7 @@ def _sheets(tables: Mapping[str, pd.DataFrame], failures: PartFailures) -> dict[
 def _facts(verdicts: pd.DataFrame) -> list[tuple[str, object]]:
     """Return the first verdicts in words; the table has all."""
     texts = []
-    for row in verdicts.head(_MAX_VERDICTS).itertuples():
+    for row in table_rows(verdicts.head(_MAX_VERDICTS)):
         rank = "" if pd.isna(row.rank) else f", rank {row.rank:.0f}"
         texts.append(f"{row.verdict}{rank}: {row.evidence}")
     if not texts:
@@ -199,19 +200,21 @@ def _column_texts(names: Sequence[str], column_of_name: Sequence[int]) -> list[s
     names_of_column: dict[int, list[str]] = {}
     for name, column in zip(names, column_of_name, strict=True):
         names_of_column.setdefault(column, []).append(name)
-    texts = []
-    for names_here in names_of_column.values():
-        first = names_here[0] or _OUTSIDE
-        last = names_here[-1]
-        texts.append(first if first == last else f"{first} to {last}")
-    return texts
+    return [_range_text(names_here[0], names_here[-1]) for names_here in names_of_column.values()]
+
+
+def _range_text(first: str, last: str) -> str:
+    """Return the names of consecutive iterations; of those without one, what they are."""
+    first = first or _OUTSIDE
+    if first == last:
+        return first
+    return f"{first} to {last}"
 
 
 def _without_nan(cells: pd.DataFrame) -> list[list[float | None]]:
     """Return the cells of a heat map, None where there is nothing."""
-    rows: list[list[float | None]] = []
-    for values in cells.to_numpy().tolist():
-        rows.append([None if np.isnan(value) else value for value in values])
+    values = cells.astype(object).where(cells.notna(), None)
+    rows: list[list[float | None]] = values.to_numpy().tolist()
     return rows
 
 
@@ -266,7 +269,7 @@ def _bandwidth_figures(bandwidths: pd.DataFrame) -> list[Figure]:
 def _point_trace(points: pd.DataFrame, number: int, colour: str) -> dict[str, object]:
     """Return the points of one collective."""
     texts = []
-    for row in points.itertuples():
+    for row in table_rows(points):
         ranks = elided(row.ranks, _MAX_RANKS_CHARACTERS)
         call = plotly_text(f"{row.collective}, {bytes_text(row.bytes)}, ranks {ranks}")
         figures = f"{row.median_gb_s:,.1f} GB/s, at best {row.best_gb_s:,.1f}"

@@ -76,7 +76,7 @@ class JobOutcome:
     stage: str = ""  #: where it failed, a `Stage`
     message: str = ""  #: why, one line
     final: bool = False  #: another attempt would fail too
-    problems: tuple[str, ...] = ()  #: what plugins did wrong
+    problems: tuple[str, ...] = ()  #: what had to be left out, a sentence each
 
 
 class _TraceResults(NamedTuple):

@@ -13,7 +13,7 @@ from tracelens_ext import __version__, errors
 from tracelens_ext.categorize import KernelCategorizer, RulePack, load_maps, load_pack
 from tracelens_ext.categorize.maps import map_in_file
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
 LAYOUT = 4
@@ -26,7 +26,7 @@ class JobOptions:
     #: the arguments of an analyzer about rules; see `portable_rules`
     rules: Mapping[str, Any] = field(default_factory=dict)
     unlinked_kernels: bool = True  #: GPU events without a launch count in the timeline
-    reading: ReadingOptions = AS_USUAL  #: how traces are read
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS  #: how traces are read
     cache: bool = False  #: the user's cache of traces is used (for files, not for URLs)
     #: how long the second attempt at a URL waits; each further one waits twice as long
     pause_s: float = 1.0
@@ -67,7 +67,7 @@ def portable_rules(
     given: dict[str, Any] = {"rules": rules, "categorizer": categorizer, "maps": maps}
     KernelCategorizer.create(**given, without_packs=without_packs)
     rule_packs = [_without_folder(load_pack(path)) for path in rules]
-    map_packs = []
+    map_packs: list[RulePack] = []
     for folder in maps:
         packs = load_maps(folder, passed_over=[])
         map_packs.extend(_without_folder(pack) for pack in packs)

@@ -54,8 +54,8 @@ def prepared(rows: pd.DataFrame, members: Sequence[int] | None) -> pd.DataFrame:
 
     Returns:
         The rows with `kind`, `like` (a number for equal kind and type), `sizes` (a number for equal
-        kind, type and sizes), `src` and `dst` (of a pair, else -1), `end` (ns, on the rank's clock),
-        `no` (-1: not numbered) and `matched_by`.
+        kind, type and sizes), `src` and `dst` (of a pair, else -1), `end` (ns, own clock), `no`
+        (-1: not numbered) and `matched_by`.
     """
     name = rows["Collective name"]
     is_pair = name.isin(["send", "recv"])

@@ -132,7 +132,7 @@ def number_ranks(
 
 
 def rank_in_name(url: str) -> int | None:
-    """Return the rank that a path says: the last `rankN` in it, else the number its name ends in."""
+    """Return the rank in a path: the last `rankN`, else the number that its name ends in."""
     file_name = url.rsplit("/", 1)[-1]
     numbers = _RANK_IN_PATH.findall(url) or _LAST_NUMBER.findall(file_name)
     return int(numbers[-1]) if numbers else None
@@ -149,7 +149,7 @@ def missing_ranks(present: Iterable[int], world_size: int) -> list[int]:
 
 
 def _plausible(value: object) -> int | None:
-    """Return a rank or a number of ranks; None for what it cannot be, as a trace may say anything."""
+    """Return a rank or a number of ranks; None for what it cannot be: a trace may say anything."""
     if type(value) is int and 0 <= value <= _MAX_RANKS:
         return value
     return None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracelens_ext.distributed.storage import Markers, ResultStore
+from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import ms_text
@@ -105,7 +106,7 @@ def _notes_on_findings(finding_spread: pd.DataFrame) -> list[str]:
     of_one_rank = finding_spread[finding_spread["ranks"] == 1]
     texts = [
         f"rank {row.max_rank} has {row.finding} ({ms_text(row.max_ms)})"
-        for row in of_one_rank.itertuples()
+        for row in table_rows(of_one_rank)
     ]
     if not texts:
         return []
@@ -184,8 +185,14 @@ def spread(
     shortest_first = times.sort_values(["ms", "rank"], kind="stable").groupby("key", sort=False)
     longest_first = times.sort_values(["ms", "rank"], ascending=[False, True], kind="stable")
     longest_first_of_key = longest_first.groupby("key", sort=False)
-    table = shortest_first["ms"].agg(["size", "mean", "min", "max"])
-    table.columns = pd.Index(["ranks", "mean_ms", "min_ms", "max_ms"])
+    table = pd.DataFrame(
+        {
+            "ranks": shortest_first["ms"].size(),
+            "mean_ms": shortest_first["ms"].mean(),
+            "min_ms": shortest_first["ms"].min(),
+            "max_ms": shortest_first["ms"].max(),
+        }
+    )
     sum_of_squares = shortest_first["ms"].var(ddof=0) * table["ranks"]
     table["min_rank"] = shortest_first["rank"].first()
     table["max_rank"] = longest_first_of_key["rank"].first()
@@ -222,8 +229,8 @@ def _times_by_key(
     types = {"rank": "int64", "ms": "float64", "key": "int64"}
     pieces = [pd.DataFrame(columns=list(types)).astype(types)]
     for part in parts:
-        times = part.groupby(columns, sort=False, dropna=False)[value].sum().rename("ms")
-        times = times.reset_index()
+        sums = part.groupby(columns, sort=False, dropna=False)[value].sum()
+        times = sums.rename("ms").reset_index()
         index_in_part = times.groupby(key_columns, sort=False, dropna=False).ngroup().to_numpy()
         distinct = times[key_columns].drop_duplicates()
         numbers = [

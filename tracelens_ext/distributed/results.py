@@ -67,7 +67,7 @@ class FleetResult:
     failed: int  #: traces that could not be analyzed, and arguments that name none
     missing: int  #: ranks of which there is no trace
     notes: Sequence[str] = ()  #: what the reader should know, a sentence each
-    problems: Sequence[str] = ()  #: what plugins did wrong on the workers, each `NAME: error`
+    problems: Sequence[str] = ()  #: what the workers had to leave out, a sentence each
 
 
 @dataclass
@@ -93,9 +93,9 @@ class FleetRun:
         return abouts
 
     @property
-    def plugin_problems(self) -> list[str]:
-        """What plugins did wrong, each once."""
-        problems = []
+    def problems(self) -> list[str]:
+        """What the workers had to leave out, each once."""
+        problems: list[str] = []
         for finished in self.finished.values():
             problems.extend(finished.outcome.problems)
         return list(dict.fromkeys(problems))
@@ -152,7 +152,7 @@ def finish(client: Client | None, run: FleetRun) -> FleetResult:
         failed=len(broken) + len(run.not_found),
         missing=world.missing_count,
         notes=notes,
-        problems=run.plugin_problems,
+        problems=run.problems,
     )
 
 

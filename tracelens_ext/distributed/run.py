@@ -25,7 +25,7 @@ from tracelens_ext.distributed.results import FleetResult, FleetRun, finish
 from tracelens_ext.distributed.storage import DONE, ResultStore
 from tracelens_ext.distributed.trace_tables import TABLES as PART_TABLES
 from tracelens_ext.errors import UsageError
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 __all__ = ["ATTEMPTS", "FleetResult", "run_fleet"]
 
@@ -52,7 +52,7 @@ def run_fleet(
     ranks_per_node: int | None = None,
     cache: bool = False,
     verify_cache: bool = False,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     force: bool = False,
     pause_s: float = 1.0,
     progress: ProgressCallback | None = None,

@@ -47,10 +47,9 @@ class ResultStore:
         """
         if not out:
             raise OutputError("the output folder has no name; give a path such as results")
+        url = str(Path(out).absolute())
         if is_url(out):
             url = out.rstrip("/") or "/"
-        else:
-            url = str(Path(out).absolute())
         store = cls(url)
         store._root  # noqa: B018  # fails now rather than on every worker
         return store

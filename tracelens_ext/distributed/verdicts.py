@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens_ext.distributed.calls import CallState
 from tracelens_ext.distributed.extract import OWN_ACTIVITIES, numbers_in
+from tracelens_ext.distributed.table_rows import table_rows
 from tracelens_ext.distributed.wait_origins import Cause
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
@@ -104,11 +105,6 @@ def find_verdicts(job: Job) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS).astype(_COLUMN_TYPES)
 
 
-def _rows(frame: pd.DataFrame) -> Iterable[Any]:
-    """Return the rows of a table, whose columns are attributes."""
-    return frame.itertuples()
-
-
 def _numbers(iterations: pd.Series) -> pd.Series:
     """Return the numbers of iterations, NaN for those that have none."""
     numbers: pd.Series = pd.to_numeric(iterations, errors="coerce")
@@ -135,7 +131,7 @@ def _find_slow_ranks(job: Job) -> None:
     is_slow_anyway = iterations["rank"].isin(slow["rank"])
     moving = iterations[iterations["slow"] & ~is_slow_anyway]
     for kind, rows in ((VerdictKind.SLOW_RANK, slow), (VerdictKind.MOVING_STRAGGLER, moving)):
-        for row in _rows(rows):
+        for row in table_rows(rows):
             excess_ms = row.excess / NS_PER_MS
             longer_ms = row.longer / NS_PER_MS
             excess_percent = 100 * row.excess / row.time
@@ -275,9 +271,9 @@ def _find_late_starts(job: Job) -> None:
 
 def _find_mismatches(job: Job) -> None:
     """Find ranks that call a collective with another size than the others."""
-    for call in _rows(job.calls[job.calls["state"] == CallState.MISMATCH]):
+    for call in table_rows(job.calls[job.calls["state"] == CallState.MISMATCH]):
         kernels = job.kernels[job.kernels["call"] == call.call]
-        for kernel in _rows(kernels[_is_odd(job, call, kernels)]):
+        for kernel in table_rows(kernels[_is_odd(job, call, kernels)]):
             has_other_size = kernels["sizes"] != kernel.sizes
             others_elements = kernels.loc[has_other_size, "elements"].iloc[0]
             evidence = (
@@ -299,7 +295,8 @@ def _is_odd(job: Job, call: Any, kernels: pd.DataFrame) -> pd.Series:  # noqa: A
     count_of_size = kernels["sizes"].value_counts()
     has_majority = count_of_size.iloc[0] != count_of_size.iloc[-1]
     if has_majority:
-        return kernels["sizes"] != count_of_size.index[0]
+        has_other_size: pd.Series = kernels["sizes"] != count_of_size.index[0]
+        return has_other_size
     # Without one, a rank is odd that has another size than in the same call of other iterations.
     keys = ["set", "collective", "dtype", "sequence"]
     is_same_call = (job.calls[keys] == [getattr(call, key) for key in keys]).all(axis=1)
@@ -364,7 +361,7 @@ def _endless_calls(job: Job) -> _EndlessCalls:
     is_incomplete = calls["state"] == CallState.INCOMPLETE
     hangs = []
     halted_ranks: set[int] = set()
-    for call in _rows(calls[is_last & is_incomplete]):
+    for call in table_rows(calls[is_last & is_incomplete]):
         kernels = job.kernels[job.kernels["call"] == call.call]
         shortest = kernels["dur"].min()
         longest_complete = longest_of_set.get(call.set, np.nan)
@@ -412,7 +409,7 @@ def _calls_never_recorded(job: Job) -> list[_Hang]:
 
 def _find_lost_calls(job: Job, hanging_ranks: set[int]) -> None:
     """Find calls that a single rank does not have, though it goes on communicating."""
-    for call in _rows(job.calls[job.calls["state"] == CallState.INCOMPLETE]):
+    for call in table_rows(job.calls[job.calls["state"] == CallState.INCOMPLETE]):
         iteration = pd.to_numeric(call.iteration, errors="coerce")
         lost = [
             rank

@@ -64,8 +64,9 @@ def find_origins(kernels: pd.DataFrame, last_rank: Int64Array) -> Origins:
     """
     timelines = _Timelines(kernels)
     parts = _parts_of_waits(timelines, last_rank)
-    wait_ms = _flow(timelines, parts) * parts["share"].to_numpy() / NS_PER_MS
-    parts["wait_ms"] = wait_ms
+    flow = _flow(timelines, parts)
+    wait = flow[parts["row"].to_numpy()] * parts["share"].to_numpy()
+    parts["wait_ms"] = wait / NS_PER_MS
     is_origin = (parts["cause"] != Cause.WAIT) & (parts["wait_ms"] > 0)
     grouped = parts[is_origin].groupby(ORIGIN_KEYS, sort=True, dropna=False)
     table = grouped["wait_ms"].sum().reset_index()
@@ -88,19 +89,20 @@ def without_origins(kernels: pd.DataFrame) -> Origins:
 
 
 def _flow(timelines: _Timelines, parts: pd.DataFrame) -> Float64Array:
-    """Return how much waiting goes through the kernel of each part, ns.
+    """Return how much waiting goes through each kernel, ns, (k,).
 
     It is the kernel's own wait, and what it is the reason for in other calls.
     """
     row = parts["row"].to_numpy()
     target = parts["target"].to_numpy()
     share = parts["share"].to_numpy()
-    arriving = np.nan_to_num(timelines.wait)
+    arriving: Float64Array = np.nan_to_num(timelines.wait)
     total = arriving.copy()
     followed = np.flatnonzero((parts["cause"] == Cause.WAIT) & (share > 0))
     for _ in range(_MAX_CHAIN):
         passed_on = arriving[row[followed]] * share[followed]
-        arriving = np.bincount(target[followed], passed_on, minlength=len(arriving))
+        arrived = np.bincount(target[followed], passed_on, minlength=len(arriving))
+        arriving = arrived.astype(np.float64)
         total += arriving
         followed = followed[arriving[row[followed]] > 0]
         if not len(followed):
@@ -171,7 +173,8 @@ class _Timelines:
 
     def row_of(self, call: Int64Array, rank: Int64Array) -> Int64Array:
         """Return the kernel of a call on a rank; `NONE` for none."""
-        rows: Int64Array = self._row_of_id.get_indexer(self._id(call, rank)).astype(np.int64)
+        wanted = pd.Index(self._id(call, rank))
+        rows: Int64Array = self._row_of_id.get_indexer(wanted).astype(np.int64)
         return rows
 
     def last_shared(self, waiting: Int64Array, late: Int64Array) -> _SharedCalls:
@@ -269,7 +272,7 @@ class _WaitParts:
         rank: object = NONE,
         process_group: object = "",
     ) -> None:
-        """Add parts of waits of the kernels `row`, for which the kernels `target` are the reason."""
+        """Add parts of the waits of the kernels `row`, whose reason are the kernels `target`."""
         columns = {
             "row": row,
             "cause": int(cause),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.text import NO_NAME, ms_text
@@ -146,26 +147,45 @@ TABLES = [
     Table(
         name="findings",
         shows="What would save the most time, why, and what to do",
-        columns="""
-            finding: which kind of finding; [findings](findings.md) has a section on each
-            title: what it is, a sentence
-            saving_ms: wall time that the fix removes, as a replay of the trace tells; savings
-                overlap. 0 of what only informs
-            claimed_ms: wall time that it is about; no time is claimed by two findings
-            % of judged time: the claim, of the time that was recorded and is no start-up
-            saving_low_ms, saving_high_ms: the least and the most that the fix saves; empty where
-                that is the saving
-            confidence: `high`, `medium` or `low`
-            confidence_reason: why
-            largest_place: the place with the most of the saving
-            where: places by their kind (operations, Python frames, kernels …), between bars, with
-                their part of the saving and how many gaps or GPU events that is, the largest first
-            evidence: the numbers it rests on, and the sheet or command that shows each
-            see: those sheets and commands
-            advice: what to change
-            snippet: the change in code, where one line does it
-            documentation: the section about it
-            """,
+        columns=[
+            Column(
+                "finding",
+                "which kind of finding; [findings](findings.md) has a section on each",
+            ),
+            Column("title", "what it is, a sentence"),
+            Column(
+                "saving_ms",
+                "wall time that the fix removes, as a replay of the trace tells; savings overlap. "
+                "0 of what only informs",
+            ),
+            Column("claimed_ms", "wall time that it is about; no time is claimed by two findings"),
+            Column(
+                "% of judged time",
+                "the claim, of the time that was recorded and is no start-up",
+            ),
+            Column(
+                "saving_low_ms",
+                "the least and the most that the fix saves; empty where that is the saving",
+            ),
+            Column(
+                "saving_high_ms",
+                "the least and the most that the fix saves; empty where that is the saving",
+            ),
+            Column("confidence", "`high`, `medium` or `low`"),
+            Column("confidence_reason", "why"),
+            Column("largest_place", "the place with the most of the saving"),
+            Column(
+                "where",
+                "places by their kind (operations, Python frames, kernels …), between bars, with "
+                "their part of the saving and how many gaps or GPU events that is, the largest "
+                "first",
+            ),
+            Column("evidence", "the numbers it rests on, and the sheet or command that shows each"),
+            Column("see", "those sheets and commands"),
+            Column("advice", "what to change"),
+            Column("snippet", "the change in code, where one line does it"),
+            Column("documentation", "the section about it"),
+        ],
         table=_findings,
         notes=lambda it, options, tables: _found(it, options).notes if "findings" in tables else (),
         answer="What would save the most time",
@@ -184,15 +204,15 @@ TABLES = [
     Table(
         name="finding_details",
         shows="Where each finding is, and the numbers it rests on",
-        columns="""
-            finding: which kind of finding
-            kind: of place (`operations`, `python_frames`, `kernels` …), or `evidence`
-            name: the place, or what the number is
-            amount: the part of the saving that is there, or the number
-            unit: of the amount
-            count [GPU events or gaps]: in the place
-            see: the sheet or the command that shows the number
-            """,
+        columns=[
+            Column("finding", "which kind of finding"),
+            Column("kind", "of place (`operations`, `python_frames`, `kernels` …), or `evidence`"),
+            Column("name", "the place, or what the number is"),
+            Column("amount", "the part of the saving that is there, or the number"),
+            Column("unit", "of the amount"),
+            Column("count", "in the place", unit="GPU events or gaps"),
+            Column("see", "the sheet or the command that shows the number"),
+        ],
         table=_details,
         asked_by="finding_details",
         on_every_page=True,

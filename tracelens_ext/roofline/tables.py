@@ -12,6 +12,7 @@ from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.analysis.serving.phases import HAS_STEPS, phase_notes, phase_table
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.roofline import summary
@@ -90,44 +91,76 @@ def _notes(
         yield from summary.advice(analyzer.work, roofline)
 
 
-_LAST_COLUMNS = """bound: `compute`, `memory` or `link`: what limits the best case
-            % of roofline [%]: the best case in percent of the GPU time
-            time_lost_ms: GPU time beyond the best case, never negative
-            why_slow: the reason, where names and shapes show one
-            """
-_FAMILY_COLUMNS = f"""
-            name: the operation
-            PARAMETERS: as the performance model has them; strides in elements
-            GFLOPS_first: 10⁹ floating point operations of a call
-            Data Moved (MB)_first [MB]: 10^6 bytes, of a call: inputs once, results once
-            FLOPS/Byte_first: one by the other
-            TB/s, TFLOPS/s: of all calls, by their GPU time
-            Compute Spec: engine and data type, such as `matrix_bf16`
-            Input Dims_first, Input type_first, Input Strides_first, Concrete Inputs_first: tuples
-                as text
-            Kernel Time (µs)_mean, Kernel Time (µs)_sum: GPU time of a call, and of all calls
-            name_count [operations]: calls
-            {_LAST_COLUMNS}"""
+_BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the best case")
+_SHARE_OF_ROOFLINE = Column("% of roofline", "the best case in percent of the GPU time", unit="%")
+_TIME_LOST = Column("time_lost_ms", "GPU time beyond the best case, never negative")
+_WHY_SLOW = Column("why_slow", "the reason, where names and shapes show one")
+_PARAMETER = "as the performance model has them; strides in elements"
+#: The columns of a family behind its parameters.
+_FAMILY_MEASUREMENTS = [
+    Column("GFLOPS_first", "10⁹ floating point operations of a call"),
+    Column(
+        "Data Moved (MB)_first",
+        "10^6 bytes, of a call: inputs once, results once",
+        unit="MB",
+    ),
+    Column("FLOPS/Byte_first", "one by the other"),
+    Column("TB/s", "of all calls, by their GPU time"),
+    Column("TFLOPS/s", "of all calls, by their GPU time"),
+    Column("Compute Spec", "engine and data type, such as `matrix_bf16`"),
+    Column("Input Dims_first", "tuples as text"),
+    Column("Input type_first", "tuples as text"),
+    Column("Input Strides_first", "tuples as text"),
+    Column("Concrete Inputs_first", "tuples as text"),
+    Column("Kernel Time (µs)_mean", "GPU time of a call, and of all calls"),
+    Column("Kernel Time (µs)_sum", "GPU time of a call, and of all calls"),
+    Column("name_count", "calls", unit="operations"),
+    _BOUND,
+    _SHARE_OF_ROOFLINE,
+    _TIME_LOST,
+    _WHY_SLOW,
+]
+
+
+def _family_columns(parameters: str) -> list[Column]:
+    """Return the columns of the table of a family, given the names of its parameters."""
+    columns = [Column("name", "the operation")]
+    columns += [Column(f"param: {name}", _PARAMETER) for name in parameters.split()]
+    columns += _FAMILY_MEASUREMENTS
+    return columns
+
 
 TABLES = [
     Table(
         name="roofline",
         shows="Each operation against what the GPU can do, and the time lost",
-        columns=f"""
-            op_name: the *launcher*, as in `ops_unique_args`
-            family: of the performance model
-            Input Dims, Input type, Input Strides, Concrete Inputs: tuples as text
-            count [operations]: calls
-            gpu_time_ms: busy time of what all calls launched
-            flops [FLOP]: floating point operations of a call
-            bytes [bytes]: of a call: what crosses the device's memory at the least
-            engine: `matrix`, `vector`, or `link` for copies between host and device
-            data_type: whose peak it is judged by
-            model: the performance model
-            why_no_model: why there is none
-            tflops_per_s, tb_per_s: of all calls, by their GPU time
-            roofline_time_ms: the best case of all calls
-            {_LAST_COLUMNS}""",
+        columns=[
+            Column("op_name", "the *launcher*, as in `ops_unique_args`"),
+            Column("family", "of the performance model"),
+            Column("Input Dims", "tuples as text"),
+            Column("Input type", "tuples as text"),
+            Column("Input Strides", "tuples as text"),
+            Column("Concrete Inputs", "tuples as text"),
+            Column("count", "calls", unit="operations"),
+            Column("gpu_time_ms", "busy time of what all calls launched"),
+            Column("flops", "floating point operations of a call", unit="FLOP"),
+            Column(
+                "bytes",
+                "of a call: what crosses the device's memory at the least",
+                unit="bytes",
+            ),
+            Column("engine", "`matrix`, `vector`, or `link` for copies between host and device"),
+            Column("data_type", "whose peak it is judged by"),
+            Column("model", "the performance model"),
+            Column("why_no_model", "why there is none"),
+            Column("tflops_per_s", "of all calls, by their GPU time"),
+            Column("tb_per_s", "of all calls, by their GPU time"),
+            Column("roofline_time_ms", "the best case of all calls"),
+            _BOUND,
+            _SHARE_OF_ROOFLINE,
+            _TIME_LOST,
+            _WHY_SLOW,
+        ],
         table=_of(roofline_table),
         when=[GPU_EVENTS, _SHAPES],
         notes=_notes,
@@ -139,9 +172,7 @@ TABLES = [
         Table(
             name=family,
             shows=f"Operations of the family {family}, with their parameters",
-            columns=_FAMILY_COLUMNS.replace(
-                "PARAMETERS", ", ".join(f"param: {key}" for key in parameters.split())
-            ),
+            columns=_family_columns(parameters),
             table=partial(_family, family),
             when=[GPU_EVENTS, Condition("an operation is of that family", partial(_has, family))],
             method=f'get_df_performance_model("{family}")',
@@ -185,29 +216,57 @@ PHASES = [
     Table(
         name="phases",
         shows="Prefill, decode and mixed steps: tokens, GPU time, idle time",
-        columns="""
-            phase: `prefill`, `decode`, `mixed`, `diffusion`; `other` is outside of all steps
-            steps [steps]: annotations; those within one another are one
-            context_requests, generation_requests [requests]: of all steps: whose prompt is read,
-                and which generate
-            context_tokens, generation_tokens, tokens [tokens]: those that they compute
-            gpu_busy_ms: busy time of what each step launched on its thread, summed
-            gpu_ms_per_step: of an average step
-            gpu_us_per_token: GPU time by tokens
-            idle_ms: of the devices, before GPU events of the phase
-            busy_%: busy time in percent of busy and idle time
-            tokens_per_s: by busy and idle time
-            tokens_per_s_without_idle: by busy time: what the GPU could reach if it never idled
-            modelled_ms: GPU time of operations with a best case
-            roofline_time_ms: their best case
-            % of roofline [%]: the best case in percent of that GPU time
-            idle_synchronisation_ms, idle_host_ms, idle_dependency_ms, idle_launch_overhead_ms,
-                idle_unknown_ms: idle time by cause, as in `gap_summary`
-            scheduler_%, sampler_%: how much of the time from step to step the host spent there,
-                where annotations or frames name it
-            attention_%, gemm_%: when categories are on: share in the summed durations
-            CATEGORY_time_ms: when categories are on: summed durations
-            """,
+        columns=[
+            Column(
+                "phase",
+                "`prefill`, `decode`, `mixed`, `diffusion`; `other` is outside of all steps",
+            ),
+            Column("steps", "annotations; those within one another are one", unit="steps"),
+            Column(
+                "context_requests",
+                "of all steps: whose prompt is read, and which generate",
+                unit="requests",
+            ),
+            Column(
+                "generation_requests",
+                "of all steps: whose prompt is read, and which generate",
+                unit="requests",
+            ),
+            Column("context_tokens", "those that they compute", unit="tokens"),
+            Column("generation_tokens", "those that they compute", unit="tokens"),
+            Column("tokens", "those that they compute", unit="tokens"),
+            Column("gpu_busy_ms", "busy time of what each step launched on its thread, summed"),
+            Column("gpu_ms_per_step", "of an average step"),
+            Column("gpu_us_per_token", "GPU time by tokens"),
+            Column("idle_ms", "of the devices, before GPU events of the phase"),
+            Column("busy_%", "busy time in percent of busy and idle time"),
+            Column("tokens_per_s", "by busy and idle time"),
+            Column(
+                "tokens_per_s_without_idle",
+                "by busy time: what the GPU could reach if it never idled",
+            ),
+            Column("modelled_ms", "GPU time of operations with a best case"),
+            Column("roofline_time_ms", "their best case"),
+            Column("% of roofline", "the best case in percent of that GPU time", unit="%"),
+            Column("idle_synchronisation_ms", "idle time by cause, as in `gap_summary`"),
+            Column("idle_host_ms", "idle time by cause, as in `gap_summary`"),
+            Column("idle_dependency_ms", "idle time by cause, as in `gap_summary`"),
+            Column("idle_launch_overhead_ms", "idle time by cause, as in `gap_summary`"),
+            Column("idle_unknown_ms", "idle time by cause, as in `gap_summary`"),
+            Column(
+                "scheduler_%",
+                "how much of the time from step to step the host spent there, where annotations "
+                "or frames name it",
+            ),
+            Column(
+                "sampler_%",
+                "how much of the time from step to step the host spent there, where annotations "
+                "or frames name it",
+            ),
+            Column("attention_%", "when categories are on: share in the summed durations"),
+            Column("gemm_%", "when categories are on: share in the summed durations"),
+            Column("CATEGORY_time_ms", "when categories are on: summed durations"),
+        ],
         table=_phases,
         when=[GPU_EVENTS, HAS_STEPS],
         notes=lambda analyzer, _, tables: phase_notes(analyzer) if "phases" in tables else (),
@@ -230,37 +289,42 @@ MORE = [
     _more(
         name="roofline_peaks",
         shows="What the GPU can do at best, of the types in use",
-        columns="""
-            what: engine and data type, or `memory`
-            peak [10¹²/s]: operations, or bytes
-            """,
+        columns=[
+            Column("what", "engine and data type, or `memory`"),
+            Column("peak", "operations, or bytes", unit="10¹²/s"),
+        ],
         table=_peaks,
         on_every_page=True,
     ),
     _more(
         name="families",
         shows="Families of operations against what the GPU can do",
-        columns="""
-            family: of the performance model; `(no model)`
-            gpu_time_ms: busy time of what all calls launched
-            gpu_time_%: of all operations
-            tflops_per_s, tb_per_s: of all calls, by their GPU time
-            % of roofline [%]: the best case in percent of the GPU time, of what has one
-            time_lost_ms: GPU time beyond the best case
-            """,
+        columns=[
+            Column("family", "of the performance model; `(no model)`"),
+            Column("gpu_time_ms", "busy time of what all calls launched"),
+            Column("gpu_time_%", "of all operations"),
+            Column("tflops_per_s", "of all calls, by their GPU time"),
+            Column("tb_per_s", "of all calls, by their GPU time"),
+            Column(
+                "% of roofline",
+                "the best case in percent of the GPU time, of what has one",
+                unit="%",
+            ),
+            Column("time_lost_ms", "GPU time beyond the best case"),
+        ],
         table=_of(summary.family_summary),
         screen="By family",
     ),
     _more(
         name="mfu_by_iteration",
         shows="Model FLOPs utilisation of each whole iteration; of the whole trace without any",
-        columns="""
-            iteration: its name
-            wall_time_ms: of the iteration
-            tflop [TFLOP]: of the products, convolutions and attention
-            tflops_per_s: of those, by the wall time
-            mfu_%: the time they would take at the peak of their type, by the wall time
-            """,
+        columns=[
+            Column("iteration", "its name"),
+            Column("wall_time_ms", "of the iteration"),
+            Column("tflop", "of the products, convolutions and attention", unit="TFLOP"),
+            Column("tflops_per_s", "of those, by the wall time"),
+            Column("mfu_%", "the time they would take at the peak of their type, by the wall time"),
+        ],
         table=_utilisation,
         screen="Model FLOPs utilisation (products, convolutions, attention; by wall time)",
     ),

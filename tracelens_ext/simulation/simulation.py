@@ -13,6 +13,7 @@ from tracelens_ext.analysis.iterations.selection import Selection, span_of_step
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.simulation.critical_path import (
     CriticalPath,
@@ -272,27 +273,30 @@ TABLES = [
     _table(
         name="what_if",
         shows="The wall time if something took longer or shorter, by a replay of the trace",
-        columns="""
-            change: what is multiplied; [replay](replay.md) has all names
-            factor: by what; empty where several are, which `change` then tells
-            wall_ms: the wall time then
-            saved_ms: of the unchanged replay's wall time
-            saved (%): likewise
-            """,
+        columns=[
+            Column("change", "what is multiplied; [replay](replay.md) has all names"),
+            Column("factor", "by what; empty where several are, which `change` then tells"),
+            Column("wall_ms", "the wall time then"),
+            Column("saved_ms", "of the unchanged replay's wall time"),
+            Column("saved (%)", "likewise"),
+        ],
         table=_what_if,
         notes=lambda it, _, tables: it.simulation().lines() if "what_if" in tables else (),
     ),
     _table(
         name="critical_path_summary",
         shows="What the wall time hangs on, by kind and category",
-        columns="""
-            kind: `host`, `launch` (calls that launch, and the latency after them), `kernel`,
-                `copy`, `communication`, `other rank`, `gap` or `sync`
-            category: of the GPU work
-            on_path_ms: time on the critical path
-            on_path (%): of all of it
-            total_ms: all GPU work of the kind and category; empty of what is none
-            """,
+        columns=[
+            Column(
+                "kind",
+                "`host`, `launch` (calls that launch, and the latency after them), `kernel`, "
+                "`copy`, `communication`, `other rank`, `gap` or `sync`",
+            ),
+            Column("category", "of the GPU work"),
+            Column("on_path_ms", "time on the critical path"),
+            Column("on_path (%)", "of all of it"),
+            Column("total_ms", "all GPU work of the kind and category; empty of what is none"),
+        ],
         table=_critical_path_summary,
         charts=[_CHART],
         on_every_page=True,
@@ -300,16 +304,24 @@ TABLES = [
     _table(
         name="critical_path",
         shows="What the wall time hangs on, segment by segment",
-        columns="""
-            start_us: from the start of the window
-            duration_us: segments leave no gap: they sum to the replayed wall time
-            kind, category: as in `critical_path_summary`
-            name: of the kernel, the copy, or the call
-            operation: the one that launched it, or the host was in
-            stream: -1 of the host
-            edge: what bound it: `stream`, `wait`, `launch`, `sync` or `not in the file`
-            known [yes/no]: whether the recording tells that, and how long it lasts by itself
-            """,
+        columns=[
+            Column("start_us", "from the start of the window"),
+            Column("duration_us", "segments leave no gap: they sum to the replayed wall time"),
+            Column("kind", "as in `critical_path_summary`"),
+            Column("category", "as in `critical_path_summary`"),
+            Column("name", "of the kernel, the copy, or the call"),
+            Column("operation", "the one that launched it, or the host was in"),
+            Column("stream", "-1 of the host"),
+            Column(
+                "edge",
+                "what bound it: `stream`, `wait`, `launch`, `sync` or `not in the file`",
+            ),
+            Column(
+                "known",
+                "whether the recording tells that, and how long it lasts by itself",
+                unit="yes/no",
+            ),
+        ],
         table=_critical_path,
     ),
 ]

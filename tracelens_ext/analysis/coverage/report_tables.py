@@ -13,6 +13,7 @@ from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.analysis.timeline.timeline import MOST_BINS, time_axis
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
@@ -170,21 +171,25 @@ TABLES = [
     Table(
         name="recording",
         shows="How much of the wall time can be judged, and what was not recorded",
-        columns="""
-            kind: `wall`, what of it is `not_recorded` and `start_up`, and what can be `judged`, as
-                means over the devices; `launches` of kernels, graphs and copies, and how many of
-                them have no GPU work; then each `hole`, work of `before` the recording and
-                `start_up`, the longest first; without GPU work `api_calls` by time; and what is
-                `missing`
-            device: the number of the device
-            start_ms, end_ms: since the start of the wall
-            ms: idle time of the device in it
-            % of wall time: `ms`, of the wall time
-            count [launches]: launches, or calls, that it is about
-            what: what it is
-            place: the operation, annotation or frame in which it begins
-            how: how to record what is missing
-            """,
+        columns=[
+            Column(
+                "kind",
+                "`wall`, what of it is `not_recorded` and `start_up`, and what can be `judged`, "
+                "as means over the devices; `launches` of kernels, graphs and copies, and how "
+                "many of them have no GPU work; then each `hole`, work of `before` the recording "
+                "and `start_up`, the longest first; without GPU work `api_calls` by time; and "
+                "what is `missing`",
+            ),
+            Column("device", "the number of the device"),
+            Column("start_ms", "since the start of the wall"),
+            Column("end_ms", "since the start of the wall"),
+            Column("ms", "idle time of the device in it"),
+            Column("% of wall time", "`ms`, of the wall time"),
+            Column("count", "launches, or calls, that it is about", unit="launches"),
+            Column("what", "what it is"),
+            Column("place", "the operation, annotation or frame in which it begins"),
+            Column("how", "how to record what is missing"),
+        ],
         table=recording_table,
         when=(),
     )
@@ -193,13 +198,14 @@ VIEWS = [
     Table(
         name="time_axis",
         shows="GPU time by category over time",
-        columns="""
-            device: its number
-            category: of the GPU events
-            bin: number of a stretch of time, from 0
-            start_ms, end_ms: of it, since the trace's first event
-            gpu_time_ns [ns]: summed durations of the GPU events in it
-            """,
+        columns=[
+            Column("device", "its number"),
+            Column("category", "of the GPU events"),
+            Column("bin", "number of a stretch of time, from 0"),
+            Column("start_ms", "of it, since the trace's first event"),
+            Column("end_ms", "of it, since the trace's first event"),
+            Column("gpu_time_ns", "summed durations of the GPU events in it", unit="ns"),
+        ],
         table=time_axis,
         asked_by="time_axis",
         on_every_page=True,
@@ -208,14 +214,22 @@ VIEWS = [
     Table(
         name="time_axis_marks",
         shows="What is marked on the time axis",
-        columns="""
-            kind: `iteration`, `hole`, `start_up` or `finding`
-            name: what it is
-            device: -1 for all
-            finding: which kind of finding; empty for what is none
-            start_ms, end_ms: since the trace's first event; what a finding claims less than a
-                600th of the wall time apart is one stretch
-            """,
+        columns=[
+            Column("kind", "`iteration`, `hole`, `start_up` or `finding`"),
+            Column("name", "what it is"),
+            Column("device", "-1 for all"),
+            Column("finding", "which kind of finding; empty for what is none"),
+            Column(
+                "start_ms",
+                "since the trace's first event; what a finding claims less than a 600th of the "
+                "wall time apart is one stretch",
+            ),
+            Column(
+                "end_ms",
+                "since the trace's first event; what a finding claims less than a 600th of the "
+                "wall time apart is one stretch",
+            ),
+        ],
         table=_marks,
         asked_by="time_axis",
         on_every_page=True,

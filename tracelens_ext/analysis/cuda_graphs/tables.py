@@ -16,6 +16,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
@@ -232,20 +233,30 @@ def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
     shows="Graph launches by the place that launches them",
-    columns="""
-        launch: the runtime call
-        path: the CPU ops around it, outermost first, joined by ` > `; annotations such as
-            `ProfilerStep#3` are no part of it
-        launches [launches]: how many
-        kernels_per_launch [GPU events]: 0 if the trace does not hold their work
-        busy_time_ms: busy time of the launches, summed
-        avg_busy_time_us, min_busy_time_us, max_busy_time_us: of a launch
-        avg_span_time_us: first start to last end of a launch; what exceeds the busy time is gaps
-            within the graph
-        % of GPU busy time: of the busy time of all GPU events
-        CATEGORY (% of kernel time): when categories are on: share in the summed durations of the
-            site
-        """,
+    columns=[
+        Column("launch", "the runtime call"),
+        Column(
+            "path",
+            "the CPU ops around it, outermost first, joined by ` > `; annotations such as "
+            "`ProfilerStep#3` are no part of it",
+        ),
+        Column("launches", "how many", unit="launches"),
+        Column("kernels_per_launch", "0 if the trace does not hold their work", unit="GPU events"),
+        Column("busy_time_ms", "busy time of the launches, summed"),
+        Column("avg_busy_time_us", "of a launch"),
+        Column("min_busy_time_us", "of a launch"),
+        Column("max_busy_time_us", "of a launch"),
+        Column(
+            "avg_span_time_us",
+            "first start to last end of a launch; what exceeds the busy time is gaps within the "
+            "graph",
+        ),
+        Column("% of GPU busy time", "of the busy time of all GPU events"),
+        Column(
+            "CATEGORY (% of kernel time)",
+            "when categories are on: share in the summed durations of the site",
+        ),
+    ],
     table=lambda analyzer: _graph_launches(analyzer.work),
     when=[
         GPU_EVENTS,
@@ -274,12 +285,12 @@ CAPTURED = [
 GRAPH_OPERATIONS = Table(
     name="graph_operations",
     shows="Graph launches by the operations that were captured",
-    columns="""
-        operation: the innermost CPU op around the captured launch
-        calls [calls]: how many there are in a graph, summed over its replays
-        kernels [GPU events]: how many replay what those launched
-        total_time_us: summed duration of these
-        """,
+    columns=[
+        Column("operation", "the innermost CPU op around the captured launch"),
+        Column("calls", "how many there are in a graph, summed over its replays", unit="calls"),
+        Column("kernels", "how many replay what those launched", unit="GPU events"),
+        Column("total_time_us", "summed duration of these"),
+    ],
     table=lambda analyzer: _graph_operations(analyzer.work),
     screen="Operations inside of graph launches",
     when=CAPTURED,
@@ -287,22 +298,41 @@ GRAPH_OPERATIONS = Table(
 GRAPH_CAPTURES = Table(
     name="graph_captures",
     shows="Which captured graphs the graph launches replay, and how well they correspond",
-    columns="""
-        launch: the runtime call
-        capture: the file with the capture; empty where none fits, or several that are not the same
-        graph [graph]: its place among the graphs that were captured together, from 0
-        batch_size [batch]: what it was captured for; where nothing names it, the first dimension
-            of the first inputs of most operations
-        mode: likewise, such as `FULL` or `PIECEWISE`
-        replays [launches]: launches of that graph
-        gpu_events [GPU events]: theirs
-        matched [GPU events]: those that correspond to a captured launch
-        inserted [GPU events]: those that correspond to none; they stay under the graph launch
-        missing [captured launches]: those that no GPU event corresponds to
-        gpu_time_ms: summed duration of the GPU events
-        tokens_per_replay [tokens]: what the annotation of the step says, on average
-        padding (%): how much of the batch size those do not need
-        """,
+    columns=[
+        Column("launch", "the runtime call"),
+        Column(
+            "capture",
+            "the file with the capture; empty where none fits, or several that are not the same",
+        ),
+        Column(
+            "graph",
+            "its place among the graphs that were captured together, from 0",
+            unit="graph",
+        ),
+        Column(
+            "batch_size",
+            "what it was captured for; where nothing names it, the first dimension of the first "
+            "inputs of most operations",
+            unit="batch",
+        ),
+        Column("mode", "likewise, such as `FULL` or `PIECEWISE`"),
+        Column("replays", "launches of that graph", unit="launches"),
+        Column("gpu_events", "theirs", unit="GPU events"),
+        Column("matched", "those that correspond to a captured launch", unit="GPU events"),
+        Column(
+            "inserted",
+            "those that correspond to none; they stay under the graph launch",
+            unit="GPU events",
+        ),
+        Column("missing", "those that no GPU event corresponds to", unit="captured launches"),
+        Column("gpu_time_ms", "summed duration of the GPU events"),
+        Column(
+            "tokens_per_replay",
+            "what the annotation of the step says, on average",
+            unit="tokens",
+        ),
+        Column("padding (%)", "how much of the batch size those do not need"),
+    ],
     table=_graph_captures,
     when=CAPTURED,
     notes=lambda analyzer, *_: capture_notes(analyzer),

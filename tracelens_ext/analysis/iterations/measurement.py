@@ -21,6 +21,7 @@ from tracelens_ext.analysis.iterations.selection import Iterations, iteration_at
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
@@ -289,24 +290,35 @@ TABLES = [
     Table(
         name="iterations",
         shows="Time of each iteration, and which are odd",
-        columns="""
-            iteration: the annotation's name
-            process, device: where there are several
-            start_ms: since the trace's first event
-            wall_time_ms: of the annotation, on the host
-            busy_time_ms: of what was launched in it, and what started in it without a launch in the
-             trace: the sum of the three that follow
-            computation_time_ms: kernels that neither communicate nor copy, and memsets
-            exposed_comm_time_ms: communication (by the built-in rules) that none of those hid
-            exposed_memcpy_time_ms: copies that neither hid
-            idle_time_ms: of the wall time, while the device ran nothing at all
-            kernels [kernels]: of its GPU work
-            launches_without_gpu_work [launches]: of kernels, graphs and copies; they were lost,
-                or cut off by the end of the recording
-            whole: it ended before the recording did, and launched GPU work
-            odd: the columns in which it is odd
-            CATEGORY_time_ms: when categories are on: summed durations
-            """,
+        columns=[
+            Column("iteration", "the annotation's name"),
+            Column("process", "where there are several"),
+            Column("device", "where there are several"),
+            Column("start_ms", "since the trace's first event"),
+            Column("wall_time_ms", "of the annotation, on the host"),
+            Column(
+                "busy_time_ms",
+                "of what was launched in it, and what started in it without a launch in the "
+                "trace: the sum of the three that follow",
+            ),
+            Column("computation_time_ms", "kernels that neither communicate nor copy, and memsets"),
+            Column(
+                "exposed_comm_time_ms",
+                "communication (by the built-in rules) that none of those hid",
+            ),
+            Column("exposed_memcpy_time_ms", "copies that neither hid"),
+            Column("idle_time_ms", "of the wall time, while the device ran nothing at all"),
+            Column("kernels", "of its GPU work", unit="kernels"),
+            Column(
+                "launches_without_gpu_work",
+                "of kernels, graphs and copies; they were lost, or cut off by the end of the "
+                "recording",
+                unit="launches",
+            ),
+            Column("whole", "it ended before the recording did, and launched GPU work"),
+            Column("odd", "the columns in which it is odd"),
+            Column("CATEGORY_time_ms", "when categories are on: summed durations"),
+        ],
         table=_iterations,
         when=[GPU_EVENTS, _HAS_ITERATIONS],
         asked_by="iterations",
@@ -319,18 +331,22 @@ TABLES = [
     Table(
         name="iteration_statistics",
         shows="Mean and spread over whole iterations",
-        columns="""
-            column: what was measured, with its unit
-            device: where there are several
-            iterations [iterations]: that are whole
-            mean [unit of what is told]: over them
-            std [unit of what is told]: standard deviation of a sample, 0 for a single iteration
-            median [unit of what is told]: over them
-            mad [unit of what is told]: median absolute deviation
-            min [unit of what is told]: the least
-            max [unit of what is told]: the largest
-            odd [iterations]: beyond three of `mad`, and 5 %, from the median
-            """,
+        columns=[
+            Column("column", "what was measured, with its unit"),
+            Column("device", "where there are several"),
+            Column("iterations", "that are whole", unit="iterations"),
+            Column("mean", "over them", unit="unit of what is told"),
+            Column(
+                "std",
+                "standard deviation of a sample, 0 for a single iteration",
+                unit="unit of what is told",
+            ),
+            Column("median", "over them", unit="unit of what is told"),
+            Column("mad", "median absolute deviation", unit="unit of what is told"),
+            Column("min", "the least", unit="unit of what is told"),
+            Column("max", "the largest", unit="unit of what is told"),
+            Column("odd", "beyond three of `mad`, and 5 %, from the median", unit="iterations"),
+        ],
         table=_statistics,
         when=[GPU_EVENTS, _HAS_ITERATIONS],
         asked_by="iterations",

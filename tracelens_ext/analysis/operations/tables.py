@@ -18,6 +18,7 @@ from tracelens_ext.analysis.operations.tree_table import call_tree_table
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import (
     GPU_EVENTS,
@@ -42,9 +43,8 @@ _DIRECT = "total_direct_kernel_time"
 _SUBTREE = "total_subtree_kernel_time"
 _UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
 _SHORT_NAME = 64
-_STATISTICS = {
-    of: ", ".join(f"{of}_{metric}" for metric in (*METRICS, "sum")) for of in (_DIRECT, _SUBTREE)
-}
+#: What the statistics of `ops_unique_args` are.
+_OVER_OPERATIONS = "over the operations; `std` is that of a sample, empty for one operation"
 
 
 def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
@@ -289,16 +289,19 @@ TREE = [
     Table(
         name="tree",
         shows="The call tree with GPU time, a row a node, parents before children",
-        columns="""
-            depth [levels]: 0 for a root
-            name: of the event; siblings of one name are one row
-            kind: `cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy`, `memset`; empty
-                for a thread and for `(unlinked)`
-            count [events]: in the row
-            gpu_events [GPU events]: at and below
-            busy_time_ms: of those
-            % of GPU busy time: of the trace
-            """,
+        columns=[
+            Column("depth", "0 for a root", unit="levels"),
+            Column("name", "of the event; siblings of one name are one row"),
+            Column(
+                "kind",
+                "`cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy`, `memset`; empty "
+                "for a thread and for `(unlinked)`",
+            ),
+            Column("count", "in the row", unit="events"),
+            Column("gpu_events", "at and below", unit="GPU events"),
+            Column("busy_time_ms", "of those"),
+            Column("% of GPU busy time", "of the trace"),
+        ],
         table=call_tree_table,
         asked_by="tables",
         method="get_df_call_tree()",
@@ -308,12 +311,13 @@ TABLES = [
     Table(
         name="ops_summary_by_category",
         shows="GPU time by category of operation, without communication",
-        columns="""
-            op category: what the operation is for, by its name
-            Count [operations]: how many
-            total_direct_kernel_time_ms: busy time of what it is the launcher of
-            Percentage (%), Cumulative Percentage (%): of the direct times of all operations
-            """,
+        columns=[
+            Column("op category", "what the operation is for, by its name"),
+            Column("Count", "how many", unit="operations"),
+            Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
+            Column("Percentage (%)", "of the direct times of all operations"),
+            Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+        ],
         table=lambda analyzer, options: analyzer.get_df_kernel_launchers_summary_by_category().iloc[
             : options.topk_ops
         ],
@@ -330,17 +334,27 @@ TABLES = [
     Table(
         name="ops_summary",
         shows="GPU time by operation, without communication",
-        columns="""
-            name: the *launcher*: the nearest CPU op above the launch that is not called `execute`;
-                else the launch
-            total_direct_kernel_time_sum, total_subtree_kernel_time_sum: the same as `…_ms`; with
-                `tracelens_sheets=True`
-            Count [operations]: how many
-            total_direct_kernel_time_ms: busy time of what it is the launcher of
-            total_subtree_kernel_time_ms: busy time of all below it
-            Categories: the op categories; with `tracelens_sheets=True` a list as text
-            Percentage (%), Cumulative Percentage (%): of the direct times of all operations
-            """,
+        columns=[
+            Column(
+                "name",
+                "the *launcher*: the nearest CPU op above the launch that is not called "
+                "`execute`; else the launch",
+            ),
+            Column(
+                "total_direct_kernel_time_sum",
+                "the same as `…_ms`; with `tracelens_sheets=True`",
+            ),
+            Column(
+                "total_subtree_kernel_time_sum",
+                "the same as `…_ms`; with `tracelens_sheets=True`",
+            ),
+            Column("Count", "how many", unit="operations"),
+            Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
+            Column("total_subtree_kernel_time_ms", "busy time of all below it"),
+            Column("Categories", "the op categories; with `tracelens_sheets=True` a list as text"),
+            Column("Percentage (%)", "of the direct times of all operations"),
+            Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+        ],
         table=_summary,
         when=[_CPU_OPS, GPU_EVENTS],
         options=["topk_ops", "tracelens_sheets"],
@@ -357,35 +371,94 @@ TABLES = [
     Table(
         name="ops_unique_args",
         shows="GPU time by operation and its arguments, without communication",
-        columns=f"""
-            name: the *launcher*: the nearest CPU op above the launch that is not called `execute`;
-                else the launch
-            op category: what the operation is for, by its name
-            process_name, process_label, thread_name: as the trace names them, else `Unknown`
-            Input Dims, Input type, Input Strides, Concrete Inputs: tuples as text; empty when the
-                trace was recorded without shapes
-            is_recompute: whether the backward ran it again (activation checkpointing); only where
-                it did
-            direct_kernel_count [GPU events]: with `group_by_num_kernels=True`: operations that
-                launched different numbers are rows of their own
-            operation_count [operations]: how many
-            {_STATISTICS[_DIRECT]}: over the operations; `std` is that of a sample, empty for one
-                operation
-            {_STATISTICS[_SUBTREE]}: over the operations; `std` is that of a sample, empty for one
-                operation
-            total_direct_kernel_time_ms, total_subtree_kernel_time_ms: the sums; with
-                `tracelens_sheets=True` `…_sum` in their place
-            first_occurrence_time [µs]: start of the first such operation, after that of the first
-                of all; with `include_first_occurrence_time=True`
-            parent_module, call_stack: the class of the innermost `nn.Module` around the first such
-                operation (around its forward, of a backward one), and all of them, a list as text;
-                with `include_call_stack=True`
-            ex_UID: row in the trace of the first such operation, for `tree.print_subtree(…)`
-            kernel_details_summary [µs]: the GPU events by name and stream, a list of dictionaries
-                as a Python literal
-            trunc_kernel_details [µs]: the same with short names
-            Percentage (%), Cumulative Percentage (%): of the direct times of all operations
-            """,
+        columns=[
+            Column(
+                "name",
+                "the *launcher*: the nearest CPU op above the launch that is not called "
+                "`execute`; else the launch",
+            ),
+            Column("op category", "what the operation is for, by its name"),
+            Column("process_name", "as the trace names them, else `Unknown`"),
+            Column("process_label", "as the trace names them, else `Unknown`"),
+            Column("thread_name", "as the trace names them, else `Unknown`"),
+            Column(
+                "Input Dims",
+                "tuples as text; empty when the trace was recorded without shapes",
+            ),
+            Column(
+                "Input type",
+                "tuples as text; empty when the trace was recorded without shapes",
+            ),
+            Column(
+                "Input Strides",
+                "tuples as text; empty when the trace was recorded without shapes",
+            ),
+            Column(
+                "Concrete Inputs",
+                "tuples as text; empty when the trace was recorded without shapes",
+            ),
+            Column(
+                "is_recompute",
+                "whether the backward ran it again (activation checkpointing); only where it did",
+            ),
+            Column(
+                "direct_kernel_count",
+                "with `group_by_num_kernels=True`: operations that launched different numbers are "
+                "rows of their own",
+                unit="GPU events",
+            ),
+            Column("operation_count", "how many", unit="operations"),
+            Column("total_direct_kernel_time_mean", _OVER_OPERATIONS),
+            Column("total_direct_kernel_time_median", _OVER_OPERATIONS),
+            Column("total_direct_kernel_time_std", _OVER_OPERATIONS),
+            Column("total_direct_kernel_time_min", _OVER_OPERATIONS),
+            Column("total_direct_kernel_time_max", _OVER_OPERATIONS),
+            Column("total_direct_kernel_time_sum", _OVER_OPERATIONS),
+            Column("total_subtree_kernel_time_mean", _OVER_OPERATIONS),
+            Column("total_subtree_kernel_time_median", _OVER_OPERATIONS),
+            Column("total_subtree_kernel_time_std", _OVER_OPERATIONS),
+            Column("total_subtree_kernel_time_min", _OVER_OPERATIONS),
+            Column("total_subtree_kernel_time_max", _OVER_OPERATIONS),
+            Column("total_subtree_kernel_time_sum", _OVER_OPERATIONS),
+            Column(
+                "total_direct_kernel_time_ms",
+                "the sums; with `tracelens_sheets=True` `…_sum` in their place",
+            ),
+            Column(
+                "total_subtree_kernel_time_ms",
+                "the sums; with `tracelens_sheets=True` `…_sum` in their place",
+            ),
+            Column(
+                "first_occurrence_time",
+                "start of the first such operation, after that of the first of all; with "
+                "`include_first_occurrence_time=True`",
+                unit="µs",
+            ),
+            Column(
+                "parent_module",
+                "the class of the innermost `nn.Module` around the first such operation (around "
+                "its forward, of a backward one), and all of them, a list as text; with "
+                "`include_call_stack=True`",
+            ),
+            Column(
+                "call_stack",
+                "the class of the innermost `nn.Module` around the first such operation (around "
+                "its forward, of a backward one), and all of them, a list as text; with "
+                "`include_call_stack=True`",
+            ),
+            Column(
+                "ex_UID",
+                "row in the trace of the first such operation, for `tree.print_subtree(…)`",
+            ),
+            Column(
+                "kernel_details_summary",
+                "the GPU events by name and stream, a list of dictionaries as a Python literal",
+                unit="µs",
+            ),
+            Column("trunc_kernel_details", "the same with short names", unit="µs"),
+            Column("Percentage (%)", "of the direct times of all operations"),
+            Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+        ],
         table=_unique_args,
         when=[_CPU_OPS, GPU_EVENTS],
         options=["topk_ops", "group_by_num_kernels", "tracelens_sheets", *_ON_DEMAND],
@@ -398,14 +471,14 @@ CPU_OPS = [
     Table(
         name="cpu_ops",
         shows="Host time by CPU operation",
-        columns="""
-            cpu_op: the operation
-            count [operations]: how many
-            total_time_ms: on the host; an operation within itself counts each time
-            self_time_ms: without the CPU ops directly below
-            avg_time_us: of one, with those
-            % of CPU op time: of the sum of self times
-            """,
+        columns=[
+            Column("cpu_op", "the operation"),
+            Column("count", "how many", unit="operations"),
+            Column("total_time_ms", "on the host; an operation within itself counts each time"),
+            Column("self_time_ms", "without the CPU ops directly below"),
+            Column("avg_time_us", "of one, with those"),
+            Column("% of CPU op time", "of the sum of self times"),
+        ],
         table=cpu_ops,
         when=[
             Condition(

@@ -17,6 +17,7 @@ from tracelens_ext.analysis.idle_time.causes import CAUSES, classify_gaps
 from tracelens_ext.analysis.serving import layers
 from tracelens_ext.analysis.serving.steps import Steps, find_steps
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
@@ -214,19 +215,20 @@ TABLES = [
     Table(
         name="phase_steps",
         shows="Each step of the serving engine, the slowest first",
-        columns="""
-            step: the annotation that says most of it
-            phase: as in `phases`
-            start_ms: since the trace's first event
-            wall_time_ms: of the annotation, on the host
-            context_requests, generation_requests [requests]: its requests
-            tokens [tokens]: those that they compute
-            gpu_busy_ms: busy time of what it launched on its thread
-            gpu_us_per_token: by tokens
-            idle_ms: of the devices, before its GPU events
-            gpu_events [GPU events]: that it launched
-            kernels [kernels]: those of them that are kernels
-            """,
+        columns=[
+            Column("step", "the annotation that says most of it"),
+            Column("phase", "as in `phases`"),
+            Column("start_ms", "since the trace's first event"),
+            Column("wall_time_ms", "of the annotation, on the host"),
+            Column("context_requests", "its requests", unit="requests"),
+            Column("generation_requests", "its requests", unit="requests"),
+            Column("tokens", "those that they compute", unit="tokens"),
+            Column("gpu_busy_ms", "busy time of what it launched on its thread"),
+            Column("gpu_us_per_token", "by tokens"),
+            Column("idle_ms", "of the devices, before its GPU events"),
+            Column("gpu_events", "that it launched", unit="GPU events"),
+            Column("kernels", "those of them that are kernels", unit="kernels"),
+        ],
         table=_of(step_table),
         screen=(
             "Slowest steps: step, phase, start_ms, generation_requests, tokens, gpu_busy_ms, "
@@ -237,35 +239,39 @@ TABLES = [
     Table(
         name="layers",
         shows="The repeating block of kernels: time of each layer, and which are odd",
-        columns="""
-            phase: as in `phases`
-            layer: its number, from 0 on
-            kind: equal for layers that run the same kernels
-            kernels [GPU events]: of the layer
-            steps [steps]: those looked at: with the most common order of kernels
-            busy_time_us: mean over the steps
-            std_busy_time_us: standard deviation of a sample, 0 for a single step
-            min_busy_time_us, max_busy_time_us: over the steps
-            span_us [µs]: first start to last end, mean over the steps
-            odd: `time` far from other layers of its kind, `kernels` if no other runs the same
-            """,
+        columns=[
+            Column("phase", "as in `phases`"),
+            Column("layer", "its number, from 0 on"),
+            Column("kind", "equal for layers that run the same kernels"),
+            Column("kernels", "of the layer", unit="GPU events"),
+            Column("steps", "those looked at: with the most common order of kernels", unit="steps"),
+            Column("busy_time_us", "mean over the steps"),
+            Column("std_busy_time_us", "standard deviation of a sample, 0 for a single step"),
+            Column("min_busy_time_us", "over the steps"),
+            Column("max_busy_time_us", "over the steps"),
+            Column("span_us", "first start to last end, mean over the steps", unit="µs"),
+            Column(
+                "odd",
+                "`time` far from other layers of its kind, `kernels` if no other runs the same",
+            ),
+        ],
         table=_of(layers.layer_table),
         when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
     ),
     Table(
         name="layer_kernels",
         shows="The GPU events of one layer, in order",
-        columns="""
-            phase: as in `phases`
-            kind: as in `layers`; kinds of a single layer only where there is no other
-            layers [layers]: of this kind
-            position: in the layer, from 0 on
-            kernel_name: the GPU event
-            cpu_op: its operation, or `graph`
-            kernel_category: when categories are on
-            avg_duration_us: mean over the layers and steps
-            % of layer: of the durations of the layer
-            """,
+        columns=[
+            Column("phase", "as in `phases`"),
+            Column("kind", "as in `layers`; kinds of a single layer only where there is no other"),
+            Column("layers", "of this kind", unit="layers"),
+            Column("position", "in the layer, from 0 on"),
+            Column("kernel_name", "the GPU event"),
+            Column("cpu_op", "its operation, or `graph`"),
+            Column("kernel_category", "when categories are on"),
+            Column("avg_duration_us", "mean over the layers and steps"),
+            Column("% of layer", "of the durations of the layer"),
+        ],
         table=_of(layers.layer_kernel_table),
         screen="A layer: position, avg_duration_us, % of layer, cpu_op, kernel_name",
         when=[GPU_EVENTS, HAS_STEPS, _LAYERS],

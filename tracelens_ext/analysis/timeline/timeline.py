@@ -11,6 +11,7 @@ import numpy as np
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Condition, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, holes
@@ -145,17 +146,21 @@ TABLES = [
     Table(
         name="gpu_timeline",
         shows="How the GPU spent its time; overlaps counted once",
-        columns="""
-        device: where there are several; a block each
-        type: `computation_time`: kernels that are neither communication nor copies, and memsets.
-            `exposed_comm_time`: communication under which nothing computes. `exposed_memcpy_time`:
-            copies under which nothing computes or communicates. `busy_time`: all. `idle_time`: the
-            rest, with `micro_idle_thresh_us` also split into `micro_idle_time` (holes up to that
-            long) and `macro_idle_time`. `total_time`: first start to last end. `total_comm_time`,
-            `total_memcpy_time`: hidden or not.
-        time ms: busy time over all streams
-        percent: of `total_time`
-        """,
+        columns=[
+            Column("device", "where there are several; a block each"),
+            Column(
+                "type",
+                "`computation_time`: kernels that are neither communication nor copies, and "
+                "memsets. `exposed_comm_time`: communication under which nothing computes. "
+                "`exposed_memcpy_time`: copies under which nothing computes or communicates. "
+                "`busy_time`: all. `idle_time`: the rest, with `micro_idle_thresh_us` also split "
+                "into `micro_idle_time` (holes up to that long) and `macro_idle_time`. "
+                "`total_time`: first start to last end. `total_comm_time`, `total_memcpy_time`: "
+                "hidden or not.",
+            ),
+            Column("time ms", "busy time over all streams"),
+            Column("percent", "of `total_time`"),
+        ],
         table=gpu_timeline,
         answer="GPU timeline",
         answer_columns=("type", "time ms", "percent", "device"),
@@ -177,12 +182,14 @@ TABLES = [
     Table(
         name="gpu_counters",
         shows="Counters of the GPUs, sampled while the program ran",
-        columns="""
-        device: the GPU
-        counter: its name, with its unit
-        samples [samples]: how many have a value
-        mean, min, max: of their values
-        """,
+        columns=[
+            Column("device", "the GPU"),
+            Column("counter", "its name, with its unit"),
+            Column("samples", "how many have a value", unit="samples"),
+            Column("mean", "of their values"),
+            Column("min", "of their values"),
+            Column("max", "of their values"),
+        ],
         table=gpu_counters,
         when=[Condition("counters of a GPU were sampled", lambda it, _: _VALUE in it.trace.args)],
     ),
@@ -277,27 +284,39 @@ COUNTERS = [
     _of_counters(
         name="queue_length",
         shows="How much launched work waits for each stream",
-        columns="""
-            device, stream: whose queue it is
-            changes [changes]: launches and starts of GPU events that have a launch
-            mean [GPU events]: launched and not begun, on average after each change
-            max [GPU events]: likewise, at most
-            time at 1024 (%): share of the time in which so many wait that the host must wait too
-            """,
+        columns=[
+            Column("device", "whose queue it is"),
+            Column("stream", "whose queue it is"),
+            Column(
+                "changes",
+                "launches and starts of GPU events that have a launch",
+                unit="changes",
+            ),
+            Column(
+                "mean",
+                "launched and not begun, on average after each change",
+                unit="GPU events",
+            ),
+            Column("max", "likewise, at most", unit="GPU events"),
+            Column(
+                "time at 1024 (%)",
+                "share of the time in which so many wait that the host must wait too",
+            ),
+        ],
         table=queue_length,
         screen="Launched and not begun, by stream",
     ),
     _of_counters(
         name="copy_bandwidth",
         shows="How fast copies are, by direction",
-        columns="""
-            device: its number
-            direction: `HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`
-            copies [copies]: those whose speed is known
-            mean [GB/s]: as recorded, else bytes by duration; 10⁹ bytes
-            max [GB/s]: likewise, the fastest
-            bytes [bytes]: copied
-            """,
+        columns=[
+            Column("device", "its number"),
+            Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
+            Column("copies", "those whose speed is known", unit="copies"),
+            Column("mean", "as recorded, else bytes by duration; 10⁹ bytes", unit="GB/s"),
+            Column("max", "likewise, the fastest", unit="GB/s"),
+            Column("bytes", "copied", unit="bytes"),
+        ],
         table=lambda work: table if len(table := copy_bandwidth(work)) else None,
         screen="Speed of copies, GB/s",
     ),

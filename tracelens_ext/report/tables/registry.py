@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 
 from tracelens_ext import hooks
 from tracelens_ext.errors import UsageError
+from tracelens_ext.report.tables.column_text import columns_of_text
 from tracelens_ext.report.tables.options import ALL_TABLES, ReportOptions
 from tracelens_ext.report.tables.table import Table
 
@@ -63,7 +65,7 @@ def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.O
         with registry.guard(each.plugin.name):
             if name.lower() in found:
                 raise hooks.PluginAnswerError(f"sheet {name!r}: the report has one already")
-            found[name.lower()] = each
+            found[name.lower()] = _with_column_objects(each)
     return [*found.values()]
 
 
@@ -88,11 +90,19 @@ def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
         raise UsageError(f"there is no table {name!r}; {hint}")
 
 
+def _with_column_objects(offered: hooks.Offered[Table]) -> hooks.Offered[Table]:
+    """Return the table with columns as objects, if a plugin has described them in a text."""
+    table = offered.item
+    if not isinstance(table.columns, str):
+        return offered
+    columns = columns_of_text(table.columns, table.name)
+    return replace(offered, item=replace(table, columns=columns))
+
+
 def _check(item: object) -> None:
     if not isinstance(item, Table):
         kind = type(item).__name__
         raise hooks.PluginAnswerError(f"tracelens_sheets: expected Table objects, got {kind}")
-    item.described_columns()
     known = ("", *ReportOptions.__dataclass_fields__)
     if wrong := [name for name in (item.asked_by, *item.options) if name not in known]:
         raise hooks.PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")

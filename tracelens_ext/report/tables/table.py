@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import MethodType
 from typing import TYPE_CHECKING
 
-from tracelens_ext.hooks import PluginAnswerError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.columns import Column, units_of_columns
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.short_names import with_short_names
-from tracelens_ext.report.tables.units import unit_of
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.report.tables.charts import Chart
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its name, what it holds, and its unit (or what is counted)."""
-
-    name: str
-    meaning: str
-    unit: str
-
-    def matches(self, name: str) -> bool:
-        """Whether a column of a table is this one."""
-        return bool(re.fullmatch(re.escape(self.name).replace("CATEGORY", ".+"), name))
 
 
 @dataclass(frozen=True)
@@ -65,11 +49,8 @@ class Table:
 
     name: str  #: its name, at most 31 characters
     shows: str  #: what it shows, a clause for the index
-    #: the columns that it can have, in words: a line a column, `NAME: meaning`, or `NAME [unit]:
-    #: meaning` where the name does not tell the unit; names with one meaning are joined by a comma
-    #: and a blank; a line that is indented further goes on with the one before. `CATEGORY` in a
-    #: name stands for any category. `param: ` begins a name
-    columns: str
+    #: the columns that it can have
+    columns: Sequence[Column]
     #: makes it of an analyzer, or, if its first parameter is `work`, of the analyzer's GPU events;
     #: None if there is nothing to show. Its parameters with defaults are those of the method; a
     #: report sets those that are named as fields of `ReportOptions`. A second parameter without
@@ -131,23 +112,9 @@ class Table:
             return None
         return [p.name for p in parameters if p.name in ReportOptions.__dataclass_fields__]
 
-    @cache  # noqa: B019  # tables live as long as the process
-    def described_columns(self) -> list[Column]:
-        """The columns, one by one."""
-        described = []
-        for line in re.sub(r"\n +", " ", inspect.cleandoc(self.columns)).splitlines():
-            found = re.fullmatch(r"((?:.*param: )?.+?)(?: \[(.+?)\])?: (.+)", line)
-            if found is None:
-                raise PluginAnswerError(f"sheet {self.name!r}: {line!r} describes no column")
-            names, unit, meaning = found.groups()
-            described += [Column(n, meaning, unit or unit_of(n).symbol) for n in names.split(", ")]
-        return described
-
     def units(self, table: pd.DataFrame) -> dict[str, str]:
         """The unit of each column of its table, by name; empty for none."""
-        names = map(str, table.columns)
-        described = self.described_columns()
-        return {n: next((c.unit for c in described if c.matches(n)), "") for n in names}
+        return units_of_columns(self.columns, map(str, table.columns))
 
     def is_asked_for(self, options: ReportOptions) -> bool:
         """Whether the options ask for it."""

@@ -1,0 +1,49 @@
+"""What a fleet takes along of a user's rules."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING
+
+from tracelens_ext.categorize import KernelCategorizer
+from tracelens_ext.distributed.job_options import JobOptions, portable_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_only_maps_are_taken_out_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "def.json").write_text(json.dumps({"DEF": {"ABC": {"a": "b"}}}), encoding="utf-8")
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}', encoding="utf-8")
+    (pack,) = portable_rules((), "DEF:ABC", [tmp_path])["maps"]
+    assert pack.name == "DEF:ABC"
+
+
+def test_a_worker_without_the_files_categorises_as_here(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.toml"
+    chosen = tmp_path / "map.json"
+    rules.write_text('[[rule]]\ncategory = "Mine"\npattern = "^my_"\n', encoding="utf-8")
+    chosen.write_text('{"their_": "Theirs"}', encoding="utf-8")
+    sent = pickle.dumps(portable_rules([rules], chosen, ()))
+    rules.unlink()
+    chosen.unlink()
+    categorizer = KernelCategorizer.create(**pickle.loads(sent))  # noqa: S301  # our own
+    found = categorizer.categorize(["my_kernel", "their_one"])
+    assert found.category == ["Mine", "Theirs"]
+
+
+def test_where_rules_lie_changes_nothing_and_what_they_say_does(tmp_path: Path) -> None:
+    keys = []
+    for name, category in (("a", "Mine"), ("b", "Mine"), ("c", "Yours")):
+        path = tmp_path / name / "r.toml"
+        path.parent.mkdir()
+        path.write_text(f'[[rule]]\ncategory = "{category}"\npattern = "^my_"\n')
+        keys.append(JobOptions(rules=portable_rules([path], None, ())).key)
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_packs_that_are_switched_off_are_part_of_what_is_asked() -> None:
+    without = portable_rules((), None, (), ["gemm"])
+    assert without["without_packs"] == ["gemm"]
+    assert JobOptions(rules=without).key != JobOptions(rules=portable_rules((), None, ())).key
