@@ -203,12 +203,22 @@ def test_the_usual_launch_latency_is_that_of_the_trace() -> None:
         maker.launched("k", at + 8, 10, correlation=number, at=at)
         at += 100
     work = TreePerfAnalyzer(maker.document()).work
-    assert usual_launch_latency(work) == 16_000
+    assert usual_launch_latency(work).tolist() == [16_000]
     maker.launched("k", at + 8, 50, correlation=20, at=at)
     maker.launched("k", at + 58 + 16, 50, correlation=21, at=at + 10)
     assert cause(maker) == "launch overhead"
     maker.launched("k", at + 58 + 16 + 50 + 17, 50, correlation=22, at=at + 20)
     assert cause(maker) == "unknown"
+
+
+def test_the_usual_launch_latency_is_that_of_the_device() -> None:
+    maker = TraceMaker()
+    for number in range(1, 9):
+        at = 100.0 * number
+        maker.launched("k", at + 8, 10, correlation=number, at=at)
+        maker.launched("k", at + 30, 10, correlation=100 + number, at=at + 9, device=1)
+    work = TreePerfAnalyzer(maker.document()).work
+    assert usual_launch_latency(work).tolist() == [16_000, 42_000]
 
 
 def test_unknown() -> None:

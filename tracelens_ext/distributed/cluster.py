@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from importlib import util
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracelens_ext import __version__
 from tracelens_ext.distributed.inputs import FleetInput, reason
 from tracelens_ext.distributed.job import JobOutcome, Stage, TraceJob, run_job
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
+from tracelens_ext.settings import VERSION
 
 if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster
@@ -232,11 +232,11 @@ def _check_versions(client: Client, scheduler: str) -> None:
     except OSError:
         raise ClusterError(_SCHEDULER_GONE) from None
     for worker, version in versions.items():
-        if version == __version__:
+        if version == VERSION:
             continue
         problem = f"has version {version}" if isinstance(version, str) else "lacks it"
         raise ClusterError(
-            f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {problem};"
+            f"{scheduler}: this is tracelens-ext {VERSION}, but worker {worker} {problem};"
             " install the same version there, with the extra fleet"
         )
 
@@ -244,7 +244,7 @@ def _check_versions(client: Client, scheduler: str) -> None:
 def _version() -> str:
     """Return the version of this program, for a worker."""
     require_fleet_extra()
-    return __version__
+    return VERSION
 
 
 @contextmanager

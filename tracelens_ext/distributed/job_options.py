@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tracelens_ext import __version__, errors
+from tracelens_ext import errors
 from tracelens_ext.categorize import KernelCategorizer, RulePack, load_maps, load_pack
 from tracelens_ext.categorize.maps import map_in_file
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, VERSION, ReadingOptions
 
 #: Raised when the parts, or what they mean, change: what was done before is then done again.
 LAYOUT = 4
@@ -38,7 +38,7 @@ class JobOptions:
             (plugin.name, plugin.distribution) for plugin in default_registry().plugins
         )
         reading = (self.reading.salvage, self.reading.max_bytes)
-        parts = [LAYOUT, __version__, self.rules, self.unlinked_kernels, reading, plugins]
+        parts = [LAYOUT, VERSION, self.rules, self.unlinked_kernels, reading, plugins]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 

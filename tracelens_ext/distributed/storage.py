@@ -17,11 +17,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tracelens_ext import __version__
 from tracelens_ext.distributed.inputs import RemotePath, file_system, is_url, reason
 from tracelens_ext.errors import OutputError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, MANIFEST
+from tracelens_ext.settings import VERSION
 
 #: The folder of markers.
 DONE = ".done"
@@ -148,7 +148,7 @@ class ResultStore:
             self._require_own(names, own_files)
         manifest = {
             "generator": GENERATOR,
-            "version": __version__,
+            "version": VERSION,
             "files": list(dict.fromkeys([*names, *own_files])),
         }
         text = json.dumps(manifest, indent=1) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -158,7 +158,7 @@ def _by_device_and(
 ) -> Iterator[tuple[_DeviceAndKey, pd.DataFrame]]:
     """Yield the rows of each device and value of a column, of the devices that are drawn."""
     for keys, rows in frame.groupby(["device", column], sort=False):
-        device, value = keys
+        device, value = cast("tuple[int, object]", keys)
         if device in target.process_of_device:
             yield _DeviceAndKey(device, value), rows
 

@@ -217,9 +217,7 @@ class _TraceWriter:
         summary.left_out += left_out
         # Viewers want what encloses before what is within; our reader the order of the file.
         self._rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
-        self._placement = place(
-            tracks, self._gpu_events, self._rows, source.label, source.error
-        )
+        self._placement = place(tracks, self._gpu_events, self._rows, source.label, source.error)
         self._numbers = self._unique_numbers(numbers)
         #: the GPU event that each event is, `NONE` for CPU events
         self._gpu_event = events_at_rows(self._gpu_events, self._rows)

@@ -31,9 +31,7 @@ class _Clock(NamedTuple):
     error_us: float
 
 
-def shifts(
-    traces: Sequence[Trace], names: Sequence[str], clocks: Path | None
-) -> list[TraceShift]:
+def shifts(traces: Sequence[Trace], names: Sequence[str], clocks: Path | None) -> list[TraceShift]:
     """Return where each trace is on the time axis.
 
     Args:

@@ -126,8 +126,7 @@ def place(
         process_of_track[index] = process
         first_thread_of_track[index] = threads[0]
         tracks.recorded.extend(
-            RecordedThread(process, thread, recorded_process, recorded_thread)
-            for thread in threads
+            RecordedThread(process, thread, recorded_process, recorded_thread) for thread in threads
         )
         if each.is_gpu:
             process_of_device[each.device] = process

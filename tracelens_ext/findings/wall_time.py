@@ -106,7 +106,8 @@ class WallTime:
         ended = np.append(trace.end_of(calls), 0)
         at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
         queued: BoolArray = (classified.returned == gaps.start) & (ended[at] <= gaps.end)
-        return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
+        latency = causes.usual_launch_latency(self.work)[gaps.track]
+        return queued & (~depends | (left > latency))
 
     def may_wait(self, idle: causes.Pieces) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""

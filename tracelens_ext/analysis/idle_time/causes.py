@@ -203,9 +203,10 @@ def _left(
     """Why each gap lasts on when the host has launched: by which thread, from when to when."""
     trace = work.trace
     (waits, launches, _) = _calls(work)
-    short = gaps.end - returned <= usual_launch_latency(work)
+    device_index = find_tracks(work, "device").of_gpu[gaps.after]
+    short = gaps.end - returned <= usual_launch_latency(work)[device_index]
     late = begun >= gaps.start
-    known = work.tree.linked.any() or trace.count_of(*LAUNCH_KINDS) > 0
+    known = _has_launches(work)[device_index]
     cause = np.where((short | late) & known, LAUNCH_OVERHEAD, UNKNOWN).astype(np.int8)
 
     def latest(rows: Int64Array) -> Int64Array:
@@ -254,20 +255,42 @@ def _without_parts(work: GpuEvents, scope: Scope, pieces: Pieces) -> Pieces:
 
 
 @cached_per_object
-def usual_launch_latency(work: GpuEvents) -> int:
-    """How long a launch takes at most, as a rule, to start work on an idle stream, ns.
+def usual_launch_latency(work: GpuEvents) -> Int64Array:
+    """Return how long a launch takes at most, as a rule, to start work on an idle stream.
 
-    Twice the lower quartile of the times from launch to start over all events that found their
-    stream idle: what waits for other work only makes the upper half longer. Within 10 and 100 µs;
-    20 µs where fewer than five events tell.
+    Twice the lower quartile of the times from launch to start over all events of the device that
+    found their stream idle: what waits for other work only makes the upper half longer. Within 10
+    and 100 µs; 20 µs where fewer than five events tell.
+
+    Returns:
+        ns, for each device, (p,).
     """
+    tracks = find_tracks(work, "device")
     gaps = find_gaps(work, "stream")
     launch = work.tree.launch_of_gpu[gaps.after]
     launched_at = work.trace.ts[launch]
-    delay = (gaps.end - launched_at)[(launch != NONE) & (launched_at >= gaps.start)]
-    if len(delay) < _LATENCY_SAMPLES:
-        return _LATENCY_UNKNOWN_NS
-    return int(np.clip(2 * int(np.quantile(delay, 0.25)), *_LATENCY_BOUNDS_NS))
+    found_idle = (launch != NONE) & (launched_at >= gaps.start)
+    delay = (gaps.end - launched_at)[found_idle]
+    device_index = tracks.of_gpu[gaps.after[found_idle]]
+    latency = np.full(len(tracks), _LATENCY_UNKNOWN_NS, dtype=np.int64)
+    for device in range(len(tracks)):
+        delay_on_device = delay[device_index == device]
+        if len(delay_on_device) >= _LATENCY_SAMPLES:
+            usual = 2 * int(np.quantile(delay_on_device, 0.25))
+            latency[device] = np.clip(usual, *_LATENCY_BOUNDS_NS)
+    return latency
+
+
+def _has_launches(work: GpuEvents) -> BoolArray:
+    """Return whether the trace has launches of work of each device, (p,).
+
+    Where launches are recorded and none is linked, they may be of any device.
+    """
+    device_index = find_tracks(work, "device").of_gpu
+    linked = np.bincount(device_index, work.tree.linked, len(find_tracks(work, "device"))) > 0
+    if not linked.any():
+        linked[:] = work.trace.count_of(*LAUNCH_KINDS) > 0
+    return linked
 
 
 @cached_per_object

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.report_tables import no_gpu_work
+from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
 from tracelens_ext.analysis.idle_time.causes import CAUSES, ClassifiedGaps, by_cause
 from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Float64Array, Int64Array
