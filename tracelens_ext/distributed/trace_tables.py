@@ -72,11 +72,11 @@ def trace_tables(
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "timeline": lambda: timeline_by_device(gpu_events),
         "categories": lambda: categories(gpu_events),
-        "kernels": analyzer.get_df_kernel_summary,
-        "ops": analyzer.get_df_kernel_launchers_summary,
-        "collectives": analyzer.get_df_collectives,
+        "kernels": lambda: analyzer.get_df_kernel_summary(),
+        "ops": lambda: analyzer.get_df_kernel_launchers_summary(),
+        "collectives": lambda: analyzer.get_df_collectives(),
         "collective_calls": lambda: collective_calls(gpu_events),
-        "findings": analyzer.get_df_findings,
+        "findings": lambda: analyzer.get_df_findings(),
     }
     tables = {}
     for table in KEYED_TABLES:
