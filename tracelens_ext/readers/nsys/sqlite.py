@@ -1,4 +1,4 @@
-"""Reader for SQLite exports of Nsight Systems, and for reports, which `nsys export` converts.
+"""Reader for SQLite exports of Nsight Systems, and for reports that `nsys export` converts.
 
 Supports: exports of 2022 to today (schema 2.9 to 3.25): kernels, copies, memsets, graphs recorded
 whole, CUDA runtime and driver calls, calls of cuBLAS and cuDNN, NVTX ranges and marks; several
@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,8 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
 from tracelens_ext.readers.nsys import places
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
-from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.readers.sqlite_columns import Database
+from tracelens_ext.readers.tables import MISSING, Tables
 from tracelens_ext.text import NO_NAME, one_line
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind, Int64Array, Trace
 
@@ -49,10 +50,6 @@ class NsysDatabase(Database):
             name == "NVTX_EVENTS" or name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables
         )
         return events or any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables)
-
-    def pairs(self, table: str, first: str, second: str) -> list[tuple[str, str]]:
-        """The texts of two columns of a table, row by row."""
-        return list(zip(self.words(table, first), self.words(table, second), strict=True))
 
 
 FORMAT = "Nsight Systems SQLite export"
@@ -79,25 +76,38 @@ def read(source: ByteSource) -> Trace:
         nullcontext(source.file_or_bytes()) if is_export else _exported(source) as export,
         NsysDatabase(source.path, export) as database,
     ):
-        if any(map(database.has_rows, _OF_CUDA)):
-            return _Export(database).read(source.progress)
-        recorded = filter(database.has_rows, (places.NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
-        told = " and ".join(recorded)
-        has = f"it has {told}" if told else "its tables are empty"
-        problem = f"is a recording of Nsight Systems without CUDA events ({has})"
-        raise TraceFormatError(database.path, problem, "record with `nsys profile -t cuda,nvtx`")
+        return trace_of(database, FORMAT, source.progress)
+
+
+def trace_of(
+    tables: Tables,
+    format_name: str,
+    progress: Callable[[int, int | None], None] | None = None,
+    notes: Iterable[str] = (),
+) -> Trace:
+    """The trace of the tables of an export, or of those that a report would be exported to.
+
+    Raises TraceFormatError where it has no CUDA events.
+    """
+    if any(map(tables.has_rows, _OF_CUDA)):
+        return _Export(tables, notes).read(format_name, progress)
+    recorded = filter(tables.has_rows, (places.NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
+    told = " and ".join(recorded)
+    has = f"it has {told}" if told else "its tables are empty"
+    problem = f"is a recording of Nsight Systems without CUDA events ({has})"
+    raise TraceFormatError(tables.path, problem, "record with `nsys profile -t cuda,nvtx`")
 
 
 class _Export:
     """An export on its way to a trace."""
 
-    def __init__(self, database: NsysDatabase) -> None:
+    def __init__(self, database: Tables, notes: Iterable[str]) -> None:
         self._database = database
         self._builder = TraceBuilder()
         self._places = places.Places(database, self._builder)
-        self._notes: list[str] = []
+        self._notes = [*notes]
 
-    def read(self, progress: Callable[[int, int | None], None] | None) -> Trace:
+    def read(self, format_name: str, progress: Callable[[int, int | None], None] | None) -> Trace:
         """The trace."""
         size, progress = self._database.size, progress or (lambda *_: None)
         steps = (self._calls, self._places.add_nvtx, self._kernels, self._copies, self._graphs)
@@ -120,7 +130,7 @@ class _Export:
             metadata={name: about[name] for name in _KEPT_META_DATA if name in about},
             labels=self._places.labels(),
             path=self._database.path,
-            format_name=f"{FORMAT} (schema {schema})" if schema else FORMAT,
+            format_name=f"{format_name} (schema {schema})" if schema else format_name,
             bytes_read=self._database.size,
             notes=tuple(self._notes),
         )
