@@ -67,7 +67,7 @@ _DRIVER_CLASS = 1
 
 
 def read(source: ByteSource) -> Trace:
-    """Read an export, or a report, which `nsys export` converts to one.
+    """Read an export, or a report that the program `nsys` shall convert to one.
 
     Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
@@ -237,17 +237,18 @@ def _exported(source: ByteSource) -> Iterator[Path]:
             where = cache.folder if os.access(cache.folder, os.W_OK) else None  # no copying then
     with TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where) as folder:
         made = Path(folder) / "export.sqlite"
-        _export(path, made, source.reading.nsys)
+        _export(path, made, source.reading.nsys or "nsys")
         yield (cache.keep_conversion(path, made) if cache is not None else None) or made
 
 
-def _export(path: str, made: Path, chosen: str | None) -> None:
+def _export(path: str, made: Path, chosen: str) -> None:
     name = Path(path)
-    if not (program := shutil.which(chosen or "nsys")):
-        why = "the program `nsys`, which converts it, is not on the PATH"
-        why = f"there is no program {chosen} to convert it" if chosen else why
-        remedy = f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
-        remedy += f" and give {name.stem}.sqlite, or name the program with --nsys"
+    program = shutil.which(chosen)
+    if program is None:
+        why = f"there is no program {chosen} to convert it"
+        remedy = "leave out --nsys, as reports are read without it; or run"
+        remedy += f" `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
+        remedy += f" and give {name.stem}.sqlite"
         raise TraceFormatError(path, f"is a report of Nsight Systems, and {why}", remedy)
     command = [program, "export", "--type=sqlite", "--force-overwrite=true", f"--output={made}"]
     command.append(str(name.absolute()))
