@@ -61,6 +61,7 @@ def report(
     layouts: bytes = b"",
     raw_mark: bytes = b"QDTEXT00",
     compression: str = "lz4",
+    packed: bytes = b"",
 ) -> bytes:
     """A report with blocks of events; `strings` are what ids stand for.
 
@@ -75,12 +76,14 @@ def report(
         layouts: of NVTX payloads, behind the last part.
         raw_mark: how the raw data begins.
         compression: how its blocks are packed.
+        packed: blocks that are packed already, behind the others.
     """
     secret = private or {}
     header = {1: sum(map(len, blocks)), 3: len(strings), 5: len(threads), 9: "lz4"}
     raw = raw_mark + sized(message(secret)) + sized(message(header | dict(counts or {})))
     for events in blocks:
         raw += block(sized(message({1: [*events]})))
+    raw += packed
     offsets: dict[int, Value] = {1: compression, 2: len(raw) - 8}
     raw += block(sized(message({1: [*strings], 2: [secret]})))
     raw += sized(message({1: [*threads]})) + sized(message(last or {}))
