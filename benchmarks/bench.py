@@ -44,9 +44,12 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("kineto", "indented", "compact")
 #: What is aimed at; printed beside what was measured.
-SUMMARY_TARGET, SUMMARY_STRETCH = 0.8, 0.5
-REPORT_TARGET, REPORT_STRETCH = 1.2, 0.8
-EVENT_BYTES, FIXED_BYTES = 250, 200 * 10**6
+SUMMARY_TARGET = 0.8
+SUMMARY_STRETCH = 0.5
+REPORT_TARGET = 1.2
+REPORT_STRETCH = 0.8
+EVENT_BYTES = 250
+FIXED_BYTES = 200 * 10**6
 MEANT_BYTES = 300 * 10**6
 HELP_TARGET_S = 0.3
 RANKS = 8
@@ -88,7 +91,8 @@ def _size_row(name: str, trace: Path, repeat: int) -> list[str]:
     yard = yardstick(trace, repeat)
     ours = best(programs.SUMMARY, str(trace), repeat=repeat, key="all")
     report = best(programs.REPORT, str(trace), repeat=repeat, key="report").figures["report"]
-    f, size = ours.figures, text_size(trace)
+    f = ours.figures
+    size = text_size(trace)
     allowed = FIXED_BYTES + EVENT_BYTES * f["events"]
     met = (f["all"] / yard <= SUMMARY_TARGET, report / yard <= REPORT_TARGET, ours.peak <= allowed)
     missed = [

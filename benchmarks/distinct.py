@@ -11,7 +11,9 @@ from measuring import best
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MOST_BYTES, _MOST_S, _MOST_PEAK = 4_900_000, 20, 4 * 10**9
+_MOST_BYTES = 4_900_000
+_MOST_S = 20
+_MOST_PEAK = 4 * 10**9
 _AT_ONCE = 2000
 _EVENTS = (
     '{{"ph":"X","cat":"cpu_op","name":"aten::mm","ts":{op_ts},"dur":{op_dur},"pid":9,"tid":1,"args":'

@@ -64,7 +64,7 @@ def measure(inputs: Path, workers: int, *, kill: bool = False) -> Measured:
         workers: processes; 0 for this one alone.
         kill: whether one of the processes is killed when half of the traces are done.
     """
-    from tracelens_ext.fleet import run_fleet
+    from tracelens_ext.distributed import run_fleet
 
     last = started = time.perf_counter()
     killed = threading.Event()
@@ -101,7 +101,7 @@ def table(folder: Path, ranks: int = 256, workers: int | None = None) -> str:
         ranks: how many.
         workers: processes; as many as there are cores by default.
     """
-    from tracelens_ext.fleet.cluster import default_workers
+    from tracelens_ext.distributed.cluster import default_workers
 
     count = workers or default_workers()
     inputs = ranks_folder(folder, ranks)

@@ -37,7 +37,9 @@ _STREAMS = (7, 13, 14, 20)
 _GLOBAL_PID = 281_477_392_629_760
 _THREADS = (_GLOBAL_PID + 144, _GLOBAL_PID + 145)
 _PUSH_POP = 59
-_HTOD, _DTOH, _DTOD = 1, 2, 8
+_HTOD = 1
+_DTOH = 2
+_DTOD = 8
 
 #: Names of serving a model, with a number where kernels have variants; and how long each takes, ns.
 _KERNELS_OF = (
@@ -135,19 +137,51 @@ def _fill(connection: sqlite3.Connection, kernels: int) -> None:
         connection,
         "CUPTI_ACTIVITY_KIND_KERNEL",
         _rows(
-            start, start + duration, same(0), same(1), same(0), stream, correlation,
-            same(_GLOBAL_PID), kind, kind, kind, same(1), same(1), same(168), same(132), same(1),
-            same(1), same(384), same(1), same(1), same(0), same(213_000), same(0),
-            same(250_871_808), np.arange(kernels), same(233_472), same(None), same(0),
+            start,
+            start + duration,
+            same(0),
+            same(1),
+            same(0),
+            stream,
+            correlation,
+            same(_GLOBAL_PID),
+            kind,
+            kind,
+            kind,
+            same(1),
+            same(1),
+            same(168),
+            same(132),
+            same(1),
+            same(1),
+            same(384),
+            same(1),
+            same(1),
+            same(0),
+            same(213_000),
+            same(0),
+            same(250_871_808),
+            np.arange(kernels),
+            same(233_472),
+            same(None),
+            same(0),
         ),
-    )  # fmt: skip
+    )
     thread = np.array(_THREADS)[random.integers(0, 2, kernels)]
     _insert(
         connection,
         "CUPTI_ACTIVITY_KIND_RUNTIME",
-        _rows(call, call + launch_ns, same(0), thread, correlation, same(first_call), same(0),
-              same(None)),
-    )  # fmt: skip
+        _rows(
+            call,
+            call + launch_ns,
+            same(0),
+            thread,
+            correlation,
+            same(first_call),
+            same(0),
+            same(None),
+        ),
+    )
     _fill_memory(connection, random, start, call, int(correlation[-1]) + 1, first_call)
     _fill_ranges(connection, int(call[0]), int((start + duration).max()))
     _fill_small(connection, first_call)
@@ -166,7 +200,8 @@ def _fill_memory(
 
     for table, every, name in (("MEMCPY", 50, 1), ("MEMSET", 200, 2)):
         rows = np.arange(every // 2, len(start), every)
-        count, same = len(rows), _constant(len(rows))
+        count = len(rows)
+        same = _constant(len(rows))
         ids = np.arange(count) + first_id
         first_id += count
         begin = start[rows] + 200
@@ -182,9 +217,17 @@ def _fill_memory(
         _insert(
             connection,
             "CUPTI_ACTIVITY_KIND_RUNTIME",
-            _rows(call[rows] - 400, call[rows] - 100, same(0), same(_THREADS[0]), ids,
-                  same(first_call + name), same(0), same(None)),
-        )  # fmt: skip
+            _rows(
+                call[rows] - 400,
+                call[rows] - 100,
+                same(0),
+                same(_THREADS[0]),
+                ids,
+                same(first_call + name),
+                same(0),
+                same(None),
+            ),
+        )
 
 
 def _fill_ranges(connection: sqlite3.Connection, first: int, last: int) -> None:

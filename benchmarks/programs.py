@@ -16,7 +16,7 @@ import json, sys, time
 import msgspec, numpy, pandas
 from tracelens_ext.readers import read_trace
 from tracelens_ext.analyzer import TreePerfAnalyzer
-import tracelens_ext.kernels.kernels, tracelens_ext.categorize
+import tracelens_ext.analysis.kernels.kernels, tracelens_ext.categorize
 from tracelens_ext.settings import ReadingOptions
 started = time.perf_counter()
 reading = ReadingOptions(jobs=int(sys.argv[2]) if len(sys.argv) > 2 else None)
@@ -68,7 +68,7 @@ STAGES = (
     _IMPORTS
     + """
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.linking import link
+from tracelens_ext.trace.linking import link
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto import reader as kineto
@@ -77,7 +77,7 @@ from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.report.report import Format
 from tracelens_ext.report.report import write_report
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 took, path = {}, sys.argv[1]
 

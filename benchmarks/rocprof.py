@@ -115,26 +115,57 @@ def database(path: Path, dispatches: int) -> Path:
     insert("info_thread", "id, nid, pid, tid", [(7, 1, 7, 7)])
     agent = "id, nid, pid, type, absolute_index, type_index, product_name"
     insert("info_agent", agent, [(1, 1, 7, "GPU", 1, 0, "AMD Instinct MI350X")])
-    insert("info_kernel_symbol", "id, kernel_name, display_name",
-           [(n, f"{name}.kd", name) for n, name in enumerate(_KERNELS, 1)])  # fmt: skip
-    insert("event", "category_id, stack_id, parent_stack_id, correlation_id",
-           ((2, n + 1, 0, 0) for n in range(dispatches)))  # fmt: skip
-    insert("event", "category_id, stack_id, parent_stack_id, correlation_id",
-           ((3, n + 1, n + 1, 0) for n in range(dispatches)))  # fmt: skip
-    insert("region", "nid, pid, tid, start, end, name_id, event_id",
-           ((1, 7, 7, call, call + 2_500, 1, n) for n, (call, *_) in
-            enumerate(_times(dispatches), 1)))  # fmt: skip
+    insert(
+        "info_kernel_symbol",
+        "id, kernel_name, display_name",
+        [(n, f"{name}.kd", name) for n, name in enumerate(_KERNELS, 1)],
+    )
+    insert(
+        "event",
+        "category_id, stack_id, parent_stack_id, correlation_id",
+        ((2, n + 1, 0, 0) for n in range(dispatches)),
+    )
+    insert(
+        "event",
+        "category_id, stack_id, parent_stack_id, correlation_id",
+        ((3, n + 1, n + 1, 0) for n in range(dispatches)),
+    )
+    insert(
+        "region",
+        "nid, pid, tid, start, end, name_id, event_id",
+        ((1, 7, 7, call, call + 2_500, 1, n) for n, (call, *_) in enumerate(_times(dispatches), 1)),
+    )
     insert(
         "kernel_dispatch",
         "nid, pid, tid, agent_id, kernel_id, dispatch_id, queue_id, stream_id, start, end,"
         " private_segment_size, group_segment_size, workgroup_size_x, workgroup_size_y,"
         " workgroup_size_z, grid_size_x, grid_size_y, grid_size_z, region_name_id, event_id",
         (
-            (1, 7, 7, 1, kernel + 1, n, queue, queue, start, end, 0, 0, 256, 1, 1, 1024, 1, 1, 1,
-             dispatches + n)
+            (
+                1,
+                7,
+                7,
+                1,
+                kernel + 1,
+                n,
+                queue,
+                queue,
+                start,
+                end,
+                0,
+                0,
+                256,
+                1,
+                1,
+                1024,
+                1,
+                1,
+                1,
+                dispatches + n,
+            )
             for n, (_, start, end, kernel, queue) in enumerate(_times(dispatches), 1)
         ),
-    )  # fmt: skip
+    )
     connection.commit()
     connection.close()
     return beside.replace(path)
@@ -219,7 +250,8 @@ def table(folder: Path, repeat: int, dispatches: int = DISPATCHES) -> str:
         ("JSON", document(folder / f"rocprof_{fewer}.json", fewer), fewer, _LOAD),
         ("CSV", tables(folder / f"rocprof_{fewer}_kernel_trace.csv", fewer), fewer, ""),
     ):
-        seconds, size = _seconds(_READ, path, repeat), path.stat().st_size / 1e6
+        seconds = _seconds(_READ, path, repeat)
+        size = path.stat().st_size / 1e6
         cells = [form, f"{count:,}", f"{size:.0f}", f"{seconds:.2f}", f"{size / seconds:.0f}"]
         if program:
             yardstick = _seconds(program, path, repeat)

@@ -56,7 +56,8 @@ def seconds(arguments: list[str], cache: Path) -> float:
 
 def first_and_second(arguments: list[str], repeat: int) -> tuple[float, float]:
     """The best time of a first and of a second run, s."""
-    firsts, seconds_ = [], []
+    firsts = []
+    seconds_ = []
     for _ in range(repeat):
         with tempfile.TemporaryDirectory() as folder:
             firsts.append(seconds(arguments, Path(folder)))

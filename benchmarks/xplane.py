@@ -21,8 +21,10 @@ import xplane_maker
 if TYPE_CHECKING:
     from pathlib import Path
 
-MEGABYTES, TARGET_S = 30, 3.0
-_STEP_NS, _BYTES_A_STEP = 10_000, 280
+MEGABYTES = 30
+TARGET_S = 3.0
+_STEP_NS = 10_000
+_BYTES_A_STEP = 280
 _DETAILS = "regs:40 static_shared:0 dynamic_shared:0 grid:128,1,1 block:256,1,1 occ_pct:100"
 _READ = """
 import json, sys, time
@@ -45,7 +47,8 @@ def made(folder: Path, megabytes: int) -> tuple[Path, Path]:
     about = {"hlo_module": "jit_step", "program_id": 5, "kernel_details": _DETAILS}
     about |= {"theoretical_occupancy_pct": 100, "tf_op": "XlaModule:", "group_id": 0}
     for step in range(megabytes * 10**6 // _BYTES_A_STEP):
-        t, ids = (step + 10) * _STEP_NS, 2 * step + 1_000
+        t = (step + 10) * _STEP_NS
+        ids = 2 * step + 1_000
         maker.event("train", t, 8_000, step_num=step % 1000)
         maker.event("$train.py:12 step", t + 10, 7_000)
         maker.event("$model.py:7 apply", t + 20, 6_000)

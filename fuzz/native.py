@@ -38,7 +38,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 def build(folder: Path) -> dict[str, str] | None:
     """Compile the C file; the environment of a process that loads it. None without a compiler."""
-    compiler, library = shutil.which(os.environ.get("CC", "gcc")), folder / "_native.so"
+    compiler = shutil.which(os.environ.get("CC", "gcc"))
+    library = folder / "_native.so"
     if compiler is None:
         return None
     flags = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined"]
@@ -97,7 +98,9 @@ def compare(mutants: int, seconds: float, seed: int) -> int:
     from trace_properties import readers_agree
 
     _load()
-    seeds, end, slowest = _seeds(), time.monotonic() + seconds, 0.0
+    seeds = _seeds()
+    end = time.monotonic() + seconds
+    slowest = 0.0
     done = 0
     while done < mutants and time.monotonic() < end:
         rng = random.Random(f"{seed} {done}")

@@ -18,7 +18,8 @@ from pathlib import Path
 from targets import TARGETS
 
 HERE = Path(__file__).resolve().parent
-FINDINGS, REACHED = HERE / "findings", HERE / "reached"
+FINDINGS = HERE / "findings"
+REACHED = HERE / "reached"
 #: An input that takes longer hangs, as far as a user is concerned; there is a margin for a machine
 #: that is busy, and for instrumented code.
 _SECONDS_AN_INPUT = 25
@@ -52,16 +53,25 @@ def main() -> int:
 
 def _fuzz(name: str, seconds: int, seed: int) -> int:
     """Fuzz one target; its exit code."""
-    seeds, findings = REACHED / name, FINDINGS / name
+    seeds = REACHED / name
+    findings = FINDINGS / name
     for folder in (seeds, findings):
         folder.mkdir(parents=True, exist_ok=True)
     for data in TARGETS[name].seeds():
         (seeds / blake2b(data, digest_size=10).hexdigest()).write_bytes(data)
     command = [
-        *(sys.executable, str(HERE / "target.py"), name, str(seeds)),
-        *(f"-max_total_time={seconds}", f"-artifact_prefix={findings}/"),
-        *(f"-timeout={_SECONDS_AN_INPUT}", f"-rss_limit_mb={_MEGABYTES}", f"-max_len={_LONGEST}"),
-        *(f"-seed={seed}", "-print_final_stats=1", "-verbosity=0"),
+        sys.executable,
+        str(HERE / "target.py"),
+        name,
+        str(seeds),
+        f"-max_total_time={seconds}",
+        f"-artifact_prefix={findings}/",
+        f"-timeout={_SECONDS_AN_INPUT}",
+        f"-rss_limit_mb={_MEGABYTES}",
+        f"-max_len={_LONGEST}",
+        f"-seed={seed}",
+        "-print_final_stats=1",
+        "-verbosity=0",
     ]
     done = subprocess.run(command, cwd=HERE, check=False)
     return done.returncode

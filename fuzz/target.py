@@ -12,17 +12,17 @@ os.environ["TRACELENS_EXT_NO_CACHE"] = "1"
 os.environ["TRACELENS_EXT_NO_PLUGINS"] = "1"
 
 with atheris.instrument_imports(include=["tracelens_ext"]):
+    import tracelens_ext.analysis.memory.snapshot
+    import tracelens_ext.analysis.nsys_statistics.configuration
+    import tracelens_ext.analysis.nsys_statistics.statistics
     import tracelens_ext.analyzer
-    import tracelens_ext.cache.store
     import tracelens_ext.categorize.maps
     import tracelens_ext.categorize.rules
-    import tracelens_ext.class_statistics.configuration
-    import tracelens_ext.class_statistics.statistics
-    import tracelens_ext.memory.snapshot
     import tracelens_ext.perf_report
+    import tracelens_ext.readers.cache.store
     import tracelens_ext.readers.nsys.csv_tables
     import tracelens_ext.readers.nsys.sqlite
-    import tracelens_ext.readers.perfetto.making
+    import tracelens_ext.readers.perfetto.trace_assembly
     import tracelens_ext.readers.rocprof.rocpd
     import tracelens_ext.readers.xplane.reader  # noqa: F401
 

@@ -151,7 +151,7 @@ def _cache_files() -> Iterator[bytes]:
 
     import numpy as np
 
-    from tracelens_ext.cache.file import write_columns
+    from tracelens_ext.readers.cache.file import write_columns
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.columns"

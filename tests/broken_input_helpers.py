@@ -108,7 +108,8 @@ def _error(said: str, path: Path) -> str:
 
 
 def _usable(report: dict[str, Any]) -> dict[str, Any]:
-    facts, tables = report["facts"], report["tables"]
+    facts = report["facts"]
+    tables = report["tables"]
     kernels: dict[str, list[float]] = {}
     for row in tables.get("kernels_by_category", []):
         count, total = kernels.get(_short(row["kernel_name"]), [0, 0])

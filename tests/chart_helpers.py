@@ -11,8 +11,8 @@ from make_trace import TraceMaker
 from nsys_report_maker import steps
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import Run, measure_run
-from tracelens_ext.chart.specification import ChartInput, parse_inputs
+from tracelens_ext.compare.engine_chart.runs import EngineRun, measure_run
+from tracelens_ext.compare.engine_chart.specification import ChartInput, parse_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,7 +67,7 @@ def report(path: Path) -> Path:
     return path
 
 
-def run_of(maker: TraceMaker, position: int = 0, **options: Any) -> Run:
+def run_of(maker: TraceMaker, position: int = 0, **options: Any) -> EngineRun:
     """The measures of a trace made by hand, with vLLM's map for Llama."""
     return measure_run(analyzed(maker).work, an_input(**options), position)
 
@@ -92,7 +92,7 @@ def overlapping() -> TraceMaker:
     return maker
 
 
-def two_runs() -> list[Run]:
+def two_runs() -> list[EngineRun]:
     """The run above, and one of a longer GEMM and an elementwise kernel; 100 µs and 1 ms."""
     other = TraceMaker()
     other.gpu("kernel", GEMM, 0, 20)

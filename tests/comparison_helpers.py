@@ -49,10 +49,12 @@ def training(
         annotated: whether there are `ProfilerStep#N`.
     """
     maker = TraceMaker()
-    number, start = first, 1000
+    number = first
+    start = 1000
     for at in range(steps):
         if at == skip_after:
-            number, start = number + 5, start + 5 * STEP_US
+            number = number + 5
+            start = start + 5 * STEP_US
         if annotated:
             maker.annotation(f"ProfilerStep#{number}", start, STEP_US - 10)
         maker.op("aten::mm", start + 10, 20)
@@ -65,7 +67,8 @@ def training(
             maker.kernel(
                 ALL_REDUCE, begin, all_reduce_us, correlation=10 * at + 2, device=device, stream=9
             )
-        number, start = number + 1, start + STEP_US
+        number = number + 1
+        start = start + STEP_US
     return maker
 
 

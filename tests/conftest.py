@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from report_html_browser import Browser
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
 os.environ["TRACELENS_EXT_NO_CACHE"] = "1"  # no test leaves traces in the user's cache
+os.environ["TRACELENS_EXT_DEBUG"] = "1"  # an unexpected error fails the test that meets it
 
 settings.register_profile(
     "same every time",
@@ -146,7 +147,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def demo_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo as the command writes it. Tests share it: who changes it copies it before."""
-    from tracelens_ext.demo import copy_recording
+    from tracelens_ext.cli.demo_recordings import copy_recording
 
     path = tmp_path_factory.mktemp("demo") / "trace.json.gz"
     copy_recording("nvidia", path)
@@ -175,14 +176,18 @@ def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     from tracelens_ext.findings.finding import Findings
-    from tracelens_ext.tables import registry
+    from tracelens_ext.report.tables import registry
 
-    few = ("timeline.timeline", "iterations.measured", "kernels.tables:BY_CATEGORY")
+    few = (
+        "analysis.timeline.timeline",
+        "analysis.iterations.measurement",
+        "analysis.kernels.tables:BY_CATEGORY",
+    )
     lists = tuple(each for each in registry._LISTS if each in few)
     assert len(lists) == len(few)
-    monkeypatch.setattr("tracelens_ext.tables.registry._LISTS", lists)
+    monkeypatch.setattr("tracelens_ext.report.tables.registry._LISTS", lists)
     none = Findings(0.0)
-    monkeypatch.setattr("tracelens_ext.findings.detect.find_findings", lambda *_, **__: none)
+    monkeypatch.setattr("tracelens_ext.findings.engine.find_findings", lambda *_, **__: none)
 
 
 @pytest.fixture
@@ -201,7 +206,7 @@ def notes() -> list[str]:
 @pytest.fixture
 def cache(tmp_path: Path, notes: list[str]) -> TraceCache:
     """A cache of a test's own, in which every trace is worth keeping."""
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
     return TraceCache(tmp_path / "cache", worth_keeping=0, tell=notes.append)
 

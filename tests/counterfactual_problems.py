@@ -213,7 +213,8 @@ def _gathers_alone(room: Room) -> None:
     for number in range(5):
         room.span("cpu_op", "nccl:_all_gather_base", number * part, 12)
         call = room.call("cudaLaunchKernel", number * part + 2, 5)
-        start, name = number * part + 9, names[number % 2]
+        start = number * part + 9
+        name = names[number % 2]
         room.work("kernel", name, start, part - 9.5, call, stream=20)
 
 
@@ -249,7 +250,8 @@ def _vectorized(name: str) -> str:
 def _attention_in_parts(room: Room) -> None:
     """32 heads of 64 on 2048 positions: fused, this takes an eighth of the time."""
     kind = "c10::BFloat16"
-    query, key = tensor(kind, 32, 2048, 64), tensor(kind, 32, 64, 2048)
+    query = tensor(kind, 32, 2048, 64)
+    key = tensor(kind, 32, 64, 2048)
     scores = tensor(kind, 32, 2048, 2048)
     product = room.moving(scores)
     room.kernels(
@@ -265,8 +267,10 @@ def _attention_in_parts(room: Room) -> None:
 @_makes("unfused-attention")
 def _attention_with_mask_and_dropout(room: Room) -> None:
     kind = "c10::Half"
-    query, key = tensor(kind, 96, 1024, 64), tensor(kind, 96, 64, 1024)
-    scores, parts = tensor(kind, 96, 1024, 1024), tensor(kind, 8, 12, 1024, 1024)
+    query = tensor(kind, 96, 1024, 64)
+    key = tensor(kind, 96, 64, 1024)
+    scores = tensor(kind, 96, 1024, 1024)
+    parts = tensor(kind, 8, 12, 1024, 1024)
     mask = tensor("bool", 8, 1, 1, 1024)
     product = room.moving(scores)
     room.kernels(
@@ -322,7 +326,8 @@ def _contiguous_copies(room: Room) -> None:
     unit = [("aten::copy_", [target, source], name, 1.3 * room.moving(source, target))]
     room.kernels(unit)
     for op in [e for e in room.events if e["name"] == "aten::copy_"]:
-        start, dur = op["ts"] - room.place.at, op["dur"]
+        start = op["ts"] - room.place.at
+        dur = op["dur"]
         room.op("aten::contiguous", start - 0.4, dur + 0.8, source)
         room.op("aten::clone", start - 0.2, dur + 0.4, source)
 
@@ -336,10 +341,12 @@ def _kernels_of_layouts(room: Room) -> None:
 
 @_makes("dtype-casts")
 def _casts(room: Room) -> None:
-    source, target = tensor("c10::BFloat16", 8192, 8192), tensor("float", 8192, 8192)
+    source = tensor("c10::BFloat16", 8192, 8192)
+    target = tensor("float", 8192, 8192)
     name = _vectorized("at::native::bfloat16tofloat32_copy_kernel_cuda(TensorIteratorBase&)")
     room.kernels([("aten::copy_", [target, source], name, room.moving(source, target))])
     for op in [e for e in room.events if e["name"] == "aten::copy_"]:
-        start, dur = op["ts"] - room.place.at, op["dur"]
+        start = op["ts"] - room.place.at
+        dur = op["dur"]
         room.op("aten::to", start - 0.4, dur + 0.8, source)
         room.op("aten::_to_copy", start - 0.2, dur + 0.4, source)

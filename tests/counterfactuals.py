@@ -71,7 +71,8 @@ def places(document: Document) -> list[Place]:
         call = calls.get(work["args"].get("correlation"))
         if call and work["ts"] >= reach:
             host = call["pid"], call["tid"]
-            ops, where = outermost[host], (host, (work["pid"], work["tid"]))
+            ops = outermost[host]
+            where = (host, (work["pid"], work["tid"]))
             if op := _open(ops, call["ts"]):
                 waited = _open(ops, reach)
                 after = waited is not None and waited is not op
@@ -126,7 +127,8 @@ class Room:
     """
 
     def __init__(self, document: Document, place: Place, cost: float) -> None:
-        self.place, self.cost = place, cost
+        self.place = place
+        self.cost = cost
         self.amd = any(call["name"].startswith("hip") for call in spans(document, *CALLS))
         device = str((document.get("deviceProperties") or [{}])[0].get("name"))
         rates = [rates for name, rates in RATES.items() if name in device]
@@ -208,7 +210,8 @@ def with_problem(
 def moments(document: Document, ident: str) -> Iterator[float]:
     """When something that is there already only has to last longer, to be a problem."""
     work = sorted(spans(document, *GPU), key=lambda e: e["ts"])
-    first, last = work[0]["ts"], work[-1]["ts"]
+    first = work[0]["ts"]
+    last = work[-1]["ts"]
 
     if ident == "host-bound":
         yield from (p.at for p in places(document) if p.waits_for_host and not p.after_wait)

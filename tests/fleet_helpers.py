@@ -80,7 +80,8 @@ class _Handler(SimpleHTTPRequestHandler):
     def __init__(
         self, *given: object, deaths: dict[str, int], asked: list[str], **more: object
     ) -> None:
-        self.deaths, self.asked = deaths, asked
+        self.deaths = deaths
+        self.asked = asked
         super().__init__(*given, **more)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FIRST, NS = 5, 1000
+FIRST = 5
+NS = 1000
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
 KERNELS = {
     "allreduce": "AllReduce_Sum_bf16_RING_LL",
@@ -93,7 +94,8 @@ class Simulation:
         f = self.f
         ops: list[tuple[Any, ...]] = [("load",)]
         stage = rank // f.tp % f.pp
-        up, down = rank - f.tp, rank + f.tp
+        up = rank - f.tp
+        down = rank + f.tp
         micro = 2 if f.pp > 1 else 1
 
         def pair(src: int, dst: int) -> None:
@@ -131,7 +133,8 @@ class Simulation:
         """Simulate all steps."""
         for step in range(self.f.steps):
             programs = [self.program(r) for r in range(self.ranks)]
-            begin, at = list(self.cpu), [0] * self.ranks
+            begin = list(self.cpu)
+            at = [0] * self.ranks
             waiting: dict[Any, dict[int, tuple[Any, ...]]] = defaultdict(dict)
             todo = list(range(self.ranks))
             while todo:
@@ -165,7 +168,8 @@ class Simulation:
                 )
 
     def local(self, r: int, op: tuple[Any, ...], step: int) -> None:
-        f, rnd = self.f, self.random
+        f = self.f
+        rnd = self.random
         if op[0] == "load":
             ns = int(
                 300_000
@@ -284,7 +288,9 @@ class Simulation:
     def rendezvous(
         self, step: int, group: str, members: list[int], ops: dict[int, tuple[Any, ...]]
     ) -> None:
-        f, rnd, number = self.f, self.random, len(self.calls)
+        f = self.f
+        rnd = self.random
+        number = len(self.calls)
         p2p = next(iter(ops.values()))[0] == "p2p"
         n = len(members)
         nodes = {r // f.node for r in members}
@@ -299,7 +305,8 @@ class Simulation:
         gb = 100.0 if len(nodes) == 1 else 45.0
         slow = f.fault == "slow_link" and group == self.link
         transfer = int((12_000 + bytes_ / gb) * rnd.uniform(0.98, 1.02) * (f.factor if slow else 1))
-        starts, launched = {}, {}
+        starts = {}
+        launched = {}
         for r in members:
             a = {
                 "Collective name": kinds[r],
@@ -358,7 +365,9 @@ class Simulation:
 
     def break_(self) -> list[dict[str, Any]]:  # noqa: C901  # a branch a fault
         """Apply the fault; answers the verdicts that must be given, and fills those that may."""
-        f, rnd, bad = self.f, self.random, self.bad
+        f = self.f
+        rnd = self.random
+        bad = self.bad
         self.allowed: list[dict[str, Any]] = []
         self.lost: set[int] = set()
 
@@ -467,7 +476,8 @@ class Simulation:
 
     def write(self, folder: Path) -> None:
         """Write the traces and `truth.json`."""
-        f, rnd = self.f, self.random
+        f = self.f
+        rnd = self.random
         self.run()
         required = self.break_()
         node_clocks = [
@@ -576,7 +586,9 @@ def any_fleet(seed: int, fault: str | None = None) -> Fleet:
     """A fleet of a random shape."""
     r = random.Random(seed)
     while True:
-        tp, pp, dp = r.choice((1, 2, 4)), r.choice((1, 2, 4)), r.choice((2, 4, 8))
+        tp = r.choice((1, 2, 4))
+        pp = r.choice((1, 2, 4))
+        dp = r.choice((2, 4, 8))
         fault_ = fault or r.choice(FAULTS)
         if (
             not 8 <= tp * pp * dp <= 32

@@ -27,7 +27,7 @@ class PlainEvent:
     name: str
     start: Decimal
     end: Decimal
-    lane: Lane
+    track: Lane
     correlation: int | None
 
 
@@ -64,11 +64,12 @@ def gpu_events(events: list[dict[str, Any]]) -> list[PlainEvent]:
     for event in events:
         if event.get("ph") != "X" or event.get("cat", "").lower() not in GPU_CATEGORIES:
             continue
-        start, args = Decimal(event["ts"]), event.get("args", {})
-        lane = (event["pid"], args.get("device", event["pid"]), args.get("stream", event["tid"]))
+        start = Decimal(event["ts"])
+        args = event.get("args", {})
+        track = (event["pid"], args.get("device", event["pid"]), args.get("stream", event["tid"]))
         correlation = args.get("correlation")
         end = start + Decimal(event["dur"])
-        found.append(PlainEvent(event["name"], start, end, lane, correlation))
+        found.append(PlainEvent(event["name"], start, end, track, correlation))
     return found
 
 
@@ -79,17 +80,17 @@ def gpu_events_of(path: Path) -> list[PlainEvent]:
 
 
 def plain_gaps(found: list[PlainEvent], parts: int = 3) -> dict[Lane, list[PlainGap]]:
-    """The gaps of each lane: of streams, or with two parts of a lane's name, of devices."""
-    lanes: dict[Lane, list[PlainEvent]] = defaultdict(list)
+    """The gaps of each track: of streams, or with two parts of a track's name, of devices."""
+    tracks: dict[Lane, list[PlainEvent]] = defaultdict(list)
     for event in found:
-        lanes[event.lane[:parts]].append(event)
+        tracks[event.track[:parts]].append(event)
     gaps: dict[Lane, list[PlainGap]] = {}
-    for lane, members in lanes.items():
-        gaps[lane] = []
+    for track, members in tracks.items():
+        gaps[track] = []
         last: PlainEvent | None = None
         for event in sorted(members, key=lambda each: (each.start, each.end)):
             if last is not None and event.start > last.end:
-                gaps[lane].append(PlainGap(last.name, event, last.end, event.start))
+                gaps[track].append(PlainGap(last.name, event, last.end, event.start))
             if last is None or event.end >= last.end:
                 last = event
     return gaps

@@ -20,7 +20,8 @@ Document = dict[str, Any]
 Microseconds = int | float
 Label = int | str
 
-PROCESS, THREAD = 100, 1
+PROCESS = 100
+THREAD = 1
 
 
 @cache
@@ -36,7 +37,8 @@ class TraceMaker:
     """
 
     def __init__(self, process: Label = PROCESS, thread: Label = THREAD) -> None:
-        self.process, self.thread = process, thread
+        self.process = process
+        self.thread = thread
         self.events: list[Event] = []
 
     def add(self, event: Event) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
@@ -23,8 +23,13 @@ SCHEMAS = {path.stem: path for path in sorted(SHARED.glob("schema-*.sql"))}
 REAL = SHARED / "two_gpu_training.sqlite"
 
 PID = 144
-PUSH_POP, START_END, MARK, CATEGORY, DOMAIN = 59, 60, 34, 33, 75
-HOST_TO_DEVICE, DEVICE_TO_DEVICE = 1, 8
+PUSH_POP = 59
+START_END = 60
+MARK = 34
+CATEGORY = 33
+DOMAIN = 75
+HOST_TO_DEVICE = 1
+DEVICE_TO_DEVICE = 8
 
 #: What the reader needs, and no more.
 TABLES = {

@@ -79,8 +79,13 @@ def report(
         packed: blocks that are packed already, behind the others.
     """
     secret = private or {}
-    header = {1: sum(map(len, blocks)), 3: len(strings), 5: len(threads), 9: "lz4"}
-    raw = raw_mark + sized(message(secret)) + sized(message(header | dict(counts or {})))
+    header: dict[int, Value] = {
+        1: sum(map(len, blocks)),
+        3: len(strings),
+        5: len(threads),
+        9: "lz4",
+    }
+    raw = raw_mark + sized(message(secret)) + sized(message({**header, **(counts or {})}))
     for events in blocks:
         raw += block(sized(message({1: [*events]})))
     raw += packed

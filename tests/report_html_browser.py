@@ -55,7 +55,8 @@ class Browser:
     """A page in a running browser, and what it logged, threw and asked for."""
 
     def __init__(self, commands: int, answers: int) -> None:
-        self._commands, self._answers = commands, answers
+        self._commands = commands
+        self._answers = answers
         self._read = b""
         self._last_id = 0
         self._session: str | None = None
@@ -99,8 +100,11 @@ class Browser:
         """Open a page of the report, and wait until its charts are drawn or have failed."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
-        )  # fmt: skip
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url="about:blank")
@@ -148,8 +152,12 @@ class Browser:
         text = "\r" if key == "Enter" else ""
         self.call(
             "Input.dispatchKeyEvent",
-            type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, text=text,
-        )  # fmt: skip
+            type="keyDown",
+            key=key,
+            code=key,
+            windowsVirtualKeyCode=code,
+            text=text,
+        )
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
@@ -191,8 +199,15 @@ def running_browser(program: str) -> Iterator[Browser]:
         log = (Path(folder) / "log").open("wb")
         process = subprocess.Popen(
             [
-                *(sys.executable, "-c", _AS_3_AND_4, str(to_browser), str(from_browser)),
-                *(program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"),
+                sys.executable,
+                "-c",
+                _AS_3_AND_4,
+                str(to_browser),
+                str(from_browser),
+                program,
+                *_FLAGS,
+                f"--user-data-dir={profile}",
+                "about:blank",
             ],
             pass_fds=(to_browser, from_browser),
             stdin=subprocess.DEVNULL,

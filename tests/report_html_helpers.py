@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from report_helpers import write_html
 
-from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.report.tables.registry import offered_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.report.tables.charts import Chart
 
 #: Names that would do something where a writer forgets to escape them: in HTML, in a script, in
 #: an attribute, in a template, in plotly's labels and its templates.

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Trace
 
-PID, TID, GUID = 4242, 4243, "0000aaaa-0000-7000-8000-000000000001"
-PRODUCT, UNITS, MEMORY = "AMD Instinct MI350X", 256, 309_220_868_096
-HIP, MARKER, DISPATCH, COPY = (
-    "HIP_RUNTIME_API_EXT",
-    "MARKER_CORE_RANGE_API",
-    "KERNEL_DISPATCH",
-    "MEMORY_COPY",
-)
-TO_DEVICE, TO_HOST = "MEMORY_COPY_HOST_TO_DEVICE", "MEMORY_COPY_DEVICE_TO_HOST"
+PID = 4242
+TID = 4243
+GUID = "0000aaaa-0000-7000-8000-000000000001"
+PRODUCT = "AMD Instinct MI350X"
+UNITS = 256
+MEMORY = 309_220_868_096
+HIP = "HIP_RUNTIME_API_EXT"
+MARKER = "MARKER_CORE_RANGE_API"
+DISPATCH = "KERNEL_DISPATCH"
+COPY = "MEMORY_COPY"
+TO_DEVICE = "MEMORY_COPY_HOST_TO_DEVICE"
+TO_HOST = "MEMORY_COPY_DEVICE_TO_HOST"
 _HANDLE = 70
 
 _ID = "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT"
@@ -287,7 +290,8 @@ class RunMaker:
         """The same run as PyTorch's profiler writes it, a range as an operation."""
         maker = TraceMaker(self.pid, TID)
         for record in self.records:
-            start, length = record.start / 1000, (record.end - record.start) / 1000
+            start = record.start / 1000
+            length = (record.end - record.start) / 1000
             if record.domain == MARKER:
                 maker.op(record.name, start, length, thread=record.tid)
             elif record.domain in (DISPATCH, COPY):
@@ -310,7 +314,8 @@ class _RocpdWriter:
     """Inserts rows; what a table has no column for is left out."""
 
     def __init__(self, connection: sqlite3.Connection, suffix: str) -> None:
-        self._connection, self._suffix = connection, suffix
+        self._connection = connection
+        self._suffix = suffix
         self._columns: dict[str, dict[str, bool]] = {}  # whether each must be given
         self._ids: dict[tuple[str, object], int] = {}
 
@@ -325,7 +330,8 @@ class _RocpdWriter:
         columns = self._columns[name]
         row: dict[str, object] = {c: 0 for c, required in columns.items() if required}
         row |= {column: value for column, value in values.items() if column in columns}
-        names, marks = ", ".join(f'"{c}"' for c in row), ", ".join("?" * len(row))
+        names = ", ".join(f'"{c}"' for c in row)
+        marks = ", ".join("?" * len(row))
         query = f"INSERT INTO `{name}` ({names}) VALUES ({marks})"  # noqa: S608  # names of ours
         return self._connection.execute(query, [*row.values()]).lastrowid or 0
 
@@ -399,7 +405,8 @@ def training() -> RunMaker:
     """Two steps: a copy, kernels launched one by one and by a graph, on two queues, and a wait."""
     run = RunMaker()
     for step in range(2):
-        t, first = 1_000_000 + step * 10_000, 100 * (step + 1)
+        t = 1_000_000 + step * 10_000
+        first = 100 * (step + 1)
         run.range(f"step {step}", t, t + 9_000)
         run.range("forward", t + 100, t + 4_000)
         run.call("hipMemcpyAsync", t + 150, 20, correlation=first)

@@ -37,7 +37,8 @@ def sums(requests: list[tuple[int, int]]) -> tuple[int, int, int, int]:
 
 def vllm(context: list[tuple[int, int]], generation: list[tuple[int, int]]) -> str:
     """The annotation of vLLM with `detailed_trace_annotation`."""
-    c, g = sums(context), sums(generation)
+    c = sums(context)
+    g = sums(generation)
     said = ["sq{}sk{}sqsq{}sqsk{}".format(*each) for each in (c, g)]
     counts = f"_context_{len(context)}({said[0]})_generation_{len(generation)}({said[1]})"
     return f"execute_{c[0] + g[0]}{counts}"

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 _NAMES = (
-    *("sgemm_nn", "void at::native::vectorized_elementwise_kernel<4>", "flash_fwd_kernel"),
-    *("ncclDevKernel_AllReduce_Sum", "", "é\u202e", "=1+1", "a[/b]", '}, {"ph": "X"', "\x1b[31m"),
+    "sgemm_nn",
+    "void at::native::vectorized_elementwise_kernel<4>",
+    "flash_fwd_kernel",
+    "ncclDevKernel_AllReduce_Sum",
+    "",
+    "é\u202e",
+    "=1+1",
+    "a[/b]",
+    '}, {"ph": "X"',
+    "\x1b[31m",
 )
 _OPS = ("aten::mm", "aten::add_", "aten::copy_", "autograd::engine", "my::op", "")
 _TIMES = st.integers(0, 10_000) | st.integers(0, 10**7).map(lambda ns: ns / 1000)

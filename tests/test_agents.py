@@ -16,8 +16,8 @@ import pytest
 from conftest import SHARED
 from simulated_job import write_demo_trace
 
-from tracelens_ext.agents.server import LONGEST, make_server
 from tracelens_ext.cli import run
+from tracelens_ext.cli.mcp_server import LONGEST, make_server
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def test_files_beside_a_trace_are_not_read_through_links(
 def test_sql_that_does_more_than_read_or_does_not_end_is_refused(
     query: str, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracelens_ext.agents.server._SQL_SECONDS", 0.2)
+    monkeypatch.setattr("tracelens_ext.cli.mcp_server._SQL_SECONDS", 0.2)
     assert "SQL is refused" in ask("sql", path="plain.json.gz", query=query)
 
 
@@ -399,7 +399,7 @@ def test_wrong_types_and_names_are_told_in_the_programs_own_line(
 def test_a_bug_is_told_without_its_text(
     ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracelens_ext.agents.server.overview", None)
+    monkeypatch.setattr("tracelens_ext.cli.mcp_server.overview", None)
     answer = ask("open_trace", path="plain.json.gz")
     assert answer == "open_trace: internal error: TypeError; this is a bug: please report it"
 
@@ -418,7 +418,7 @@ def test_a_trace_stays_in_memory_until_its_file_changes(
     asked = {"path": "changing.json.gz", "query": "select count(*) as n from events"}
     first = ask("sql", **asked)["rows"]
     with monkeypatch.context() as patched:
-        patched.setattr("tracelens_ext.agents.server.TreePerfAnalyzer", None)
+        patched.setattr("tracelens_ext.cli.mcp_server.TreePerfAnalyzer", None)
         assert ask("sql", **asked)["rows"] == first
     shutil.copy(folder / "kernels.json.gz", path)
     assert ask("sql", **asked)["rows"] != first
@@ -449,8 +449,14 @@ def test_the_command_serves_a_client_over_stdio(folder: Path) -> None:
 
     tools, result = asyncio.run(asked())
     assert {tool.name for tool in tools} == {
-        *("open_trace", "findings", "table", "explain_kernel"),
-        *("tree", "compare", "what_if", "sql"),
+        "open_trace",
+        "findings",
+        "table",
+        "explain_kernel",
+        "tree",
+        "compare",
+        "what_if",
+        "sql",
     }
     assert json.loads(result.content[0].text)["findings"][0]["id"] == "dataloader"
 

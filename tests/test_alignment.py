@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.graphs.matching import AlignmentBudget, align, first_places
+from tracelens_ext.analysis.cuda_graphs.matching import AlignmentBudget, align, first_places
 from tracelens_ext.trace import NONE
 
 _SEQUENCES = st.lists(st.integers(0, 3), max_size=14)

@@ -15,6 +15,7 @@ from make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer, read_trace
+from tracelens_ext.analysis.timeline.overview import advice, overview
 from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.errors import (
     MergedRanksError,
@@ -24,7 +25,6 @@ from tracelens_ext.errors import (
     TraceNotFoundError,
     UsageError,
 )
-from tracelens_ext.timeline.overview import advice, overview
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -53,9 +53,22 @@ def test_blanks_and_a_plus_do_not_matter(text: str, budget: Budget) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "GEMM", "GEMM > 5", "> 5%", "GEMM = 5%", "GEMM > 5s", "GEMM > five%", "GEMM > 1e3%",
-     "GEMM > \u0665%", "GEMM >> 5 %%", "GEMM > +-5%", "GEMM > 5% now", "GEMM > .%"],
-)  # fmt: skip
+    [
+        "",
+        "GEMM",
+        "GEMM > 5",
+        "> 5%",
+        "GEMM = 5%",
+        "GEMM > 5s",
+        "GEMM > five%",
+        "GEMM > 1e3%",
+        "GEMM > \u0665%",
+        "GEMM >> 5 %%",
+        "GEMM > +-5%",
+        "GEMM > 5% now",
+        "GEMM > .%",
+    ],
+)
 def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(UsageError, match="is no budget; write a name"):
         parse_budget(text)
@@ -130,7 +143,8 @@ def test_a_verdict_says_which_and_by_how_much() -> None:
 
 
 def test_a_category_that_one_side_lacks_counts_nothing() -> None:
-    with_it, without = measured(training(2)), measured(training(2, all_reduce_us=0))
+    with_it = measured(training(2))
+    without = measured(training(2, all_reduce_us=0))
     appears = compare([without, with_it])
     disappears = compare([with_it, without])
     budgets = [parse_budget("Communication > +1000%"), parse_budget("Communication < -99.9%")]

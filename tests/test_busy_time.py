@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.intervals import union_length
 from tracelens_ext.trace import NONE
-from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.trace.busy_time import BusyTime
+from tracelens_ext.trace.intervals import union_length
 
 Interval = tuple[int, int, int]
 
@@ -80,7 +80,8 @@ def test_a_deep_forest_takes_no_more_steps_than_a_shallow_one() -> None:
             calls += event == "c_call"
 
         parent = np.arange(-1, depth - 1, dtype=np.int32)
-        owner, start = np.full(20, depth - 1), np.arange(20)
+        owner = np.full(20, depth - 1)
+        start = np.arange(20)
         busy = BusyTime(start, start + 5)
         sys.setprofile(count)
         try:

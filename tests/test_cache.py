@@ -21,10 +21,15 @@ from make_trace import TraceMaker
 
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer, read_trace
-from tracelens_ext.cache.file import DamagedFileError, read_columns, trace_columns, write_columns
-from tracelens_ext.cache.folder import READING, cache_folder, cache_limit
-from tracelens_ext.cache.store import TraceCache, open_cache
 from tracelens_ext.errors import MergedRanksError, TraceCutOffError, TraceNotFoundError, UsageError
+from tracelens_ext.readers.cache.file import (
+    DamagedFileError,
+    read_columns,
+    trace_columns,
+    write_columns,
+)
+from tracelens_ext.readers.cache.folder import READING, cache_folder, cache_limit
+from tracelens_ext.readers.cache.store import TraceCache, open_cache
 from tracelens_ext.trace import ArgColumn, Trace
 
 if TYPE_CHECKING:
@@ -40,7 +45,8 @@ def trace_file(tmp_path: Path) -> Path:
 
 def assert_same(one: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        left, right = getattr(one, field.name), getattr(other, field.name)
+        left = getattr(one, field.name)
+        right = getattr(other, field.name)
         if field.name == "args":
             assert list(left) == list(right)
             for name in left:
@@ -148,7 +154,7 @@ def test_library_calls_do_not_cache_unless_asked(
     trace_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "users"))
-    monkeypatch.setattr("tracelens_ext.cache.store.WORTH_KEEPING", 0)
+    monkeypatch.setattr("tracelens_ext.readers.cache.store.WORTH_KEEPING", 0)
     read_trace(trace_file)
     TreePerfAnalyzer(trace_file)
     assert not (tmp_path / "users").exists()
@@ -221,7 +227,7 @@ def test_another_version_of_the_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     TreePerfAnalyzer(trace_file, cache=cache)
-    monkeypatch.setattr("tracelens_ext.cache.store.reader_version", lambda: "newer")
+    monkeypatch.setattr("tracelens_ext.readers.cache.store.reader_version", lambda: "newer")
     TreePerfAnalyzer(trace_file, cache=cache)
     assert reading.count == 2
     assert "another version" in notes[0]
@@ -256,9 +262,15 @@ def test_all_code_that_makes_what_is_kept_is_in_its_version() -> None:
     reading = _modules(READING)
     assert len(reading) > 20
     for name, path in reading.items():
-        if "." in name or name in {"trace", "tree"}:  # not what lies beside them
+        if name.startswith("readers.") or name in {"trace.trace", "trace.call_tree"}:
             folders = Path(tracelens_ext.__file__).parent.glob("readers/*/__init__.py")
-            packages = {"", "hooks", "readers", *(f"readers.{f.parent.name}" for f in folders)}
+            packages = {
+                "",
+                "hooks",
+                "readers",
+                "trace",
+                *(f"readers.{f.parent.name}" for f in folders),
+            }
             assert _imports(path) - set(reading) <= packages, path
 
 
@@ -491,7 +503,8 @@ def test_a_trace_larger_than_the_cache_is_not_kept(trace_file: Path, cache: Trac
 def test_a_conversion_is_where_the_cache_says(
     tmp_path: Path, cache: TraceCache, notes: list[str], room: int
 ) -> None:
-    source, made = tmp_path / "x.nsys-rep", tmp_path / "made.sqlite"
+    source = tmp_path / "x.nsys-rep"
+    made = tmp_path / "made.sqlite"
     source.write_bytes(b"a report")
     made.write_bytes(bytes(10_000))
     small = replace(cache, limit=10_000 + room)
@@ -522,7 +535,8 @@ def test_a_trace_does_not_drive_out_what_it_was_converted_from(
 
 def test_what_was_left_half_written_is_swept(trace_file: Path, cache: TraceCache) -> None:
     cache.folder.mkdir()
-    old, new = cache.folder / ".x.columns.0.tmp", cache.folder / ".y.columns.1.tmp"
+    old = cache.folder / ".x.columns.0.tmp"
+    new = cache.folder / ".y.columns.1.tmp"
     mine = cache.folder / "notes.txt"
     for path in (old, new, mine):
         path.write_text("x")

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.nesting import ROOT, nearest_above, nearest_marked
-from tracelens_ext.work.grouping import find_paths
+from tracelens_ext.trace.grouping import find_paths
+from tracelens_ext.trace.nesting import ROOT, nearest_above, nearest_marked
 
 _LABELS = ["a", "b", "c"]
 

@@ -12,11 +12,11 @@ from capture_helpers import Op, Recording
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.cuda_graphs.captures import tokens_of_step
+from tracelens_ext.analysis.cuda_graphs.matching import AlignmentBudget
+from tracelens_ext.analysis.cuda_graphs.tables import TABLES
 from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
-from tracelens_ext.graphs.matching import AlignmentBudget
-from tracelens_ext.graphs.recorded import tokens_of_step
-from tracelens_ext.graphs.tables import TABLES
 from tracelens_ext.perf_report import build_perf_report
 
 if TYPE_CHECKING:
@@ -275,7 +275,8 @@ def test_shapes_tell_sizes_apart_that_no_annotation_names(tmp_path: Path, named:
 
 
 def test_each_mode_has_its_own_batch_sizes(tmp_path: Path) -> None:
-    whole, piece = [Op("aten::mm", ["gemm"], 32), *LAYER], [Op("aten::mm", ["gemm"], 24)]
+    whole = [Op("aten::mm", ["gemm"], 32), *LAYER]
+    piece = [Op("aten::mm", ["gemm"], 24)]
     _captured(tmp_path / "a.json", piece, piece, annotation="capture_24_PIECEWISE")
     _captured(tmp_path / "b.json", whole, annotation="capture_32_FULL")
     run = Recording()

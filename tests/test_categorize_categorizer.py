@@ -12,13 +12,7 @@ import pandas as pd
 import pytest
 from categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 
-from tracelens_ext.categorize import (
-    KernelCategorizer,
-    Rule,
-    RulePack,
-    categorize_kernels,
-    hookimpl,
-)
+from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack, categorize_kernels, hookimpl
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.hooks import PluginRegistry
 
@@ -60,7 +54,8 @@ def test_the_order_of_precedence(tmp_path: Path) -> None:
         write_pack(tmp_path, "second", ("late", "k")),
     ]
     names = ["k1", "k2", "k3", "k5", "zzz"]
-    user, second = [rules[0]], [rules[1]]
+    user = [rules[0]]
+    second = [rules[1]]
     created = KernelCategorizer.create(rules=user, categorizer="pick", registry=plugins)
     assert created.categorize(names).category == [
         "mine",

@@ -6,9 +6,9 @@ import pytest
 
 from tracelens_ext.categorize import (
     Example,
-    Finding,
     Rule,
     RulePack,
+    RuleProblem,
     builtin_categorizer,
     check_pack,
 )
@@ -29,12 +29,15 @@ def names(*texts: str) -> tuple[Example, ...]:
 
 
 def test_a_sound_pack_has_no_findings() -> None:
-    assert findings(
-        Rule("A", "foo_", examples=names("foo_1"), not_examples=names("bar")),
-        Rule("B", "bar", cpu_op="mm", examples=(Example("bar", "aten::mm"),)),
-        Rule("C", "bar", examples=names("bar"), not_examples=(Example("foo"),)),
-        Rule("misc", ".*"),
-    ) == []  # fmt: skip
+    assert (
+        findings(
+            Rule("A", "foo_", examples=names("foo_1"), not_examples=names("bar")),
+            Rule("B", "bar", cpu_op="mm", examples=(Example("bar", "aten::mm"),)),
+            Rule("C", "bar", examples=names("bar"), not_examples=(Example("foo"),)),
+            Rule("misc", ".*"),
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,4 +120,4 @@ def test_the_built_in_packs_load() -> None:
 
 
 def test_a_finding_is_a_plain_value() -> None:
-    assert Finding("error", "x: rule 1", "p") == Finding("error", "x: rule 1", "p")
+    assert RuleProblem("error", "x: rule 1", "p") == RuleProblem("error", "x: rule 1", "p")

@@ -18,7 +18,7 @@ from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
 from tracelens_ext.perf_report import plugin_tables
 from tracelens_ext.readers.formats import read_file
-from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.report.tables.registry import offered_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FUSED = "void my_company::fused_bias_gelu<float>(float*)"
@@ -37,11 +37,17 @@ def reader_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     events = [
         {
-            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 10 * at, "dur": 5,
+            "ph": "X",
+            "cat": "kernel",
+            "name": name,
+            "pid": 0,
+            "tid": 7,
+            "ts": 10 * at,
+            "dur": 5,
             "args": {"device": 0, "stream": 7, "correlation": at},
         }
         for at, name in enumerate([FUSED, NVJET, HALF, "zz_unknown"], start=1)
-    ]  # fmt: skip
+    ]
     Path("trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     for block in blocks("categories.md", "toml"):
         Path(block.splitlines()[0].removeprefix("# ")).write_text(block, encoding="utf-8")
@@ -70,14 +76,23 @@ def categories(code: str) -> dict[str, str]:
 def test_the_three_ways_do_what_the_page_says() -> None:
     with_file, with_map, with_function, public = blocks("categories.md", "python")
     assert categories(with_file) | {HALF: "", NVJET: ""} == {
-        FUSED: "My Fused Op", NVJET: "", HALF: "", "zz_unknown": "Uncategorized"
-    }  # fmt: skip
+        FUSED: "My Fused Op",
+        NVJET: "",
+        HALF: "",
+        "zz_unknown": "Uncategorized",
+    }
     assert categories(with_map) == {
-        FUSED: "mine", NVJET: "gemm", HALF: "mine", "zz_unknown": "others"
-    }  # fmt: skip
+        FUSED: "mine",
+        NVJET: "gemm",
+        HALF: "mine",
+        "zz_unknown": "others",
+    }
     assert categories(with_function) | {FUSED: ""} == {
-        FUSED: "", NVJET: "GEMM", HALF: "Half precision", "zz_unknown": "Uncategorized"
-    }  # fmt: skip
+        FUSED: "",
+        NVJET: "GEMM",
+        HALF: "Half precision",
+        "zz_unknown": "Uncategorized",
+    }
     execute(public)
 
 

@@ -13,11 +13,45 @@ from tracelens_ext.categorize.matcher import BoundRule, Matcher, RuleTimeoutErro
 from tracelens_ext.categorize.rules import Rule, RulePack
 
 PATTERNS = st.sampled_from(
-    ["gemm", "(?i)gemm", "ge+mm", "g.*m", "^a", "copy|fill", "(?:nccl|rccl)Dev", "é_", "ab", "x",
-     "(?i:conv)_k", ".*", "kernel_\\d+", "(?<!n)ccl", "(?i)K"]
-)  # fmt: skip
-WORDS = ["gemm", "GEMM", "Gemm", "geemm", "copy", "fill", "ncclDev", "rcclDev", "CONV_k", "ab", "x",
-         "kernel_12", "é_", "a", "\u212a", "\ud800", "\n", "\0", ""]  # fmt: skip
+    [
+        "gemm",
+        "(?i)gemm",
+        "ge+mm",
+        "g.*m",
+        "^a",
+        "copy|fill",
+        "(?:nccl|rccl)Dev",
+        "é_",
+        "ab",
+        "x",
+        "(?i:conv)_k",
+        ".*",
+        "kernel_\\d+",
+        "(?<!n)ccl",
+        "(?i)K",
+    ]
+)
+WORDS = [
+    "gemm",
+    "GEMM",
+    "Gemm",
+    "geemm",
+    "copy",
+    "fill",
+    "ncclDev",
+    "rcclDev",
+    "CONV_k",
+    "ab",
+    "x",
+    "kernel_12",
+    "é_",
+    "a",
+    "\u212a",
+    "\ud800",
+    "\n",
+    "\0",
+    "",
+]
 NAMES = st.lists(st.sampled_from(WORDS), max_size=4).map("".join)
 OPS = st.sampled_from([None, "aten::mm", "aten::copy_", "graph"])
 CONDITIONS = st.sampled_from([None, None, "aten::", "mm$"])

@@ -29,10 +29,34 @@ def atoms() -> st.SearchStrategy[str]:
     return st.one_of(
         st.text(alphabet=ALPHABET, min_size=1, max_size=4),
         st.sampled_from(
-            [".", "[ab]", "[^a_]", "[]a]", r"[\]b]", "[a[]", r"\d", r"\w", r"\b", "^", "$", r"\.",
-             r"\(", ":", "é", r"\x61", r"\A", "(?i)", "(?s)", "(?:)", r"\s", "}", "]", r"\Z"]
+            [
+                ".",
+                "[ab]",
+                "[^a_]",
+                "[]a]",
+                r"[\]b]",
+                "[a[]",
+                r"\d",
+                r"\w",
+                r"\b",
+                "^",
+                "$",
+                r"\.",
+                r"\(",
+                ":",
+                "é",
+                r"\x61",
+                r"\A",
+                "(?i)",
+                "(?s)",
+                "(?:)",
+                r"\s",
+                "}",
+                "]",
+                r"\Z",
+            ]
         ),
-    )  # fmt: skip
+    )
 
 
 def wrapped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -129,9 +153,24 @@ def test_every_letter_that_matches_an_ascii_letter_is_folded_to_it() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["", ".*", "a?", "abc|", "(?:abc)?", "(?x)a b c", "(?:abc){e<=1}", r"(a)\1", "[[:alpha:]]+",
-     "straße", r"\x61\x62\x63", "(?|abc|abd)", "(" * 60 + "abc" + ")" * 60, r"\Lfoo", "(abc"],
-)  # fmt: skip
+    [
+        "",
+        ".*",
+        "a?",
+        "abc|",
+        "(?:abc)?",
+        "(?x)a b c",
+        "(?:abc){e<=1}",
+        r"(a)\1",
+        "[[:alpha:]]+",
+        "straße",
+        r"\x61\x62\x63",
+        "(?|abc|abd)",
+        "(" * 60 + "abc" + ")" * 60,
+        r"\Lfoo",
+        "(abc",
+    ],
+)
 def test_nothing_is_needed_or_known(pattern: str) -> None:
     assert requirements(pattern) == []
     assert list(Prefilter([pattern]).candidates("x")) == [0]

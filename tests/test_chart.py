@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import (
+from tracelens_ext.compare.engine_chart.runs import (
     ELAPSED,
     NOT_GPU,
     category_table,
@@ -21,9 +21,9 @@ from tracelens_ext.chart.runs import (
     measure,
     measure_run,
 )
-from tracelens_ext.chart.specification import ChartInput, parse_inputs
+from tracelens_ext.compare.engine_chart.specification import ChartInput, parse_inputs
 from tracelens_ext.errors import TraceError, UsageError
-from tracelens_ext.intervals import non_overlapped_time, union_length
+from tracelens_ext.trace.intervals import non_overlapped_time, union_length
 
 DEF_ABC = {
     "DEF": {"ABC": {"^H|^I": "gemm", "J|K": "attn", "CUDA mem": "non-gpu-H_D_memops", ".*": "misc"}}
@@ -67,8 +67,9 @@ def test_it_does_not_matter_when(spans: list[tuple[int, int]], shift: int) -> No
 
 def test_time_is_counted_once_and_summed_by_kernel() -> None:
     run = run_of(overlapping())
-    found = dict(zip(run.kernel, zip(run.category, run.gpu_ns_of.tolist(), strict=True),
-                     strict=True))  # fmt: skip
+    found = dict(
+        zip(run.kernel, zip(run.category, run.gpu_ns_of.tolist(), strict=True), strict=True)
+    )
     assert found == {
         GEMM: ("gemm", 45_000),
         NORM: ("norm", 10_000),
@@ -276,8 +277,11 @@ def test_files_alone_will_do_where_one_categorizer_is_for_all() -> None:
     found = parse_inputs(texts, bare_files=True)
     assert [str(one.path) for one in found] == ["run.json", "a,b.json", "a,b,c,d.json", "r.json"]
     assert [one.label(at) for at, one in enumerate(found)] == [
-        "run_0", "a,b_1", "a,b,c,d_2", "llama_vllm_r_3",
-    ]  # fmt: skip
+        "run_0",
+        "a,b_1",
+        "a,b,c,d_2",
+        "llama_vllm_r_3",
+    ]
     with pytest.raises(UsageError, match="name a file"):
         parse_inputs([""], bare_files=True)
 
@@ -285,10 +289,14 @@ def test_files_alone_will_do_where_one_categorizer_is_for_all() -> None:
 @pytest.mark.parametrize(
     ("name", "stem"),
     [
-        ("run.nsys-rep", "run"), ("run.SQLITE", "run"), ("a.b.json.gz", "a.b"),
-        ("x/run.json", "run"), ("run.qdrep", "run"), ("run.txt", "run.txt"),
+        ("run.nsys-rep", "run"),
+        ("run.SQLITE", "run"),
+        ("a.b.json.gz", "a.b"),
+        ("x/run.json", "run"),
+        ("run.qdrep", "run"),
+        ("run.txt", "run.txt"),
         ("run_cuda_gpu_trace.csv", "run_cuda_gpu_trace"),
     ],
-)  # fmt: skip
+)
 def test_labels(name: str, stem: str) -> None:
     assert ChartInput(Path(name), "vllm", "ds").label(4) == f"ds_vllm_{stem}_4"

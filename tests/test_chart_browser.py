@@ -11,8 +11,8 @@ from make_trace import TraceMaker
 from report_html_browser import Browser, chromium, column
 from report_html_helpers import HOSTILE
 
-from tracelens_ext.chart.page import write_page
-from tracelens_ext.chart.runs import measure_run
+from tracelens_ext.compare.engine_chart.page import write_page
+from tracelens_ext.compare.engine_chart.runs import measure_run
 
 if TYPE_CHECKING:
     from pathlib import Path

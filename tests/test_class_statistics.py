@@ -29,10 +29,10 @@ from statistics_helpers import (
 )
 
 from tracelens_ext import StatisticClassifier, read_trace
-from tracelens_ext.class_statistics.configuration import load_configuration
-from tracelens_ext.class_statistics.inputs import event_totals
-from tracelens_ext.class_statistics.layout import fixed
-from tracelens_ext.class_statistics.statistics import (
+from tracelens_ext.analysis.nsys_statistics.configuration import load_configuration
+from tracelens_ext.analysis.nsys_statistics.inputs import event_totals
+from tracelens_ext.analysis.nsys_statistics.layout import fixed
+from tracelens_ext.analysis.nsys_statistics.statistics import (
     Classifier,
     ClassStatistics,
     Total,
@@ -231,7 +231,13 @@ def test_the_map_of_the_specification_is_accepted() -> None:
         }
     )
     assert classes.classes == (
-        *("fp8_gemm", "other_gemm", "layernorm", "softmax", "cast_transpose", "fmha", "reduce"),
+        "fp8_gemm",
+        "other_gemm",
+        "layernorm",
+        "softmax",
+        "cast_transpose",
+        "fmha",
+        "reduce",
     )
 
 

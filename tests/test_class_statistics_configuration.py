@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statistics_helpers import GPA, SPECIFICATION, TAG
 
-from tracelens_ext.class_statistics.configuration import (
+from tracelens_ext.analysis.nsys_statistics.configuration import (
     InputSpec,
     load_class_map,
     load_configuration,

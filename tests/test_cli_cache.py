@@ -12,9 +12,9 @@ import pytest
 import typer.main
 from comparison_helpers import training, write
 
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.cli.app import app
+from tracelens_ext.readers.cache.store import TraceCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(here))
     monkeypatch.delenv("TRACELENS_EXT_CACHE_SIZE", raising=False)
     monkeypatch.delenv("TRACELENS_EXT_NO_CACHE", raising=False)
-    monkeypatch.setattr("tracelens_ext.cache.store.WORTH_KEEPING", 0)
+    monkeypatch.setattr("tracelens_ext.readers.cache.store.WORTH_KEEPING", 0)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.json", training(3))

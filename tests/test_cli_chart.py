@@ -19,14 +19,9 @@ from comparison_helpers import needs_html, write
 from make_trace import TraceMaker
 from report_html_helpers import HOSTILE, read_page
 
-from tracelens_ext.chart.specification import known_models
 from tracelens_ext.cli import run
-from tracelens_ext.report.manifest import (
-    MANIFEST,
-    manifest_files,
-    unfinished_note,
-    write_manifest,
-)
+from tracelens_ext.compare.engine_chart.specification import known_models
+from tracelens_ext.report.manifest import MANIFEST, manifest_files, unfinished_note, write_manifest
 
 SHARED = ROOT.parent / "shared"
 TWO_GPUS = SHARED / "nsys" / "two_gpu_training.sqlite"
@@ -95,8 +90,10 @@ def test_every_command_of_the_page_draws_a_chart(
     assert run(arguments) == 0, capsys.readouterr().err
     told = capsys.readouterr()
     assert told.err == ""
-    folder = next((arguments[arguments.index(o) + 1] for o in ("--out-dir", "--out_dir")
-                   if o in arguments), ".")  # fmt: skip
+    folder = next(
+        (arguments[arguments.index(o) + 1] for o in ("--out-dir", "--out_dir") if o in arguments),
+        ".",
+    )
     assert f"Wrote {Path(folder) / 'result.html'}" in told.out
     title = arguments[arguments.index("--title") + 1] if "--title" in arguments else "Where"
     page = read_page(Path(folder) / "result.html")
@@ -135,7 +132,8 @@ def test_elapsed_given_is_gpu_and_the_rest() -> None:
 
 @pytest.mark.slow
 def test_spellings_and_order_do_not_matter(capsys: pytest.CaptureFixture[str]) -> None:
-    one, two = "run2.sqlite,vllm,llama,1", "run2.sqlite,vllm,gpt-oss,2"
+    one = "run2.sqlite,vllm,llama,1"
+    two = "run2.sqlite,vllm,gpt-oss,2"
     printed = []
     for arguments in (
         [one, two, "--out-dir", "x"],
@@ -189,8 +187,10 @@ def test_bad_usage_exits_2(
 
 def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     Path("text.json").write_text("hello")
-    Path("host_only.json").write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "o",'
-                                      ' "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}')  # fmt: skip
+    Path("host_only.json").write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "o",'
+        ' "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}'
+    )
     for name, words in (
         ("absent.json", "no such file"),
         ("text.json", "is no trace of a known format"),
@@ -364,8 +364,10 @@ def test_a_real_export_event_by_event() -> None:
     assert found == pytest.approx({name: ns / 1e9 for name, ns in expected.items()}, abs=1e-12)
     assert 0 < rest < 0.1
     assert chart(f"{TWO_GPUS},vllm,llama,0", "-q", "--per-device") == 0
-    assert list(seconds()) == ["llama_vllm_two_gpu_training_0_gpu0",
-                               "llama_vllm_two_gpu_training_0_gpu1"]  # fmt: skip
+    assert list(seconds()) == [
+        "llama_vllm_two_gpu_training_0_gpu0",
+        "llama_vllm_two_gpu_training_0_gpu1",
+    ]
 
 
 @pytest.mark.process

@@ -174,6 +174,7 @@ def test_a_crash_is_one_line_and_asks_for_a_report(
         raise ZeroDivisionError("on\npurpose")
 
     monkeypatch.setattr("tracelens_ext.perf_report.build_perf_report", crash)
+    monkeypatch.delenv("TRACELENS_EXT_DEBUG")
     trace = tmp_path / "trace.json"
     trace.write_bytes(DEMO)
     assert run(["report", str(trace), "-o", str(tmp_path / "r.xlsx")]) == 1

@@ -17,9 +17,9 @@ from simulated_job.machine import read_data
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.findings.inspection import NO_SHAPES
-from tracelens_ext.findings.told import NOTHING
+from tracelens_ext.findings.summary import NOTHING
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.report.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

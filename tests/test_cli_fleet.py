@@ -173,7 +173,7 @@ def test_the_python_of_the_page_runs(folder: Path) -> None:
 def test_the_page_names_every_table_and_column(folder: Path) -> None:
     import pandas as pd
 
-    from tracelens_ext.fleet import run_fleet
+    from tracelens_ext.distributed import run_fleet
 
     run_fleet([folder / "run"], folder / "all", workers=0)
     text = re.sub(r"^```.*?^```$", "", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)

@@ -97,7 +97,8 @@ def test_the_histogram_and_its_bounds(capsys: pytest.CaptureFixture[str]) -> Non
         out = printed(capsys, *arguments)
         return [line for line in out.splitlines() if " μs │" in line]
 
-    linear, log = bins(), bins("--log")
+    linear = bins()
+    log = bins("--log")
     assert len(linear) == len(log) == 15
     assert [line.split()[0] for line in linear][:2] == ["1.0-7.6", "7.6-14.2"]
     assert [line.split()[0] for line in log][:2] == ["1.0-1.4", "1.4-1.8"]
@@ -160,8 +161,14 @@ def test_where_in_the_code(
     out = printed(capsys)
     first, second = out.split("WHAT THE HOST WAS IN MEANWHILE:\n")[1].splitlines()[2:4]
     assert re.split(r"  +", first.strip()) == [
-        *("50.000", "98.0%", "(no operation)", "train.py(10): load", "host", "2"),
-        *("25.000", "40.000"),
+        "50.000",
+        "98.0%",
+        "(no operation)",
+        "train.py(10): load",
+        "host",
+        "2",
+        "25.000",
+        "40.000",
     ]
     assert "launch overhead" in second
     assert "more; --gap-output has them all" not in out
@@ -189,7 +196,8 @@ def test_a_narrow_terminal_has_a_line_for_each_kernel_of_a_pair(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    first, second = "nvjet_tst_256x256_64x4_2x1_v_TNT", "ncclDevKernel_AllGather_RING_LL"
+    first = "nvjet_tst_256x256_64x4_2x1_v_TNT"
+    second = "ncclDevKernel_AllGather_RING_LL"
     write(Path("trace.json"), two_kernels(first, second, first))
     lines = printed(capsys).splitlines()
     assert max(map(len, lines)) <= 80

@@ -23,8 +23,16 @@ PAGE = PAGES.partition("\n## GPU time by class of kernel\n")[2]
 TABLES = ["--kernels", "run_cuda_gpu_kern_sum.csv", "--class-map", "classes.json"]
 ALL = [
     *TABLES,
-    *("--nvtx", "run_nvtx_gpu_proj_trace.csv", "--iteration-range", "step"),
-    *("--mem", "run_cuda_gpu_mem_time_sum.csv", "--iterations", "2", "--gpus", "1"),
+    "--nvtx",
+    "run_nvtx_gpu_proj_trace.csv",
+    "--iteration-range",
+    "step",
+    "--mem",
+    "run_cuda_gpu_mem_time_sum.csv",
+    "--iterations",
+    "2",
+    "--gpus",
+    "1",
 ]
 
 

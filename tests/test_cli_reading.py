@@ -15,18 +15,24 @@ from comparison_helpers import training
 from make_trace import kineto_layout
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import parallel, run
 from tracelens_ext.cli.app import app
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceTooLargeError
 from tracelens_ext.readers import ahead, read_trace, source
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import ReadingOptions, size_text
 
 SALVAGING = ReadingOptions(salvage=True)
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "reading.md"
 OPTIONS = (
-    *("--salvage", "--max-bytes", "--jobs", "--nsys"),
-    *("--kernel-annotations", "--no-cache", "--verify-cache", "--notes"),
+    "--salvage",
+    "--max-bytes",
+    "--jobs",
+    "--nsys",
+    "--kernel-annotations",
+    "--no-cache",
+    "--verify-cache",
+    "--notes",
 )
 #: Of commands that look into CUDA graphs.
 OF_GRAPHS = "--kernel-annotations"
@@ -234,10 +240,12 @@ def test_damage_in_the_middle(damage: str, zipped: bool, tmp_path: Path) -> None
     path = tmp_path / "damaged.json"
     place = WHOLE.index(b'"ph"', len(WHOLE) // 2)
     if damage == "garbage":
-        data, problem = WHOLE[:place] + b"%%%" + WHOLE[place:], "is not valid JSON at byte"
+        data = WHOLE[:place] + b"%%%" + WHOLE[place:]
+        problem = "is not valid JSON at byte"
         lost = len(data) - WHOLE.rindex(b"{", 0, place)
     else:
-        data, problem = WHOLE + WHOLE, "has more data after the end"
+        data = WHOLE + WHOLE
+        problem = "has more data after the end"
         lost = len(WHOLE)
     path.write_bytes(gzip.compress(data) if zipped else data)
     with pytest.raises(TraceError, match=f"{problem}.*--salvage$"):

@@ -17,15 +17,26 @@ if TYPE_CHECKING:
 TRACE = {
     "traceEvents": [
         {
-            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": at * 99, "dur": dur,
+            "ph": "X",
+            "cat": "kernel",
+            "name": name,
+            "pid": 0,
+            "tid": 7,
+            "ts": at * 99,
+            "dur": dur,
             "args": {"device": 0, "stream": 7, "correlation": at},
         }
         for at, (name, dur) in enumerate(
-            [("kernel_mha", 50), ("zz_unheard_of_64x64", 20), ("zz_unheard_of_32x32", 10),
-             ("qqq_mystery", 5)], start=1
+            [
+                ("kernel_mha", 50),
+                ("zz_unheard_of_64x64", 20),
+                ("zz_unheard_of_32x32", 10),
+                ("qqq_mystery", 5),
+            ],
+            start=1,
         )
     ]
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)

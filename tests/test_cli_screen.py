@@ -89,7 +89,7 @@ def test_pipes_have_200_columns(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(folder / "cache"))
-    monkeypatch.setattr("tracelens_ext.cache.store.WORTH_KEEPING", 0)
+    monkeypatch.setattr("tracelens_ext.readers.cache.store.WORTH_KEEPING", 0)
     run(["counters", "t.json.gz"])  # which is then in the cache
     if command == "ranks results":
         assert run(shlex.split("fleet ranks -o results --workers 0")) == 0

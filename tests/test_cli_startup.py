@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROGRAM = """
 import sys
 from tracelens_ext.cli import run
-from tracelens_ext.cache import store as cache
+from tracelens_ext.readers.cache import store as cache
 
 cache.WORTH_KEEPING = 0
 code = run(sys.argv[1:])

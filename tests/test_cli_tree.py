@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker, cuda_graph_example
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.operations.tree_table import MergedTree, folded_stacks, merged_tree
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
-from tracelens_ext.operations.tree_table import MergedTree, folded_stacks, merged_tree
 from tracelens_ext.trace import NONE, EventKind
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +28,8 @@ PathOfNames = tuple[str, ...]
 
 
 def union(intervals: list[tuple[int, int]]) -> int:
-    total, reach = 0, -1
+    total = 0
+    reach = -1
     for start, end in sorted(intervals):
         total += max(end - max(start, reach), 0)
         reach = max(reach, end)
@@ -41,19 +42,22 @@ def any_step(name: str) -> str:
 
 def walked(analyzer: TreePerfAnalyzer) -> dict[PathOfNames, tuple[int, int, int]]:
     """Path of names → (events, GPU events at and below, their busy time); threads left out."""
-    trace, tree = analyzer.trace, analyzer.tree
+    trace = analyzer.trace
+    tree = analyzer.tree
     events: dict[PathOfNames, set[int]] = {}
     below: dict[PathOfNames, list[int]] = {}
     for row in trace.gpu_rows.tolist():
         line = [row, *tree.ancestors(row)][::-1]
         names = [any_step(trace.name_of(r)) for r in line]
         if tree.parent(row) is None:
-            names, line = ["(unlinked)", *names], [row, *line]
+            names = ["(unlinked)", *names]
+            line = [row, *line]
         for length in range(1, len(names) + 1):
             path = tuple(names[:length])
             events.setdefault(path, set()).add(line[length - 1])
             below.setdefault(path, []).append(row)
-    ts, end = trace.ts, trace.end
+    ts = trace.ts
+    end = trace.end
     return {
         path: (len(events[path]), len(rows), union([(int(ts[r]), int(end[r])) for r in rows]))
         for path, rows in below.items()
@@ -96,7 +100,8 @@ def check_order(tree: MergedTree) -> None:
     line: list[int] = []
     previous: dict[int, int] = {}
     for node in range(len(tree)):
-        depth, parent = int(tree.depth[node]), int(tree.parent[node])
+        depth = int(tree.depth[node])
+        parent = int(tree.parent[node])
         assert depth <= len(line)
         line[depth:] = [node]
         assert parent == (line[depth - 1] if depth else NONE)

@@ -249,7 +249,8 @@ NAMES = (GEMM, ALL_REDUCE, "void at::native::vectorized_elementwise_kernel<4>(in
 
 
 def random_trace(steps: list[list[tuple[int, int, int]]]) -> TraceMaker:
-    maker, correlations = TraceMaker(), itertools.count(1)
+    maker = TraceMaker()
+    correlations = itertools.count(1)
     for number, kernels in enumerate(steps):
         start = 100 * number
         maker.annotation(f"ProfilerStep#{number}", start, 100)
@@ -298,7 +299,8 @@ def test_swapping_two_traces_turns_every_sign(
     both = [measured(random_trace(first)), measured(random_trace(second))]
     if not any(m.events for m in both):
         return
-    there, back = compare(both), compare(both[::-1])
+    there = compare(both)
+    back = compare(both[::-1])
     for name, keys in KEYS.items():
         keys = tuple(key for key in keys if key in there.tables[name])
         one = there.tables[name].set_index(list(keys))["difference_ms"]

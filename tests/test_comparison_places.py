@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.compare.alignment import PlaceWork, ProgramPlace, align
 from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.compare.measurement import find_period
-from tracelens_ext.compare.places import Place, Work, align
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-def place(chain: str, *, path: str = "", shapes: str = "") -> Place:
-    return Place(path, False, tuple(chain.split(">")), shapes)
+def place(chain: str, *, path: str = "", shapes: str = "") -> ProgramPlace:
+    return ProgramPlace(path, False, tuple(chain.split(">")), shapes)
 
 
-def launched(kernel: str, ns: int, calls: int = 1, first: int = 0) -> Work:
-    return Work(calls, first, {kernel: (ns, calls)})
+def launched(kernel: str, ns: int, calls: int = 1, first: int = 0) -> PlaceWork:
+    return PlaceWork(calls, first, {kernel: (ns, calls)})
 
 
-def table(a: dict[Place, Work], b: dict[Place, Work]) -> pd.DataFrame:
+def table(a: dict[ProgramPlace, PlaceWork], b: dict[ProgramPlace, PlaceWork]) -> pd.DataFrame:
     """What `align` finds, as one table."""
     aligned = align(a, b)
     return aligned.keys.assign(
@@ -43,16 +43,18 @@ def table(a: dict[Place, Work], b: dict[Place, Work]) -> pd.DataFrame:
     )
 
 
-def rows(a: dict[Place, Work], b: dict[Place, Work]) -> list[tuple[str, str, int, int]]:
+def rows(
+    a: dict[ProgramPlace, PlaceWork], b: dict[ProgramPlace, PlaceWork]
+) -> list[tuple[str, str, int, int]]:
     found = table(a, b)
     columns = ["A_operation", "B_operation", "A_ns", "B_ns"]
     return sorted(found[columns].itertuples(index=False, name=None))
 
 
 def test_where_the_inside_differs_the_common_ancestor_is_the_place() -> None:
-    a = {place("sdpa"): Work(5), place("sdpa>_flash"): launched("flash", 50, 5)}
+    a = {place("sdpa"): PlaceWork(5), place("sdpa>_flash"): launched("flash", 50, 5)}
     b = {
-        place("sdpa"): Work(4),
+        place("sdpa"): PlaceWork(4),
         place("sdpa>_efficient"): launched("fmha", 40, 4),
         place("sdpa>pad"): launched("pad", 8, 8),
     }
@@ -65,12 +67,12 @@ def test_where_the_inside_differs_the_common_ancestor_is_the_place() -> None:
 def test_shapes_tell_which_of_two_ways_stands_for_which() -> None:
     """One size of B goes another way: that size is compared with the same size of A."""
     small, large = ({"shapes": shapes} for shapes in ("[[2]]", "[[9]]"))
-    a = {place("sdpa", **small): Work(1), place("sdpa", **large): Work(1)}
+    a = {place("sdpa", **small): PlaceWork(1), place("sdpa", **large): PlaceWork(1)}
     a |= {
         place("sdpa>flash", **small): launched("f", 3),
         place("sdpa>flash", **large): launched("f", 9),
     }
-    b = {place("sdpa", **small): Work(1), place("sdpa", **large): Work(1)}
+    b = {place("sdpa", **small): PlaceWork(1), place("sdpa", **large): PlaceWork(1)}
     b |= {
         place("sdpa>flash", **small): launched("f", 3),
         place("sdpa>math", **large): launched("m", 30),
@@ -89,13 +91,14 @@ def test_what_is_left_is_paired_by_what_ran_before_it() -> None:
         ("x", "p", 2, 5),
         ("y", "q", 4, 6),
     ]
-    in_module = {Place("M", False, p.chain): w for p, w in a.items() if p.chain[0] in "xy"}
-    fused = {Place("M", False, ("fused",)): launched("f", 3)}
+    in_module = {ProgramPlace("M", False, p.chain): w for p, w in a.items() if p.chain[0] in "xy"}
+    fused = {ProgramPlace("M", False, ("fused",)): launched("f", 3)}
     assert rows(in_module, fused) == [("x + y", "fused", 6, 3)]
 
 
 def test_numbers_of_instances_do_not_part_operations() -> None:
-    a, b = {place("fusion.3"): launched("k", 1)}, {place("fusion.12"): launched("k", 2)}
+    a = {place("fusion.3"): launched("k", 1)}
+    b = {place("fusion.12"): launched("k", 2)}
     assert rows(a, b) == [("fusion.3", "fusion.12", 1, 2)]
     apart = {place("aten::conv3d"): launched("k", 2)}
     assert ("aten::conv2d", "aten::conv3d", 1, 2) in rows(
@@ -106,7 +109,11 @@ def test_numbers_of_instances_do_not_part_operations() -> None:
 chains = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(tuple)
 leaves = st.dictionaries(
     st.builds(
-        Place, st.sampled_from(["", "M", "M/N"]), st.booleans(), chains, st.sampled_from("12")
+        ProgramPlace,
+        st.sampled_from(["", "M", "M/N"]),
+        st.booleans(),
+        chains,
+        st.sampled_from("12"),
     ),
     st.tuples(st.sampled_from(["k", "l"]), st.integers(1, 9), st.integers(1, 4)),
     max_size=12,
@@ -115,17 +122,18 @@ leaves = st.dictionaries(
 
 @given(leaves, leaves)
 def test_each_event_is_in_exactly_one_row(
-    first: dict[Place, tuple[str, int, int]], second: dict[Place, tuple[str, int, int]]
+    first: dict[ProgramPlace, tuple[str, int, int]],
+    second: dict[ProgramPlace, tuple[str, int, int]],
 ) -> None:
     """And the times of a path are those of what it launched itself, whatever stands for what."""
     both = []
     for leaf in (first, second):
         known = {
-            Place(p.path, p.backward, p.chain[:n], p.shapes): Work(3)
+            ProgramPlace(p.path, p.backward, p.chain[:n], p.shapes): PlaceWork(3)
             for p in leaf
             for n in range(1, len(p.chain) + 1)
         }
-        both.append(known | {p: Work(3, ns, {k: (ns, n)}) for p, (k, ns, n) in leaf.items()})
+        both.append(known | {p: PlaceWork(3, ns, {k: (ns, n)}) for p, (k, ns, n) in leaf.items()})
     found = table(*both)
     assert not found.duplicated(["path", "backward", "A_operation", "B_operation"]).any()
     for letter, leaf in zip("AB", (first, second), strict=True):
@@ -149,7 +157,8 @@ def test_work_is_the_median_of_calls_and_speed_is_for_as_many() -> None:
 
 def steps(count: int, *, layers: int = 3, before: int = 0, extra: int = 0) -> TraceMaker:
     """Steps of an embedding, some layers of four kernels, and a head; sometimes one kernel more."""
-    maker, at = TraceMaker(), 0
+    maker = TraceMaker()
+    at = 0
     names = [f"start{i}" for i in range(before)]
     for step in range(count):
         names += ["embed", "embed2", "embed3"]

@@ -32,7 +32,8 @@ TRACES = {
 # By how much a finding may miss the cost: a model of a fused kernel says what some win.
 _MISS = {"unfused-attention": 0.3, "memory-bound-chain": 0.3}
 # The share of the cost, and of the wall time, that other findings may grow by.
-_OTHERS, _OTHERS_OF_ALL = 0.15, 0.01
+_OTHERS = 0.15
+_OTHERS_OF_ALL = 0.01
 
 
 @cache
@@ -87,7 +88,8 @@ _PUT = sorted(  # by trace, so that one process reads it
 @pytest.mark.parametrize(("name", "ident"), _PUT)
 def test_a_problem_put_into_a_real_trace(name: str, ident: str) -> None:
     """Where the GPU waits for the host, and where the host is ahead of the GPU."""
-    document, before = trace(name), claims_before(name)
+    document = trace(name)
+    before = claims_before(name)
     found = [place for place in places(document) if not place.after_wait]
     late = [place for place in found if place.waits_for_host]
     ahead = [place for place in found if not place.waits_for_host]
@@ -113,7 +115,8 @@ _LONGER = {
 @pytest.mark.real_data
 @pytest.mark.parametrize(("name", "ident"), [(n, i) for n, those in _LONGER.items() for i in those])
 def test_what_a_real_trace_has_takes_longer(name: str, ident: str) -> None:
-    document, before = trace(name), claims_before(name)
+    document = trace(name)
+    before = claims_before(name)
     cost = 0.3 * before[0]
     found = list(moments(document, ident))
     for at in {found[len(found) // 4], found[len(found) // 2]}:

@@ -12,13 +12,18 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 
 if TYPE_CHECKING:
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.trace.call_tree import CallTree
 
 
 def rows_of(maker: TraceMaker) -> dict[str, dict[str, float]]:
     frame = TreePerfAnalyzer(maker.document()).get_df_cpu_ops()
     assert list(frame.columns) == [
-        *("cpu_op", "count", "total_time_ms", "self_time_ms", "avg_time_us", "% of CPU op time")
+        "cpu_op",
+        "count",
+        "total_time_ms",
+        "self_time_ms",
+        "avg_time_us",
+        "% of CPU op time",
     ]
     assert frame["self_time_ms"].tolist() == sorted(frame["self_time_ms"], reverse=True)
     return {

@@ -16,16 +16,16 @@ import pytest
 from simulated_job import build_demo_trace, write_demo_trace
 from simulated_job.write import trace_text
 
-import tracelens_ext.demo
+import tracelens_ext.cli.demo_recordings
 from tracelens_ext.cli import run
-from tracelens_ext.demo import RANKS, is_demo_trace
+from tracelens_ext.cli.demo_recordings import RANKS, is_demo_trace
 
 SHIPPED: dict[str, dict[str, Any]] = {
     "nvidia": {},
     "amd": {"vendor": "amd", "steps": 4},
     **{f"nvidia_rank{rank}": {"rank": rank, "ranks": RANKS} for rank in range(RANKS)},
 }
-FOLDER = Path(tracelens_ext.demo.__file__).parent
+FOLDER = Path(tracelens_ext.cli.demo_recordings.__file__).parent
 
 
 @pytest.mark.slow

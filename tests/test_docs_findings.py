@@ -18,7 +18,7 @@ import tracelens_ext.findings
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.findings import builtin
-from tracelens_ext.findings.detect import offered_detectors
+from tracelens_ext.findings.engine import offered_detectors
 from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.hooks import load_registry
 
@@ -39,7 +39,12 @@ def test_every_finding_has_a_section() -> None:
 #: Sections with an example that the page's commands print; the others show recorded traces.
 OF_THE_DEMO = tuple(
     f"`{name}`"
-    for name in (*("dataloader", "synchronisation", "host-bound", "exposed-communication"),)
+    for name in (
+        "dataloader",
+        "synchronisation",
+        "host-bound",
+        "exposed-communication",
+    )
 )
 
 

@@ -18,7 +18,8 @@ LAYER = [Op("aten::mm", ["gemm"], 8), Op("vllm::attention", ["attend"], 8)]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "capture_traces").mkdir()
-    capture, decode = Recording(), Recording()
+    capture = Recording()
+    decode = Recording()
     capture.capture(LAYER, annotation="capture_8_FULL")
     capture.write(tmp_path / "capture_traces" / "rank0.json")
     decode.launch("gemm", "attend", annotation="step[DECODE bs=8]")

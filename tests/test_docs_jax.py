@@ -11,7 +11,7 @@ import pytest
 from xplane_maker import training
 
 from tracelens_ext.cli import run
-from tracelens_ext.readers.xplane.recording import NUMBERS, TEXTS
+from tracelens_ext.readers.xplane.profile import NUMBERS, TEXTS
 
 _TEXT = (Path(__file__).resolve().parents[1] / "docs" / "jax.md").read_text(encoding="utf-8")
 _COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)

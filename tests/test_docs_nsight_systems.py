@@ -11,7 +11,7 @@ from nsys_export_maker import training
 from nsys_report_maker import steps
 
 from tracelens_ext.cli import run
-from tracelens_ext.readers.nsys import places as nsys_places
+from tracelens_ext.readers.nsys import export_schema as nsys_places
 from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "nsight-systems.md"
@@ -47,8 +47,10 @@ def test_a_report_that_nsys_converts(
     (command,) = (c for c in _COMMANDS if "--nsys" in c)
     Path("run.nsys-rep").write_bytes(b"a report")
     program = Path("nsys").absolute()
-    program.write_text('#!/bin/sh\nfor word; do case $word in --output=*) out=${word#*=};; esac; '
-                       'done\ncat run.sqlite > "$out"\n')  # fmt: skip
+    program.write_text(
+        "#!/bin/sh\nfor word; do case $word in --output=*) out=${word#*=};; esac; "
+        'done\ncat run.sqlite > "$out"\n'
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     arguments = [str(program) if word.endswith("/nsys") else word for word in shlex.split(command)]

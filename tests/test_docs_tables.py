@@ -18,12 +18,12 @@ from make_trace import TraceMaker
 import tracelens_ext
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.tables.registry import offered_tables, tables_by_method
+from tracelens_ext.report.tables.registry import offered_tables, tables_by_method
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens_ext.tables.table import Table
+    from tracelens_ext.report.tables.table import Table
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "tables.md"
 HEAD = "| column | unit | |\n|---|---|---|\n"
@@ -82,8 +82,12 @@ def brought_up_to_date(text: str, described: Sequence[Table]) -> str:
 
 #: Sheets of traces of serving engines, whose columns `test_serving_report.py` checks.
 OF_ENGINES = (
-    *("phases", "phase_steps", "layers", "layer_kernels"),
-    *("InferenceAttention_fwd", "MoE_fused_fwd"),
+    "phases",
+    "phase_steps",
+    "layers",
+    "layer_kernels",
+    "InferenceAttention_fwd",
+    "MoE_fused_fwd",
 )
 
 
@@ -151,7 +155,7 @@ def test_tables_that_are_no_sheets_are_described(short_demo_trace: Path) -> None
 
 
 def test_units_are_those_that_the_names_of_columns_tell() -> None:
-    from tracelens_ext.tables.units import unit_of
+    from tracelens_ext.report.tables.units import unit_of
 
     for sheet in sheets():
         for column in sheet.described_columns():
@@ -163,7 +167,7 @@ def test_units_are_those_that_the_names_of_columns_tell() -> None:
 
 # The stub of the methods.
 
-STUB = Path(tracelens_ext.__file__).parent / "tables" / "methods.pyi"
+STUB = Path(tracelens_ext.__file__).parent / "report" / "tables" / "methods.pyi"
 STUB_HEAD = '''"""Methods of registered tables; `tests/test_docs_tables.py` writes this file."""
 
 import os
@@ -172,10 +176,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from tracelens_ext.gaps.tables import GapSort
-from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernels.kernels import KernelSort
-from tracelens_ext.work.gpu_work import Scope
+from tracelens_ext.analysis.idle_time.tables import GapSort
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.kernels.kernels import KernelSort
+from tracelens_ext.trace.gpu_events import Scope
 
 _Chosen = Selection | None
 _Path = str | os.PathLike[str] | None
@@ -190,7 +194,8 @@ STUB_NAMES = dict(re.findall(r"(?m)^(_\w+) = (.+)", STUB_HEAD))
 
 def stub() -> str:
     """The types of the methods that the registry gives, from the functions of the tables."""
-    lines, usual = [STUB_HEAD], inspect.Parameter.POSITIONAL_OR_KEYWORD
+    lines = [STUB_HEAD]
+    usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
     for name, table in sorted(tables_by_method().items()):
         if not hasattr(TreePerfAnalyzer, name) and table.named_options() is not None:
             parameters = list(inspect.signature(table.table).parameters.values())[1:]

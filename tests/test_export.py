@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.modules import MOST_NODES, call_tree
+from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length, time_axis
 from tracelens_ext.cli import run
 from tracelens_ext.export.tracks import fit_lanes
-from tracelens_ext.modules.modules import MOST_NODES, call_tree
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.replay.what_if import Simulation
-from tracelens_ext.timeline.timeline import copy_bandwidth, queue_length, time_axis
+from tracelens_ext.simulation.simulation import Simulation
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -210,7 +210,8 @@ def of_lane(document: dict[str, Any], lane: str) -> list[dict[str, Any]]:
 def test_lanes_hold_what_is_claimed_and_the_critical_path(
     analyzed_demo: TreePerfAnalyzer, exported_demo: dict[str, Any]
 ) -> None:
-    document, analyzer = exported_demo, analyzed_demo
+    document = exported_demo
+    analyzer = analyzed_demo
     claimed: Counter[str] = Counter()
     for event in of_lane(document, "findings"):
         claimed[event["name"]] += round(1000 * event["dur"])
@@ -263,12 +264,13 @@ def test_an_iteration_is_the_first_of_its_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "trace",
     [
-        *("view/alexnet.json.gz", "view/overlaps_wall_clock.json", "nsys/two_gpu_training.sqlite"),
-        *("formats/rocprof/generated/results.db", "jax/conv_mi300.xplane.pb"),
-        *(
-            "formats/pftrace/stages.pftrace.gz",
-            "inference/vllm_decode_full/graph_execution.json.gz",
-        ),
+        "view/alexnet.json.gz",
+        "view/overlaps_wall_clock.json",
+        "nsys/two_gpu_training.sqlite",
+        "formats/rocprof/generated/results.db",
+        "jax/conv_mi300.xplane.pb",
+        "formats/pftrace/stages.pftrace.gz",
+        "inference/vllm_decode_full/graph_execution.json.gz",
     ],
 )
 def test_perfetto_reads_all_of_it(trace: str, tmp_path: Path) -> None:
@@ -329,7 +331,8 @@ def test_counters_are_those_of_hta() -> None:
 def test_bins_and_nodes_add_up_to_the_durations(analyzed_demo: TreePerfAnalyzer) -> None:
     work = analyzed_demo.work
     total = int(work.duration.sum())
-    axis, tree = time_axis(work), call_tree(work)
+    axis = time_axis(work)
+    tree = call_tree(work)
     assert int(axis["gpu_time_ns"].sum()) == total
     assert len(tree) <= MOST_NODES
     sums = tree.groupby("parent")["gpu_time_ns"].sum().to_dict()

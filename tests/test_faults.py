@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from make_trace import cuda_graph_example
 
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.report.manifest import written_beside
 
 if TYPE_CHECKING:

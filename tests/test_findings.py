@@ -18,13 +18,13 @@ from strategies import traces
 from tracelens_ext import TreePerfAnalyzer, hookimpl
 from tracelens_ext.cli.app import offered_commands
 from tracelens_ext.findings import builtin
-from tracelens_ext.findings.detect import find_findings, offered_detectors
+from tracelens_ext.findings.engine import find_findings, offered_detectors
 from tracelens_ext.findings.finding import Evidence, Finding, Findings, Place
 from tracelens_ext.findings.inspection import Detector, Inspection
-from tracelens_ext.findings.told import findings_table, summary_sentence
+from tracelens_ext.findings.summary import findings_table, summary_sentence
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.registry import SECONDS_VARIABLE
-from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.report.tables.registry import offered_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -86,7 +86,8 @@ def test_a_wait_costs_the_idle_time_after_it_as_far_as_the_host_waited() -> None
 
 def test_idle_time_of_another_thread_is_not_the_loaders() -> None:
     maker = idle_for(20 * MS, 30 * MS)
-    maker.process, maker.thread = 100, 2
+    maker.process = 100
+    maker.thread = 2
     maker.annotation(
         "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 15 * MS, 12 * MS
     )

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from fleet_helpers import needs_fleet
 
-from tracelens_ext.fleet.together import reductions
+from tracelens_ext.distributed.html_page import reductions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -30,7 +30,9 @@ def loop(*, holes: dict[int, int], steps: int = 20) -> tuple[TraceMaker, dict[in
     Returns:
         The trace, and when each hole begins (µs).
     """
-    maker, at, begins = TraceMaker(), 0, {}
+    maker = TraceMaker()
+    at = 0
+    begins = {}
     for step in range(steps):
         if step in holes:
             begins[step] = at
@@ -108,7 +110,8 @@ def test_captures_before_the_loop_are_start_up_and_those_in_it_are_not() -> None
 def test_a_full_queue_is_told_and_saves_nothing() -> None:
     maker = TraceMaker()
     for number in range(100):
-        at, start = number * 200, 10 * MS + number * 200
+        at = number * 200
+        start = 10 * MS + number * 200
         maker.call(
             "cudaLaunchKernel", at if number < 50 else start - 8 * MS, 180, correlation=number
         )

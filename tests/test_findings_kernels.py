@@ -13,7 +13,8 @@ from tracelens_ext import TreePerfAnalyzer
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Findings
 
-BF16, FP32 = "c10::BFloat16", "float"
+BF16 = "c10::BFloat16"
+FP32 = "float"
 Tensor = tuple[str, list[int], list[int]]
 H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
 
@@ -28,7 +29,8 @@ class Kernels(TraceMaker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.end, self.number = 1_000.0, 0
+        self.end = 1_000.0
+        self.number = 0
 
     def run(
         self,
@@ -145,7 +147,8 @@ def test_casts_by_their_types_or_else_by_their_kernels() -> None:
 
 # Attention.
 
-QUERY, KEY = tensor(64, 2048, 128), tensor(64, 128, 2048)
+QUERY = tensor(64, 2048, 128)
+KEY = tensor(64, 128, 2048)
 SCORES = tensor(64, 2048, 2048)
 #: 2 products of 2 · 64 · 2048² · 128 operations at 40 % of 989.4 TFLOP/s.
 FUSED_US = 2 * 2 * 64 * 2048**2 * 128 / (0.4 * 989.4e6)

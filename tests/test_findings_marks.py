@@ -109,7 +109,8 @@ def _uneven(room: Room, peaks: DevicePeaks) -> None:
     needed = 2 * 4096**3 / (0.6e6 * peaks.matrix["bf16"])
     times = max(1, round(room.cost / 12 / needed))
     unit = (room.cost - 10) / 12 / times
-    size, name = tensor(BF16, 4096, 4096), "my_product"
+    size = tensor(BF16, 4096, 4096)
+    name = "my_product"
     turned: Shape = (BF16, [4096, 4096], [1, 4096])
     run(room, name, 6 * times, size, size, op="aten::mm", us=unit)
     run(room, name, 3 * times, size, turned, op="aten::mm", us=2 * unit)

@@ -13,11 +13,11 @@ from make_trace import Document, TraceMaker
 from strategies import traces
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.gaps.causes import classify_gaps
-from tracelens_ext.intervals import union_length
 from tracelens_ext.trace import LAUNCH_KINDS
-from tracelens_ext.work.gpu_work import find_lanes
+from tracelens_ext.trace.gpu_events import find_tracks
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,15 +65,16 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     """Gaps and findings agree on each device's idle time; findings and parts are apart."""
     analyzer = TreePerfAnalyzer(document)
     told: Any = analyzer.findings().as_dict(intervals=True)
-    work, lanes = analyzer.work, find_lanes(analyzer.work, "device")
+    work = analyzer.work
+    tracks = find_tracks(analyzer.work, "device")
     by_cause = classify_gaps(work, "device").idle_by_cause_ms()
     assert told["idle_by_cause_ms"] == by_cause
     summary = analyzer.get_df_gap_summary()
     summed = summary[summary["scope"] == "device"].set_index("cause")["idle_time_ms"]
     for cause, ms in summed.items():
         assert ms == pytest.approx(sum(times[str(cause)] for times in by_cause.values()))
-    for lane, device in enumerate(lanes.device_labels):
-        mine = lanes.of_gpu == lane
+    for track, device in enumerate(tracks.device_labels):
+        mine = tracks.of_gpu == track
         busy = union_length(work.start[mine], work.end[mine]) / 1e6
         assert sum(by_cause[device].values()) == pytest.approx(told["total_ms"] - busy)
     parts = told["recording"]["parts"]
@@ -82,8 +83,8 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
     check_apart(spans, round(told["total_ms"] * 1e6))
     for finding in told["findings"]:
         devices = sum(each["claimed_ms"] for each in finding["devices"])
-        assert devices / len(lanes) == pytest.approx(finding["claimed_ms"])
-    for each, ms in [(f, f["claimed_ms"] * len(lanes)) for f in told["findings"]] + [
+        assert devices / len(tracks) == pytest.approx(finding["claimed_ms"])
+    for each, ms in [(f, f["claimed_ms"] * len(tracks)) for f in told["findings"]] + [
         (part, part["ms"]) for part in parts
     ]:
         assert sum(s["end_ns"] - s["start_ns"] for s in each["intervals"]) == pytest.approx(
@@ -96,7 +97,8 @@ def test_the_wall_of_each_device_is_divided_once(document: Document) -> None:
 def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
     """Whatever is claimed in whatever order, the sum is the wall time at most."""
     wall = wall_of(document)
-    size, gaps = len(wall.work), len(wall.classified)
+    size = len(wall.work)
+    gaps = len(wall.classified)
     rows = wall.work.trace.rows_of(*LAUNCH_KINDS)
     saved = 0.0
     for _ in range(data.draw(st.integers(1, 5))):
@@ -116,7 +118,7 @@ def test_claims_never_overlap(document: Document, data: st.DataObject) -> None:
     assert saved == pytest.approx(wall.claimed_ns)
     claims = [*wall.claims, *wall.parts()]
     check_apart([span for claim in claims for span in claim.as_records()], wall.total_ns)
-    idle = sum(claim.idle_ns for claim in wall.claims) * len(wall.lanes)
+    idle = sum(claim.idle_ns for claim in wall.claims) * len(wall.tracks)
     assert wall.left_of_gaps().sum() + idle == pytest.approx(wall_of(document).left_of_gaps().sum())
 
 
@@ -126,7 +128,8 @@ def test_busy_time_alone_is_counted_microsecond_by_microsecond(
     drawn: list[tuple[int, int, int]],
 ) -> None:
     wall = on_streams([((start, start + length), stream) for start, length, stream in drawn])
-    start, end = wall.work.start // 1000, wall.work.end // 1000
+    start = wall.work.start // 1000
+    end = wall.work.end // 1000
     which = wall.work.trace.stream == 1
     running = [(start <= at) & (at < end) for at in range(30)]
     alone = sum(bool((now & which).any() and not (now & ~which).any()) for now in running)
@@ -142,7 +145,8 @@ def test_work_beside_other_work_saves_nothing() -> None:
 
 def test_an_event_is_claimed_once() -> None:
     wall = on_streams([((0, 100), 1), ((100, 150), 1)])
-    first, both = np.array([True, False]), np.array([True, True])
+    first = np.array([True, False])
+    both = np.array([True, True])
     assert wall.claim_events(first, 0.25).saving_ns == 25_000
     assert wall.claim_events(both).saving_ns == 50_000
 

@@ -22,8 +22,8 @@ from tracelens_ext.compare.finished import is_report, measure_report, with_refer
 from tracelens_ext.errors import TraceError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.manifest import MANIFEST
-from tracelens_ext.report.report import Format, write_report
-from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.report.report import OutputFormat, write_report
+from tracelens_ext.report.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,10 @@ def reports_of(analyzer: TreePerfAnalyzer, folder: Path, **options: object) -> l
     """The report of a trace in every format that can be read back."""
     report = build_perf_report(analyzer, ReportOptions(**options))  # type: ignore[arg-type]
     places = {
-        folder / "report.xlsx": Format.xlsx,
-        folder / "csv": Format.csv,
-        folder / "parquet": Format.parquet,
-        folder / "report.json": Format.json,
+        folder / "report.xlsx": OutputFormat.xlsx,
+        folder / "csv": OutputFormat.csv,
+        folder / "parquet": OutputFormat.parquet,
+        folder / "report.json": OutputFormat.json,
     }
     return write_report(report, places)
 
@@ -359,8 +359,16 @@ def _before_root(data: bytes) -> bytes:
         ),
     ],
     ids=[
-        *("entities", "utf-16", "deep", "cut", "far row", "far column", "zip bomb", "blanks"),
-        *("attribute", "attributes"),
+        "entities",
+        "utf-16",
+        "deep",
+        "cut",
+        "far row",
+        "far column",
+        "zip bomb",
+        "blanks",
+        "attribute",
+        "attributes",
     ],
 )
 def test_a_hostile_workbook(

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
 
-from tracelens_ext.errors import OutputError, RuleError, TraceNotFoundError, UsageError
-from tracelens_ext.fleet.cluster import workers_of
-from tracelens_ext.fleet.places import (
+from tracelens_ext.distributed.cluster import workers_of
+from tracelens_ext.distributed.storage import (
     find_inputs,
     identity_in,
     missing_ranks,
@@ -27,11 +26,12 @@ from tracelens_ext.fleet.places import (
     rank_of,
     world_size_of,
 )
+from tracelens_ext.errors import OutputError, RuleError, TraceNotFoundError, UsageError
 from tracelens_ext.report.manifest import MANIFEST
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from tracelens_ext.fleet import FleetResult
+    from tracelens_ext.distributed import FleetResult
 
 pytestmark = needs_fleet
 
@@ -55,7 +55,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, FleetRes
 
 
 def fleet(inputs: object, out: object, **options: Any) -> FleetResult:
-    from tracelens_ext.fleet import run_fleet
+    from tracelens_ext.distributed import run_fleet
 
     given = {"workers": 0, "pause_s": 0.0} | options
     return run_fleet([str(inputs)], str(out), **given)
@@ -164,7 +164,7 @@ def test_failures_are_listed_and_the_rest_is_done(ranks: Path, tmp_path: Path) -
     whole = (ranks / "rank1.json.gz").read_bytes()
     (ranks / "rank1.json.gz").write_bytes(whole[: len(whole) // 2])
     (ranks / "rank3.json.gz").unlink()
-    from tracelens_ext.fleet import run_fleet
+    from tracelens_ext.distributed import run_fleet
 
     inputs = [ranks, tmp_path / "absent.json", tmp_path / "none*.json"]
     result = run_fleet(inputs, tmp_path / "out", workers=0)
@@ -209,7 +209,8 @@ def test_a_worker_dies_and_one_trace_kills_each_that_reads_it(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))  # of the workers
     (ranks / "rank3.json.gz").write_bytes(b"\x1f\x8bnothing")
-    out, rules = tmp_path / "out", tmp_path / "r.toml"
+    out = tmp_path / "out"
+    rules = tmp_path / "r.toml"
     rules.write_text(RULES)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
@@ -238,7 +239,7 @@ def test_a_worker_dies_and_one_trace_kills_each_that_reads_it(
 def test_on_a_cluster_by_its_address(ranks: Path, tmp_path: Path) -> None:
     from distributed import LocalCluster
 
-    from tracelens_ext.fleet.cluster import ClusterError
+    from tracelens_ext.distributed.cluster import ClusterError
 
     with LocalCluster(
         n_workers=2,
@@ -280,7 +281,9 @@ def test_a_rerun_does_only_what_is_missing(ranks: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_other_rules_do_all_again(ranks: Path, tmp_path: Path) -> None:
-    rules, out, one = tmp_path / "r.toml", tmp_path / "out", ranks / "rank1.json.gz"
+    rules = tmp_path / "r.toml"
+    out = tmp_path / "out"
+    one = ranks / "rank1.json.gz"
     rules.write_text(RULES)
     assert fleet(one, out).done == 1
     assert fleet(one, out, rules=[rules]).done == 1
@@ -359,7 +362,8 @@ def test_urls_that_cannot_be_read_are_tried_again(ranks: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_strangers_folder_is_not_written_to(ranks: Path, tmp_path: Path) -> None:
-    out, rank = tmp_path / "out", ranks / "rank1.json.gz"
+    out = tmp_path / "out"
+    rank = ranks / "rank1.json.gz"
     out.mkdir()
     (out / "mine.txt").write_text("mine")
     with pytest.raises(OutputError, match="holds files that tracelens-ext did not make"):
@@ -477,7 +481,7 @@ def test_identities() -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=6, unique=True))
 def test_stems_are_plain_and_unlike(urls: list[str]) -> None:
-    from tracelens_ext.fleet.places import FleetInput
+    from tracelens_ext.distributed.storage import FleetInput
 
     stems = [FleetInput(url, url).stem for url in urls]
     assert len(set(stems)) == len(urls)
@@ -528,7 +532,7 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_pa
 
 
 def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
-    from tracelens_ext.fleet.together import _heat_map
+    from tracelens_ext.distributed.html_page import _heat_map
 
     waits = pd.DataFrame({"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0})
     (figure,) = _heat_map(waits)

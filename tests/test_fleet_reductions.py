@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.collectives.collectives import collective_calls
-from tracelens_ext.fleet.job import trace_tables
-from tracelens_ext.fleet.together import spread
+from tracelens_ext.analysis.collectives import collective_calls
+from tracelens_ext.distributed.html_page import spread
+from tracelens_ext.distributed.job import trace_tables
 
 KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 
@@ -36,7 +36,8 @@ def test_it_is_what_all_rows_together_give(ranks: list[dict[str, float]]) -> Non
     parts = [part(rank, times) for rank, times in enumerate(ranks)]
     found = spread(iter(parts), ["key"], "ms").set_index("key")
     for key, rows in pd.concat(parts).groupby("key"):
-        row, values = found.loc[key], rows["ms"].to_numpy()
+        row = found.loc[key]
+        values = rows["ms"].to_numpy()
         assert row["ranks"] == len(values)
         assert row["mean_ms"] == pytest.approx(values.mean())
         spread_of = values.std(ddof=1) if len(values) > 1 else np.nan

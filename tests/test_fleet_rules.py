@@ -7,7 +7,7 @@ import pickle
 from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize import KernelCategorizer
-from tracelens_ext.fleet.job import JobOptions, portable_rules
+from tracelens_ext.distributed.job import JobOptions, portable_rules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,8 @@ def test_only_maps_are_taken_out_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_worker_without_the_files_categorises_as_here(tmp_path: Path) -> None:
-    rules, chosen = tmp_path / "mine.toml", tmp_path / "map.json"
+    rules = tmp_path / "mine.toml"
+    chosen = tmp_path / "map.json"
     rules.write_text('[[rule]]\ncategory = "Mine"\npattern = "^my_"\n', encoding="utf-8")
     chosen.write_text('{"their_": "Theirs"}', encoding="utf-8")
     sent = pickle.dumps(portable_rules([rules], chosen, ()))

@@ -18,7 +18,13 @@ from markdown_it import MarkdownIt
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.report import formats
 from tracelens_ext.report.formats import plain_column, plain_headers
-from tracelens_ext.report.report import Format, Report, report_text, require_format, write_report
+from tracelens_ext.report.report import (
+    OutputFormat,
+    Report,
+    report_text,
+    require_format,
+    write_report,
+)
 from tracelens_ext.report.terminal import safe_text
 
 if TYPE_CHECKING:
@@ -53,7 +59,7 @@ def report_of(*frames: pd.DataFrame, **more: Any) -> Report:
     return Report(title="A report", sheets=sheets, **more)
 
 
-def text_of(report: Report, chosen: Format) -> str:
+def text_of(report: Report, chosen: OutputFormat) -> str:
     return "".join(report_text(report, chosen))
 
 
@@ -70,7 +76,9 @@ def strictly_loaded(text: str) -> Any:
 def test_json_holds_rows_by_column() -> None:
     frame = pd.DataFrame({"name": ["a", None], "time_ms": [1.5, np.nan], "count": [2, 3]})
     facts = [("Duration (ms)", 2.5), ("Events", np.int64(7)), ("Nothing", None), ("Pct", math.inf)]
-    loaded = strictly_loaded(text_of(report_of(frame, facts=facts, notes=["So."]), Format.json))
+    loaded = strictly_loaded(
+        text_of(report_of(frame, facts=facts, notes=["So."]), OutputFormat.json)
+    )
     assert next(iter(loaded)) == "generator"
     assert loaded["generator"] == "tracelens-ext"
     assert loaded["facts"] == {"Duration (ms)": 2.5, "Events": 7, "Nothing": None, "Pct": None}
@@ -87,14 +95,20 @@ def test_json_of_odd_tables() -> None:
     mixed = pd.DataFrame({"v": [True, 10**30, 2**64 - 1, -(2**63), "\ud800", pd.NaT, (1, 2)]})
     twice = pd.DataFrame([[1, 2, 3]], columns=["a", "a", ("b", 4)])
     loaded = strictly_loaded(
-        text_of(report_of(mixed, twice, pd.DataFrame(), pd.DataFrame({"x": []})), Format.json)
+        text_of(report_of(mixed, twice, pd.DataFrame(), pd.DataFrame({"x": []})), OutputFormat.json)
     )["tables"]
     assert [row["v"] for row in loaded["table 0"]] == [
-        True, str(10**30), 2**64 - 1, -(2**63), "\ufffd", None, "(1, 2)",
-    ]  # fmt: skip
+        True,
+        str(10**30),
+        2**64 - 1,
+        -(2**63),
+        "\ufffd",
+        None,
+        "(1, 2)",
+    ]
     assert loaded["table 1"] == [{"a": 1, "a_2": 2, "b 4": 3}]
     assert loaded["table 2"] == loaded["table 3"] == []
-    assert strictly_loaded(text_of(Report("t", {}), Format.json))["tables"] == {}
+    assert strictly_loaded(text_of(Report("t", {}), OutputFormat.json))["tables"] == {}
 
 
 @given(
@@ -111,7 +125,7 @@ def test_json_keeps_every_value(rows: list[tuple[str, float, int]], title: str, 
         }
     )
     report = Report(title, {label: frame}, facts=[(label, title)], notes=[title])
-    loaded = strictly_loaded(text_of(report, Format.json))
+    loaded = strictly_loaded(text_of(report, OutputFormat.json))
     kept = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in label)
     assert loaded["tables"][kept] == [
         {"text": t, "number": n if math.isfinite(n) else None, "whole": w} for t, n, w in rows
@@ -120,9 +134,9 @@ def test_json_keeps_every_value(rows: list[tuple[str, float, int]], title: str, 
 
 def test_a_long_table_is_written_whole() -> None:
     frame = pd.DataFrame({"n": range(20_000)})
-    loaded = strictly_loaded(text_of(report_of(frame), Format.json))
+    loaded = strictly_loaded(text_of(report_of(frame), OutputFormat.json))
     assert [row["n"] for row in loaded["tables"]["table 0"]] == list(range(20_000))
-    assert text_of(report_of(frame), Format.markdown).count("\n| ") == 20_002
+    assert text_of(report_of(frame), OutputFormat.markdown).count("\n| ") == 20_002
 
 
 # Markdown.
@@ -166,7 +180,7 @@ def test_markdown_shows_any_text_as_it_is(hostile: str) -> None:
         notes=[hostile, f"No rule knows {hostile.strip()}: 3.2 % of GPU time."],
         descriptions={hostile: hostile},
     )
-    tokens = rendered(text_of(report, Format.markdown))
+    tokens = rendered(text_of(report, OutputFormat.markdown))
     assert {token.type for token in tokens if token.type.startswith("html")} <= {"html_block"}
     comments = [token.content for token in tokens if token.type == "html_block"]
     assert comments == [f"{formats.MARK}\n"], "only the mark is HTML"
@@ -182,13 +196,13 @@ def test_markdown_shows_any_text_as_it_is(hostile: str) -> None:
 @given(texts, texts)
 def test_no_text_breaks_out_of_its_cell(first: str, second: str) -> None:
     frame = pd.DataFrame({"a": pd.Series([first, second], dtype=object), "b": [1, 2]})
-    tokens = rendered(text_of(report_of(frame), Format.markdown))
+    tokens = rendered(text_of(report_of(frame), OutputFormat.markdown))
     assert cells(tokens) == [as_read(first), "1", as_read(second), "2"]
 
 
 @given(texts)
 def test_no_note_is_more_than_text(note: str) -> None:
-    tokens = rendered(text_of(report_of(notes=[note]), Format.markdown))
+    tokens = rendered(text_of(report_of(notes=[note]), OutputFormat.markdown))
     kinds = [token.type for token in tokens if token.type.endswith("_open")]
     assert kinds in (
         ["heading_open", "bullet_list_open", "list_item_open", "paragraph_open"],
@@ -215,10 +229,17 @@ def test_a_name_of_a_megabyte_takes_no_time() -> None:
 
 def test_markdown_numbers_stand_to_the_right_with_their_units() -> None:
     frame = pd.DataFrame(
-        {"name": ["x"], "total_time_ms": [1234.5], "% of GPU time": [12.345], "count": [3],
-         "difference_ms": [0.5], "ratio": [np.nan], "yes": [True]}
-    )  # fmt: skip
-    lines = text_of(report_of(frame), Format.markdown).splitlines()
+        {
+            "name": ["x"],
+            "total_time_ms": [1234.5],
+            "% of GPU time": [12.345],
+            "count": [3],
+            "difference_ms": [0.5],
+            "ratio": [np.nan],
+            "yes": [True],
+        }
+    )
+    lines = text_of(report_of(frame), OutputFormat.markdown).splitlines()
     assert lines[-3:] == [
         "| name | total_time_ms | % of GPU time | count | difference_ms | ratio | yes |",
         "| :--- | ---: | ---: | ---: | ---: | ---: | :--- |",
@@ -237,11 +258,11 @@ def test_parquet_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path:
         lambda name, *rest: known(name, *rest) if name != "pyarrow" else None,
     )
     with pytest.raises(UsageError, match=r"pip install 'tracelens-ext\[parquet\]'"):
-        require_format(Format.parquet)
+        require_format(OutputFormat.parquet)
     with pytest.raises(UsageError):
-        write_report(report_of(), {tmp_path / "out": Format.parquet})
+        write_report(report_of(), {tmp_path / "out": OutputFormat.parquet})
     assert not (tmp_path / "out").exists()
-    require_format(Format.csv)
+    require_format(OutputFormat.csv)
 
 
 def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:
@@ -261,7 +282,7 @@ def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:
         }
     )
     frames = {"a/b": frame, "empty": frame.iloc[:0], "nothing": pd.DataFrame()}
-    write_report(Report("t", frames), {tmp_path / "new" / "out": Format.parquet})
+    write_report(Report("t", frames), {tmp_path / "new" / "out": OutputFormat.parquet})
     paths = sorted((tmp_path / "new" / "out").glob("*.parquet"))
     assert [path.name for path in paths] == ["a_b.parquet", "empty.parquet", "nothing.parquet"]
     table = parquet.read_table(paths[0])
@@ -286,17 +307,19 @@ def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:
 def test_parquet_leaves_the_old_files_when_one_cannot_be_written(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     frame = pd.DataFrame({"a": [1]})
-    write_report(Report("t", {"one": frame}), {tmp_path: Format.parquet})
+    write_report(Report("t", {"one": frame}), {tmp_path: OutputFormat.parquet})
     written = tmp_path / "one.parquet"
     before = written.read_bytes()
     (tmp_path / "two.parquet").mkdir()
     with pytest.raises(OutputError, match=r"two\.parquet: cannot be written: it is a folder"):
         write_report(
-            Report("t", {"one": frame + 1, "two": frame}), {tmp_path: Format.parquet}, force=True
+            Report("t", {"one": frame + 1, "two": frame}),
+            {tmp_path: OutputFormat.parquet},
+            force=True,
         )
     assert written.read_bytes() == before
     with pytest.raises(OutputError, match="it is a file; give a folder"):
-        write_report(Report("t", {"one": frame}), {written: Format.parquet})
+        write_report(Report("t", {"one": frame}), {written: OutputFormat.parquet})
 
 
 # All.
@@ -305,8 +328,8 @@ def test_parquet_leaves_the_old_files_when_one_cannot_be_written(tmp_path: Path)
 def test_each_format_writes_the_same_tables(tmp_path: Path) -> None:
     frame = pd.DataFrame({"kernel_name": [KERNEL], "time_ms": [0.1]})
     report = report_of(frame, notes=["A note."])
-    for chosen in Format:
-        if chosen is Format.parquet and importlib.util.find_spec("pyarrow") is None:
+    for chosen in OutputFormat:
+        if chosen is OutputFormat.parquet and importlib.util.find_spec("pyarrow") is None:
             continue
         target = tmp_path / "deep" / ("folder" if chosen.is_folder else f"file{chosen.suffix}")
         write_report(report, {target: chosen})
@@ -317,7 +340,7 @@ def test_each_format_writes_the_same_tables(tmp_path: Path) -> None:
     table = pd.read_csv(tmp_path / "deep" / "folder" / "table 0.csv")
     assert table.to_dict("records") == [{"kernel_name": KERNEL, "time_ms": 0.1}]
     with pytest.raises(ValueError, match="is no text"):
-        text_of(report, Format.csv)
+        text_of(report, OutputFormat.csv)
 
 
 def test_a_text_that_cannot_be_made_leaves_the_old_file(tmp_path: Path) -> None:
@@ -325,7 +348,7 @@ def test_a_text_that_cannot_be_made_leaves_the_old_file(tmp_path: Path) -> None:
     target.write_text("old")
     broken = Report("t", {"good": pd.DataFrame({"a": [1]}), "bad": None})  # type: ignore[dict-item]
     with pytest.raises(AttributeError):
-        write_report(broken, {target: Format.json})
+        write_report(broken, {target: OutputFormat.json})
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 

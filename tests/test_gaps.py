@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.idle_time.tables import PAIR_SORTS
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import TraceFormatError, UsageError
-from tracelens_ext.gaps.tables import PAIR_SORTS
-from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import NONE
-from tracelens_ext.work.gpu_work import find_gaps
-from tracelens_ext.work.grouping import (
+from tracelens_ext.trace.gpu_events import find_gaps
+from tracelens_ext.trace.grouping import (
     group_durations,
     last_before,
     number_groups,
@@ -120,7 +120,8 @@ def test_pairs_are_of_simplified_names_and_say_how_many_they_hold() -> None:
 @pytest.mark.parametrize("sort", PAIR_SORTS)
 def test_pairs_are_sorted_by_what_was_asked(sort: Any) -> None:
     maker = TraceMaker()
-    at, random = 0, np.random.default_rng(1)
+    at = 0
+    random = np.random.default_rng(1)
     for _ in range(200):
         maker.kernel(f"k{random.integers(4)}", at, 3)
         at += int(3 + random.integers(1, 50))
@@ -210,23 +211,23 @@ def test_gaps_agree_with_a_plain_loop(drawn: list[tuple[int, int, int, int]]) ->
     for scope, parts in (("stream", 3), ("device", 2)):
         found: Any = find_gaps(analyzer.work, scope)  # type: ignore[arg-type]
         expected = sorted(
-            (lane[1:], gap.start, gap.end)
-            for lane, gaps in plain_gaps(plain, parts).items()
+            (track[1:], gap.start, gap.end)
+            for track, gaps in plain_gaps(plain, parts).items()
             for gap in gaps
         )
         base = analyzer.trace.base_ns
-        lanes = list(zip(found.lanes.device.tolist(), found.lanes.stream.tolist(), strict=True))
+        tracks = list(zip(found.tracks.device.tolist(), found.tracks.stream.tolist(), strict=True))
         got = sorted(
-            (lanes[lane][: parts - 1], (start + base) / 1000, (end + base) / 1000)
-            for lane, start, end in zip(
-                found.lane.tolist(), found.start.tolist(), found.end.tolist(), strict=True
+            (tracks[track][: parts - 1], (start + base) / 1000, (end + base) / 1000)
+            for track, start, end in zip(
+                found.track.tolist(), found.start.tolist(), found.end.tolist(), strict=True
             )
         )
         assert got == expected
         assert (found.duration > 0).all()
     streams = find_gaps(analyzer.work, "stream")
     for at in range(len(streams)):  # µs by µs
-        mine = streams.lanes.device[streams.lane[at]]
+        mine = streams.tracks.device[streams.track[at]]
         busy = {
             time
             for device, _, start, duration in drawn
@@ -338,8 +339,8 @@ def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
     gaps = plain_gaps(plain)
     streams = analyzer.get_df_gap_streams()
     expected = {
-        lane[1:]: (len(of_lane), sum(gap.nanoseconds for gap in of_lane))
-        for lane, of_lane in gaps.items()
+        track[1:]: (len(of_track), sum(gap.nanoseconds for gap in of_track))
+        for track, of_track in gaps.items()
     }
     got = {
         (row["device"], row["stream"]): (row["gap_count"], round(row["idle_time_us"] * 1000))
@@ -347,11 +348,11 @@ def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
     }
     assert got == expected
     table = analyzer.get_df_gaps()
-    lengths = Counter(gap.nanoseconds for of_lane in gaps.values() for gap in of_lane)
+    lengths = Counter(gap.nanoseconds for of_track in gaps.values() for gap in of_track)
     assert Counter((table["gap_us"] * 1000).round().astype(int).tolist()) == lengths
     by_pair: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for of_lane in gaps.values():
-        for gap in of_lane:
+    for of_track in gaps.values():
+        for gap in of_track:
             pair = (simple_name(gap.before), simple_name(gap.after.name))
             by_pair[pair].append(gap.nanoseconds)
     pairs = analyzer.get_df_gap_pairs()
@@ -370,7 +371,7 @@ def test_gaps_of_real_traces_to_the_nanosecond(name: str) -> None:
         whole = analyzer.get_df_gap_summary()
         assert whole.loc[whole["scope"] == "device", "idle_time_ms"].sum() == pytest.approx(idle)
         devices = plain_gaps(plain, parts=2).values()
-        of_device = sum(gap.nanoseconds for of_lane in devices for gap in of_lane)
+        of_device = sum(gap.nanoseconds for of_track in devices for gap in of_track)
         assert round(idle * 1e6) == of_device
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.causes import classify_gaps
-from tracelens_ext.gaps.told import answer, watched_time
-from tracelens_ext.iterations.iterations import Selection
+from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.histogram import answer, watched_time
+from tracelens_ext.analysis.iterations.selection import Selection
 
 if TYPE_CHECKING:
-    from tracelens_ext.work.gpu_work import Scope
+    from tracelens_ext.trace.gpu_events import Scope
 
 
 def said(maker: TraceMaker, scope: Scope = "device", **chosen: int | str) -> str:

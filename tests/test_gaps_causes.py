@@ -13,7 +13,12 @@ from gap_helpers import SHARED, TRACES, PlainEvent, gpu_events, load, plain_gaps
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.causes import CAUSES, EDGE, classify_gaps, usual_launch_latency
+from tracelens_ext.analysis.idle_time.causes import (
+    CAUSES,
+    EDGE,
+    classify_gaps,
+    usual_launch_latency,
+)
 
 
 def gaps_of(maker: TraceMaker, **options: Any) -> list[dict[str, Any]]:
@@ -184,7 +189,8 @@ def test_launch_overhead() -> None:
 
 
 def test_the_usual_launch_latency_is_that_of_the_trace() -> None:
-    maker, at = TraceMaker(), 0.0
+    maker = TraceMaker()
+    at = 0.0
     for number in range(1, 9):  # each 8 µs after its launch, on an idle stream
         maker.launched("k", at + 8, 10, correlation=number, at=at)
         at += 100
@@ -313,14 +319,14 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
     def kept(event: PlainEvent) -> bool:
         return launched.get(event.correlation or 0, Decimal(0)) < cut
 
-    for lane, gaps in plain_gaps([e for e in gpu_events(events) if kept(e)]).items():
+    for track, gaps in plain_gaps([e for e in gpu_events(events) if kept(e)]).items():
         late = sum(
             gap.nanoseconds
             for gap in gaps
             if launched.get(gap.after.correlation or 0, Decimal(0)) >= gap.start
         )
-        hta = expected[lane[2]]["host_wait"]
-        assert late / 1000 == pytest.approx(hta, rel=0.01), lane
+        hta = expected[track[2]]["host_wait"]
+        assert late / 1000 == pytest.approx(hta, rel=0.01), track
     # Ours, of the same events: what is late is called synchronisation or host.
     analyzer = TreePerfAnalyzer(trace)
     judged = classify_gaps(analyzer.work)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.idle_time.causes import CAUSES
+from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.errors import UsageError
-from tracelens_ext.gaps.causes import CAUSES
-from tracelens_ext.iterations.iterations import Selection
 
 OPERATIONS = {"cpu_op", "user_annotation"}
 FRAMES = {"python_function"}

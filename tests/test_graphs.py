@@ -30,7 +30,8 @@ class _Graphs:
         self, work: Work, *ops: str, api: str = "cudaGraphLaunch", gap: int = 0, stream: int = 7
     ) -> None:
         self.launches += 1
-        at, start = 1000 * self.launches, 100_000 * self.launches
+        at = 1000 * self.launches
+        start = 100_000 * self.launches
         for depth, op in enumerate(ops):
             self.maker.op(op, at + depth, 500 - 2 * depth)
         self.maker.call(api, at + 100, 5, correlation=self.launches)

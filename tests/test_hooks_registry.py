@@ -22,7 +22,7 @@ from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.cli import commands as commands_module
 from tracelens_ext.cli import run
 from tracelens_ext.cli.installed import plugin_status
-from tracelens_ext.findings.detect import offered_detectors
+from tracelens_ext.findings.engine import offered_detectors
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.hooks import (
     NO_PLUGINS_VARIABLE,
@@ -407,9 +407,15 @@ def test_broken_plugins_are_named_on_stderr_and_the_report_is_written(tmp_path: 
         "@hookimpl\ndef tracelens_categorize_kernels(table): return 1 / 0\n",
     )
     event = {
-        "ph": "X", "cat": "kernel", "name": "kernel_mha", "pid": 0, "tid": 7, "ts": 1, "dur": 5,
+        "ph": "X",
+        "cat": "kernel",
+        "name": "kernel_mha",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1,
+        "dur": 5,
         "args": {"device": 0, "stream": 7, "correlation": 1},
-    }  # fmt: skip
+    }
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-m", "tracelens_ext", "report", "trace.json", "-o", "report.xlsx"],

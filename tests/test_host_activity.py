@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.gaps.hosts import innermost_during, innermost_moments
+from tracelens_ext.analysis.idle_time.cpu_activity import innermost_during, innermost_moments
 from tracelens_ext.trace import NONE, EventKind
 
 Nested = list[tuple[int, int]]
@@ -90,7 +90,8 @@ def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, 
     ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
     moments = innermost_moments(trace, (EventKind.CPU_OP,), (thread, begins, ends))
     assert len(moments.row) <= 2 * len(events)
-    covered, of_row = [0] * len(stretches), dict.fromkeys(mine, 0)
+    covered = [0] * len(stretches)
+    of_row = dict.fromkeys(mine, 0)
     for number, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         for moment in range(begin, end, 1000):
             around = [row for row in mine if trace.ts[row] <= moment < trace.end[row]]

@@ -12,10 +12,10 @@ from make_trace import TraceMaker
 from nsys_export_maker import ExportMaker
 from rocprof_maker import RunMaker
 
+from tracelens_ext.analysis.timeline.overview import lone_event
 from tracelens_ext.cli import run
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.formats import read_document
-from tracelens_ext.timeline.overview import lone_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 YEAR = 365 * 86_400 * 10**9
 UPTIME = 90_754_858_086_907
-NO_TIME, YEARS = (
-    "no time collected (start and end are 0)",
-    "a start time (ts) years from the others",
-)
+NO_TIME = "no time collected (start and end are 0)"
+YEARS = "a start time (ts) years from the others"
 
 
 def kineto(_folder: Path, times: list[tuple[int, int]]) -> Trace:
@@ -70,7 +68,8 @@ def test_one_is_dropped_and_the_others_are_as_without(
 ) -> None:
     times = [(UPTIME + i * 1_000, UPTIME + i * 1_000 + 500) for i in range(12)]
     (tmp_path / "whole").mkdir()
-    trace, whole = form(tmp_path, [*times[:5], time, *times[5:]]), form(tmp_path / "whole", times)
+    trace = form(tmp_path, [*times[:5], time, *times[5:]])
+    whole = form(tmp_path / "whole", times)
     assert trace.provenance.dropped == {reason: 1}
     assert trace.provenance.present == whole.provenance.present + 1
     assert trace.ts.tolist() == whole.ts.tolist()

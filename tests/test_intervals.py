@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.intervals import union, union_length
-from tracelens_ext.work.gpu_work import holes
+from tracelens_ext.trace.gpu_events import holes
+from tracelens_ext.trace.intervals import union, union_length
 
 Interval = tuple[int, int]
 

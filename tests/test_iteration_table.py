@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.iterations.measured import IterationTable, iteration_table
+from tracelens_ext.analysis.iterations.measurement import IterationTable, iteration_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,8 @@ class Raw:
                 continue
             start = int(Decimal(event["ts"]) * 1000)
             end = start + int(Decimal(event.get("dur", 0)) * 1000)
-            category, arguments = event.get("cat", "").lower(), event.get("args", {})
+            category = event.get("cat", "").lower()
+            arguments = event.get("args", {})
             if (
                 re.fullmatch(r"ProfilerStep#\d+", event["name"])
                 and category != "gpu_user_annotation"
@@ -126,8 +127,9 @@ def test_a_small_trace() -> None:
         maker.annotation(f"ProfilerStep#{step}", at, 1000)
         maker.launched(GEMM, at + 100, 300, correlation=10 * step, at=at + 10)
         maker.launched(ALL_REDUCE, at + 300, 200, correlation=10 * step + 1, at=at + 20, stream=9)
-        maker.launched("Memcpy", at + 450, 100, correlation=10 * step + 2, at=at + 30,
-                       category="gpu_memcpy")  # fmt: skip
+        maker.launched(
+            "Memcpy", at + 450, 100, correlation=10 * step + 2, at=at + 30, category="gpu_memcpy"
+        )
     found = table(maker, use_kernel_name_categories=True)
     assert found.frame.drop(columns="start_ms").to_dict("records") == [
         {
@@ -168,8 +170,9 @@ def test_devices_are_rows_of_their_own() -> None:
     for step in range(6):
         correlation = 900 + step
         maker.call("cudaLaunchKernel", 1000 + 200 * step + 5, correlation=correlation)
-        maker.kernel(GEMM, 1000 + 200 * step + 60, 7 + step // 5 * 90, correlation=correlation,
-                     device=1)  # fmt: skip
+        maker.kernel(
+            GEMM, 1000 + 200 * step + 60, 7 + step // 5 * 90, correlation=correlation, device=1
+        )
     found = table(maker)
     assert found.frame["device"].tolist() == [0, 1] * 6
     assert (found.frame["kernels"] == [2, 1] * 6).all()
@@ -227,7 +230,8 @@ def test_work_outside_of_iterations_is_told() -> None:
 def test_work_without_a_launch_counts_in_busy_time_as_in_idle_time() -> None:
     maker = training(2)
     maker.kernel("lost", maker.events[0]["ts"] + 150, 20, correlation=12345, stream=11)
-    found, alone = table(maker), table(maker, include_unlinked_kernels=False)
+    found = table(maker)
+    alone = table(maker, include_unlinked_kernels=False)
     assert found.frame["busy_time_ms"].sum() == pytest.approx(
         alone.frame["busy_time_ms"].sum() + 0.02
     )

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_trace import TraceMaker
 
-from tracelens_ext.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -62,7 +62,9 @@ def test_what_is_launched_outside_belongs_to_none(launched_at: int, owner: int) 
 
 
 def test_a_step_still_open_at_the_end_is_not_whole() -> None:
-    of_no_length, drawn_out, ended = training(2), training(2), training(2)
+    of_no_length = training(2)
+    drawn_out = training(2)
+    ended = training(2)
     of_no_length.annotation("ProfilerStep#7", 1410, 0)
     last = drawn_out.annotation("ProfilerStep#7", 1410, 90)
     ended.annotation("ProfilerStep#7", 1410, 90)
@@ -138,7 +140,9 @@ def test_a_trace_without_steps() -> None:
 def test_every_launch_is_in_the_step_around_it(
     gaps_and_lengths: list[tuple[int, int]], launches: list[int]
 ) -> None:
-    maker, spans, at = TraceMaker(), [], 0
+    maker = TraceMaker()
+    spans = []
+    at = 0
     for number, (gap, length) in enumerate(gaps_and_lengths):
         at += gap
         maker.annotation(f"ProfilerStep#{number}", at, length)

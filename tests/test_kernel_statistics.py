@@ -11,10 +11,10 @@ from gap_helpers import TRACES, gpu_events_of, recorded
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.kernels.kernels import SORTS, kernel_full_names
+from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernel_names import simple_name
-from tracelens_ext.kernels.kernels import SORTS, kernel_full_names
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>>(int, float*)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::Mul<float>>(int, float*)"

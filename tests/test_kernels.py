@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker, cuda_graph_example
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.kernels.kernels import kernel_category_summary, reference_kernel_summary
+from tracelens_ext.analysis.timeline.timeline import total_time_ns
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernels.kernels import (
-    kernel_category_summary,
-    reference_kernel_summary,
-)
-from tracelens_ext.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,8 +185,16 @@ def test_category_summary_needs_categories() -> None:
 def test_kernels() -> None:
     frame = categorised(mixed_trace()).get_df_kernels()
     assert list(frame.columns) == [
-        *("cpu_op", "kernel_category", "kernel_name", "kind", "device", "stream"),
-        *("start_us", "duration_us", "correlation", "linked"),
+        "cpu_op",
+        "kernel_category",
+        "kernel_name",
+        "kind",
+        "device",
+        "stream",
+        "start_us",
+        "duration_us",
+        "correlation",
+        "linked",
     ]
     assert frame["start_us"].tolist() == [20, 100, 140, 200, 210, 220]  # by start
     assert frame["linked"].tolist() == [False] + [True] * 5
@@ -207,7 +212,12 @@ def test_kernels_with_their_launches() -> None:
     assert frame["launch_start_us"].tolist()[1:] == [5, 10, 15, 55, 80]
     assert frame["launch_delay_us"].tolist()[1:] == [95, 130, 185, 155, 140]
     assert frame["Parent cpu_op"].tolist() == [
-        *("", "aten::mm", "aten::mm", "aten::mm", "aten::copy_", "cudaLaunchKernel")
+        "",
+        "aten::mm",
+        "aten::mm",
+        "aten::mm",
+        "aten::copy_",
+        "cudaLaunchKernel",
     ]
 
 
@@ -240,7 +250,9 @@ def test_tables_of_a_trace_without_gpu_events() -> None:
     maker.op("aten::add", 0, 5)
     analyzer = categorised(maker)
     assert list(analyzer.get_df_kernel_summary().columns)[:3] == [
-        *("cpu_op", "kernel_category", "kernel_name")
+        "cpu_op",
+        "kernel_category",
+        "kernel_name",
     ]
     for frame in (
         analyzer.get_df_kernel_summary(),
@@ -279,9 +291,12 @@ def test_reference_kernel_summary() -> None:
     frame = reference_kernel_summary(work)
     shown = [c for c in frame.columns if c != "Parent op category"]
     assert shown == [
-        *("Parent cpu_op", "Kernel name", "Kernel stream"),
+        "Parent cpu_op",
+        "Kernel name",
+        "Kernel stream",
         *(f"Kernel duration (µs)_{s}" for s in ("sum", "count", "mean", "min", "max")),
-        *("Percent of kernels time (%)", "Percent of total time (%)"),
+        "Percent of kernels time (%)",
+        "Percent of total time (%)",
     ]
     assert [row[:8] for row in records(frame, *shown)] == [
         ("", "a_kernel_that_no_rule_knows", 7, 100, 1, 100, 100, 100),
@@ -355,7 +370,8 @@ def test_tables_are_those_of_a_loop(launched: list[tuple[str, str, str, int, int
     times = [round(ms * 1e6) for ms in summary["total_time_ms"]]
     assert dict(zip(keys, times, strict=True)) == dict(total)
     assert times == sorted(times, reverse=True)
-    shortest, longest = summary["min_time_us"], summary["max_time_us"]
+    shortest = summary["min_time_us"]
+    longest = summary["max_time_us"]
     assert (shortest <= summary["avg_time_us"] + 1e-9).all()
     assert (summary["avg_time_us"] <= longest + 1e-9).all()
 

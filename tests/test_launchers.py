@@ -11,7 +11,7 @@ from make_trace import Document, TraceMaker
 from simulated_job import VendorKey, write_demo_trace
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.operations.launchers import find_launchers
+from tracelens_ext.analysis.operations.launchers import find_launchers
 from tracelens_ext.trace import NONE
 
 if TYPE_CHECKING:
@@ -192,8 +192,11 @@ def test_ids_and_kernels_on_request() -> None:
     table = analyzer.get_df_kernel_launchers(id_cols=True, include_kernel_details=True)
     first = table.iloc[0]
     assert (first["name"], first["pid"], first["tid"], first["external_id"]) == (
-        "aten::outer", 100, 1, 1,
-    )  # fmt: skip
+        "aten::outer",
+        100,
+        1,
+        1,
+    )
     assert first["kernel_details"] == [
         {"name": "k1", "dur": 10.0, "stream": 7},
         {"name": "k3", "dur": 10.0, "stream": 7},

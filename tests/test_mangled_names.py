@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.kernel_names import short_name
+from tracelens_ext.categorize.kernel_names import short_name
 
 
 @pytest.mark.parametrize(

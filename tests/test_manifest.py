@@ -24,13 +24,13 @@ from tracelens_ext.report.manifest import (
     manifest_files,
     write_folder,
 )
-from tracelens_ext.report.report import Format, Report, write_report
+from tracelens_ext.report.report import OutputFormat, Report, write_report
 
 REPORT = Report("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILES = [chosen for chosen in Format if not chosen.is_folder]
+FILES = [chosen for chosen in OutputFormat if not chosen.is_folder]
 
 
 def written(*names: str, text: str = "ours") -> dict[str, Callable[[Path], object]]:
@@ -39,7 +39,7 @@ def written(*names: str, text: str = "ours") -> dict[str, Callable[[Path], objec
 
 
 @pytest.mark.parametrize("chosen", FILES)
-def test_each_format_carries_its_mark(tmp_path: Path, chosen: Format) -> None:
+def test_each_format_carries_its_mark(tmp_path: Path, chosen: OutputFormat) -> None:
     (path,) = write_report(REPORT, {tmp_path / f"a{chosen.suffix}": chosen})
     assert made_here(path)
     renamed = path.rename(tmp_path / "renamed")
@@ -118,7 +118,8 @@ def test_an_empty_file_has_nothing_to_lose(tmp_path: Path) -> None:
 
 def test_an_input_is_never_written_over(tmp_path: Path) -> None:
     trace = write(tmp_path / "trace.json", training(1))
-    link, hard = tmp_path / "link.json", tmp_path / "hard.json"
+    link = tmp_path / "link.json"
+    hard = tmp_path / "hard.json"
     link.symlink_to(trace)
     hard.hardlink_to(trace)
     others = [tmp_path / "absent.json"]
@@ -171,12 +172,20 @@ def test_a_manifest_from_elsewhere_reaches_no_other_folder(tmp_path: Path) -> No
     assert outside.read_text() == "theirs"
 
 
-@given(st.binary(max_size=60) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["generator", "files", "x"]), inner | st.just("tracelens-ext"), max_size=3
-    ),
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+@given(
+    st.binary(max_size=60)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["generator", "files", "x"]),
+                inner | st.just("tracelens-ext"),
+                max_size=3,
+            )
+        ),
+    ).map(lambda value: json.dumps(value).encode())
+)
 def test_any_manifest_is_read_without_an_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
@@ -195,13 +204,13 @@ def test_a_deep_manifest_is_none(tmp_path: Path) -> None:
 def test_programs_that_read_a_whole_folder_skip_the_manifest(tmp_path: Path) -> None:
     from importlib import import_module
 
-    write_report(REPORT, {tmp_path: Format.parquet})
+    write_report(REPORT, {tmp_path: OutputFormat.parquet})
     dataset = import_module("pyarrow.dataset").dataset(tmp_path)
     assert [Path(file).name for file in dataset.files] == ["table.parquet"]
 
 
 def test_a_damaged_workbook_is_a_strangers(tmp_path: Path) -> None:
-    (path,) = write_report(REPORT, {tmp_path / "a.xlsx": Format.xlsx})
+    (path,) = write_report(REPORT, {tmp_path / "a.xlsx": OutputFormat.xlsx})
     with zipfile.ZipFile(path) as archive:
         packed = archive.getinfo("docProps/core.xml").header_offset + 60
     whole = path.read_bytes()

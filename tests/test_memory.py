@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from make_trace import PROCESS, THREAD, TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.memory.events import read_memory_events
-from tracelens_ext.memory.usage import BEFORE, LOST, memory_notes
+from tracelens_ext.analysis.memory.events import read_memory_events
+from tracelens_ext.analysis.memory.usage import BEFORE, LOST, memory_notes
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
 
@@ -23,16 +23,26 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-CUDA, HOST = 1, 0
+CUDA = 1
+HOST = 0
 Event = dict[str, Any]
 #: The columns of `memory_peaks` that the exact figures have too.
 EXACT = (
-    *("device", "events", "allocations", "frees", "allocated_bytes", "freed_bytes"),
-    *("peak_allocated_bytes", "peak_at_ms", "peak_reserved_bytes", "end_total_bytes"),
-    *("alive_at_end", "alive_at_end_bytes"),
+    "device",
+    "events",
+    "allocations",
+    "frees",
+    "allocated_bytes",
+    "freed_bytes",
+    "peak_allocated_bytes",
+    "peak_at_ms",
+    "peak_reserved_bytes",
+    "end_total_bytes",
+    "alive_at_end",
+    "alive_at_end_bytes",
 )
 
 
@@ -90,7 +100,8 @@ def histories(draw: Callable[[st.SearchStrategy[Any]], Any]) -> list[Event]:
     older = {device: draw(st.integers(0, 1000)) for device in (-1, 0, 3)}
     totals = dict(older)
     alive: dict[tuple[int, int], int] = {}
-    events, clock = [], 0
+    events = []
+    clock = 0
     for _ in range(draw(st.integers(0, 40))):
         clock += draw(st.sampled_from([0, 0, 1, 5]))
         key = draw(st.sampled_from([-1, 0, 0, 3])), draw(st.integers(1, 4))
@@ -126,7 +137,8 @@ def counted(events: Sequence[Event]) -> list[dict[str, Any]]:
         older_freed = 0
         older_at_peak = totals[0] - sizes[0]
         for place, event in enumerate(ours):
-            address, size = event["args"]["Addr"], event["args"]["Bytes"]
+            address = event["args"]["Addr"]
+            size = event["args"]["Bytes"]
             if size > 0:
                 alive[address] = size
             elif alive.pop(address, None) is None:
@@ -163,7 +175,8 @@ def counted(events: Sequence[Event]) -> list[dict[str, Any]]:
 @settings(max_examples=40)
 def test_every_figure_is_that_of_a_plain_loop(events: list[Event]) -> None:
     analyzer = analyzed(events)
-    peaks, alive = analyzer.get_df_memory_peaks(), analyzer.get_df_memory_at_peak()
+    peaks = analyzer.get_df_memory_peaks()
+    alive = analyzer.get_df_memory_at_peak()
     expected = counted(events)
     assert len(peaks) == len(expected)
     for found, exact in zip(peaks.to_dict("records"), expected, strict=True):
@@ -184,7 +197,8 @@ def test_without_totals_there_are_changes_and_no_levels(events: list[Event]) -> 
     for event in events:
         del event["args"]["Total Allocated"], event["args"]["Total Reserved"]
     analyzer = analyzed(events)
-    peaks, alive = analyzer.get_df_memory_peaks(), analyzer.get_df_memory_at_peak()
+    peaks = analyzer.get_df_memory_peaks()
+    alive = analyzer.get_df_memory_at_peak()
     unknown = ["peak_allocated_bytes", "end_total_bytes", "peak_reserved_bytes"]
     assert peaks[unknown].isna().all(axis=None)
     assert not alive["operation"].isin([BEFORE, LOST]).any()
@@ -306,7 +320,8 @@ def test_churn_lifetimes_and_what_stays() -> None:
     steps.sort()
     steps.append((450, 1, 9))  # after the last iteration
     table = analyzed(recorded(steps), maker).get_df_memory_by_operation()
-    mm, leak = row(table, operation="aten::mm"), row(table, operation="leak")
+    mm = row(table, operation="aten::mm")
+    leak = row(table, operation="leak")
     assert [mm[c] for c in ("allocations", "allocated_bytes", "largest_bytes")] == [6, 288, 64]
     assert (mm["frees"], mm["frees_within_operation"], mm["mean_lifetime_us"]) == (6, 3, 23.0)
     assert (mm["kept"], leak["frees"]) == (0, 0)
@@ -375,7 +390,8 @@ def test_real_traces_have_the_exact_figures_and_their_peaks_are_explained() -> N
     exact = exact_figures()
     for trace in dict.fromkeys(figures["trace"] for figures in exact):
         analyzer = TreePerfAnalyzer(SHARED / "traces" / trace)
-        peaks, alive = analyzer.get_df_memory_peaks(), analyzer.get_df_memory_at_peak()
+        peaks = analyzer.get_df_memory_peaks()
+        alive = analyzer.get_df_memory_at_peak()
         expected = [figures for figures in exact if figures["trace"] == trace]
         for found, figures in zip(peaks.to_dict("records"), expected, strict=True):
             assert {c: str(found[c]) for c in EXACT} == {c: figures[c] for c in EXACT}, trace

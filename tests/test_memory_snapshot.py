@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens_ext.analysis.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
+from tracelens_ext.analysis.memory.usage import BEFORE
 from tracelens_ext.cli import run
 from tracelens_ext.errors import TraceError, TraceFormatError
-from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
-from tracelens_ext.memory.usage import BEFORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +91,9 @@ def test_what_was_there_before_the_first_event_is_told_by_frees_and_the_end(tmp_
 def test_levels_are_those_of_a_plain_walk(tmp_path_factory: Any, seed: int) -> None:
     rng = random.Random(seed)
     alive: dict[int, int] = {}
-    events, level, most = [], 0, 0
+    events = []
+    level = 0
+    most = 0
     for time in range(60):
         if alive and rng.random() < 0.4:
             address = rng.choice(list(alive))

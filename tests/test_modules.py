@@ -11,10 +11,10 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.intervals import union_length
-from tracelens_ext.modules.modules import has_modules, nn_modules
+from tracelens_ext.analysis.modules import has_modules, nn_modules
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,8 @@ def _model() -> TraceMaker:
     """A model called twice: a layer of 10 and 20 µs, and 5 µs of the model's own each time."""
     maker = TraceMaker()
     for call, duration in enumerate((10, 20)):
-        at, start = 1000 * call, 10_000 + 1000 * call
+        at = 1000 * call
+        start = 10_000 + 1000 * call
         maker.frame("nn.Module: Model_0", at, 500)
         maker.frame("model.py(7): forward", at + 1, 490)
         maker.frame("nn.Module: Linear_0", at + 10, 100)
@@ -71,8 +72,11 @@ def test_modules_of_one_name_in_different_places_are_apart() -> None:
         maker.frame(f"nn.Module: {outer}", 100 * number, 90)
         maker.frame("nn.Module: Linear_0", 100 * number + 10, 50)
     assert sorted(_table(maker)["path"]) == [
-        "Decoder_0", "Decoder_0/Linear_0", "Encoder_0", "Encoder_0/Linear_0",
-    ]  # fmt: skip
+        "Decoder_0",
+        "Decoder_0/Linear_0",
+        "Encoder_0",
+        "Encoder_0/Linear_0",
+    ]
 
 
 def test_top_category() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.nesting import (
+from tracelens_ext.trace.nesting import (
     ROOT,
     Nesting,
     depths,
@@ -54,7 +54,8 @@ def naive_parents(intervals: list[Interval]) -> list[int]:
     """Of all that may enclose an interval, the innermost: last to start, first to end."""
 
     def may_enclose(outer: int, inner: int) -> bool:
-        a, b = intervals[outer], intervals[inner]
+        a = intervals[outer]
+        b = intervals[inner]
         if outer == inner or a.thread != b.thread:
             return False
         if (a.start, a.end) == (b.start, b.end):
@@ -100,7 +101,8 @@ def test_parents_are_those_of_the_rules(given_intervals: list[Interval]) -> None
 def test_what_must_hold_of_any_tree(given_intervals: list[Interval]) -> None:
     nesting = nested(given_intervals)
     parent = nesting.parent.tolist()
-    depth, ends = depths(nesting.parent), subtree_ends(nesting.parent, depths(nesting.parent))
+    depth = depths(nesting.parent)
+    ends = subtree_ends(nesting.parent, depths(nesting.parent))
     ordered = [given_intervals[i] for i in nesting.order.tolist()]
     assert sorted(nesting.order.tolist()) == list(range(len(given_intervals)))  # none is lost
     assert [i.thread for i in ordered] == sorted(i.thread for i in ordered)
@@ -167,7 +169,8 @@ def test_equal_calls_are_siblings() -> None:
 
 
 def test_calls_that_are_not_equal_nest() -> None:
-    runtime, driver = Interval(0, 0, 5, call=True), Interval(0, 1, 4, call=True)
+    runtime = Interval(0, 0, 5, call=True)
+    driver = Interval(0, 1, 4, call=True)
     assert parents([runtime, driver]) == [ROOT, 0]
 
 
@@ -232,7 +235,9 @@ def test_events_that_are_put_in_stand_below_their_owners(data: st.DataObject) ->
 
     parent = forest(data.draw(st.integers(1, 8)))
     owners = data.draw(st.lists(st.integers(0, len(parent) - 1), unique=True, max_size=3))
-    new, above, owner = list[int](), list[int](), list[int]()
+    new = list[int]()
+    above = list[int]()
+    owner = list[int]()
     for node in owners:
         further = forest(data.draw(st.integers(1, 4)))
         first = len(new)

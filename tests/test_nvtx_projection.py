@@ -12,9 +12,9 @@ from make_trace import TraceMaker
 from statistics_helpers import TWO_GPUS
 
 from tracelens_ext import CallTree, read_trace
-from tracelens_ext.class_statistics.inputs import project_ranges
-from tracelens_ext.linking import link
+from tracelens_ext.analysis.nsys_statistics.inputs import project_ranges
 from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.trace.linking import link
 
 Projection = tuple[int, int, int, int, int]
 

@@ -27,10 +27,12 @@ NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul
 def _three_products_and_a_copy() -> TraceMaker:
     """Two products of one shape (10 and 30 µs), one of another (50 in all), a copy (10)."""
     maker = TraceMaker()
-    small, large = {"Input Dims": [[2, 2]]}, {"Input Dims": [[9, 9]]}
+    small = {"Input Dims": [[2, 2]]}
+    large = {"Input Dims": [[9, 9]]}
     work = [("aten::mm", small, [10]), ("aten::mm", small, [30]), ("aten::mm", large, [20, 30])]
     work.append(("aten::copy_", small, [10]))
-    correlation, start = 0, 1000
+    correlation = 0
+    start = 1000
     for at, (name, args, durations) in enumerate(work):
         maker.op(name, 100 * at, 50, external_id=at + 1, args=args)
         for number, duration in enumerate(durations):
@@ -232,8 +234,10 @@ def test_the_references_agree(folder: Path) -> None:
     ours = ours.loc[reference.index]
     assert ours["Count"].tolist() == reference["Count"].tolist()
     for column in (
-        "total_direct_kernel_time_sum", "total_subtree_kernel_time_sum", "Percentage (%)",
-    ):  # fmt: skip
+        "total_direct_kernel_time_sum",
+        "total_subtree_kernel_time_sum",
+        "Percentage (%)",
+    ):
         # The references were computed from doubles that resolve a quarter of a nanosecond.
         assert ours[column].to_numpy() == pytest.approx(
             reference[column].to_numpy(), rel=1e-4, abs=2e-3

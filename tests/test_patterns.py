@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tracelens_ext.categorize import matcher
+from tracelens_ext.categorize.user_patterns import user_pattern
 from tracelens_ext.errors import UsageError
-from tracelens_ext.work.patterns import user_pattern
 
 HARD = "a" * 60 + "!"
 

@@ -15,8 +15,8 @@ from comparison_helpers import training, write
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
 from tracelens_ext.perf_report import build_perf_report, default_report_path
-from tracelens_ext.report.report import Format, fast_pandas, write_report
-from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.report.report import OutputFormat, fast_pandas, write_report
+from tracelens_ext.report.tables.options import ReportOptions
 
 
 @pytest.fixture
@@ -131,7 +131,8 @@ def test_iterations_are_sheets_when_asked_for(demo_trace: Path, tmp_path: Path) 
     )
     analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True)
     with fast_pandas():  # texts are kept as in a report
-        table, statistics = analyzer.get_df_iterations(), analyzer.get_df_iteration_statistics()
+        table = analyzer.get_df_iterations()
+        statistics = analyzer.get_df_iteration_statistics()
     pd.testing.assert_frame_equal(asked["iterations"], table)
     pd.testing.assert_frame_equal(asked["iteration_statistics"], statistics)
     times = asked["iterations"]
@@ -194,7 +195,10 @@ def test_the_page_has_the_iterations_of_every_trace(demo_trace: Path) -> None:
 def test_the_default_report_is_for_reading(trace: Path, tmp_path: Path) -> None:
     report = build_perf_report(TreePerfAnalyzer(trace, use_kernel_name_categories=True))
     assert [answer.sheet for answer in report.answers] == [
-        *("findings", "gpu_timeline", "gpu_time_by_category", "kernels"),
+        "findings",
+        "gpu_timeline",
+        "gpu_time_by_category",
+        "kernels",
     ]
     for name in ("kernels", "kernels_by_category"):
         kernels = report.sheets[name]
@@ -209,7 +213,7 @@ def test_the_default_report_is_for_reading(trace: Path, tmp_path: Path) -> None:
     by_category = report.sheets["gpu_time_by_category"]
     assert by_category["total_time_ms"].sum() == pytest.approx(kernels["total_time_ms"].sum())
     # Headers tell their units.
-    write_report(report, {tmp_path / "r.xlsx": Format.xlsx})
+    write_report(report, {tmp_path / "r.xlsx": OutputFormat.xlsx})
     book = openpyxl.load_workbook(tmp_path / "r.xlsx")
     headers = [cell.value for cell in book["kernels_by_category"][1]]
     assert "count (GPU events)" in headers

@@ -154,11 +154,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_installed_plugins_show_in_a_report(installed: Path, tmp_path: Path) -> None:
     events = [
         {
-            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": 10 * at, "dur": 5,
+            "ph": "X",
+            "cat": "kernel",
+            "name": name,
+            "pid": 0,
+            "tid": 7,
+            "ts": 10 * at,
+            "dur": 5,
             "args": {"device": 0, "stream": 7, "correlation": at},
         }
         for at, name in enumerate(KERNELS, start=1)
-    ]  # fmt: skip
+    ]
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     program = installed / "tracelens-ext"
     command(program, "report", "trace.json", "-o", "r.xlsx", "--csv-dir", "csv", cwd=tmp_path)

@@ -75,9 +75,16 @@ def test_engine_maps(engine: str, model: str) -> None:
     ]
     decisions = KernelCategorizer.create(categorizer=f"{engine}:{model}").categorize(names)
     assert decisions.category == [
-        "gemm", "nccl_and_custom_ar", "attn", "norm", "activation", "rope", "triton_kernel",
-        "non-gpu-H_D_memops", "misc",
-    ]  # fmt: skip
+        "gemm",
+        "nccl_and_custom_ar",
+        "attn",
+        "norm",
+        "activation",
+        "rope",
+        "triton_kernel",
+        "non-gpu-H_D_memops",
+        "misc",
+    ]
     assert decisions.known == [True] * 8 + [False]
 
 

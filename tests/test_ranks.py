@@ -13,9 +13,9 @@ from fleet_helpers import needs_fleet
 from fleet_maker import Fleet, Simulation
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.ranks.calls import match_group, prepared
-from tracelens_ext.ranks.part import communication_about, rank_tables
-from tracelens_ext.ranks.together import fit_clocks
+from tracelens_ext.distributed.aggregate import fit_clocks
+from tracelens_ext.distributed.calls import match_group, prepared
+from tracelens_ext.distributed.extract import communication_about, rank_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,10 +42,11 @@ class Store:
 
 def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     """The truth of a simulated job, and the tables over its ranks."""
-    from tracelens_ext.fleet.together import ranks_together
+    from tracelens_ext.distributed.html_page import ranks_together
 
     Simulation(fleet).write(folder)
-    store, done = Store(), {}
+    store = Store()
+    done = {}
     for place, path in enumerate(sorted(folder.glob("rank*"))):
         document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
         info = document["distributedInfo"]
@@ -109,7 +110,8 @@ def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -
     fields = ["verdict", "rank", "process_group", "iteration", "cause"]
     said = tables["verdicts"][fields].astype(object)
     said_rows = said.where(said.notna() & (said != ""), None).to_dict("records")
-    required, allowed = truth["verdicts"]["required"], truth["verdicts"]["allowed"]
+    required = truth["verdicts"]["required"]
+    allowed = truth["verdicts"]["allowed"]
     assert all(each in said_rows for each in required), said_rows
     assert all(each in [*required, *allowed] for each in said_rows), said_rows
     waits = tables["collective_waits"]["wait_us"].sum() / 1e3

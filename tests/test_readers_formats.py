@@ -61,7 +61,8 @@ def others(*readers: object, **more: Any) -> PluginRegistry:
 
 def samples(folder: Path) -> dict[str, Path]:
     """A file of each format that is read without a plugin and without another program."""
-    rocprof, only_kernels = rocprof_training(), RunMaker()
+    rocprof = rocprof_training()
+    only_kernels = RunMaker()
     only_kernels.kernel("k", 10, 5, correlation=1)
     files = {
         "PyTorch profiler (Kineto) JSON": folder / "trace.json",

@@ -93,7 +93,8 @@ def test_a_thorough_one_gives_every_byte_before_the_damage() -> None:
     """As much as zlib itself does when it is fed byte by byte."""
     for place in range(len(ZIPPED) // 2, len(ZIPPED) - 8, 4999):
         damaged = ZIPPED[:place] + b"\xff\x00\xff\x00" * 4 + ZIPPED[place + 16 :]
-        stream, expected = zlib.decompressobj(wbits=31), b""
+        stream = zlib.decompressobj(wbits=31)
+        expected = b""
         try:
             for at in range(len(damaged)):
                 expected += stream.decompress(damaged[at : at + 1])

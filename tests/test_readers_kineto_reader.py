@@ -185,7 +185,10 @@ def test_arguments_that_several_kinds_have_are_in_the_order_of_the_file() -> Non
     assert trace.stream.tolist() == [1, 2, 3, 4, 6, 7]
     assert trace.arg("stream").rows.tolist() == [1, 2, 3, 4, 6, 7]
     assert [rows_read(trace)[row]["Collective name"] for row in (2, 4, 5, 6)] == [
-        *("c2", "c4", "c5", "c6")
+        "c2",
+        "c4",
+        "c5",
+        "c6",
     ]
     assert trace.arg("Collective name").rows.tolist() == [2, 4, 5, 6]
 
@@ -434,9 +437,42 @@ def test_the_document_is_left_as_it_was() -> None:
 # Whatever is in a document: every event is accounted for, and files say what dicts say.
 
 ODD_NUMBERS = [
-    *(None, True, "", "x", "12", "-3.5", " 7 ", "1e3", "\ud800", "\u0661", [], [1], {}, {"a": 1}),
-    *(0, -1, 5, 2.5, -0.0, 1e-9, 1e3, 1e15, 9.1e15, 1e16, 1e300, float("nan"), float("inf")),
-    *(-float("inf"), 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, -(10**30)),
+    None,
+    True,
+    "",
+    "x",
+    "12",
+    "-3.5",
+    " 7 ",
+    "1e3",
+    "\ud800",
+    "\u0661",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    0,
+    -1,
+    5,
+    2.5,
+    -0.0,
+    1e-9,
+    1e3,
+    1e15,
+    9.1e15,
+    1e16,
+    1e300,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    2**64,
+    -(2**63),
+    10**30,
+    -(10**30),
 ]
 ODD_TEXTS: list[Any] = [None, True, 5, 1.5, "", "a", "é", '}, {"ph"', "\ud800", ["a"], {}]
 ARGUMENTS = ["correlation", "External id", "device", "stream", "bytes", "Sequence number"]
@@ -513,7 +549,8 @@ def test_every_event_is_accounted_for(events: list[Any]) -> None:
 @settings(max_examples=250)
 def test_a_file_says_what_the_dict_says(events: list[Any], layout: str) -> None:
     document: Document = {"traceEvents": [SPAN, *events, SPAN]}
-    from_dict, from_file = read_trace(document), read_text(LAYOUTS[layout](document))
+    from_dict = read_trace(document)
+    from_file = read_text(LAYOUTS[layout](document))
     assert_accounted_for(from_file, document["traceEvents"])
     assert comparable(from_file) == comparable(from_dict)
 

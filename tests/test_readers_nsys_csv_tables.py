@@ -16,7 +16,7 @@ from statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, REAL_KERNELS,
 from tracelens_ext.errors import TraceFormatError, TracelensError, TraceNotFoundError
 from tracelens_ext.readers.csv_rows import nanoseconds, sizes, whole
 from tracelens_ext.readers.nsys.csv_tables import (
-    Report,
+    NsysCsvReport,
     TableSource,
     open_report,
     report_in,
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEXTS = {
-    Report.KERNELS: KERNELS,
-    Report.MEMORY_TIME: MEMORY,
-    Report.MEMORY_SIZE: SIZES,
-    Report.RANGES: RANGES,
-    Report.GPU_TRACE: GPU_TRACE,
+    NsysCsvReport.KERNELS: KERNELS,
+    NsysCsvReport.MEMORY_TIME: MEMORY,
+    NsysCsvReport.MEMORY_SIZE: SIZES,
+    NsysCsvReport.RANGES: RANGES,
+    NsysCsvReport.GPU_TRACE: GPU_TRACE,
 }
 
 
 def kernels(source: TableSource) -> list[tuple[str, int | None, int | None]]:
     rows: list[tuple[str, int | None, int | None]] = []
-    for piece in open_report(source, Report.KERNELS).pieces:
+    for piece in open_report(source, NsysCsvReport.KERNELS).pieces:
         columns = piece.texts("name"), piece.nanoseconds("totaltime"), piece.whole("instances")
         rows += zip(*columns, strict=True)
     return rows
@@ -59,7 +59,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("report", TEXTS)
-def test_every_report_is_recognised_by_its_titles(report: Report) -> None:
+def test_every_report_is_recognised_by_its_titles(report: NsysCsvReport) -> None:
     assert report_in(TEXTS[report].encode()) == report
     titles = next(csv.reader(io.StringIO(TEXTS[report])))
     assert report_of(titles[::-1]) == report
@@ -68,14 +68,17 @@ def test_every_report_is_recognised_by_its_titles(report: Report) -> None:
 @pytest.mark.parametrize(
     ("titles", "report"),
     [
-        ("Time(%),Total Time,Instances,Average,Minimum,Maximum,Name", Report.KERNELS),
-        ("Time(%),Total Time (ns),Operations,Average,Operation", Report.MEMORY_TIME),
-        ("Total,Operations,Average,Minimum,Maximum,Operation", Report.MEMORY_SIZE),
-        ("Start(sec),Duration(nsec),CorrId,Device,Context,Stream,Name", Report.GPU_TRACE),
+        ("Time(%),Total Time,Instances,Average,Minimum,Maximum,Name", NsysCsvReport.KERNELS),
+        ("Time(%),Total Time (ns),Operations,Average,Operation", NsysCsvReport.MEMORY_TIME),
+        ("Total,Operations,Average,Minimum,Maximum,Operation", NsysCsvReport.MEMORY_SIZE),
+        ("Start(sec),Duration(nsec),CorrId,Device,Context,Stream,Name", NsysCsvReport.GPU_TRACE),
         ("Time (%),Total Time (ns),Num Calls,Avg (ns),Name", "cuda_api_sum or osrt_sum"),
         ("Time (%),Total Time (ns),Instances,Style,Range", "nvtx_sum or nvtx_pushpop_sum"),
         ("Start (ns),Duration (ns),Name,Result,CorrID,Pid,Tid", "cuda_api_trace"),
-        ("Time (%),Total Time (ns),Instances,Avg (ns),GridXYZ,BlockXYZ,Name", Report.KERNELS),
+        (
+            "Time (%),Total Time (ns),Instances,Avg (ns),GridXYZ,BlockXYZ,Name",
+            NsysCsvReport.KERNELS,
+        ),
         ("NVTX Range,Style,PID,NVTX Inst,Kern Inst,Total Time (ns),Kernel Name", "nvtx_kern_sum"),
         ("Range,Style,Total Proj Time (ns),Range Instances", "nvtx_gpu_proj_sum"),
         ("a,b,c", None),
@@ -184,14 +187,16 @@ def test_errors_are_one_line_and_name_the_file(text: str, problem: str, tmp_path
 def test_numbers_that_must_be_there(tmp_path: Path) -> None:
     for cell, what in (("", "no number"), ("-5", "a negative number")):
         path = written(tmp_path, KERNELS.replace("2000000", cell))
-        (piece,) = open_report(path, Report.KERNELS).pieces
+        (piece,) = open_report(path, NsysCsvReport.KERNELS).pieces
         with pytest.raises(TraceFormatError, match=f"line 4 has {what} in the column 'totaltime'"):
             piece.required("totaltime", piece.nanoseconds("totaltime"))
 
 
 def test_long_cells_are_read(tmp_path: Path) -> None:
     long = "x" * 200_000
-    table = open_report(written(tmp_path, KERNELS.replace("loop_FUSION_2", long)), Report.KERNELS)
+    table = open_report(
+        written(tmp_path, KERNELS.replace("loop_FUSION_2", long)), NsysCsvReport.KERNELS
+    )
     assert long in next(table.pieces).texts("name")
 
 
@@ -212,7 +217,7 @@ def test_damaged_tables_are_read_or_refused(text: str, damage: list[tuple[float,
         text = text[:at] + character + text[at + 1 :]
     source = ByteSource(io.BytesIO(text.encode()))
     try:
-        for piece in open_report(source, Report.KERNELS).pieces:
+        for piece in open_report(source, NsysCsvReport.KERNELS).pieces:
             piece.required("totaltime", piece.nanoseconds("totaltime"))
     except TracelensError as error:
         assert "\n" not in str(error)

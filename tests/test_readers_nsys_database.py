@@ -15,7 +15,7 @@ from refusal_helpers import refused
 from tracelens_ext.errors import TraceError, TraceFormatError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.nsys.sqlite import NsysDatabase
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from pathlib import Path

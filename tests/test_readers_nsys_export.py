@@ -15,17 +15,17 @@ from nsys_export_maker import training
 from nsys_report_maker import call, report
 from statistics_helpers import TWO_GPUS
 
-from tracelens_ext.cache.store import TraceCache
-from tracelens_ext.class_statistics.inputs import event_totals, project_ranges
-from tracelens_ext.class_statistics.statistics import Total, kernel_totals, memory_totals
+from tracelens_ext.analysis.nsys_statistics.inputs import event_totals, project_ranges
+from tracelens_ext.analysis.nsys_statistics.statistics import Total, kernel_totals, memory_totals
 from tracelens_ext.cli import run
 from tracelens_ext.cli.load import find_traces
 from tracelens_ext.errors import TraceFormatError, TraceNotFoundError
-from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace
-from tracelens_ext.readers.nsys.csv_tables import Report, open_report, report_in
+from tracelens_ext.readers.cache.store import TraceCache
+from tracelens_ext.readers.nsys.csv_tables import NsysCsvReport, open_report, report_in
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import EventKind
+from tracelens_ext.trace.linking import link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,16 +172,20 @@ def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("print('loading'); sys.exit('Importer error: \\x1b[31mno\\tsuch version\\n\\n')",
-         "failed with exit code 1 (Importer error: [31mno such version)"),
+        (
+            "print('loading'); sys.exit('Importer error: \\x1b[31mno\\tsuch version\\n\\n')",
+            "failed with exit code 1 (Importer error: [31mno such version)",
+        ),
         ("print('only here'); sys.exit(3)", "failed with exit code 3 (only here)"),
-        ("sys.exit('Error: the report is corrupt\\nat 0x12\\nStatus: done')",
-         "failed with exit code 1 (Error: the report is corrupt)"),
+        (
+            "sys.exit('Error: the report is corrupt\\nat 0x12\\nStatus: done')",
+            "failed with exit code 1 (Error: the report is corrupt)",
+        ),
         ("sys.exit(9)", "failed with exit code 9 (it says nothing)"),
         ("sys.exit('x' * 10_000)", f"({'x' * 300}…)"),
         ("pass", "`nsys export` wrote no database"),
     ],
-)  # fmt: skip
+)
 def test_nsys_fails(fake: Fake, cache: TraceCache, body: str, said: str) -> None:
     fake.does(body)
     with pytest.raises(TraceFormatError) as caught:
@@ -326,14 +330,14 @@ def test_tables_of_the_real_program_say_what_the_events_do(tmp_path: Path) -> No
 
     trace = read_trace(TWO_GPUS, cache=False)
     totals = event_totals(trace)
-    assert _sums(kernel_totals(tables[Report.KERNELS])) == _sums(totals.kernels)
+    assert _sums(kernel_totals(tables[NsysCsvReport.KERNELS])) == _sums(totals.kernels)
     # Versions name copies differently.
-    assert [*_sums(memory_totals(tables[Report.MEMORY_TIME])).values()] == [
+    assert [*_sums(memory_totals(tables[NsysCsvReport.MEMORY_TIME])).values()] == [
         *_sums(totals.memory or []).values()
     ]
     ranges = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
     ours = project_ranges(trace, link(trace), ranges)
-    assert sorted(_projections(tables[Report.RANGES])) == sorted(
+    assert sorted(_projections(tables[NsysCsvReport.RANGES])) == sorted(
         zip(ours["start"] + trace.base_ns, ours["end"] - ours["start"], strict=True)
     )
 
@@ -346,6 +350,6 @@ def _projections(table: Path) -> list[tuple[int, ...]]:
     names = ("projectedstart", "projectedduration")
     return [
         row
-        for piece in open_report(table, Report.RANGES).pieces
+        for piece in open_report(table, NsysCsvReport.RANGES).pieces
         for row in zip(*(piece.required(n, piece.nanoseconds(n)) for n in names), strict=True)
     ]

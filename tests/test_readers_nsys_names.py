@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.linking import is_graph_launch
-from tracelens_ext.readers.nsys.places import api_name, emitted_op, memcpy_name
+from tracelens_ext.readers.nsys.export_schema import api_name, emitted_op, memcpy_name
+from tracelens_ext.trace.linking import is_graph_launch
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 from nsys_export_maker import PID, ExportMaker, global_tid, parents, read, training
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.readers.nsys.places import DEVICES_A_MACHINE
+from tracelens_ext.readers.nsys.export_schema import DEVICES_A_MACHINE
 from tracelens_ext.roofline.peaks import peaks_of_devices
 from tracelens_ext.trace import NONE, Device
-from tracelens_ext.tree import CallTree
-from tracelens_ext.work.gpu_work import find_gaps, find_lanes
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.gpu_events import find_gaps, find_tracks
 
 
 def test_ids_count_within_a_process() -> None:
     maker = ExportMaker()
     for pid, device in ((10, 0), (20, 1)):
         maker.range(f"rank {pid}", 1_000, 2_000, pid=pid)
-        maker.launched(f"kernel {pid}", 3_000 + pid, 50, at=1_100, correlation=5, pid=pid,
-                       device=device)  # fmt: skip
+        maker.launched(
+            f"kernel {pid}", 3_000 + pid, 50, at=1_100, correlation=5, pid=pid, device=device
+        )
     maker.kernel("of a third", 5_000, 50, correlation=5, pid=30)
     trace = read(maker)
     assert parents(trace)["kernel 10"] == parents(trace)["kernel 20"] == {"cudaLaunchKernel"}
@@ -86,11 +87,11 @@ def test_two_processes_on_one_device_have_streams_of_their_own() -> None:
         for at in range(3):
             maker.kernel("k", 1_000 * at + 400 * number, 100, pid=pid)
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
-    lanes = find_lanes(analyzer.work, "stream")
-    assert lanes.process == [10, 20]
-    assert lanes.device.tolist() == [0, 0]
-    assert lanes.stream.tolist() == [7, 7]
-    assert lanes.of_gpu.tolist() == [0, 0, 0, 1, 1, 1]
+    tracks = find_tracks(analyzer.work, "stream")
+    assert tracks.process == [10, 20]
+    assert tracks.device.tolist() == [0, 0]
+    assert tracks.stream.tolist() == [7, 7]
+    assert tracks.of_gpu.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_device_that_two_processes_share_is_idle_when_neither_works() -> None:
@@ -111,8 +112,9 @@ def test_iterations_of_a_process_are_on_its_own_devices() -> None:
         for step in range(3):
             t = 10_000 * step
             maker.range("Step", t, t + 5_000, pid=pid)
-            maker.launched("k", t + 200, 1_000, at=t + 100, correlation=step + 1, pid=pid,
-                           device=device)  # fmt: skip
+            maker.launched(
+                "k", t + 200, 1_000, at=t + 100, correlation=step + 1, pid=pid, device=device
+            )
     analyzer = TreePerfAnalyzer(io.BytesIO(maker.content))
     frame = analyzer.get_df_iterations("Step")
     pairs = zip(frame["process"], frame["device"], frame["kernels"], strict=True)

@@ -31,7 +31,6 @@ from nsys_report_maker import (
     varint,
 )
 
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
 from tracelens_ext.errors import (
     TraceCutOffError,
@@ -39,11 +38,12 @@ from tracelens_ext.errors import (
     TraceFormatError,
     TraceTooLargeError,
 )
-from tracelens_ext.linking import link
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.readers.nsys import lz4_block
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import ArgColumn, Device, EventKind
+from tracelens_ext.trace.linking import link
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
@@ -198,7 +198,7 @@ def test_warnings_of_the_profiler_without_paths(read: Any) -> None:
 
 def test_what_is_not_known_is_counted(read: Any) -> None:
     unknown_body: Message = {1: 152, 200: {1: 5}}
-    events = [
+    events: list[Message] = [
         *[unknown_body] * 14,
         call(LAUNCH, 0, 5, 1, call_class=29),
         call(LAUNCH, 0, 5, 1),
@@ -220,7 +220,11 @@ def test_what_is_not_known_is_counted(read: Any) -> None:
 
 
 def test_a_recording_without_cuda_is_refused_as_its_export_is(read: Any) -> None:
-    events = [nvtx(59, 0, 5, f7="x"), call(0, 0, 5, call_class=27), {1: 31, 104: {1: 1}}]
+    events: list[Message] = [
+        nvtx(59, 0, 5, f7="x"),
+        call(0, 0, 5, call_class=27),
+        {1: 31, 104: {1: 1}},
+    ]
     with pytest.raises(TraceFormatError, match="NVTX_EVENTS and OSRT_API and COMPOSITE_EVENTS"):
         read(report(events, strings=["malloc"]))
 

@@ -153,7 +153,7 @@ def test_both_decode_damaged_lists_of_events_the_same() -> None:
     for _ in range(300):
         damaged = bytearray(data)
         damaged[rng.integers(len(data))] = rng.integers(256)
-        answers = []
+        answers: list[Any] = []
         for decode in (protobuf.decode, protobuf.decode_in_python):
             try:
                 values, unknown = decode(bytes(damaged), EVENTS)

@@ -30,14 +30,14 @@ from nsys_export_maker import (
 from test_cache import assert_same
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cache.store import TraceCache
+from tracelens_ext.analysis.timeline.overview import advice, whole_graphs
 from tracelens_ext.categorize import Decisions, KernelCategorizer
 from tracelens_ext.cli import run
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
-from tracelens_ext.timeline.overview import advice, whole_graphs
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.trace import EventKind
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,7 +182,8 @@ def test_copies_are_named_as_nsys_names_them() -> None:
 
 def test_a_kernel_is_called_by_the_best_name_there_is() -> None:
     maker = ExportMaker()
-    full, short = maker.string("void f<int>(int)"), maker.string("f")
+    full = maker.string("void f<int>(int)")
+    short = maker.string("f")
     for ids in (
         {"demangledName": full, "shortName": short},
         {"demangledName": None, "shortName": short},
@@ -337,10 +338,18 @@ def test_nulls_and_other_types() -> None:
     maker.kernel("sane", 1_000, 10, correlation=3)
     for wrong in ("abc", b"\xff", 1.5, None, "12"):
         maker.insert("CUPTI_ACTIVITY_KIND_MEMCPY", start=wrong, end=2_000, copyKind=wrong)
-        maker.insert("CUPTI_ACTIVITY_KIND_MEMSET", start=1_000, end=1_500, deviceId=wrong,
-                     streamId=wrong, globalPid=wrong, correlationId=wrong)  # fmt: skip
-        maker.range("odd", 1_000, 1_100, textId=wrong, domainId=wrong, category=wrong,
-                    globalTid=wrong)  # fmt: skip
+        maker.insert(
+            "CUPTI_ACTIVITY_KIND_MEMSET",
+            start=1_000,
+            end=1_500,
+            deviceId=wrong,
+            streamId=wrong,
+            globalPid=wrong,
+            correlationId=wrong,
+        )
+        maker.range(
+            "odd", 1_000, 1_100, textId=wrong, domainId=wrong, category=wrong, globalTid=wrong
+        )
         maker.range(wrong, 1_000, 1_100)  # type: ignore[arg-type]
     trace = read(maker)
     assert sum(kind == EventKind.MEMSET for kind in trace.kind.tolist()) == 5

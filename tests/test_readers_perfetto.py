@@ -85,7 +85,10 @@ def test_begins_of_a_kind_may_all_come_before_their_ends(tmp_path: Path) -> None
     call = begin(12, 1, "cudaLaunchKernel", "cuda_runtime")
     packets = TRACK, outer, inner, empty, end(90, 1), end(40, 1), end(30, 1), call, end(18, 1)
     assert slices(read(tmp_path, *packets)) == [
-        *[("a", 0, 80), ("b", 10, 20), ("c", 20, 0), ("cudaLaunchKernel", 2, 6)]
+        ("a", 0, 80),
+        ("b", 10, 20),
+        ("c", 20, 0),
+        ("cudaLaunchKernel", 2, 6),
     ]
 
 

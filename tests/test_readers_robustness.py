@@ -18,10 +18,10 @@ from make_trace import LAYOUTS, Document, TraceMaker
 from strategies import damaged_files, rule_packs, trace_files, traces
 from trace_mutations import mutate
 
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.categorize.rules import RulePack, parse_pack
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.readers import ahead, read_trace
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ def test_the_cache_makes_no_difference(data: bytes) -> None:
         path = Path(folder) / "trace.json"
         path.write_bytes(data)
         cache = TraceCache(Path(folder) / "cache", worth_keeping=0)
-        first, again = read_trace(path, cache=cache), read_trace(path, cache=cache)
+        first = read_trace(path, cache=cache)
+        again = read_trace(path, cache=cache)
         assert list((Path(folder) / "cache").iterdir())
         assert properties.what_was_read(again) == properties.what_was_read(first)
         assert again.provenance == first.provenance

@@ -25,8 +25,8 @@ from tracelens_ext.cli import run
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import EventKind
+from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace_files import trace_names
-from tracelens_ext.tree import CallTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,8 @@ def test_tables_are_those_of_pytorch(form: str, tmp_path: Path) -> None:
     )
     pd.testing.assert_frame_equal(mine, other)
     assert len(mine) == 12
-    report, expected = build_perf_report(ours), build_perf_report(theirs)
+    report = build_perf_report(ours)
+    expected = build_perf_report(theirs)
     assert "unlinked_kernels" not in report.sheets
     same = ("gpu_timeline", "kernels_by_category", "kernel_categories", "gpu_time_by_category")
     for name in same:
@@ -141,7 +142,8 @@ def test_gzipped(tmp_path: Path) -> None:
 
 def several() -> tuple[RunMaker, RunMaker]:
     """Two processes with the same ids, and even the same pid, as in containers."""
-    first, second = training(), training()
+    first = training()
+    second = training()
     second.guid = second.guid[:-1] + "2"
     return first, second
 
@@ -199,7 +201,9 @@ def test_a_folder_of_tables_is_one_trace(
 
 
 def test_of_the_forms_of_one_run_a_folder_stands_for_the_first() -> None:
-    csv, db, text = "1_kernel_trace.csv", "1_results.db", "1_results.json.gz"
+    csv = "1_kernel_trace.csv"
+    db = "1_results.db"
+    text = "1_results.json.gz"
     others = ["2_kernel_trace.csv", "3_results.json"]
     assert trace_names([csv, db, text, *others]) == [db, *others]
     assert trace_names([csv, text, *others]) == [text, *others]

@@ -15,7 +15,7 @@ from rocprof_maker import GUID, RunMaker, read, training
 
 from tracelens_ext.errors import TraceCutOffError, TraceError
 from tracelens_ext.readers import read_trace
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,13 +159,19 @@ def test_records_of_other_kinds_and_forms(tmp_path: Path) -> None:
             {"start_timestamp": [], "end_timestamp": 9},
             {"start_timestamp": 2**64, "end_timestamp": 2**64},
             7,
-            {"start_timestamp": 5, "end_timestamp": 9, "dispatch_info": {
-                "agent_id": {"handle": 2**64 - 1}, "queue_id": {"handle": 2**64 - 1}}},
+            {
+                "start_timestamp": 5,
+                "end_timestamp": 9,
+                "dispatch_info": {
+                    "agent_id": {"handle": 2**64 - 1},
+                    "queue_id": {"handle": 2**64 - 1},
+                },
+            },
             {},
         ],
         "memory_allocation": [{"size": 1}, {"size": 2}],
         "page_migration": [{}],
-    }  # fmt: skip
+    }
     path = write(tmp_path / "run.json", document(buffer_records=records))
     trace = read(path)
     assert trace.dur.tolist() == [4, 4]

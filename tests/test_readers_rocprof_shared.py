@@ -15,8 +15,8 @@ from rocprof_maker import RunMaker, read, training
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
-from tracelens_ext.intervals import union_length
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
@@ -26,7 +26,8 @@ pytestmark = pytest.mark.real_data
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "rocm"
 CSV = SHARED / "csv" / "prefill_kernel_trace.csv"
 JSON = SHARED / "json" / "908_first5000_results.json.gz"
-V3, V4 = "schema-3.0.0.sql", "schema-4.1.0.sql"
+V3 = "schema-3.0.0.sql"
+V4 = "schema-4.1.0.sql"
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -133,9 +134,14 @@ def test_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("hip_trace", 17), ("marker_api_trace", 5), ("memory_copy_trace", 4), ("rccl_trace", 21),
-     ("rocpd-to-csv", 13)],
-)  # fmt: skip
+    [
+        ("hip_trace", 17),
+        ("marker_api_trace", 5),
+        ("memory_copy_trace", 4),
+        ("rccl_trace", 21),
+        ("rocpd-to-csv", 13),
+    ],
+)
 def test_examples_of_tables(name: str, count: int) -> None:
     assert len(read(SHARED / "csv" / "examples" / f"{name}.csv")) == count
 

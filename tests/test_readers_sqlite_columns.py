@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tracelens_ext.readers import sqlite_columns
 from tracelens_ext.readers.builder import distinct_rows
-from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.readers.sqlite_columns import Database
+from tracelens_ext.readers.tables import MISSING
 
 if TYPE_CHECKING:
     import pytest
@@ -23,7 +24,8 @@ _ANYTHING = st.one_of(
 
 
 class AnyDatabase(Database):
-    format, remedy = "database", "make it again"
+    format = "database"
+    remedy = "make it again"
 
     def _is_ours(self) -> bool:
         return True

@@ -36,16 +36,16 @@ from xplane_maker import (
 )
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.cli import run
+from tracelens_ext.distributed.storage import rank_in_name
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
-from tracelens_ext.fleet.places import rank_in_name
 from tracelens_ext.readers import read_trace
+from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
+from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace_files import trace_names, traces_in
-from tracelens_ext.tree import CallTree
 
 training_content = cache(lambda: training().content)
 REAL = Path("../shared/jax")
@@ -128,7 +128,8 @@ def test_tables_are_those_of_the_same_run_in_pytorchs_format() -> None:
 
 def test_the_json_for_viewers_holds_the_same_but_for_the_programs() -> None:
     maker = training()
-    of_profile, of_json = maker.read(), read_trace(io.BytesIO(maker.for_viewers))
+    of_profile = maker.read()
+    of_json = read_trace(io.BytesIO(maker.for_viewers))
     rows = [rows_read(of_profile), rows_read(of_json)]
     for row in itertools.chain(*rows):
         row.pop("thread")
@@ -190,7 +191,8 @@ def test_a_profile_may_be_gzipped_called_anything_and_cached(tmp_path: Path) -> 
     )
 )
 def test_gpu_events_and_sums_are_those_of_the_file(events: list[tuple[Any, ...]]) -> None:
-    maker, expected = XplaneMaker(), Counter[tuple[str, int]]()
+    maker = XplaneMaker()
+    expected = Counter[tuple[str, int]]()
     for number, (name, start, duration, device, linked) in enumerate(events, start=1):
         ids = {"correlation_id": number} if linked else {}
         maker.gpu(name, start, duration, device, **ids)
@@ -207,10 +209,12 @@ def test_gpu_events_and_sums_are_those_of_the_file(events: list[tuple[Any, ...]]
 
 def test_picoseconds_are_cut_so_that_what_encloses_still_does() -> None:
     maker = XplaneMaker()
-    outer, inner = maker.event("outer", 5_000, 10), maker.event("inner", 5_000, 10)
+    outer = maker.event("outer", 5_000, 10)
+    inner = maker.event("inner", 5_000, 10)
     outer.offset_ps += 900
     inner.offset_ps += 950
-    outer.duration_ps, inner.duration_ps = 10_150, 10_100
+    outer.duration_ps = 10_150
+    inner.duration_ps = 10_100
     trace = maker.read()
     assert above(trace, named(trace, "inner")[0]) == ["outer"]
     assert trace.dur.tolist() == [11, 11]
@@ -382,7 +386,9 @@ def _convolution(target: str, result: Any, *operands: Any) -> dict[str, str]:
 
 
 def test_convolutions_of_cudnn_count_input_channels_and_no_workspace() -> None:
-    x, weight, y = shape(BF16, 2, 16, 8, 8), shape(BF16, 32, 16, 3, 3), shape(BF16, 2, 32, 4, 4)
+    x = shape(BF16, 2, 16, 8, 8)
+    weight = shape(BF16, 32, 16, 3, 3)
+    y = shape(BF16, 2, 32, 4, 4)
     flops = str(2 * (2 * 32 * 4 * 4) * 16 * 3 * 3)
     forward = _convolution("__cudnn$convForward", y, x, weight)
     assert (forward["flops"], forward["product"]) == (flops, "convolution")
@@ -439,7 +445,8 @@ def test_of_a_call_that_is_not_known_no_work_is_said(target: str, config: Any) -
 
 
 def test_fusions_read_slices_and_write_updates() -> None:
-    table, row = shape(F32, 1000, 8), shape(F32, 1, 8)
+    table = shape(F32, 1000, 8)
+    row = shape(F32, 1, 8)
     index = shape(4)
     fused = computation(
         1,
@@ -483,10 +490,15 @@ def test_computations_that_are_called_again_and_again_are_counted_once() -> None
     levels = [leaf]
     for level in range(2, 16):
         calls = [
-            instruction(100 * level + i, f"f{level}.{i}", "fusion", shape(F32, 2),
-                        called_computation_ids=[level - 1])
+            instruction(
+                100 * level + i,
+                f"f{level}.{i}",
+                "fusion",
+                shape(F32, 2),
+                called_computation_ids=[level - 1],
+            )
             for i in range(50)
-        ]  # fmt: skip
+        ]
         levels.append(computation(level, *calls))
     assert _of_program("f15.0", *levels)["flops"] == str(2 * 50**13)
 
@@ -568,7 +580,8 @@ def result_of(content: bytes, *, salvage: bool = False) -> Trace | TraceError:
 def test_a_cut_file_is_refused_and_whole_planes_are_salvaged() -> None:
     maker = training()
     content = maker.content
-    whole, seen = len(maker.read()), set()
+    whole = len(maker.read())
+    seen = set()
     for end in range(40, len(content) - 12, 7):
         assert isinstance(result_of(content[:end]), TraceCutOffError)
         saved = result_of(content[:end], salvage=True)
@@ -621,7 +634,9 @@ def test_ids_that_point_nowhere() -> None:
     aggregated = maker.event("often", 0, 5)
     aggregated.num_occurrences = 12
     early = maker.event("early", 0, 5)
-    early.offset_ps, early.duration_ps = -(2**63), 2**63 - 1  # a century before, for a century
+    # a century before, for a century
+    early.offset_ps = -(2**63)
+    early.duration_ps = 2**63 - 1
     trace = maker.read()
     assert named(trace, "(no name)")
     assert trace.provenance.dropped == {

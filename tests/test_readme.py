@@ -48,7 +48,8 @@ def test_commands_run(
 ) -> None:
     monkeypatch.chdir(folder)
     words = shlex.split(command, comments=True)
-    code, told = run(words[1:]), capsys.readouterr().err
+    code = run(words[1:])
+    told = capsys.readouterr().err
     assert code == 0, told
     # The note of an export.
     assert [line for line in told.splitlines() if "left out" not in line] == []

@@ -12,10 +12,10 @@ from make_trace import TraceMaker
 from strategies import traces
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.analysis.coverage.report_tables import recording_dict
 from tracelens_ext.findings.inspection import Detector
-from tracelens_ext.recording.program import program_of
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.recording.told import recording_dict
 
 if TYPE_CHECKING:
     from make_trace import Document
@@ -25,13 +25,14 @@ DROPPED = SHARED / "recording/dropped"
 WILD = SHARED / "recording/wild"
 #: Traces as they were recorded, of all makers.
 RECORDED = [
-    *("traces/amd/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", "traces/nvidia/nccl.json.gz"),
-    *(
-        "traces/nvidia/gaunernst_bert-small-uncased__1016001.json.gz",
-        "nsys/two_gpu_training.sqlite",
-    ),
-    *("traces/graphs/training_cuda_graph.json.gz", "recording/wild/saf_false.json.gz"),
-    *("recording/wild/mordred_report1.sqlite", "recording/wild/llamacpp_r9700_results.db"),
+    "traces/amd/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz",
+    "traces/nvidia/nccl.json.gz",
+    "traces/nvidia/gaunernst_bert-small-uncased__1016001.json.gz",
+    "nsys/two_gpu_training.sqlite",
+    "traces/graphs/training_cuda_graph.json.gz",
+    "recording/wild/saf_false.json.gz",
+    "recording/wild/mordred_report1.sqlite",
+    "recording/wild/llamacpp_r9700_results.db",
 ]
 
 

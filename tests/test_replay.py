@@ -20,28 +20,44 @@ from make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
-from tracelens_ext.replay.changes import parse_change
-from tracelens_ext.replay.replay import Change, Replay
-from tracelens_ext.replay.what_if import read_waits
+from tracelens_ext.simulation.replay import Change, Replay
+from tracelens_ext.simulation.scenarios import parse_change
+from tracelens_ext.simulation.simulation import read_waits
 
 if TYPE_CHECKING:
     from random import Random
 
-    from tracelens_ext.replay.program import Program
-    from tracelens_ext.replay.what_if import Simulation
+    from tracelens_ext.simulation.dependency_graph import DependencyGraph
+    from tracelens_ext.simulation.simulation import Simulation
     from tracelens_ext.trace import Int64Array
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "shared" / "replay" / "programs"
 NAMES = (
-    *("single", "streams1", "streams2", "graph", "autograd1", "autograd2", "threads", "copies"),
-    *("before", "assumed", "unexplained1", "unexplained2"),
+    "single",
+    "streams1",
+    "streams2",
+    "graph",
+    "autograd1",
+    "autograd2",
+    "threads",
+    "copies",
+    "before",
+    "assumed",
+    "unexplained1",
+    "unexplained2",
 )
-LATENCY, GAP, TAIL, CALL = 5, 1, 3, 2  # µs, of the programs made here
+# µs, of the programs made here
+LATENCY = 5
+GAP = 1
+TAIL = 3
+CALL = 2
 
 
 def made(steps: list[tuple[str, int]], streams: int = 1) -> TraceMaker:
     """A program of launches (on a stream, of a length in µs), thinking, and synchronisation."""
-    maker, now, number = TraceMaker(), 0, 0
+    maker = TraceMaker()
+    now = 0
+    number = 0
     ended = [-(10**6)] * streams
     for what, amount in steps:
         if what == "think":
@@ -51,7 +67,8 @@ def made(steps: list[tuple[str, int]], streams: int = 1) -> TraceMaker:
             maker.call("cudaDeviceSynchronize", now, until - now)
             now = until
         else:
-            stream, number = int(what) % streams, number + 1
+            stream = int(what) % streams
+            number = number + 1
             start = max(now + LATENCY, ended[stream] + GAP)
             maker.call("cudaLaunchKernel", now, CALL, correlation=number)
             maker.kernel(f"k{stream}", start, amount, stream=stream, correlation=number)
@@ -62,7 +79,11 @@ def made(steps: list[tuple[str, int]], streams: int = 1) -> TraceMaker:
 #: An idle stream, a queue and a wait each, so that all constants can be measured.
 TELLING = [
     *[(s, 50) for _ in range(3) for s in "01"],
-    *[("wait", 0), ("0", 1), ("wait", 0), ("1", 1), ("wait", 0)],
+    ("wait", 0),
+    ("0", 1),
+    ("wait", 0),
+    ("1", 1),
+    ("wait", 0),
 ]
 STEPS = st.one_of(
     st.tuples(st.sampled_from("01"), st.integers(1, 60)),
@@ -153,7 +174,8 @@ def test_waiting_for_other_ranks_is_not_shortened(tmp_path: Path) -> None:
     row = {"call": [0], "rank": [0], "start_us": [5.0], "wait_us": [60.0]}
     pd.DataFrame(row).to_parquet(path)
     analyzer = TreePerfAnalyzer(maker.document())
-    whole, known = analyzer.simulation(), analyzer.simulation(waits=read_waits(path))
+    whole = analyzer.simulation()
+    known = analyzer.simulation(waits=read_waits(path))
     assert saved(whole, "communication=0") == [pytest.approx(0.09)]
     assert saved(known, "communication=0") == [pytest.approx(0.03)]
     assert known.critical_path["kind"].tolist()[-2:] == ["other rank", "communication"]
@@ -221,7 +243,8 @@ def test_findings_save_what_the_replay_says(
 def test_the_command_prints_its_error_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, table = tmp_path / "trace.json", tmp_path / "what_if.csv"
+    path = tmp_path / "trace.json"
+    table = tmp_path / "what_if.csv"
     path.write_text(json.dumps(made(TELLING).document()))
     assert run(["what-if", str(path), "--no-cache", "--csv", str(table)]) == 0
     shown = capsys.readouterr().out
@@ -251,16 +274,16 @@ def test_the_page_does_what_it_says(
     assert [name for part in parts for name in part if f'"{name}":' not in page] == []
 
 
-def test_threads_and_lanes_beyond_the_bounds_are_replayed_together(
+def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     maker = TraceMaker()
     for n in range(1, 13):
         maker.call("cudaLaunchKernel", 100 * n - 50, 2, correlation=n, thread=n)
         maker.kernel(f"k{n}", 100 * n, 90, stream=n, correlation=n)
-    monkeypatch.setattr("tracelens_ext.replay.replay._MOST_THREADS", 3)
-    for module in ("program", "what_if"):
-        monkeypatch.setattr(f"tracelens_ext.replay.{module}.MOST_LANES", 3)
+    monkeypatch.setattr("tracelens_ext.simulation.replay._MOST_THREADS", 3)
+    for module in ("dependency_graph", "simulation"):
+        monkeypatch.setattr(f"tracelens_ext.simulation.{module}.MOST_TRACKS", 3)
     simulation = simulated(maker)
     assert simulation.state == "warned"
     assert partitions(simulation)
@@ -272,8 +295,10 @@ def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[in
     program = replay.program
     offset, block_offset, last_offset, duration, tail, gap, wall = replay.columns(change)
     source = dict(program.waits.tolist())
-    returned, starts = [0] * len(replay.recorded), dict[int, int]()
-    ends, reached = dict[int, int](), dict[int, int]()
+    returned = [0] * len(replay.recorded)
+    starts = dict[int, int]()
+    ends = dict[int, int]()
+    reached = dict[int, int]()
     turns = [(key, 0, node) for node, key in enumerate(program.key.tolist())]
     turns += [(begin, 1, block) for block, begin in enumerate(program.block_start.tolist())]
     for _, is_block, at in sorted(turns):
@@ -282,12 +307,12 @@ def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[in
             time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
             returned[replay.clocks + at] = int(time + tail[at])
             continue
-        lane = int(program.lane[at])
+        track = int(program.track[at])
         ready = max(returned[replay.base_of_node[at]] + offset[at], program.earliest[at])
         ready = ends[source[at]] if at in source else ready
-        follows = reached[lane] + gap[at] if lane in reached else ready
+        follows = reached[track] + gap[at] if track in reached else ready
         starts[at] = int(max(ready, follows))
-        ends[at] = reached[lane] = int(starts[at] + duration[at])
+        ends[at] = reached[track] = int(starts[at] + duration[at])
     last = [returned[base] + last_offset[c] for c, base in enumerate(replay.base_of_clock)]
     wall = int(max([wall, *last, *reached.values()]))
     return wall, [starts[node] for node in range(len(starts))], returned[: len(replay.clock)]
@@ -301,15 +326,20 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     def numbers(count: int, low: int, high: int) -> Int64Array:
         return np.array([random.randint(low, high) for _ in range(count)], dtype=np.int64)
 
-    streams, clocks = random.randint(1, 4), random.randint(1, 2)
-    count, blocks = random.randint(0, 40), random.randint(0, 5)
-    lane, key, waiting = numbers(count, 0, streams - 1), numbers(count, 0, 60), numbers(count, 0, 2)
-    order = np.lexsort((key, lane))
-    lane, key = lane[order], key[order]
+    streams = random.randint(1, 4)
+    clocks = random.randint(1, 2)
+    count = random.randint(0, 40)
+    blocks = random.randint(0, 5)
+    track = numbers(count, 0, streams - 1)
+    key = numbers(count, 0, 60)
+    waiting = numbers(count, 0, 2)
+    order = np.lexsort((key, track))
+    track = track[order]
+    key = key[order]
     waits = [
         (node, random.choice(before))
         for node in np.flatnonzero(waiting == 0).tolist()
-        if (before := np.flatnonzero((key < key[node]) & (lane != lane[node])).tolist())
+        if (before := np.flatnonzero((key < key[node]) & (track != track[node])).tolist())
     ]
     is_wait = np.isin(np.arange(count), [node for node, _ in waits])
     edges = np.sort(numbers(2 * blocks, 0, 60)).reshape(-1, 2)  # some take no time
@@ -321,8 +351,8 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     ]
     constants = {"latency": numbers(count, 0, 9), "gap": numbers(count, -2, 5)}
     program = SimpleNamespace(
-        lane=lane,
-        lanes=range(streams),
+        track=track,
+        tracks=range(streams),
         key=key,
         call=np.where(is_wait | (waiting == 1), -1, key),
         event=np.where(is_wait, -1, np.arange(count)),
@@ -339,8 +369,8 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
     )
     changes = [Change(), Change(duration=program.duration * 2, gap=0.5, at_least=100)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelens_ext.replay.replay._ROWS_AT_ONCE", rows_at_once)
-        replay = Replay(cast("Program", program))
+        patch.setattr("tracelens_ext.simulation.replay._ROWS_AT_ONCE", rows_at_once)
+        replay = Replay(cast("DependencyGraph", program))
         walls, unchanged = replay.run(changes)
     wall, starts, returned = run_by_node(replay, changes[0])
     assert (unchanged.wall, unchanged.start.tolist()) == (wall, starts)

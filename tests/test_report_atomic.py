@@ -120,7 +120,8 @@ def test_a_symbolic_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) 
 
 
 def test_permission_bits(tmp_path: Path) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
+    old = tmp_path / "old"
+    new = tmp_path / "new"
     old.write_text("old")
     old.chmod(0o604)
     mask = os.umask(0o027)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_helpers import write_workbook
 
-from tracelens_ext.tables.charts import MOST_SERIES, Chart, chart_table
+from tracelens_ext.report.tables.charts import MOST_SERIES, Chart, chart_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,8 +135,11 @@ def test_the_drawing(tmp_path: Path) -> None:
     sheet = openpyxl.load_workbook(tmp_path / "book.xlsx")["charts"]
     table = [[sheet.cell(row, column).value for column in (13, 14)] for row in range(1, 6)]
     assert table == [
-        *(["GPU time (ms)", None], ["category", "time_ms"]),
-        *(["GEMM", 5], ["Memory Ops", 2], [None, None]),
+        ["GPU time (ms)", None],
+        ["category", "time_ms"],
+        ["GEMM", 5],
+        ["Memory Ops", 2],
+        [None, None],
     ]
 
 

@@ -92,8 +92,16 @@ def test_file_names(tmp_path: Path) -> None:
     wanted = ["ops", "OPS", "a/../b", "..", "con", "nul.x", "", "x\0y", "ü" * 300, "\ud800"]
     paths = write_tables(tmp_path, dict.fromkeys(wanted, frame))
     assert [path.stem for path in paths] == [
-        *("ops", "OPS_2", "a_.._b", "table", "_con", "_nul.x", "table_2", "x_y"),
-        *("ü" * 100, "_"),
+        "ops",
+        "OPS_2",
+        "a_.._b",
+        "table",
+        "_con",
+        "_nul.x",
+        "table_2",
+        "x_y",
+        "ü" * 100,
+        "_",
     ]
     assert all(path.parent == tmp_path and path.read_text() == "a\n1\n" for path in paths)
 

@@ -25,7 +25,7 @@ from tracelens_ext.errors import OutputError
 from tracelens_ext.report import excel_cells, excel_text
 from tracelens_ext.report.excel import slow_tables
 from tracelens_ext.report.excel_cells import checked
-from tracelens_ext.tables.charts import Chart
+from tracelens_ext.report.tables.charts import Chart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -239,7 +239,8 @@ def test_any_frame_comes_back(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any_frame.xlsx"
-    width, height = data.draw(st.integers(1, 30)), data.draw(st.integers(0, 6))
+    width = data.draw(st.integers(1, 30))
+    height = data.draw(st.integers(0, 6))
     columns = [
         data.draw(st.lists(ANY_CELL, min_size=height, max_size=height)) for _ in range(width)
     ]
@@ -290,7 +291,8 @@ def test_columns_of_each_type_fit_together(tmp_path: Path) -> None:
 
 
 def test_a_text_longer_than_a_cell_is_cut_with_a_mark_and_a_note(tmp_path: Path) -> None:
-    whole, beyond = "x" * 32_767, "y" * 32_768
+    whole = "x" * 32_767
+    beyond = "y" * 32_768
     wide = "\U0001f600" * 16_384  # two each, as Excel counts
     frame = pd.DataFrame({"name": [whole, beyond, wide, beyond]})
     notes = write_workbook(tmp_path / "book.xlsx", {"table": frame})
@@ -326,7 +328,8 @@ def test_tables_of_more_cells_than_a_workbook_holds_are_cut_alike_with_notes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(excel_cells, "MOST_CELLS", 60)
-    long, short = pd.DataFrame({"a": range(40), "b": 1}), pd.DataFrame({"a": range(10)})
+    long = pd.DataFrame({"a": range(40), "b": 1})
+    short = pd.DataFrame({"a": range(10)})
     notes = write_workbook(tmp_path / "book.xlsx", {"long": long, "short": short})
     assert [note.partition(";")[0] for note in notes] == [
         "long: the first 25 of 40 rows are here, as many as a workbook holds"
@@ -383,8 +386,18 @@ def test_sheet_names(tmp_path: Path) -> None:
     notes = write_workbook(tmp_path / "book.xlsx", dict.fromkeys(wanted, frame))
     names = openpyxl.load_workbook(tmp_path / "book.xlsx").sheetnames
     assert names == [
-        *("summary", "kernel_summary", "a" * 31, "A" * 27 + " (2)", "a_b_c___d__"),
-        *("summary (2)", "Charts (2)", "History (2)", "quoted", "sheet", "__", "it's"),
+        "summary",
+        "kernel_summary",
+        "a" * 31,
+        "A" * 27 + " (2)",
+        "a_b_c___d__",
+        "summary (2)",
+        "Charts (2)",
+        "History (2)",
+        "quoted",
+        "sheet",
+        "__",
+        "it's",
     ]
     renamed = [name for name in wanted if name not in ("kernel_summary", "it's")]
     assert len(notes) == len(renamed)
@@ -480,9 +493,21 @@ def test_the_first_sheet(tmp_path: Path) -> None:
     assert openpyxl.load_workbook(tmp_path / "book.xlsx").sheetnames[0] == "summary"
     cells = {row[0].value: row for row in sheet.iter_rows() if row[0].value}
     assert list(cells) == [
-        *("My report", "Sheets", "it's", "empty", "charts", "Facts", "file", "duration (ms)"),
-        *("GPU time uncategorized (%)", "events", "device names", "complete", "lost"),
-        *("Notes", "Look here."),
+        "My report",
+        "Sheets",
+        "it's",
+        "empty",
+        "charts",
+        "Facts",
+        "file",
+        "duration (ms)",
+        "GPU time uncategorized (%)",
+        "events",
+        "device names",
+        "complete",
+        "lost",
+        "Notes",
+        "Look here.",
     ]
     assert cells["duration (ms)"][1].value == 34.892
     assert cells["duration (ms)"][1].number_format == '#,##0.000" ms"'
@@ -539,7 +564,8 @@ def test_failures_leave_the_old_workbook(
 
 
 def test_a_chart_of_no_table_is_refused_and_one_of_the_page_is_the_pages(tmp_path: Path) -> None:
-    path, charts = tmp_path / "book.xlsx", [Chart("Time", "elsewhere", "kernel_category", "count")]
+    path = tmp_path / "book.xlsx"
+    charts = [Chart("Time", "elsewhere", "kernel_category", "count")]
     with pytest.raises(ValueError, match="chart 'Time' needs the sheet 'elsewhere'"):
         write_workbook(path, {"kernels": KERNELS}, charts=charts)
     assert not path.exists()

@@ -135,7 +135,9 @@ def test_permissions_and_links_stay(tmp_path: Path) -> None:
 
 
 def test_a_link_that_changes_meanwhile_parts_no_report(tmp_path: Path) -> None:
-    one, other, link = tmp_path / "one", tmp_path / "other", tmp_path / "link"
+    one = tmp_path / "one"
+    other = tmp_path / "other"
+    link = tmp_path / "link"
     for folder in (one, other):
         folder.mkdir()
         (folder / "mine.txt").write_text("mine")  # so that files are renamed one by one

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.gaps.told import ascii_lines, histogram, histogram_lines
+from tracelens_ext.analysis.idle_time.histogram import ascii_lines, histogram, histogram_lines
 
 
 def values(*numbers: float) -> np.ndarray:
@@ -74,6 +74,7 @@ def test_every_value_is_counted_once(
     assert len(found.counts) in (0, 1, bins)
     assert (np.diff(found.edges) >= 0).all()
     if len(found.counts):
-        low, high = found.edges[0], found.edges[-1]
+        low = found.edges[0]
+        high = found.edges[-1]
         assert int(found.counts.sum()) == sum(low <= value <= high for value in drawn)
     assert len(histogram_lines(found)) == len(found.counts)

@@ -37,7 +37,7 @@ from tracelens_ext.report.html import require_html_extra
 from tracelens_ext.report.html_figures import json_for_script
 from tracelens_ext.report.html_tables import check_source_url
 from tracelens_ext.report.report import PAGE, Answer, Report, write_report
-from tracelens_ext.tables.charts import Chart
+from tracelens_ext.report.tables.charts import Chart
 
 needs_extra = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),
@@ -160,7 +160,12 @@ def test_the_policy_allows_the_two_scripts_and_nothing_else(tmp_path: Path) -> N
     assert rules["default-src"] == "'none'"
     assert rules["script-src"].split() == hashes
     assert set(rules) <= {
-        *("default-src", "script-src", "style-src", "img-src", "base-uri", "form-action"),
+        "default-src",
+        "script-src",
+        "style-src",
+        "img-src",
+        "base-uri",
+        "form-action",
     }
 
 
@@ -179,7 +184,9 @@ def test_hostile_names_stay_texts(tmp_path: Path) -> None:
     page = read_page(tmp_path / "report.html")  # every tag is closed by its own
     scripts = page.root.all("script")
     assert [script.attributes.get("id") for script in scripts] == [
-        *("report-data", "packed-plotly", None),
+        "report-data",
+        "packed-plotly",
+        None,
     ]
     assert not set("<>&\u2028\u2029") & set(scripts[0].content())
     for element in page.root.everything():
@@ -249,8 +256,11 @@ def test_a_cell_of_a_notebook_has_the_page_in_a_frame_of_its_own(tmp_path: Path)
     (tmp_path / "cell.html").write_text(html.unescape(source), "utf-8")
     page = read_page(tmp_path / "cell.html")
     assert [figure["key"] for figure in page.data["figures"]] == [
-        *("chart-gpu-timeline", "chart-gpu-time-by-category", "chart-top-kernels"),
-        *("chart-gpu-time-by-operation", "chart-gpu-time-by-graph-launch"),
+        "chart-gpu-timeline",
+        "chart-gpu-time-by-category",
+        "chart-top-kernels",
+        "chart-gpu-time-by-operation",
+        "chart-gpu-time-by-graph-launch",
     ]
     tables = page.data["tables"]
     assert (tables[0]["rows"], tables[0]["total"]) == (10, 500)
@@ -271,7 +281,8 @@ def test_what_is_cut_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [table["total"] for table in page.data["tables"]] == [50_001, 20, 20]
     assert notes[0] == "given"
     assert [note.split(" rows")[0] for note in notes[1:]] == [
-        *("many: the first 50,000 of 50,001", "wordy: the first 10 of 20"),
+        "many: the first 50,000 of 50,001",
+        "wordy: the first 10 of 20",
     ]
     shown = [item.content() for item in page.root.with_id("notes").parent.all("li")]  # type: ignore[union-attr]
     assert shown == notes
@@ -429,13 +440,13 @@ def test_hostile_frames_lead_nowhere_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *(
-            "javascript:alert(1)//{path}",
-            "https://{path}/x",
-            "file:///{path}",
-            "https://a.example/",
-        ),
-        *("//a.example/{path}", "https://[{path}", "http:{path}"),
+        "javascript:alert(1)//{path}",
+        "https://{path}/x",
+        "file:///{path}",
+        "https://a.example/",
+        "//a.example/{path}",
+        "https://[{path}",
+        "http:{path}",
     ],
 )
 def test_addresses_of_sources_are_checked(url: str) -> None:

@@ -97,7 +97,9 @@ def test_the_charts_are_drawn_and_nothing_is_asked_for(browser: Browser, small: 
         "chart-top-kernels": 22,
     }
     assert browser.value(_LABELS.format(key="gpu-time-by-operation")) == [
-        *("(unlinked)", "aten::mm", "aten::mul"),
+        "(unlinked)",
+        "aten::mm",
+        "aten::mul",
     ]
     assert browser.requests() == [small.resolve().as_uri()]
     assert browser.complaints() == []
@@ -326,12 +328,17 @@ def test_a_phone_needs_no_scrolling_sideways(browser: Browser, small: Path) -> N
     # names stand above their bars
     names = "[...document.querySelectorAll('#chart-gpu-time-by-operation .annotation-text')]"
     assert browser.value(f"{names}.map((t) => t.textContent)") == [
-        *("(unlinked)", "aten::mm", "aten::mul"),
+        "(unlinked)",
+        "aten::mm",
+        "aten::mul",
     ]
     browser.call(
         "Emulation.setDeviceMetricsOverride",
-        width=1280, height=900, deviceScaleFactor=1, mobile=False,
-    )  # fmt: skip
+        width=1280,
+        height=900,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
     browser.wait_for(f"Math.max(...{widths}) > 900")
     browser.wait_for(f"{names}.length === 0")
     assert browser.complaints() == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from report_html_helpers import HOSTILE, charts_of, hostile_report, small_report
 
 from tracelens_ext.categorize import builtin_categorizer
-from tracelens_ext.report.colours import colour_of
+from tracelens_ext.report.colors import colour_of
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.report.html_figures import (
     duration_text,
@@ -26,7 +26,7 @@ from tracelens_ext.report.html_figures import (
     plotly_text,
 )
 from tracelens_ext.report.html_tables import headline
-from tracelens_ext.tables.charts import Chart
+from tracelens_ext.report.tables.charts import Chart
 
 if TYPE_CHECKING:
     from tracelens_ext.report.html_figures import Figure
@@ -272,5 +272,8 @@ def test_durations(ms: float, shown: str) -> None:
 
 def test_a_small_share_is_not_nothing() -> None:
     assert [percent_text(share) for share in (0, 0.01, 0.06, 99.96)] == [
-        *("0.0%", "<0.1%", "0.1%", "100.0%"),
+        "0.0%",
+        "<0.1%",
+        "0.1%",
+        "100.0%",
     ]

@@ -93,7 +93,11 @@ def test_a_bar_an_iteration() -> None:
     assert list(found) == ["Iterations", "Iterations by category"]
     times, categories = found.values()
     assert [name for name, _ in times.legend] == [
-        *("Computation", "Exposed communication", "Exposed memory copies", "Idle", "Wall time"),
+        "Computation",
+        "Exposed communication",
+        "Exposed memory copies",
+        "Idle",
+        "Wall time",
     ]
     for piece, part in zip(pieces(times), _PARTS, strict=True):
         assert piece == frame[f"{part}_time_ms"].tolist()

@@ -10,9 +10,9 @@ from make_trace import TraceMaker
 from report_html_helpers import HOSTILE
 from test_memory import analyzed, recorded
 
-from tracelens_ext.memory.usage import TABLES
+from tracelens_ext.analysis.memory.usage import TABLES
 from tracelens_ext.report.html_drawings import memory_figures
-from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.report.tables.options import ReportOptions
 
 if TYPE_CHECKING:
     import pandas as pd

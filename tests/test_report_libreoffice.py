@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from report_helpers import write_workbook
 
-from tracelens_ext.tables.charts import Chart
+from tracelens_ext.report.tables.charts import Chart
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,8 +59,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind in (ALL_SHEETS_AS_SHOWN, "pdf"):
         subprocess.run(
             [
-                *("soffice", f"-env:UserInstallation=file://{folder}/profile", "--headless"),
-                *("--convert-to", kind, "--outdir", str(folder), str(folder / "book.xlsx")),
+                "soffice",
+                f"-env:UserInstallation=file://{folder}/profile",
+                "--headless",
+                "--convert-to",
+                kind,
+                "--outdir",
+                str(folder),
+                str(folder / "book.xlsx"),
             ],
             check=True,
             capture_output=True,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.tables.units import Quantity, Shown, fits_a_spreadsheet, unit_of
+from tracelens_ext.report.tables.units import Quantity, Shown, fits_a_spreadsheet, unit_of
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,18 @@ from hypothesis import strategies as st
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.operations import launchers
 from tracelens_ext.categorize.matcher import BoundRule
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.hooks.registry import SECONDS_VARIABLE
-from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.operations import launchers
 from tracelens_ext.report.html import page_figures
-from tracelens_ext.roofline import found as rows_found
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.roofline import analysis as rows_found
 from tracelens_ext.roofline import models, operation
-from tracelens_ext.roofline.found import Roofline, find_roofline
+from tracelens_ext.roofline.analysis import Roofline, find_roofline
 from tracelens_ext.roofline.summary import (
     NO_FAMILY,
     advice,
@@ -38,7 +39,6 @@ from tracelens_ext.roofline.summary import (
     shape_text,
     utilisation,
 )
-from tracelens_ext.tables.charts import Chart
 
 if TYPE_CHECKING:
     import pandas as pd

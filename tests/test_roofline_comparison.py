@@ -33,7 +33,8 @@ def test_differences_of_several_traces_name_their_trace() -> None:
 
 def test_losses_are_of_a_unit_and_of_the_best_case_of_each_device() -> None:
     """Twice the steps with twice the loss are the same; the best case tells how well each does."""
-    half, whole = _lost(mm=4.0, add=1.0), _lost(mm=8.0, add=2.0)
+    half = _lost(mm=4.0, add=1.0)
+    whole = _lost(mm=8.0, add=2.0)
     frame = compare_time_lost([half, whole], ["A", "B"], [1, 2], normalize=True)
     assert frame["difference_ms"].tolist() == [0.0, 0.0]
     assert frame["difference_by_roofline"].tolist() == [2.0, 0.5]

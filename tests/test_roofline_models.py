@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens_ext.analysis.operations.launchers import parsed
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.operations.launchers import parsed
-from tracelens_ext.roofline.found import _modelled
+from tracelens_ext.roofline.analysis import _modelled
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import ELEMENT_BYTES, Cost, NoModelError, Operation
 
-BF16, F32, I64, BOOL = "c10::BFloat16", "float", "long int", "bool"
+BF16 = "c10::BFloat16"
+F32 = "float"
+I64 = "long int"
+BOOL = "bool"
 MODELS = offered_models(default_registry(plugins=False))
 
 Argument = tuple[Any, str, str]
@@ -60,7 +63,8 @@ def figures(name: str, *arguments: dict[str, Any]) -> tuple[str, int, int]:
 
 
 def test_products() -> None:
-    a, b = tensor(4, 8), tensor(8, 16)
+    a = tensor(4, 8)
+    b = tensor(8, 16)
     assert figures("mm", a, b) == ("GEMM", 2 * 4 * 16 * 8, 2 * (32 + 128 + 64))
     bias = tensor(16)
     flops = 2 * 4 * 16 * 8 + 4 * 16
@@ -89,7 +93,9 @@ def convolution(*inputs: dict[str, Any], transposed: bool = False) -> tuple[str,
 
 
 def test_convolutions() -> None:
-    x, w, bias = tensor(2, 3, 8, 8), tensor(5, 3, 3, 3), tensor(5)
+    x = tensor(2, 3, 8, 8)
+    w = tensor(5, 3, 3, 3)
+    bias = tensor(5)
     out = 2 * 5 * 6 * 6
     flops = 2 * out * 3 * 9
     moved = 2 * (2 * 3 * 64 + 5 * 3 * 9 + out)
@@ -107,7 +113,8 @@ def test_convolutions() -> None:
 
 @pytest.mark.parametrize(("causal", "pairs_twice"), [("False", 2 * 16 * 16), ("True", 16 * 16)])
 def test_attention(causal: str, pairs_twice: int) -> None:
-    q, kv = tensor(2, 8, 16, 32), tensor(2, 4, 16, 32)
+    q = tensor(2, 8, 16, 32)
+    kv = tensor(2, 4, 16, 32)
     found = figures(
         "_scaled_dot_product_flash_attention", q, kv, kv, value(0.0), value(causal), value("False")
     )
@@ -232,7 +239,9 @@ def test_products_of_8_bit_packed_and_complex_numbers() -> None:
 def test_grouped_products() -> None:
     """Each row, or column, meets one group; scaled ones give bf16."""
     kind = "c10::Float8_e4m3fn"
-    a, b, scale = tensor(64, 8, kind=kind), tensor(3, 8, 16, kind=kind), tensor(64, kind=F32)
+    a = tensor(64, 8, kind=kind)
+    b = tensor(3, 8, 16, kind=kind)
+    scale = tensor(64, kind=F32)
     offsets = tensor(3, kind="int")
     scaled = cost("_scaled_grouped_mm", a, b, scale, scale, offsets)
     assert (scaled.flops, scaled.bytes) == (2 * 64 * 16 * 8, 64 * 8 + 3 * 8 * 16 + 2 * 64 * 16)
@@ -251,7 +260,8 @@ def test_pairs_of_causal_attention(nq: int, nkv: int, window: int | None) -> Non
         tensors = [tensor(1, n, 2, 8) for n in (nq, nkv, nkv)]
         flags = [value(0.0), value(1.0), value(True), value(window), value(-1)]
         found = cost("flash_attn::_flash_attn_forward", *tensors, *flags)
-    fine, pairs = 8, 0.0
+    fine = 8
+    pairs = 0.0
     for query in range(nq * fine):
         position = (query + 0.5) / fine + (nkv - nq if window is not None else 0)
         first = max(position - window, 0) if window is not None and window >= 0 else 0
@@ -270,7 +280,8 @@ def test_aiters_attention() -> None:
 
 
 def test_fused_norms_gates_and_rotations() -> None:
-    x, weight = tensor(6, 32), tensor(32)
+    x = tensor(6, 32)
+    weight = tensor(32)
     one = 2 * 6 * 32
     assert figures("_C::rms_norm", x, x, weight)[1:] == (7 * 192, 2 * one + 64)
     assert figures("aiter::rmsnorm2d_fwd", x, weight)[1:] == (7 * 192, 2 * one + 64)
@@ -282,18 +293,23 @@ def test_fused_norms_gates_and_rotations() -> None:
     assert moved == one + 192 + 64 + 4
     gate = ("UnaryElementwise", 12 * 192, 3 * one)
     assert figures("_C::silu_and_mul", x, tensor(6, 64)) == gate
-    positions, q, k = tensor(6, kind=I64), tensor(6, 8 * 16), tensor(6, 2 * 16)
+    positions = tensor(6, kind=I64)
+    q = tensor(6, 8 * 16)
+    k = tensor(6, 2 * 16)
     turn = figures("_C::rotary_embedding", positions, q, k, value(16), tensor(99, 8))
     assert turn[1:] == (3 * 480, 6 * 8 + 6 * 8 * 2 + 2 * 480 * 2)  # half of each head
 
 
 def test_rotations_of_aiter() -> None:
     """All of each head by whole angles; half of it by a cache of half as many, at positions."""
-    q, k, freqs = tensor(6, 2, 4, 16), tensor(6, 2, 1, 16), tensor(6, 1, 1, 16, kind=F32)
+    q = tensor(6, 2, 4, 16)
+    k = tensor(6, 2, 1, 16)
+    freqs = tensor(6, 1, 1, 16, kind=F32)
     flags = [value(0), value(False), value(False)]
     whole = figures("aiter::rope_fwd_impl", q, q, freqs, *flags)[1:]
     assert whole == (3 * 768, 2 * 2 * 768 + 4 * 96)
-    cache, positions = tensor(99, 1, 1, 4), tensor(6, 2, kind=I64)
+    cache = tensor(99, 1, 1, 4)
+    positions = tensor(6, 2, kind=I64)
     tables = [cache, cache, positions, value(0), value(True), value(False)]
     cached = figures("aiter::rope_cached_positions_2c_fwd_impl", q, k, q, k, *tables)[1:]
     assert cached == (3 * 60 * 8, 2 * 2 * 960 + 2 * 12 * 4 * 2 + 12 * 8)

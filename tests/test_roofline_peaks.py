@@ -92,7 +92,8 @@ def test_computed_peaks_are_those_of_the_datasheet(
 
 
 def test_what_graphics_cards_have_less() -> None:
-    card, gtx = find_peaks("NVIDIA GeForce RTX 3090"), find_peaks("GeForce GTX 1650")
+    card = find_peaks("NVIDIA GeForce RTX 3090")
+    gtx = find_peaks("GeForce GTX 1650")
     assert card is not None
     assert gtx is not None
     assert (round(card.matrix["bf16"]), round(card.matrix["int8"])) == (71, 285)
@@ -113,7 +114,8 @@ def test_gpus_by_the_numbers_of_rocm() -> None:
 
 
 def test_a_part_has_its_share_of_all_but_the_link() -> None:
-    whole, part = find_peaks("AMD Instinct MI300X"), find_peaks("AMD Instinct MI300X", units=38)
+    whole = find_peaks("AMD Instinct MI300X")
+    part = find_peaks("AMD Instinct MI300X", units=38)
     assert whole is not None
     assert part is not None
     assert part.matrix["bf16"] == pytest.approx(whole.matrix["bf16"] / 8)
@@ -148,7 +150,8 @@ def test_each_device_of_a_trace_has_its_own(tmp_path: Path) -> None:
 
 
 def test_peaks_of_a_user(tmp_path: Path) -> None:
-    toml, arch = tmp_path / "mine.toml", tmp_path / "arch.json"
+    toml = tmp_path / "mine.toml"
+    arch = tmp_path / "arch.json"
     toml.write_text('name = "X"\nmatrix = {bf16 = 500.0}\nvector = {fp32 = 60}\nmemory = 2000\n')
     found = read_peaks(toml)
     assert (found.name, found.peak("matrix", "bf16"), found.memory) == ("X", (500, "bf16"), 2000)

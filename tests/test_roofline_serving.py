@@ -14,15 +14,19 @@ from serving_helpers import Engine, sums, tensors, vllm
 from test_roofline_models import BF16, F32, MODELS, NOTHING, cost, operation, tensor, value
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.serving.annotations import parse_annotation
 from tracelens_ext.roofline.models import model_of
 from tracelens_ext.roofline.operation import Cost, NoModelError
-from tracelens_ext.serving.annotations import parse_annotation
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FP8, BYTE, INT, INT8 = "c10::Float8_e4m3fn", "unsigned char", "int", "signed char"
-Q, KV = tensor(32, 64, 64), tensor(32, 8, 64)
+FP8 = "c10::Float8_e4m3fn"
+BYTE = "unsigned char"
+INT = "int"
+INT8 = "signed char"
+Q = tensor(32, 64, 64)
+KV = tensor(32, 8, 64)
 
 
 def in_step(annotation: str, name: str, *arguments: dict[str, Any]) -> Cost:
@@ -61,12 +65,15 @@ def test_attention_is_the_sum_over_requests(
 
 def test_layouts_of_the_cache() -> None:
     step = vllm([], [(1, 500), (1, 12)])
-    x, out = tensor(2, 8, 128), tensor(2, 8, 128)
-    k, v = tensor(10, 4, 16, 16, 8, kind=BYTE), tensor(10, 4, 128, 16, kind=BYTE)
+    x = tensor(2, 8, 128)
+    out = tensor(2, 8, 128)
+    k = tensor(10, 4, 16, 16, 8, kind=BYTE)
+    v = tensor(10, 4, 128, 16, kind=BYTE)
     paged = in_step(step, "_C::paged_attention_v1", out, x, k, v)
     assert paged.flops == 2 * 8 * 256 * 512
     assert paged.parameters["H_KV"] == 4
-    cached, new = 510 * 256 * 4, 2 * 2 * 256 * (8 + 4)
+    cached = 510 * 256 * 4
+    new = 2 * 2 * 256 * (8 + 4)
     assert paged.bytes == cached + new  # a byte an element in the cache, two elsewhere
     buffers = [tensor(10, kind=BYTE), tensor(10, kind=BYTE), value([1], "ScalarList")]
     pages = tensor(10, 16, 4, 128)
@@ -81,7 +88,9 @@ def test_layouts_of_the_cache() -> None:
 
 
 def test_latent_attention() -> None:
-    q, latent, rotary = tensor(7, 16, 192), tensor(7, 512), tensor(7, 1, 64)
+    q = tensor(7, 16, 192)
+    latent = tensor(7, 512)
+    rotary = tensor(7, 1, 64)
     out = tensor(7, 16 * 128)
     name = "vllm::unified_mla_attention_with_output"
     found = in_step(vllm([(5, 5)], [(1, 30), (1, 40)]), name, q, latent, rotary, out)
@@ -99,7 +108,8 @@ def test_without_lengths_there_is_no_model() -> None:
         in_step(vllm([], [(1, 5)]), name, tensor(4, 8), KV, KV)
 
 
-A, B = tensor(4, 64, kind=FP8), tensor(16, 64, kind=FP8)
+A = tensor(4, 64, kind=FP8)
+B = tensor(16, 64, kind=FP8)
 B_TRANSPOSED = tensor(64, 16, kind=FP8)
 
 
@@ -163,14 +173,16 @@ def test_experts() -> None:
 
 def test_experts_whose_weights_show_below_the_engines_operation() -> None:
     """Packed weights in views, and the choice beside the sorting; a trace without has no model."""
-    router, choice = tensor(4, 8), [tensor(4, 2), tensor(4, 2, kind="short int")]
+    router = tensor(4, 8)
+    choice = [tensor(4, 2), tensor(4, 2, kind="short int")]
     weights = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
 
     def roofline(*below: list[dict[str, Any]]) -> pd.Series[Any]:
         maker = TraceMaker()
         for number, its in enumerate([[tensor(4, 64), router, NOTHING], *below]):
             name, lasts = ("aten::view", 0.5) if number else ("vllm::moe_forward", 90)
-            sizes, kinds = [each["dims"] for each in its], [each["type"] for each in its]
+            sizes = [each["dims"] for each in its]
+            kinds = [each["type"] for each in its]
             maker.op(name, number, lasts, args={"Input Dims": sizes, "Input type": kinds})
         maker.call("cudaLaunchKernel", 50, 5, correlation=1)
         maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)

@@ -31,16 +31,42 @@ CORPUS = SHARED / "corpus" / "kernels.jsonl"
 FIRST_SIX = frozenset(CATEGORIES[:6])
 LAUNCHER = "void at::native::vectorized_elementwise_kernel"
 TRACES = (
-    *("graphs/vllm_decode_hip_graph", "amd/gpu_only_trace"),
-    *("nvidia/torch_compile_triton", "nvidia/nccl"),
+    "graphs/vllm_decode_hip_graph",
+    "amd/gpu_only_trace",
+    "nvidia/torch_compile_triton",
+    "nvidia/nccl",
 )
 
 OPERATION_WORDS = {
-    *("GEMM", "CONV_fwd", "CONV_bwd", "NORM_fwd", "NORM_bwd", "SDPA_fwd", "SDPA_bwd", "RMSNorm"),
-    *("RoPE_fwd", "RoPE_bwd", "GroupedGEMM_fwd", "GroupedGEMM_bwd", "MoE_fused", "MoE_unfused"),
-    *("MoE_aux", "SSM_fwd", "SSM_bwd", "InferenceAttention", "CrossEntropy_fwd"),
-    *("CrossEntropy_bwd", "elementwise", "reduce", "triton", "multi_tensor_apply", "fusion"),
-    *("record_param_comms", "other", "graph", "runtime"),
+    "GEMM",
+    "CONV_fwd",
+    "CONV_bwd",
+    "NORM_fwd",
+    "NORM_bwd",
+    "SDPA_fwd",
+    "SDPA_bwd",
+    "RMSNorm",
+    "RoPE_fwd",
+    "RoPE_bwd",
+    "GroupedGEMM_fwd",
+    "GroupedGEMM_bwd",
+    "MoE_fused",
+    "MoE_unfused",
+    "MoE_aux",
+    "SSM_fwd",
+    "SSM_bwd",
+    "InferenceAttention",
+    "CrossEntropy_fwd",
+    "CrossEntropy_bwd",
+    "elementwise",
+    "reduce",
+    "triton",
+    "multi_tensor_apply",
+    "fusion",
+    "record_param_comms",
+    "other",
+    "graph",
+    "runtime",
 }
 
 
@@ -206,9 +232,12 @@ def test_layout_copies_stay_memory_ops_whatever_launches_them(builtin: KernelCat
 def test_real_names(builtin: KernelCategorizer) -> None:
     rows = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row["confidence"] == "high"]
-    names, ops = [row["name"] for row in rows], [row.get("cpu_op") for row in rows]
+    names = [row["name"] for row in rows]
+    ops = [row.get("cpu_op") for row in rows]
 
-    right, wrong, right_first = 0, 0, []
+    right = 0
+    wrong = 0
+    right_first = []
     for row, got in zip(rows, categories(builtin, names, ops), strict=True):
         good = got in (row["category"], row.get("alt_category"))
         right += good
@@ -249,7 +278,8 @@ def test_both_engines_read_the_patterns_alike(packs: list[RulePack]) -> None:
     names = [name for name, _ in kernel_examples(packs)]
     for pack in packs:
         for rule in pack.rules:
-            quick, bounded = re.compile(rule.pattern), regex.compile(rule.pattern)
+            quick = re.compile(rule.pattern)
+            bounded = regex.compile(rule.pattern)
             differ = [n for n in names if bool(quick.search(n)) != bool(bounded.search(n))]
             assert not differ, (pack.name, rule.number, differ[:3])
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from make_trace import LAYOUTS, short_demo
 
-from tracelens_ext.cache import store as cache
 from tracelens_ext.cli import run
 from tracelens_ext.readers import ahead, json_events
+from tracelens_ext.readers.cache import store as cache
 from tracelens_ext.readers.kineto import PURE_PYTHON
 from tracelens_ext.readers.kineto import reader as kineto
 

@@ -97,7 +97,7 @@ def test_nothing_that_runs_data() -> None:
         if (forbidden := list(_forbidden(source.read_text(encoding="utf-8"))))
     }
     # Its unpickler refuses all that could run.
-    assert found == {"tracelens_ext/memory/snapshot.py": ["import pickle"]}
+    assert found == {"tracelens_ext/analysis/memory/snapshot.py": ["import pickle"]}
 
 
 def test_and_it_would_be_found() -> None:
@@ -135,9 +135,15 @@ def test_a_small_file_may_not_unpack_to_everything(
 
 
 COMMANDS = (
-    *(["report", "--gaps", "--short-kernel-study"], ["kernels", "-v"], ["gaps"]),
-    *(["tree"], ["iterations"], ["kernels", "--gaps"], ["kernels", "--json"], ["gaps", "--json"]),
-    *(["rules", "suggest"],),
+    ["report", "--gaps", "--short-kernel-study"],
+    ["kernels", "-v"],
+    ["gaps"],
+    ["tree"],
+    ["iterations"],
+    ["kernels", "--gaps"],
+    ["kernels", "--json"],
+    ["gaps", "--json"],
+    ["rules", "suggest"],
 )
 
 
@@ -180,7 +186,8 @@ def test_names_stay_text_in_files(hostile: Path, tmp_path: Path) -> None:
     import openpyxl
 
     book = tmp_path / "r.xlsx"
-    page, text = tmp_path / "r.html", tmp_path / "r.md"
+    page = tmp_path / "r.html"
+    text = tmp_path / "r.md"
     assert run(["report", str(hostile), "-o", str(book), "--quiet", "--html", str(page)]) == 0
     assert run(["report", str(hostile), "-o", str(text), "--quiet"]) == 0
     cells = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving_helpers import sums, vllm
 
-from tracelens_ext.serving.annotations import NOBODY, Batch, Group, parse_annotation
+from tracelens_ext.analysis.serving.annotations import NOBODY, Batch, Group, parse_annotation
 
 _LENGTHS = st.tuples(st.integers(1, 9999), st.integers(0, 9999)).map(lambda p: (p[0], sum(p)))
 _REQUESTS = st.lists(_LENGTHS, max_size=4)
@@ -47,34 +47,48 @@ def test_every_step_of_vllm_is_read_exactly(
         ("step[MIXED bs=5]", "mixed", Group(5, 0), NOBODY),
         (
             "step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]",
-            *("prefill", Group(2, 12, 20, 80, 120), NOBODY),
+            "prefill",
+            Group(2, 12, 20, 80, 120),
+            NOBODY,
         ),
         (
             "step[DECODE bs=64 g_sq=128 g_sqsq=256 g_sqsk=262144 g_sk=131072]",
-            *("decode", NOBODY, Group(64, 128, 131072, 256, 262144)),
+            "decode",
+            NOBODY,
+            Group(64, 128, 131072, 256, 262144),
         ),
         (
             "step[MIXED c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=2 g_sqsq=3 g_sqsk=4]",
-            *("mixed", Group(1, 5, 8, 25, 40), Group(1, 1, 2, 3, 4)),
+            "mixed",
+            Group(1, 5, 8, 25, 40),
+            Group(1, 1, 2, 3, 4),
         ),
         (
             "step[MIXED bs=1 c=1 g=0 c_sq=3 c_sk=3 c_sqsq=9 c_sqsk=9 g_sq=0 g_sk=0 g_sqsk=0]",
-            *("prefill", Group(1, 3, 3, 9, 9), NOBODY),
+            "prefill",
+            Group(1, 3, 3, 9, 9),
+            NOBODY,
         ),
         ("prefill[bs=2 tok=14721 ctx=[7803, 6918]]", "prefill", Group(2, 14721), NOBODY),
         (
             "prefill[bs=6 tok=17408 ctx=[4096, 4096, 4096]...+3 sqsq=59 sqsk=60 sk=17408 tbo=1]",
-            *("prefill", Group(6, 17408, 17408, 59, 60), NOBODY),
+            "prefill",
+            Group(6, 17408, 17408, 59, 60),
+            NOBODY,
         ),
         ("decode[bs=117/128 tok=117 d=117]", "decode", NOBODY, Group(117, 117)),
         ("eager_decode[bs=1 tok=1 p=0 d=1]", "decode", NOBODY, Group(1, 1)),
         (
             "decode[bs=32 tok=128 d=32 spec=3 sqsq=512 sqsk=262144 sk=65536]",
-            *("decode", NOBODY, Group(32, 128, 65536, 512, 262144)),
+            "decode",
+            NOBODY,
+            Group(32, 128, 65536, 512, 262144),
         ),
         (
             "decode[bs=128 tok=384 p=2 d=126 sqsq=9 sqsk=10 sk=11]",
-            *("mixed", Group(2, 258, 11, 9, 10), Group(126, 126, 0, 0, 0)),
+            "mixed",
+            Group(2, 258, 11, 9, 10),
+            Group(126, 126, 0, 0, 0),
         ),
         ("execute_diffusion_2_1024x768", "diffusion", NOBODY, NOBODY),
     ],
@@ -86,8 +100,15 @@ def test_engines(name: str, phase: str, context: Group, generation: Group) -> No
 @pytest.mark.parametrize(
     "name",
     [
-        *("", "ProfilerStep#3", "step[IDLE bs=0]", "prefill[]", "decode", "aten::decode[bs=1]"),
-        *("execute_context_0(0)_generation_0(0)", "execute_model", "capture_32_FULL"),
+        "",
+        "ProfilerStep#3",
+        "step[IDLE bs=0]",
+        "prefill[]",
+        "decode",
+        "aten::decode[bs=1]",
+        "execute_context_0(0)_generation_0(0)",
+        "execute_model",
+        "capture_32_FULL",
         f"execute_context_{'9' * 5000}(1)_generation_0(0)",
         f"step[EXTEND bs={'9' * 5000}]",
     ],

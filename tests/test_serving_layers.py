@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serving_helpers import LAYER, Engine
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.serving.layers import repeating_block
+from tracelens_ext.analysis.serving.layers import repeating_block
 
 ATTENTION = 3
 
@@ -37,10 +37,14 @@ def test_equal_layers_are_found_wherever_they_stand(
 
 
 def test_layers_that_differ_a_little_are_layers() -> None:
-    wide, short = [0, 1, 3, 7, 2, 4, 5], [0, 1, 3, 2, 4, 5]  # as of gpt-oss: every other is wide
+    # as of gpt-oss: every other is wide
+    wide = [0, 1, 3, 7, 2, 4, 5]
+    short = [0, 1, 3, 2, 4, 5]
     found = block([10], (wide + short) * 3, [11])
     assert [b - a for a, b in found] == [7, 6] * 3
-    dense, experts = [0, 1, 3, 2, 4, 5], [0, 1, 3, 2, 6, 8, 9]  # the first as of DeepSeek
+    # the first as of DeepSeek
+    dense = [0, 1, 3, 2, 4, 5]
+    experts = [0, 1, 3, 2, 6, 8, 9]
     found = block([10], dense, experts * 5, [11])
     assert [b - a for a, b in found] == [6] + [7] * 5
 

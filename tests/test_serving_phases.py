@@ -13,9 +13,9 @@ from make_trace import TraceMaker
 from serving_helpers import Engine, sums, tensors, vllm
 
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.iterations.measurement import iteration_table
 from tracelens_ext.errors import UsageError
-from tracelens_ext.iterations.measured import iteration_table
-from tracelens_ext.work.busy_time import BusyTime
+from tracelens_ext.trace.busy_time import BusyTime
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -137,7 +137,8 @@ def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
     maker.launched("b", 100, 10, correlation=2, at=90)
     maker.launched("c", 115, 5, correlation=3, at=95)
     frame = TreePerfAnalyzer(maker.document()).get_df_phases()
-    prefill, decode = row(frame, "prefill"), row(frame, "decode")
+    prefill = row(frame, "prefill")
+    decode = row(frame, "decode")
     assert (prefill["idle_ms"], decode["idle_ms"]) == (0, 0.075)
     assert decode["idle_host_ms"] == 0.061  # launched long after the GPU had run out of work
     assert decode["busy_%"] == pytest.approx(100 * 15 / 90)

@@ -18,12 +18,12 @@ from serving_helpers import Engine, tensors, vllm
 from test_docs_tables import OF_ENGINES
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.chart.runs import measure, measure_run
-from tracelens_ext.chart.specification import parse_inputs
 from tracelens_ext.cli import run
+from tracelens_ext.compare.engine_chart.runs import measure, measure_run
+from tracelens_ext.compare.engine_chart.specification import parse_inputs
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.html import page_figures
-from tracelens_ext.tables.registry import offered_tables
+from tracelens_ext.report.tables.registry import offered_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "serving.md"
 
@@ -92,8 +92,13 @@ def test_json_has_the_tables(trace: Path, capsys: pytest.CaptureFixture[str]) ->
     tables = as_json(capsys, trace)["tables"]
     assert list(tables) == ["phases", "phase_steps", "layers", "layer_kernels"]
     shown = [
-        *("phase", "steps", "context_requests", "generation_requests", "context_tokens"),
-        *("generation_tokens", "tokens"),
+        "phase",
+        "steps",
+        "context_requests",
+        "generation_requests",
+        "context_tokens",
+        "generation_tokens",
+        "tokens",
     ]
     assert [[row[column] for column in shown] for row in tables["phases"]] == [
         ["prefill", 1, 2, 0, 12, 0, 12],
@@ -149,7 +154,10 @@ def test_a_chart_by_phase_divides_the_whole_run(trace: Path) -> None:
     runs = measure(analyzer.work, given, 0, "phase")
     whole = measure_run(analyzer.work, given, 0)
     assert [run.label.rpartition("_")[2] for run in runs] == [
-        *("prefill", "decode", "diffusion", "other"),
+        "prefill",
+        "decode",
+        "diffusion",
+        "other",
     ]
     assert sum(run.gpu_ns for run in runs) == whole.gpu_ns
     assert whole.elapsed_ns - len(runs) <= sum(run.elapsed_ns for run in runs) <= whole.elapsed_ns
@@ -178,7 +186,8 @@ def test_the_examples_of_the_documentation(
     shutil.copy(short_demo_trace, trace.parent / "demo_trace.json.gz")
     (trace.parent / "trace.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
     (trace.parent / "capture_traces").mkdir()
-    capture, decode = Recording(), Recording()
+    capture = Recording()
+    decode = Recording()
     capture.capture([Op("aten::mm", ["gemm"], 8)], annotation="capture_8_FULL")
     capture.write(trace.parent / "capture_traces" / "rank0.json")
     decode.launch("gemm", annotation="step[DECODE bs=8]")

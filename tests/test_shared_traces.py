@@ -24,10 +24,10 @@ import pytest
 
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.errors import TracelensError
-from tracelens_ext.intervals import union_length
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace import GPU_KINDS, HOST_KINDS, LAUNCH_KINDS, NONE, EventKind
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.intervals import union_length
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
@@ -140,14 +140,16 @@ def test_gaps_on_the_gpu_when_times_have_nineteen_digits() -> None:
 
     def gaps_of(times: list[tuple[Any, Any]]) -> list[int]:
         """From the end of all before to each start, ns."""
-        gaps, reach = [], min(times)[0]
+        gaps = []
+        reach = min(times)[0]
         for start, duration in sorted(times):
             gaps.append(round((start - reach) * 1000))
             reach = max(reach, start + duration)
         return gaps
 
     name = "edge/ns_resolution"
-    trace, events = analyzed(name).trace, loaded(name)
+    trace = analyzed(name).trace
+    events = loaded(name)
     rows = trace.gpu_rows
     gpu = [events[row] for row in rows.tolist()]
     ours = [
@@ -168,7 +170,8 @@ def test_parents_are_those_of_a_loop_with_a_stack(real: Real) -> None:
     trace = real.analyzer.trace
     for with_frames in (False, True):
         tree = CallTree(trace, add_python_func=with_frames)
-        rows, parents = tree.rows.tolist(), tree.parent_position.tolist()
+        rows = tree.rows.tolist()
+        parents = tree.parent_position.tolist()
         found = {
             row: rows[above] if above >= 0 else NONE
             for row, above in zip(rows, parents, strict=True)
@@ -179,7 +182,8 @@ def test_parents_are_those_of_a_loop_with_a_stack(real: Real) -> None:
 
 def parents_by_a_stack(trace: Trace, kinds: list[EventKind]) -> dict[int, int]:
     """Row → row of the parent, the events of a thread taken in turn."""
-    start, end = trace.ts.tolist(), trace.end.tolist()
+    start = trace.ts.tolist()
+    end = trace.end.tolist()
     call = np.isin(trace.kind, LAUNCH_KINDS).tolist()
     number = [
         10**18 if is_call and value == NONE else value
@@ -221,9 +225,11 @@ def test_launches_are_those_of_a_dict(real: Real) -> None:
 
 
 def test_every_gpu_event_is_in_every_table(real: Real) -> None:
-    analyzer, events = real.analyzer, real.gpu_events
+    analyzer = real.analyzer
+    events = real.gpu_events
     time_ns = sum(nanoseconds(event["dur"]) for event in events)
-    work, linked = analyzer.work, analyzer.tree.linked
+    work = analyzer.work
+    linked = analyzer.tree.linked
     assert len(work) == len(events)
     assert int(work.duration[linked].sum()) + int(work.duration[~linked].sum()) == time_ns
     for frame in (
@@ -337,7 +343,9 @@ def test_busy_and_idle_time_are_those_of_another_tool(name: str) -> None:
     with reference.open(encoding="utf-8") as file:
         expected = {key: float(value) for key, value in next(csv.DictReader(file)).items()}
     analyzer = analyzed(name)
-    trace, work, tree = analyzer.trace, analyzer.work, analyzer.tree
+    trace = analyzer.trace
+    work = analyzer.work
+    tree = analyzer.tree
     steps = [
         row
         for row in trace.rows_of(EventKind.USER_ANNOTATION).tolist()
@@ -345,7 +353,8 @@ def test_busy_and_idle_time_are_those_of_another_tool(name: str) -> None:
     ]
     chosen = tree.linked.copy()
     chosen[chosen] = trace.ts[tree.launch_of_gpu[chosen]] < max(trace.ts[steps])
-    start, end = -(-(work.start + trace.base_ns) // 1000), (work.end + trace.base_ns) // 1000
+    start = -(-(work.start + trace.base_ns) // 1000)
+    end = (work.end + trace.base_ns) // 1000
     computing = chosen & work.is_kernel & ~work.is_communication
     busy = union_length(start[chosen], end[chosen])
     total = int(end[chosen].max() - start[chosen].min())
@@ -363,8 +372,13 @@ def test_sheets_agree_with_the_references() -> None:
     script = SHARED / "check" / "parity.py"
     done = subprocess.run(
         [
-            *(sys.executable, str(script), str(SHARED / "traces")),
-            *("--sheets", "gpu_timeline,kernel_summary", "--min", "0.9"),
+            sys.executable,
+            str(script),
+            str(SHARED / "traces"),
+            "--sheets",
+            "gpu_timeline,kernel_summary",
+            "--min",
+            "0.9",
         ],
         capture_output=True,
         text=True,

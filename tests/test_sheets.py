@@ -22,11 +22,11 @@ from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookim
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.report import Format, write_report
-from tracelens_ext.tables import registry as builtin
-from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.options import ReportOptions
-from tracelens_ext.tables.table import Table
+from tracelens_ext.report.report import OutputFormat, write_report
+from tracelens_ext.report.tables import registry as builtin
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import Table
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
@@ -38,9 +38,11 @@ def example() -> tuple[str, str, list[str]]:
     """The diff of the page on the architecture: the new file, its text, and the other hunk."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (diff,) = re.findall(
-        r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/timeline/.*?)```", text, re.DOTALL
+        r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/analysis/timeline/.*?)```",
+        text,
+        re.DOTALL,
     )
-    new, changed = diff.split("--- a/tracelens_ext/tables/registry.py\n")
+    new, changed = diff.split("--- a/tracelens_ext/report/tables/registry.py\n")
     header, _, *lines = new.removeprefix("--- /dev/null\n").splitlines()
     assert all(line.startswith("+") for line in lines)
     code = "".join(f"{line[1:]}\n" for line in lines)
@@ -52,7 +54,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The example applied, nothing more: a file, and a line that registers it."""
     name, code, hunk = example()
     (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
-    full_name = f"tracelens_ext.timeline.{name}"
+    full_name = f"tracelens_ext.analysis.timeline.{name}"
     spec = importlib.util.spec_from_file_location(full_name, tmp_path / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -128,7 +130,7 @@ def test_a_plugin_adds_a_sheet_with_charts_and_notes(
     assert report.descriptions["mine"] == "What it shows"
     assert report.charts[-1] is chart
     assert "A note." in report.notes
-    write_report(report, {tmp_path / "r.xlsx": Format.xlsx})
+    write_report(report, {tmp_path / "r.xlsx": OutputFormat.xlsx})
     assert "mine" in openpyxl.load_workbook(tmp_path / "r.xlsx").sheetnames
 
 

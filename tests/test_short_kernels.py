@@ -10,11 +10,11 @@ import pytest
 from make_trace import TraceMaker
 
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.kernels.kernels import short_kernel_histogram, short_kernels_summary
-from tracelens_ext.timeline.timeline import total_time_ns
+from tracelens_ext.analysis.kernels.kernels import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.analysis.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:
-    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.trace.gpu_events import GpuEvents
 
 SUM = "Short Kernel duration (µs) sum"
 COUNT = "Short Kernel count"
@@ -22,7 +22,7 @@ MEAN = "Short Kernel duration (µs) mean"
 SHARE = "Short Kernel duration (µs) percent of total time"
 
 
-def work_of(maker: TraceMaker) -> GpuWork:
+def work_of(maker: TraceMaker) -> GpuEvents:
     return TreePerfAnalyzer(maker.document()).work
 
 
@@ -81,8 +81,15 @@ def test_summary() -> None:
     work = work_of(trace())
     frame = short_kernels_summary(work, 10)
     assert list(frame.columns) == [
-        *("Parent cpu_op", "Input dims", "Input strides", "Concrete Inputs", "Kernel name"),
-        *(SUM, COUNT, MEAN, SHARE),
+        "Parent cpu_op",
+        "Input dims",
+        "Input strides",
+        "Concrete Inputs",
+        "Kernel name",
+        SUM,
+        COUNT,
+        MEAN,
+        SHARE,
     ]
     six, three = (100 * ns / total_time_ns(work) for ns in (6000, 3000))
     shapes = ("((4, 3), ())", "((3, 1), ())", "('', '1')")

@@ -300,7 +300,8 @@ def test_every_seed_gives_a_causal_trace(seed: int, vendor: str, steps: int) -> 
 
 
 def test_the_seed_varies_durations_and_nothing_else() -> None:
-    one, other = demo("nvidia"), Demo("nvidia", seed=1)
+    one = demo("nvidia")
+    other = Demo("nvidia", seed=1)
     assert [event["name"] for event in one.of("cpu_op")] == [
         event["name"] for event in other.of("cpu_op")
     ]

@@ -15,7 +15,7 @@ from make_trace import TraceMaker, cuda_graph_example
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.trace import NONE, EventKind
-from tracelens_ext.tree import CallTree
+from tracelens_ext.trace.call_tree import CallTree
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
@@ -252,7 +252,8 @@ def test_of_equal_events_the_lower_external_id_is_the_parent() -> None:
 
 def test_without_ids_the_first_in_the_file_is_the_parent() -> None:
     maker = TraceMaker()
-    first, second = maker.op("a", 0, 10), maker.op("b", 0, 10)
+    first = maker.op("a", 0, 10)
+    second = maker.op("b", 0, 10)
     tree = tree_of(maker)
     assert (tree.parent(second), tree.parent(first)) == (first, None)
 

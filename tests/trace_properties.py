@@ -142,7 +142,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         value = shift = 0
         while True:
             byte = data[place]
-            place, value, shift = place + 1, value | (byte & 0x7F) << shift, shift + 7
+            place = place + 1
+            value = value | (byte & 0x7F) << shift
+            shift = shift + 7
             if byte < 0x80:
                 return value & (1 << 64) - 1
 
@@ -184,7 +186,8 @@ def _gpu_time_of_profile(data: bytes) -> tuple[int, int] | None:
 
 def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
     """What slices of kernels and copies last whose categories are inline, ns."""
-    total, opened = 0, dict[object, list[tuple[int, bool]]]()
+    total = 0
+    opened = dict[object, list[tuple[int, bool]]]()
     try:
         for packet in map(dict, map(_fields, _messages(data, 1))):
             if isinstance(packet.get(11), bytes):
@@ -204,12 +207,12 @@ def _gpu_time_of_perfetto(data: bytes) -> tuple[int, int] | None:
 
 _KNOWN_CATEGORIES = (b"kernel", b"gpu_memcpy", b"cpu_op")
 _GPU_TABLES = (
-    *("rocpd_kernel_dispatch", "rocpd_memory_copy", "CUPTI_ACTIVITY_KIND_KERNEL"),
-    *(
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        "CUPTI_ACTIVITY_KIND_MEMSET",
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-    ),
+    "rocpd_kernel_dispatch",
+    "rocpd_memory_copy",
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 )
 _GPU_TIMES: dict[str, Callable[[bytes], tuple[int, int] | None]] = {
     ".json": _gpu_time_of_json,
@@ -305,7 +308,8 @@ def reading_is_safe_and_steady(data: bytes) -> None:
 
 def salvage_is_safe_and_steady(data: bytes) -> None:
     """As without, and what can be read whole is read whole."""
-    whole, saved = result_of(data), result_of(data, salvage=True)
+    whole = result_of(data)
+    saved = result_of(data, salvage=True)
     if not _is_error(whole):
         _same(saved, whole, data)
     _same(result_of(data, salvage=True, slice_bytes=SMALL_SLICE), saved, data)
@@ -334,7 +338,7 @@ def a_report_is_safe(data: bytes) -> None:
     """All tables of a whole report, and its texts: a result or one of our errors."""
     from tracelens_ext import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report
-    from tracelens_ext.report.report import Format, report_text
+    from tracelens_ext.report.report import OutputFormat, report_text
 
     try:
         trace = read_trace(io.BytesIO(data))
@@ -342,8 +346,8 @@ def a_report_is_safe(data: bytes) -> None:
         report = build_perf_report(analyzer, short_kernel_study=True, gaps=True)
     except TracelensError:
         return
-    json.loads("".join(report_text(report, Format.json)))
-    "".join(report_text(report, Format.markdown)).encode()
+    json.loads("".join(report_text(report, OutputFormat.json)))
+    "".join(report_text(report, OutputFormat.markdown)).encode()
 
 
 def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
@@ -368,7 +372,7 @@ def a_profile_is_safe(data: bytes) -> None:
 
 def a_snapshot_is_safe(data: bytes) -> None:
     """A snapshot of an allocator: its tables, which hold all memory, or one of our errors."""
-    from tracelens_ext.memory.snapshot import read_snapshot, snapshot_tables
+    from tracelens_ext.analysis.memory.snapshot import read_snapshot, snapshot_tables
 
     def check(path: Path) -> None:
         segments = snapshot_tables(read_snapshot(path))["memory_segments"]
@@ -397,7 +401,7 @@ def _reserved(data: bytes) -> int | None:
 
 def statistics_tables_are_safe(data: bytes) -> None:
     """A table of `nsys stats`: its totals, or one of our errors."""
-    from tracelens_ext.class_statistics.statistics import kernel_totals, memory_totals
+    from tracelens_ext.analysis.nsys_statistics.statistics import kernel_totals, memory_totals
 
     _load(data, ".csv", kernel_totals)
     _load(data, ".csv", memory_totals)
@@ -405,7 +409,10 @@ def statistics_tables_are_safe(data: bytes) -> None:
 
 def configurations_are_safe(data: bytes) -> None:
     """A configuration or a class map, JSON with comments: what it says, or one of our errors."""
-    from tracelens_ext.class_statistics.configuration import load_class_map, load_configuration
+    from tracelens_ext.analysis.nsys_statistics.configuration import (
+        load_class_map,
+        load_configuration,
+    )
 
     _load(data, ".json", load_configuration)
     _load(data, ".json", load_class_map)
@@ -427,7 +434,7 @@ def maps_are_safe(data: bytes) -> None:
 
 def a_cache_file_is_safe(data: bytes) -> None:
     """A file of columns: what it says, or that it is damaged."""
-    from tracelens_ext.cache.file import DamagedFileError, read_columns
+    from tracelens_ext.readers.cache.file import DamagedFileError, read_columns
 
     try:
         _load(data, ".columns", read_columns)

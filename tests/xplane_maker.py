@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
     from tracelens_ext.trace import Trace
 
-HOST, GPU = "/host:CPU", "/device:GPU:0"
-BF16, F32, U8, TUPLE = 16, 11, 6, 13
+HOST = "/host:CPU"
+GPU = "/device:GPU:0"
+BF16 = 16
+F32 = 11
+U8 = 6
+TUPLE = 13
 _DETAILS = {"gpu_memcpy": "memcpy_details", "gpu_memset": "memset_details"}
 _LINE = 3
 
 
 def varint(number: int) -> bytes:
     """7 bits a byte, the lowest first."""
-    head, rest = number & 0x7F, number >> 7
+    head = number & 0x7F
+    rest = number >> 7
     return bytes([head | 0x80]) + varint(rest) if rest else bytes([head])
 
 
@@ -54,12 +59,14 @@ class _Plane:
     def content(self, name: str, start_ns: int, *, metadata_last: bool) -> bytes:
         about = [self.stat(*each) for each in self.about.items()]
         programs = {n: [self.stat("Hlo Proto", hlo)] for n, hlo in self.programs.items()}
-        entry, metadata = message_class("EventMetadataEntry"), message_class("XEventMetadata")
+        entry = message_class("EventMetadataEntry")
+        metadata = message_class("XEventMetadata")
         events = [
             entry(key=code + 1, value=metadata(name=n.encode(), stats=programs.get(n)))
             for n, code in {**self.names, **{n: self.names[n] for n in programs}}.items()
         ]
-        entry, metadata = message_class("StatMetadataEntry"), message_class("XStatMetadata")
+        entry = message_class("StatMetadataEntry")
+        metadata = message_class("XStatMetadata")
         stats = [entry(key=c + 1, value=metadata(name=n.encode())) for n, c in self.stats.items()]
         plane = message_class("XPlane")(
             name=name.encode(), event_metadata=events, stat_metadata=stats, stats=about
@@ -152,7 +159,8 @@ class XplaneMaker:
             events.append(_label("process_name", name, pid=pid))
             for (tid, called), line in plane.lines.items():
                 events.append(_label("thread_name", called, pid=pid, tid=tid))
-                names, stats = list(plane.names), list(plane.stats)
+                names = list(plane.names)
+                stats = list(plane.stats)
                 for each in line:
                     args = {
                         stats[s.metadata_id - 1]: stats[s.ref_value - 1]
@@ -196,7 +204,8 @@ def xplane_of(document: Document) -> XplaneMaker:
     for each in document["traceEvents"]:
         if each.get("ph") != "X":
             continue
-        args, category = each.get("args", {}), each["cat"]
+        args = each.get("args", {})
+        category = each["cat"]
         start, duration = (round(1000 * each[key]) for key in ("ts", "dur"))
         ids = {"correlation_id": args["correlation"]} if "correlation" in args else {}
         if category in ("kernel", *_DETAILS):
@@ -277,7 +286,8 @@ def training() -> XplaneMaker:
     maker.plane(GPU).about = {"device_vendor": "Nvidia", "core_count": 132, "compute_cap_major": 9}
     about: dict[str, Any] = {"hlo_module": "jit_step", "program_id": 5}
     for step in range(2):
-        t, ids = 10_000 * (step + 1), 100 * (step + 1)
+        t = 10_000 * (step + 1)
+        ids = 100 * (step + 1)
         maker.event("train", t, 5_000, step_num=step)
         maker.event("$train.py:12 step", t + 10, 4_000)
         maker.event("Execute", t + 100, 600)
@@ -285,7 +295,8 @@ def training() -> XplaneMaker:
         maker.launched("gemm", t + 1_000, 300, at=t + 200, correlation=ids, **dot)
         fused = {**about, "hlo_op": "loop_tanh_fusion", "name": "jit(step)/tanh"}
         for part in range(2):
-            start, at = t + 1_400 + 200 * part, t + 300 + 50 * part
+            start = t + 1_400 + 200 * part
+            at = t + 300 + 50 * part
             name = f"loop_tanh_fusion_{part}"
             maker.launched(name, start, 100, at=at, correlation=ids + 1 + part, **fused)
         copy = {"correlation_id": ids + 4, "memcpy_details": "kind:DtoH size:512 async:1"}

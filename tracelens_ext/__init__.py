@@ -13,22 +13,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tracelens_ext.analysis.nsys_statistics.layout import StatisticClassifier
     from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
-    from tracelens_ext.class_statistics.layout import StatisticClassifier
     from tracelens_ext.errors import TracelensError
     from tracelens_ext.hooks import hookimpl
     from tracelens_ext.perf_report import generate_perf_report_pytorch
     from tracelens_ext.readers import read_trace
     from tracelens_ext.trace import Trace
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.trace.call_tree import CallTree
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "CallTree": "tree",
+    "CallTree": "trace.call_tree",
     "KernelCategorizer": "categorize",
-    "StatisticClassifier": "class_statistics.layout",
+    "StatisticClassifier": "analysis.nsys_statistics.layout",
     "Trace": "trace",
     "TracelensError": "errors",
     "TreePerfAnalyzer": "analyzer",

@@ -15,41 +15,41 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from tracelens_ext.cache.store import TraceCache, open_cache
-from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
-from tracelens_ext.errors import UsageError
-from tracelens_ext.findings.detect import find_findings, tell_claims
-from tracelens_ext.findings.finding import Findings
-from tracelens_ext.graphs.replays import GraphReplays, find_replays
-from tracelens_ext.hooks import default_registry
-from tracelens_ext.iterations.iterations import Selection
-from tracelens_ext.kernels import kernels
-from tracelens_ext.lazy import pd
-from tracelens_ext.memory.usage import Memory, find_memory, memory_blocks
-from tracelens_ext.modules.modules import call_stacks, nn_modules
-from tracelens_ext.operations import tables as op_tables
-from tracelens_ext.operations.launchers import (
+from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays, find_replays
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.kernels import kernels
+from tracelens_ext.analysis.memory.usage import Memory, find_memory, memory_blocks
+from tracelens_ext.analysis.modules import call_stacks, nn_modules
+from tracelens_ext.analysis.operations import tables as op_tables
+from tracelens_ext.analysis.operations.launchers import (
     TEXT_COLUMNS,
     Launchers,
     find_launchers,
     launcher_table,
 )
+from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
+from tracelens_ext.analysis.timeline.overview import CategoryCoverage, coverage, overview
+from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
+from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
+from tracelens_ext.errors import UsageError
+from tracelens_ext.findings.engine import find_findings, tell_claims
+from tracelens_ext.findings.finding import Findings
+from tracelens_ext.hooks import default_registry
+from tracelens_ext.lazy import pd
 from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
-from tracelens_ext.replay.what_if import Simulation
-from tracelens_ext.roofline.found import Roofline, find_roofline
+from tracelens_ext.readers.cache.store import TraceCache, open_cache
+from tracelens_ext.report.tables.methods import TableMethods
+from tracelens_ext.roofline.analysis import Roofline, find_roofline
 from tracelens_ext.roofline.peaks import read_peaks
 from tracelens_ext.roofline.summary import family_table
-from tracelens_ext.serving.steps import Steps, own_phases, serving_steps
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.tables.methods import TableMethods
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
+from tracelens_ext.simulation.simulation import Simulation
 from tracelens_ext.text import encodable
-from tracelens_ext.timeline.overview import Coverage, coverage, overview
 from tracelens_ext.trace import NS_PER_US, Trace
-from tracelens_ext.tracelens_calls import OnClassToo, knows_tracelens
-from tracelens_ext.tree import CallTree
-from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.memoize import once_for_each
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.gpu_events import GpuEvents
 
 if TYPE_CHECKING:
     from tracelens_ext.readers import TraceSource
@@ -102,7 +102,7 @@ class TreePerfAnalyzer(TableMethods):
         cache: TraceCache | bool | None = None,
         capture: str | os.PathLike[str] | None = None,
         salvage: bool = False,
-        reading: ReadingOptions = AS_USUAL,
+        reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
         chosen = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
@@ -122,12 +122,13 @@ class TreePerfAnalyzer(TableMethods):
         #: what graph launches replay, where a capture tells
         self.graph_replays: GraphReplays | None = None
         if (replays := find_replays(self.tree, capture, store, reading)) is not None:
-            self.tree, self.trace = replays.tree, replays.tree.trace
+            self.tree = replays.tree
+            self.trace = replays.tree.trace
             self.graph_replays = replays if replays.captures or capture else None
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
-        self.work: GpuWork = GpuWork(
+        self.work: GpuEvents = GpuEvents(
             self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
         )
         return_freed_memory()
@@ -165,7 +166,7 @@ class TreePerfAnalyzer(TableMethods):
         return list(dict.fromkeys([*default_registry().problems, *of_categorizer]))
 
     @cached_property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> CategoryCoverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
         return coverage(self.work)
 
@@ -191,7 +192,7 @@ class TreePerfAnalyzer(TableMethods):
         """Free what a replay needs; it is made again when it is asked for."""
         vars(self).pop("_whole_simulation", None)
 
-    @once_for_each
+    @cached_per_object
     def roofline(
         self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
     ) -> Roofline:
@@ -205,7 +206,7 @@ class TreePerfAnalyzer(TableMethods):
         """The operations that launched GPU work."""
         return find_launchers(self.work)
 
-    @once_for_each
+    @cached_per_object
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)
@@ -241,7 +242,8 @@ class TreePerfAnalyzer(TableMethods):
                 it (`NA` for none), and `call_stack`, its name and the modules, a list as text.
             include_first_occurrence_time: also `ts`, its start (µs since the first event).
         """
-        trace, rows = self.trace, self.launchers.rows
+        trace = self.trace
+        rows = self.launchers.rows
         frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
         if id_cols:
             frame["pid"], frame["tid"] = (

@@ -8,7 +8,9 @@ from html import escape
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
 
-_LONGEST_REPR, _LONGEST_CELL, _ROWS = 500, 300, 20
+_LONGEST_REPR = 500
+_LONGEST_CELL = 300
+_ROWS = 20
 
 
 def cell_html(title: str, lines: Iterable[str], tables: Mapping[str, pd.DataFrame]) -> str:

@@ -8,22 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tracelens_ext.analysis.coverage.report_tables import recording_lines
+from tracelens_ext.analysis.timeline import overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import CategorizerLike
-from tracelens_ext.findings.told import summary_sentence
+from tracelens_ext.compatibility.tracelens import knows_tracelens
+from tracelens_ext.findings.summary import summary_sentence
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.recording.told import recording_lines
 from tracelens_ext.report import report as reports
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.options import ReportOptions, takes_report_options
-from tracelens_ext.tables.registry import check_names, offered_tables
-from tracelens_ext.tables.table import Table, cited_sheets
-from tracelens_ext.tables.units import FIRST_FACTS
-from tracelens_ext.timeline import overview
-from tracelens_ext.tracelens_calls import knows_tracelens
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
+from tracelens_ext.report.tables.registry import check_names, offered_tables
+from tracelens_ext.report.tables.table import Table, cited_sheets
+from tracelens_ext.report.tables.units import FIRST_FACTS
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 T = TypeVar("T")
 _Tables = Mapping[str, "pd.DataFrame"]
@@ -59,7 +59,8 @@ def build_perf_report(
     cited = cited_sheets(analyzer, chosen)
     if not any(t.is_asked_for(chosen) for t in sheets.values() if t.asked_by == "what_if"):
         analyzer.forget_replay()
-    tables, page_tables = dict[str, pd.DataFrame](), dict[str, pd.DataFrame]()
+    tables = dict[str, pd.DataFrame]()
+    page_tables = dict[str, pd.DataFrame]()
     charts: list[Chart] = []
     for offered in offers:
         sheet = offered.item
@@ -104,7 +105,8 @@ def _answers(
     analyzer: TreePerfAnalyzer, options: ReportOptions, tables: _Tables, sheets: Iterable[Table]
 ) -> Iterator[reports.Answer]:
     for sheet in sheets:
-        when, table = sheet.answer_when, tables.get(sheet.name)
+        when = sheet.answer_when
+        table = tables.get(sheet.name)
         if table is None or (when is not None and not when.holds(analyzer, options)):
             continue
         if title := sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options):
@@ -151,7 +153,8 @@ def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
     """The tables that plugins add of an analyzer, but of `taken` names in any case of letters."""
-    registry, sheets = registry or default_registry(), dict[str, pd.DataFrame]()
+    registry = registry or default_registry()
+    sheets = dict[str, pd.DataFrame]()
     names = {name.lower() for name in taken}
     wanted = "tracelens_report_sheets: expected sheet name → DataFrame, got"
     for hook in registry.hooks("tracelens_report_sheets"):
@@ -185,7 +188,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     maps: Sequence[str | os.PathLike[str]] = (),
     without_packs: Sequence[str] = (),
     salvage: bool = False,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     gpu_arch_json_path: str | os.PathLike[str] | None = None,
     tracelens_sheets: bool = True,
     **options: Any,  # noqa: ANN401
@@ -214,10 +217,10 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.Format.csv}
+    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.OutputFormat.csv}
     if output_xlsx_path is not None or not places:
         workbook = Path(output_xlsx_path or default_report_path(profile_json_path))
-        places[workbook] = reports.Format.xlsx
+        places[workbook] = reports.OutputFormat.xlsx
     inputs = [Path(profile_json_path)]
     reports.check_places(places, inputs, force=True)
     analyzer = TreePerfAnalyzer(

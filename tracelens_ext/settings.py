@@ -37,7 +37,7 @@ class ReadingOptions:
 
 
 #: As when nothing is chosen.
-AS_USUAL = ReadingOptions()
+DEFAULT_READING_OPTIONS = ReadingOptions()
 
 
 def is_below(path: Path, folders: Sequence[Path]) -> bool:

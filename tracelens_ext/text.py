@@ -32,11 +32,14 @@ def unique(
     taken: Iterable[str] = (),
 ) -> list[str]:
     """Names of which no two are the `same`: of a second `a` what `numbered` makes of it and 2."""
-    seen, found = set(taken), []
+    seen = set(taken)
+    found = []
     for name in names:
-        candidate, number = name, 2
+        candidate = name
+        number = 2
         while same(candidate) in seen:
-            candidate, number = numbered(name, number), number + 1
+            candidate = numbered(name, number)
+            number = number + 1
         seen.add(same(candidate))
         found.append(candidate)
     return found

@@ -24,7 +24,8 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 
 # How many times slower a GPU is, and by which share it may be faster from kernel to kernel. The
 # straggler takes the longest on everything, so that it comes last to every collective.
-_STRAGGLER, _OTHERS = (1.06, 0.0), (1.0, 0.04)
+_STRAGGLER = (1.06, 0.0)
+_OTHERS = (1.0, 0.04)
 
 
 def build_demo_trace(

@@ -26,8 +26,10 @@ _LEAD_NS = 152_400
 
 def trace_document(job: Job, settings: dict[str, object]) -> dict[str, Any]:
     """The whole trace, its keys in Kineto's order."""
-    engine, groups = job.engine, list(job.groups.values())
-    data, vendor = engine.machine.data, settings["vendor"]
+    engine = job.engine
+    groups = list(job.groups.values())
+    data = engine.machine.data
+    vendor = settings["vendor"]
     digest = hashlib.sha256(f"{MARKER} {settings}".encode()).hexdigest()
     return {
         "schemaVersion": 1,
@@ -53,7 +55,8 @@ def trace_document(job: Job, settings: dict[str, object]) -> dict[str, Any]:
 
 def _events(engine: Engine) -> Iterator[Event]:
     """All events: what PyTorch saw, what the GPU's profiler saw, and the names."""
-    recorded, index = engine.events, count()
+    recorded = engine.events
+    index = count()
     recorded["cpu_op"].sort(key=lambda event: event["tid"])
     arrows = _forward_to_backward(recorded["cpu_op"])
     for kind in ("cpu_op", "memory", "python_function"):
@@ -130,7 +133,8 @@ def _names(engine: Engine) -> Iterator[Event]:
 
 def _session(engine: Engine) -> Iterator[Event]:
     """The profiler's own span and the two marks of its window."""
-    began, ended = engine.began - _LEAD_NS, engine.ended
+    began = engine.began - _LEAD_NS
+    ended = engine.ended
     spans: Event = {"pid": "Spans", "tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)"}
     times = {"ts": _us(began), "dur": (ended - began) / 1000}
     yield {"ph": "X", "cat": "Trace", **times, **spans, "args": {"Op count": 0}}

@@ -28,8 +28,10 @@ Args = Mapping[str, object]
 _NONE: Args = {}
 
 _PROCESS = 41870
-_SEGMENT, _DEVICE_MEMORY = 20 << 20, 0x7F20_0000_0000
-_HOST_SPREAD, _GPU_SPREAD = 0.15, 0.03
+_SEGMENT = 20 << 20
+_DEVICE_MEMORY = 0x7F20_0000_0000
+_HOST_SPREAD = 0.15
+_GPU_SPREAD = 0.03
 # After the work it waits for has ended, a blocked thread takes this long to go on.
 _WAKE_US = 4.0
 
@@ -72,10 +74,14 @@ class Engine:
         pace: tuple[float, float] = (1.0, 0.0),
         last_ends: Sequence[int] = (),
     ) -> None:
-        self.machine, self.rank, self._pace, self._last_ends = machine, rank, pace, last_ends
+        self.machine = machine
+        self.rank = rank
+        self._pace = pace
+        self._last_ends = last_ends
         self.device = machine.data["first_device"] + rank % DEVICES_PER_NODE
         self.process = _PROCESS + rank
-        self.main, self.autograd = HostThread(self.process), HostThread(self.process + 643)
+        self.main = HostThread(self.process)
+        self.autograd = HostThread(self.process + 643)
         self.thread = self.main
         self.streams: dict[str, int] = machine.data["streams"]
         self._free_at = dict.fromkeys(self.streams, 0)
@@ -90,8 +96,12 @@ class Engine:
         # All ranks of a job draw the same variations, so that the slowest is so everywhere.
         self._random = Random(f"tracelens-ext demo {seed}")
         self._rank_random = Random(f"{seed} {rank}")
-        self._external, self._correlation, self._python = count(4097), count(51200), count(1)
-        self._allocated, self._reserved, self._next_address = 0, 0, _DEVICE_MEMORY
+        self._external = count(4097)
+        self._correlation = count(51200)
+        self._python = count(1)
+        self._allocated = 0
+        self._reserved = 0
+        self._next_address = _DEVICE_MEMORY
         self._idle_blocks: dict[int, list[int]] = {}
 
     def start_profiler(self) -> None:
@@ -118,7 +128,8 @@ class Engine:
     @contextmanager
     def span(self, cat: str, name: str, us: float, args: Args = _NONE) -> Iterator[None]:
         """A span around what happens inside, which itself takes `us`: half before, half after."""
-        thread, is_frame = self.thread, cat == "python_function"
+        thread = self.thread
+        is_frame = cat == "python_function"
         around = thread.open[cat]
         ids: dict[str, object]
         if is_frame:
@@ -158,7 +169,8 @@ class Engine:
 
     def call(self, key: str, args: Args = _NONE, us: float = 0.0) -> Event:
         """Make a runtime call on the current thread."""
-        api, thread = self.machine.calls[key], self.thread
+        api = self.machine.calls[key]
+        thread = self.thread
         ids = {}
         if thread.open["cpu_op"]:
             ids = {"External id": thread.open["cpu_op"][-1]["args"]["External id"]}
@@ -228,7 +240,8 @@ class Engine:
         Args:
             nodes: role, device time and elements of each; a role without kernels is a memset.
         """
-        costs, kernels = self.machine.us, self.machine.kernels
+        costs = self.machine.us
+        kernels = self.machine.kernels
         us = self.machine.calls["graph_launch"]["us"] + costs["graph_node"] * len(nodes)
         call = self.call("graph_launch", us=us)
         for role, us, elements in nodes:
@@ -237,7 +250,8 @@ class Engine:
             for kernel in kernels.get(role, ()):
                 shape = self.machine.launch_shape(kernel, elements)
                 args = self.machine.kernel_args(kernel, shape, graph=True)
-                name, part = kernel["name"], us * kernel["share"]
+                name = kernel["name"]
+                part = us * kernel["share"]
                 self._enqueue("kernel", name, "compute", part, call, args, costs["graph_gap"])
 
     def copy(
@@ -289,7 +303,9 @@ class Engine:
         self, cat: str, name: str, on: str, us: float, call: Event, args: Args, gap: float = 0.0
     ) -> Event:
         """Put work on a stream and run it as soon as it may run."""
-        number, costs, ids = self.streams[on], self.machine.us, call["args"]
+        number = self.streams[on]
+        costs = self.machine.us
+        ids = call["args"]
         launched = call["ts"] + self._vary(costs["launch_latency"], _HOST_SPREAD)
         free = self._free_at[on] + self._vary(gap or costs["stream_gap"], _HOST_SPREAD)
         start = max(launched, free, self._not_before[on])

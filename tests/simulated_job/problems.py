@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _MOST_MS = 10_000.0
 #: How many steps are profiled, and by the problem that needs more: five whole ones, at least, say
 #: which is odd.
-_USUAL_STEPS, _STEPS = 3, {"slow-iterations": 6}
+_USUAL_STEPS = 3
+_STEPS = {"slow-iterations": 6}
 
 
 def check_problems(problems: Mapping[str, float]) -> None:

@@ -69,7 +69,8 @@ class Job:
         self.names = {**names, "PARAMETERS": sum(tensor.elements for tensor in trained)}
         self.names |= {"parameters": trained, "steps": [Tensor((), "f32")] * len(trained)}
         self.steps = range(0)
-        self._problems, self._owed = problems, dict.fromkeys(problems, 0.0)
+        self._problems = problems
+        self._owed = dict.fromkeys(problems, 0.0)
         for ident in problems:
             self._put_in(read_data("problems")[ident])
         self._sequences = count(2310)
@@ -119,7 +120,8 @@ class Job:
 
         Of what is repeated `saved` is the share that a remedy wins. All ranks repeat it as often.
         """
-        ident, ending = said["lasting"], said.get("in_steps", "")
+        ident = said["lasting"]
+        ending = said.get("in_steps", "")
         steps = [str(step) for step in self.steps if str(step).endswith(ending)]
         if str(names["step"]) not in steps:
             return
@@ -144,7 +146,8 @@ class Job:
 
     def _module(self, said: Statement, names: Names) -> None:
         """The Python frames of an ``nn.Module``'s call; instances count up within a step."""
-        (kind, source), span = said["module"], self.engine.span
+        (kind, source) = said["module"]
+        span = self.engine.span
         number = self._modules[kind]
         self._modules[kind] += 1
         ident = {"Python module id": number}
@@ -157,7 +160,8 @@ class Job:
 
     def _call(self, said: Statement, names: Names) -> None:
         """A differentiable operation: its forward pass, and a note for the backward pass."""
-        operation, names = self.data["operations"][said["call"]], self._inside(said, names)
+        operation = self.data["operations"][said["call"]]
+        names = self._inside(said, names)
         if "node" in operation:
             self._node = Node(operation, names, next(self._sequences))
             self._tape.append(self._node)
@@ -224,7 +228,8 @@ class Job:
 
     def _collective(self, said: Statement, names: Names) -> None:
         """Start a collective: it waits for the compute stream and runs beside it."""
-        engine, kind = self.engine, self.data["collectives"][said["collective"]]
+        engine = self.engine
+        kind = self.data["collectives"][said["collective"]]
         (tensor,) = tensors_in(value(said["tensor"], names))
         group = self.groups[kind["group"]]
         out = tensor.elements * (group["pg_size"] if "gathers" in kind else 1)
@@ -267,7 +272,8 @@ class Job:
         self._tape.clear()
 
     def _run_node(self, node: Node) -> None:
-        op, data = self.engine.op, node.operation
+        op = self.engine.op
+        data = node.operation
         name = data["node"].format(Library=self.engine.machine.data["library"])
         made = [element["out"] for element in data["forward"] if "out" in element]
         gradients: list[Argument] = [value(out, node.names) for out in made[-1:]]
@@ -282,7 +288,8 @@ class Job:
 
     def _accumulate(self, gradient: Argument, operation: Statement) -> None:
         """A complete gradient; the last one of a bucket starts its reduction."""
-        op, name = self.engine.op, "torch::autograd::AccumulateGrad"
+        op = self.engine.op
+        name = "torch::autograd::AccumulateGrad"
         with op(f"autograd::engine::evaluate_function: {name}", us=1.8):
             with op(name, [gradient], us=1.6), op("aten::detach", [gradient], us=1.2):
                 pass

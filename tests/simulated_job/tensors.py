@@ -57,7 +57,8 @@ class Tensor:
 
     def exchanged(self, one: int, other: int) -> Tensor:
         """The same memory with two dimensions exchanged."""
-        shape, strides = list(self.shape), list(self.strides)
+        shape = list(self.shape)
+        strides = list(self.strides)
         shape[one], shape[other] = shape[other], shape[one]
         strides[one], strides[other] = strides[other], strides[one]
         return replace(self, shape=tuple(shape), strides=tuple(strides))

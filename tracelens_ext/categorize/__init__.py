@@ -11,7 +11,7 @@ from tracelens_ext.categorize.categorizer import (
     builtin_categorizer,
     categorize_kernels,
 )
-from tracelens_ext.categorize.check import Finding, check_pack
+from tracelens_ext.categorize.check import RuleProblem, check_pack
 from tracelens_ext.categorize.maps import CategorizerLike, load_maps
 from tracelens_ext.categorize.rules import (
     CATEGORIES,
@@ -24,6 +24,6 @@ from tracelens_ext.categorize.rules import (
 )
 from tracelens_ext.hooks import hookimpl
 
-__all__ = ["CATEGORIES", "UNCATEGORIZED", "CategorizerLike", "Decisions", "Example", "Finding"]
+__all__ = ["CATEGORIES", "UNCATEGORIZED", "CategorizerLike", "Decisions", "Example", "RuleProblem"]
 __all__ += ["KernelCategorizer", "Rule", "RulePack", "builtin_categorizer", "categorize_kernels"]
 __all__ += ["check_pack", "hookimpl", "load_maps", "load_pack"]

@@ -35,7 +35,7 @@ from tracelens_ext.categorize.rules import (
     Kernel,
     PackKind,
     RulePack,
-    Verdict,
+    RuleVerdict,
     load_pack,
 )
 from tracelens_ext.errors import UsageError
@@ -134,7 +134,7 @@ class KernelCategorizer:
             raise UsageError(f"expected as many cpu_ops as names ({len(names)}), got {len(ops)}")
         known_ops = (op if isinstance(op, str) else None for op in ops)
         verdicts = self._decide(list(zip(names, known_ops, strict=True)))
-        return Decisions(*([getattr(v, key.name) for v in verdicts] for key in fields(Verdict)))
+        return Decisions(*([getattr(v, key.name) for v in verdicts] for key in fields(RuleVerdict)))
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
         """A category for each CPU operation by the packs of kind `op`; `other` without a rule."""
@@ -166,9 +166,10 @@ class KernelCategorizer:
         """The packs that take part, in order of precedence."""
         return [source for source in self._sources if isinstance(source, BoundPack)]
 
-    def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[Verdict]:
+    def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[RuleVerdict]:
         """The verdict for each kernel."""
-        distinct, verdicts = list(dict.fromkeys(kernels)), dict[Kernel, Verdict]()
+        distinct = list(dict.fromkeys(kernels))
+        verdicts = dict[Kernel, RuleVerdict]()
         try:
             for stage in self.stages(kind):
                 pending = [kernel for kernel in distinct if kernel not in verdicts]
@@ -191,7 +192,7 @@ class KernelCategorizer:
             raise error
         self.problems.append(f"{error.bound.pack.name}: {one_line(error)}")
 
-    def _ask(self, stage: Stage, kernels: Sequence[Kernel]) -> Sequence[Verdict | None]:
+    def _ask(self, stage: Stage, kernels: Sequence[Kernel]) -> Sequence[RuleVerdict | None]:
         """One stage's answers; none of a plugin that fails, which is left out from then on."""
         if isinstance(stage, Matcher) or stage.own_risk:
             return stage.decide(kernels)
@@ -200,11 +201,11 @@ class KernelCategorizer:
         self._leave_out(stage)
         return []
 
-    def matches(self, stage: Stage, name: str, cpu_op: str | None) -> Iterator[Match]:
+    def matches(self, stage: Stage, name: str, cpu_op: str | None) -> Iterator[RuleMatch]:
         """What a stage has to say about one name."""
         if not isinstance(stage, Matcher):
             for verdict in filter(None, self._ask(stage, [(name, cpu_op)])):
-                yield Match(verdict, f"Python categoriser {stage.name}")
+                yield RuleMatch(verdict, f"Python categoriser {stage.name}")
             return
         for bound in stage.candidates(name):
             rule = bound.rule
@@ -218,7 +219,7 @@ class KernelCategorizer:
             # A rule about operations alone has nothing to do with a kernel of another one.
             if holds or not rule.takes_any_name:
                 place = bound.pack.where(rule)
-                yield Match(bound.verdict, place, rule.pattern, rule.about, rule.cpu_op, holds)
+                yield RuleMatch(bound.verdict, place, rule.pattern, rule.about, rule.cpu_op, holds)
 
     def _leave_out(self, failed: RulePack | PythonStage) -> None:
         """Go on without what failed."""
@@ -279,10 +280,10 @@ def _refuse_text(argument: str, value: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class RuleMatch:
     """A rule, or a Python categoriser, that has something to say about a kernel."""
 
-    verdict: Verdict  #: what it says
+    verdict: RuleVerdict  #: what it says
     place: str  #: the file and rule, or the plugin
     pattern: str | None = None  #: the rule's pattern, or None for Python
     about: str | None = None  #: what the rule says it is for, or None
@@ -295,8 +296,8 @@ class Explanation:
     """Why a kernel, or an operation, has its category."""
 
     category: str
-    winner: Match | None  #: what decided, or None when nothing matched
-    others: tuple[Match, ...]  #: what else matches the name, in order of precedence
+    winner: RuleMatch | None  #: what decided, or None when nothing matched
+    others: tuple[RuleMatch, ...]  #: what else matches the name, in order of precedence
 
 
 def explain(

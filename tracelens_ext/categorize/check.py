@@ -27,7 +27,7 @@ _FILLERS: Final = ("a", "_", "0", "A0_", "x::", ", ", "<")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleProblem:
     """Something wrong with a rule."""
 
     #: `error` when the rule does not do what its author says; else `warning`
@@ -36,25 +36,26 @@ class Finding:
     problem: str  #: what is wrong
 
 
-def check_packs(packs: Sequence[BoundPack]) -> list[Finding]:
+def check_packs(packs: Sequence[BoundPack]) -> list[RuleProblem]:
     """Check packs that take part together, in order of precedence; a selectable one for itself.
 
     Examples must be found by their rule and end up in its category, no not-example be found; each
     rule must be able to win; no pattern may take long on a text made to slow it down.
     """
-    findings: list[Finding] = []
+    findings: list[RuleProblem] = []
     together = [bound for bound in packs if not bound.pack.selectable]
     kinds = [[b for b in together if b.pack.kind == kind] for kind in ("kernel", "op")]
     for group in [*kinds, *([bound] for bound in packs if bound.pack.selectable)]:
         rules = [bound for pack in group for bound in pack.bound_rules()]
         matcher = Matcher(rules)
         for bound, hidden_by in zip(rules, _hidden(rules), strict=True):
-            place, problems = bound.pack.where(bound.rule), _problems(bound, matcher, hidden_by)
-            findings += [Finding(severity, place, problem) for severity, problem in problems]
+            place = bound.pack.where(bound.rule)
+            problems = _problems(bound, matcher, hidden_by)
+            findings += [RuleProblem(severity, place, problem) for severity, problem in problems]
     return findings
 
 
-def check_pack(pack: RulePack) -> list[Finding]:
+def check_pack(pack: RulePack) -> list[RuleProblem]:
     """Check one pack for itself, as its author does in a test; see `check_packs`.
 
     Example:
@@ -109,7 +110,9 @@ def _problems(
 def _problems_of_examples(
     bound: BoundRule, matcher: Matcher, hidden_by: BoundRule | None
 ) -> Iterator[tuple[Severity, str]]:
-    pack, rule, winners = bound.pack, bound.rule, list[BoundRule]()
+    pack = bound.pack
+    rule = bound.rule
+    winners = list[BoundRule]()
     is_map = pack.selectable and not (pack.source or "").endswith(".toml")  # holds no examples
     if not rule.examples and rule.is_known and not is_map:
         yield "warning", "has no examples, so nothing proves that it works"
@@ -140,7 +143,8 @@ def _slowest(bound: BoundRule) -> float:
     """The longest search of a name within `LONG_NAME`, in seconds, up to `_HANG_SECONDS`."""
     import regex
 
-    pattern, slowest = regex.compile(bound.rule.pattern), 0.0
+    pattern = regex.compile(bound.rule.pattern)
+    slowest = 0.0
 
     def seconds(text: str) -> float:
         started = time.thread_time()
@@ -258,7 +262,8 @@ def _function(name: str) -> str:
 
 def _mangled_function(name: str) -> str:
     """The last part of the qualified name at the head of an Itanium-mangled name."""
-    at, last = name.find("N") + 1 if name.startswith("_ZN") else 2, ""
+    at = name.find("N") + 1 if name.startswith("_ZN") else 2
+    last = ""
     while digits := re.match(r"(?:K|L|St)?(\d+)", name[at:]):
         at += len(digits[0])
         length = int(digits[1])

@@ -141,7 +141,8 @@ def pack_from_mapping(mapping: Mapping[str, Any], name: str = "categorizer") -> 
 
 def read_json(path: str | os.PathLike[str]) -> object:
     """Decode a JSON file."""
-    source, words = os.fspath(path), ("JSON", "map", f"a JSON map: {_EXPECTED}")
+    source = os.fspath(path)
+    words = ("JSON", "map", f"a JSON map: {_EXPECTED}")
     with suppress(OSError):
         if Path(source).stat().st_size > _LARGEST:
             raise RuleError(f"{source}: is too large for a map; {_EXPECTED}")
@@ -181,7 +182,8 @@ def python_stages(registry: PluginRegistry) -> list[PythonStage]:
     """Every Python categoriser of every plugin, in order of precedence."""
 
     def stage(hook: Hook) -> PythonStage:
-        name, its = hook.plugin.name, hook.options
+        name = hook.plugin.name
+        its = hook.options
         return PythonStage(name, lambda t: hook.call(table=t), False, its.priority, its.selectable)
 
     return [*map(stage, registry.hooks("tracelens_categorize_kernels"))]
@@ -248,7 +250,8 @@ def choose(
     whole = [o for o in of_plugin if not o.item.selectable]
     hooks = [each for each in functions if each.name == name]
     if name in selectable:
-        hooks, whole = [], [selectable[name]]
+        hooks = []
+        whole = [selectable[name]]
     elif not hooks and not whole:
         if of_plugin:
             names = ", ".join(sorted(o.item.name for o in of_plugin))
@@ -280,7 +283,8 @@ def user_maps(
 
     What is wrong is a problem of the registry, a line of `passed_over` (in folders), or raised.
     """
-    packs, files = [], list[Path]()
+    packs = []
+    files = list[Path]()
     with suppress(OSError, RuntimeError):  # absent, or another user's, as in a container
         files = sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
     for path in files:

@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
-from tracelens_ext.categorize.rules import UNCATEGORIZED, Kernel, Rule, RulePack, Verdict, too_large
+from tracelens_ext.categorize.rules import (
+    UNCATEGORIZED,
+    Kernel,
+    Rule,
+    RulePack,
+    RuleVerdict,
+    too_large,
+)
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
@@ -252,12 +259,13 @@ class BoundRule:
         return self._occurs("cpu_op", cpu_op)
 
     @cached_property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RuleVerdict:
         """What the rule says of a kernel that it matches."""
-        rule, category = self.rule, encodable(self.rule.category)
+        rule = self.rule
+        category = encodable(self.rule.category)
         # The user's own catch-all is an answer; that of a map or plugin says that none was found.
         known = rule.is_known or (self.origin == "rules" and rule.category != UNCATEGORIZED)
-        return Verdict(category, rule.vendor, rule.library, self.id, self.pack.name, known)
+        return RuleVerdict(category, rule.vendor, rule.library, self.id, self.pack.name, known)
 
     def _occurs(self, field: Literal["pattern", "cpu_op"], text: str) -> bool:
         pattern = getattr(self.rule, field)
@@ -300,7 +308,7 @@ class Matcher:
         #: of each operation the rules that need no text, without those that exclude it
         self._always: dict[str | None, frozenset[int]] = {}
 
-    def decide(self, kernels: Iterable[Kernel]) -> list[Verdict | None]:
+    def decide(self, kernels: Iterable[Kernel]) -> list[RuleVerdict | None]:
         """The winning rule's verdict for each kernel, or None; RuleError where a rule fails."""
         winners = (self.winner(*kernel) for kernel in kernels)
         return [winner.verdict if winner else None for winner in winners]
@@ -342,7 +350,7 @@ class PythonStage:
     priority: int = 0  #: among plugins
     selectable: bool = False  #: when True, it takes part only when a user chooses it
 
-    def decide(self, kernels: Sequence[Kernel]) -> list[Verdict | None]:
+    def decide(self, kernels: Sequence[Kernel]) -> list[RuleVerdict | None]:
         """The function's verdict for each kernel, or None; UsageError for a wrong answer."""
         table = pd.DataFrame(kernels, columns=["kernel_name", "cpu_op"], dtype="object")
         wanted = (
@@ -356,7 +364,9 @@ class PythonStage:
             if self.own_risk:
                 error.add_note(f"categorizer {self.name}: {wanted}")
             raise
-        called, number, got = f"categorizer {self.name}", len(kernels), ""
+        called = f"categorizer {self.name}"
+        number = len(kernels)
+        got = ""
         if isinstance(answer, (str, bytes)) or not hasattr(answer, "__len__"):
             got = f"expected a column of {number} categories, got {type(answer).__name__}"
         elif len(answer) != number:
@@ -369,10 +379,10 @@ class PythonStage:
             warnings.warn(told, UserWarning, stacklevel=2)
         return verdicts
 
-    def _verdict(self, category: Any) -> Verdict | None:  # noqa: ANN401
+    def _verdict(self, category: Any) -> RuleVerdict | None:  # noqa: ANN401
         if isinstance(category, str) and category:
             known = category != UNCATEGORIZED
-            return Verdict(encodable(category), rule=self.name, pack=self.name, known=known)
+            return RuleVerdict(encodable(category), rule=self.name, pack=self.name, known=known)
         # None, NaN, NaT and NA are the ways in which a column has no entry.
         if (pd.api.types.is_scalar(category) and pd.isna(category)) or category == "":
             return None

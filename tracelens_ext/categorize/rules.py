@@ -24,12 +24,31 @@ OTHER_OP: Final = "other"
 """The category of a CPU operation that no rule knows."""
 
 CATEGORIES: Final[tuple[str, ...]] = (
-    *("GEMM", "Flash Attention Forward", "Flash Attention Backward", "Convolution"),
-    *("Communication", "Memory Ops", "Normalization", "Softmax", "Elementwise", "Reduction"),
-    *("Embedding & Gather/Scatter", "Sort & TopK", "MoE Routing", "Quantization", "Optimizer"),
-    *("RNG & Dropout", "Positional Encoding", "Pooling & Resampling", "Loss"),
-    *("Recurrent & State Space", "FFT", "Sampling & Decoding"),
-    *("Fused Elementwise (compiler-generated)", "Other", UNCATEGORIZED),
+    "GEMM",
+    "Flash Attention Forward",
+    "Flash Attention Backward",
+    "Convolution",
+    "Communication",
+    "Memory Ops",
+    "Normalization",
+    "Softmax",
+    "Elementwise",
+    "Reduction",
+    "Embedding & Gather/Scatter",
+    "Sort & TopK",
+    "MoE Routing",
+    "Quantization",
+    "Optimizer",
+    "RNG & Dropout",
+    "Positional Encoding",
+    "Pooling & Resampling",
+    "Loss",
+    "Recurrent & State Space",
+    "FFT",
+    "Sampling & Decoding",
+    "Fused Elementwise (compiler-generated)",
+    "Other",
+    UNCATEGORIZED,
 )
 """Every built-in category in the order reports list them; the last is what no rule knows."""
 
@@ -126,7 +145,7 @@ Kernel = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """What a rule or a Python categoriser says about one kernel; see `Decisions`."""
 
     category: str
@@ -137,7 +156,7 @@ class Verdict:
     known: bool = True
 
 
-UNKNOWN: Final = Verdict(UNCATEGORIZED, known=False)
+UNKNOWN: Final = RuleVerdict(UNCATEGORIZED, known=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +184,18 @@ _TOP_KEYS: Final = ("pack", "rule")
 _OF_ALL_RULES: Final = ("category", "library")  # that name none themselves
 _PACK_KEYS: Final = ("name", *_OF_ALL_RULES, "priority", "selectable", "kind", "usual_for")
 _RULE_KEYS: Final = (
-    *("category", "pattern", "about", "own_name", "unless", "vendor", "library", "cpu_op"),
-    *("priority", "name", "examples", "not_examples"),
+    "category",
+    "pattern",
+    "about",
+    "own_name",
+    "unless",
+    "vendor",
+    "library",
+    "cpu_op",
+    "priority",
+    "name",
+    "examples",
+    "not_examples",
 )
 _EXAMPLE_KEYS: Final = ("name", "cpu_op")
 _TYPES: Final = {str: "a text", int: "a whole number", bool: "true or false"}
@@ -185,7 +214,8 @@ def load_pack(path: str | os.PathLike[str], *, check_patterns: bool = True) -> R
     Patterns are compiled now to check them; packs that the project's own checks have vetted skip
     that. Raises RuleError where the file cannot be read, is not TOML, or breaks the format.
     """
-    source, name = os.fspath(path), Path(path).stem
+    source = os.fspath(path)
+    name = Path(path).stem
     words = "TOML", "rule pack", "a TOML file with [[rule]] tables"
     document = read_document(source, tomllib.loads, tomllib.TOMLDecodeError, words)
     return parse_pack(document, source=source, name=name, check_patterns=check_patterns)

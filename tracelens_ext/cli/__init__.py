@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
 _INTERRUPTED = 130  # typer answers it too
 #: Exit codes are 128 and the number of the signal, as shells have it.
 _BASE_EXIT_CODE = 128
@@ -124,9 +123,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         problem = f"{error.filename}: cannot be used ({error.strerror})"
         return _fail(f"{problem}; check the path and its permissions", 1)
     except Exception as error:
+        from tracelens_ext.isolation import DEBUG_VARIABLE, raises_unexpected_errors
+
         if code := _usage_exit_code(error):
             return code
-        if os.environ.get(DEBUG_VARIABLE):
+        if raises_unexpected_errors():
             raise
         if isinstance(error, ImportError) and "failed to map segment" in str(error):
             return _fail(f"{_file_in(given)}{_NO_MEMORY}", 1)
@@ -159,7 +160,8 @@ def _abandon_output() -> None:
 
 def _usage_exit_code(error: Exception) -> int | None:
     """Tell of an error of the command line itself, such as an unknown option; its exit code."""
-    show, code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
+    show = getattr(error, "format_message", None)
+    code = getattr(error, "exit_code", None)
     if not isinstance(code, int) or not callable(show):
         return None
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -169,7 +171,7 @@ def _usage_exit_code(error: Exception) -> int | None:
     told = str(show()).rstrip(".")
     if type(error).__name__ == "NoSuchOption":
         from tracelens_ext.cli.app import report_options
-        from tracelens_ext.tracelens_calls import option_hint
+        from tracelens_ext.compatibility.tracelens import option_hint
 
         name = str(getattr(error, "option_name", ""))
         if here := option_hint(name, report_options()):

@@ -108,7 +108,8 @@ _FILES = {
 @hookimpl
 def tracelens_commands() -> list[Command]:
     """Our own commands, but for those that packages of this distribution bring."""
-    result, lines = [], [line.strip() for line in (__doc__ or "").splitlines()]
+    result = []
+    lines = [line.strip() for line in (__doc__ or "").splitlines()]
     for name, summary, group in _COMMANDS:
         function = name.replace("-", "_")
         function = f"tracelens_ext.cli.{_FILES.get(function, function)}:{function}"

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Format, Report
+from tracelens_ext.report.report import OutputFormat, Report
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Comparison
     from tracelens_ext.compare.measurement import Measurement
-    from tracelens_ext.fleet import FleetResult
+    from tracelens_ext.distributed import FleetResult
 
 #: What the command exits with when a budget is crossed.
 CROSSED = 3
@@ -64,7 +64,7 @@ class Comparing:
     """
 
     output: str | None = None
-    output_format: Format | None = None
+    output_format: OutputFormat | None = None
     html: str | None = None
     fail_if: list[str] | None = None
     baseline: Path | None = None
@@ -98,7 +98,8 @@ class Comparing:
         from tracelens_ext.compare.measurement import TRACELENS
         from tracelens_ext.compare.report import measured_for_comparison
 
-        shown, limit = set[str](), how.reading.max_bytes
+        shown = set[str]()
+        limit = how.reading.max_bytes
         of_reports = {path: measure_report(path, limit) for path in paths if is_report(path)}
         if any(measured.report == TRACELENS for measured in of_reports.values()):
             how = replace(how, unlinked_kernels=False)  # as TraceLens: alike is compared
@@ -107,7 +108,8 @@ class Comparing:
             if path in of_reports:
                 return of_reports[path]
             analyzer = load.analyze(path, how)
-            idle, peaks = self.micro_idle_thresh_us, self.device_peaks
+            idle = self.micro_idle_thresh_us
+            peaks = self.device_peaks
             found = measured_for_comparison(analyzer, idle, peaks)
             load.show_problems(analyzer.problems, shown)
             return with_reference(found, analyzer) if of_reports else found
@@ -126,15 +128,20 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
         unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
             without a launch, or not.  [default: include]
     """
+    from tracelens_ext.analysis.memory.snapshot import is_snapshot
     from tracelens_ext.compare.comparison import compare as compare_measurements
     from tracelens_ext.compare.report import comparison_report, history_report
     from tracelens_ext.compare.verdict import check_budgets, parse_budget
-    from tracelens_ext.findings.detect import offered_detectors
-    from tracelens_ext.memory.snapshot import is_snapshot
+    from tracelens_ext.findings.engine import offered_detectors
 
     budgets = [parse_budget(text) for text in asked.fail_if or ()]
-    form, force = asked.output_format, asked.force
-    printed = form if asked.output is None and form in (Format.json, Format.markdown) else None
+    form = asked.output_format
+    force = asked.force
+    printed = (
+        form
+        if asked.output is None and form in (OutputFormat.json, OutputFormat.markdown)
+        else None
+    )
     wanted = screen.Wanted(
         asked.output, None if printed else form, html=asked.html, no_workbook=True
     )
@@ -143,10 +150,12 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
     if all(map(is_snapshot, traces)):
         from tracelens_ext.cli.iterations import show_snapshots
 
-        as_json, snapshots = form is Format.json, [*map(Path, traces)]
+        as_json = form is OutputFormat.json
+        snapshots = [*map(Path, traces)]
         show_snapshots(snapshots, asked.top, analysis.reading, json=as_json)
         return
-    paths, history = asked.paths(traces), asked.baseline is not None
+    paths = asked.paths(traces)
+    history = asked.baseline is not None
     screen.check_outputs(places, paths, force=force)
     measured = asked.measured(paths, analysis)
     comparison = compare_measurements(measured, total=asked.total, history=history)
@@ -226,8 +235,18 @@ _SHOWN = ("mean_ms", "std_ms", "min_ms", "max_ms", "max_rank", "max over mean (%
 _FINDINGS = ("finding", "ranks", "mean_ms", "min_ms", "max_ms", "max_rank", "top_ranks")
 _LISTED = 10  # ranks, categories
 _CALLS = (
-    *("call", "collective", "wait_us", "in_sync_us", "last_rank", "iteration", "state"),
-    *("process_group", "bus_bandwidth_gb_s", "matched_by", "reason", "ranks"),
+    "call",
+    "collective",
+    "wait_us",
+    "in_sync_us",
+    "last_rank",
+    "iteration",
+    "state",
+    "process_group",
+    "bus_bandwidth_gb_s",
+    "matched_by",
+    "reason",
+    "ranks",
 )
 
 #: What the command exits with when a trace failed; with --strict, when a rank is missing too.
@@ -269,10 +288,10 @@ def fleet(
             without a launch, or not.  [default: include]
         strict: Exit with 1 when ranks are missing too.
     """
-    from tracelens_ext.fleet.cluster import require_fleet_extra
+    from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.fleet import run_fleet
+    from tracelens_ext.distributed import run_fleet
 
     if workers is None and scheduler is None:
         workers = reading.jobs
@@ -333,9 +352,11 @@ def _report(result: FleetResult) -> Report:
         "Traces failed": result.failed,
         "Ranks missing": result.missing,
     }
-    failures, notes = result.failures, [*result.notes]
+    failures = result.failures
+    notes = [*result.notes]
     if ranks := failures.loc[failures["stage"] == "missing", "rank"].tolist():
-        listed, rest = ", ".join(map(str, ranks[:_LISTED])), len(ranks[_LISTED:])
+        listed = ", ".join(map(str, ranks[:_LISTED]))
+        rest = len(ranks[_LISTED:])
         more = f" and {rest} more" if rest else ""
         notes.insert(0, f"Missing: no trace is of rank{'s' * (len(ranks) > 1)} {listed}{more}.")
     sheets = {**result.tables, "failures": failures}
@@ -353,7 +374,8 @@ def _fleet_blocks(result: FleetResult, top: int) -> Iterator[screen.Block]:
         return
     timeline = tables["timeline_spread"].set_index("type")
     timeline = (timeline.reindex(list(_TIMES)) if len(timeline) else timeline).reset_index()
-    findings, categories = tables["finding_spread"], tables["category_spread"].head(_LISTED)
+    findings = tables["finding_spread"]
+    categories = tables["category_spread"].head(_LISTED)
     yield screen.Part("What would save time, over the ranks that have it", findings, _FINDINGS)
     yield screen.Part("GPU timeline over the ranks", timeline, ("type", *_SHOWN))
     yield screen.Part(
@@ -419,11 +441,11 @@ def ranks(results: str, top: int = 20, json: bool = False) -> None:
         top -t 0..: Calls to print, the longest waits first.
         json: Print the tables as JSON instead.
     """
-    from tracelens_ext.fleet.cluster import require_fleet_extra
+    from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.fleet.places import ResultStore
-    from tracelens_ext.fleet.together import TABLES
+    from tracelens_ext.distributed.html_page import TABLES
+    from tracelens_ext.distributed.storage import ResultStore
 
     store = ResultStore.at(results)
     tables = {name: store.get_table(name).to_pandas() for name in TABLES}

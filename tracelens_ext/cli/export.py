@@ -107,7 +107,8 @@ def _write_perfetto(
         Source(each.work, *where, spans=spans_of(each, with_findings=findings))
         for each, where in zip(analyzers, placed, strict=True)
     ]
-    told, size = Told(), 0
+    told = Told()
+    size = 0
     with written_beside(output) as beside, beside.open("wb") as file:
         packed = output.suffix == ".gz"
         stream = gzip.GzipFile("", "wb", 6, file, mtime=0) if packed else file
@@ -187,6 +188,6 @@ def mcp(folders: list[Path]) -> None:
     Operands:
         folders FOLDER…: Whose traces may be asked about.
     """
-    from tracelens_ext.agents.server import make_server
+    from tracelens_ext.cli.mcp_server import make_server
 
     make_server(folders).run("stdio")

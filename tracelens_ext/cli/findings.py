@@ -23,16 +23,16 @@ from tracelens_ext.cli.load import analyze, find_traces, show_problems, without_
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.formats import nested_json_text
+from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import Progress, ReadingOptions
-from tracelens_ext.tables.short_names import cut_middle
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tracelens_ext.findings.finding import Finding, Findings
-    from tracelens_ext.roofline.found import RooflineRow
+    from tracelens_ext.roofline.analysis import RooflineRow
 
 _FIRST = 3
 _MOST = 8  # of all
@@ -118,7 +118,7 @@ def finding_blocks(
 ) -> Iterator[screen.Block]:
     """The findings of a trace: the first that are worth it, or all."""
     from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
-    from tracelens_ext.findings.told import summary_sentence
+    from tracelens_ext.findings.summary import summary_sentence
 
     width = min(console.width, _WIDEST)
     lines = screen.folded(f"Trace: {trace}", width, "  ")
@@ -155,7 +155,7 @@ def finding_blocks(
 
 def _parts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Label and text of each part, in the order of the page."""
-    from tracelens_ext.findings.told import evidence_text, place_texts
+    from tracelens_ext.findings.summary import evidence_text, place_texts
 
     bounds = {"at least": finding.saving_low_ms, "at most": finding.saving_high_ms}
     saves = ", ".join(f"{word} {ms_text(ms)}" for word, ms in bounds.items() if ms is not None)
@@ -223,9 +223,9 @@ def what_if(
         csv FILE: Write all changes to a file (- prints it).
         json: Print JSON instead, with the critical path.
     """
-    from tracelens_ext.findings.detect import tell_claims
-    from tracelens_ext.replay.changes import parse_change
-    from tracelens_ext.replay.what_if import read_waits
+    from tracelens_ext.findings.engine import tell_claims
+    from tracelens_ext.simulation.scenarios import parse_change
+    from tracelens_ext.simulation.simulation import read_waits
 
     asked = [parse_change(text) for text in change] if change else None
     table = None if waits is None else read_waits(waits)
@@ -289,7 +289,7 @@ def roofline(
         family: Only operations of this family, such as GEMM.
         top -t 0..: Operations to print.
     """
-    from tracelens_ext.iterations.iterations import Selection
+    from tracelens_ext.analysis.iterations.selection import Selection
     from tracelens_ext.roofline.summary import advice, modelled, roofline_facts
 
     how = shared.AnalysisOptions(kernel_categories=False, capture=capture, reading=reading)

@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
+from tracelens_ext.report.tables.short_names import cut_middle
 from tracelens_ext.report.terminal import frame_table, name_text
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.tables.short_names import cut_middle
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps
+    from tracelens_ext.analysis.idle_time.histogram import Histogram
+    from tracelens_ext.analysis.iterations.selection import Selection
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.gaps.causes import ClassifiedGaps
-    from tracelens_ext.gaps.told import Histogram
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.work.gpu_work import Scope
+    from tracelens_ext.trace.gpu_events import Scope
 
 _TERMINAL_BINS = 15
 _HOSTS_SHOWN = 8
@@ -114,11 +114,12 @@ class GapReport:
     def __init__(
         self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
     ) -> None:
-        from tracelens_ext.gaps import tables
-        from tracelens_ext.gaps.causes import classify_gaps
-        from tracelens_ext.gaps.told import answer
+        from tracelens_ext.analysis.idle_time import tables
+        from tracelens_ext.analysis.idle_time.causes import classify_gaps
+        from tracelens_ext.analysis.idle_time.histogram import answer
 
-        work, sort = analyzer.work, options.gap_sort or _GAP_SORT
+        work = analyzer.work
+        sort = options.gap_sort or _GAP_SORT
         self.options = options
         self.top = _GAP_TOP if options.gap_top is None else options.gap_top
         #: the gaps of each stream
@@ -128,7 +129,8 @@ class GapReport:
         scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
         #: those of the stream that is selected, else of whole devices
         self.asked: ClassifiedGaps = devices if scope == "device" else self.streams
-        longest, log = max(self.top, tables.LONGEST_LISTED), options.log
+        longest = max(self.top, tables.LONGEST_LISTED)
+        log = options.log
         bounds = options.hist_min, options.hist_max
         #: as a report has them; `gap_hosts` and `gaps_longest` are of `asked`
         self.tables = {
@@ -153,10 +155,11 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
-        from tracelens_ext.gaps.told import in_words
+        from tracelens_ext.analysis.idle_time.histogram import in_words
 
-        gaps, idle = self.streams.gaps, int(self.asked.gaps.duration.sum())
-        own = self.asked is self.streams or len(gaps.lanes) < 2
+        gaps = self.streams.gaps
+        idle = int(self.asked.gaps.duration.sum())
+        own = self.asked is self.streams or len(gaps.tracks) < 2
         average = round(int(gaps.duration.sum()) / max(len(gaps), 1))
         streams = self.tables["gap_streams"]
         lines = [
@@ -178,7 +181,7 @@ class GapReport:
             name = name[0].upper() + name[1:]  # a device may have a name of its own
             idle_time = in_words(round(record["idle_time_us"] * 1e3), like=idle)
             line = f"  {name}: {record['gap_count']} gaps, {idle_time} idle time"
-            if len(gaps.lanes) > 1:
+            if len(gaps.tracks) > 1:
                 overlapped = in_words(round(record["overlapped_us"] * 1e3), like=idle)
                 line += f", {overlapped} of it beside another stream"
             lines.append(line)
@@ -186,7 +189,7 @@ class GapReport:
 
     def histogram(self, bins: int, factor: float = 1.0) -> tuple[Histogram, str]:
         """The lengths of the gaps, µs times a factor; and why its bins are not of one width."""
-        from tracelens_ext.gaps.told import telling_histogram
+        from tracelens_ext.analysis.idle_time.histogram import telling_histogram
 
         length = self.streams.gaps.duration / 1e3 * factor
         bounds = [each and each * factor for each in (self.options.hist_min, self.options.hist_max)]
@@ -195,13 +198,13 @@ class GapReport:
     @property
     def notes(self) -> list[str]:
         """Why the GPU was idle; why bins of the histogram are not of one width."""
-        from tracelens_ext.gaps.told import BINS
+        from tracelens_ext.analysis.idle_time.histogram import BINS
 
         return [self.answer, *filter(None, [self.histogram(BINS)[1]])]
 
     def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
         """The lengths of the gaps, a line a bin, and what lies outside of the bins."""
-        from tracelens_ext.gaps.told import histogram_lines
+        from tracelens_ext.analysis.idle_time.histogram import histogram_lines
 
         longest = self.streams.gaps.duration.max(initial=0) / 1e3
         end = longest if self.options.hist_max is None else self.options.hist_max
@@ -216,9 +219,10 @@ class GapReport:
 
     def text(self) -> str:
         """The detailed text for a file."""
-        from tracelens_ext.gaps.told import BINS
+        from tracelens_ext.analysis.idle_time.histogram import BINS
 
-        headline, bins = [self.answer, "", *self.headline()], self.histogram_lines(BINS, bars=False)
+        headline = [self.answer, "", *self.headline()]
+        bins = self.histogram_lines(BINS, bars=False)
         return gap_text(self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by)
 
     def blocks(self, first: Sequence[screen.Block] = ()) -> Iterator[screen.Block]:
@@ -230,11 +234,12 @@ class GapReport:
             return
         summary = self.tables["gap_summary"]
         summary = summary[summary["count"] > 0]
-        if len(self.streams.gaps.lanes) < 2:  # then both scopes say the same
+        if len(self.streams.gaps.tracks) < 2:  # then both scopes say the same
             summary = summary[summary["scope"] == "stream"].drop(columns="overlapped_time_ms")
         title = "WHY (device: no stream busy; stream: each by itself)"
         if len(set(summary["scope"])) == 1:
-            title, summary = "WHY", summary.drop(columns="scope")
+            title = "WHY"
+            summary = summary.drop(columns="scope")
         yield screen.Part(title, summary)
         if self.top:
             yield from _hosts(self.tables["gap_hosts"], min(self.top, _HOSTS_SHOWN))
@@ -252,7 +257,7 @@ class GapReport:
 
 
 def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
-    from tracelens_ext.tree import UNLINKED
+    from tracelens_ext.trace.call_tree import UNLINKED
 
     if hosts["host_op"].isin(["", UNLINKED]).all() and hosts["python_frame"].eq("").all():
         return  # nothing is known of the host
@@ -260,7 +265,8 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
     columns = ["idle_time_ms", "% of idle time", "host_op", "python_frame", "main_cause", "count"]
     if not shown["python_frame"].ne("").any():
         columns.remove("python_frame")
-    wide, title = [*columns, "avg_gap_us", "max_gap_us"], "WHAT THE HOST WAS IN MEANWHILE:"
+    wide = [*columns, "avg_gap_us", "max_gap_us"]
+    title = "WHAT THE HOST WAS IN MEANWHILE:"
     yield lambda console: [
         screen.Part(title, shown, columns if console.width < screen.NARROW else wide)
     ]
@@ -271,14 +277,17 @@ def _hosts(hosts: pd.DataFrame, top: int) -> Iterator[screen.Block]:
 
 
 def _pairs(pairs: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
-    us, narrow = sign("μs", console), console.width < screen.NARROW
+    us = sign("μs", console)
+    narrow = console.width < screen.NARROW
     columns = {"count": "Count", "avg_gap_us": f"Avg Gap ({us})", "max_gap_us": f"Max Gap ({us})"}
     if not narrow:  # of the numbers, those that say most
         columns |= {"min_gap_us": f"Min Gap ({us})", "std_gap_us": f"Std Dev ({us})"}
     table = pairs[[*columns]].rename(columns=columns)
     table.insert(0, "Rank", range(1, len(pairs) + 1))
-    room, marks = name_room(table, console), share_marks(pairs, console)
-    arrow, dots = sign("→", console), sign("…", console)
+    room = name_room(table, console)
+    marks = share_marks(pairs, console)
+    arrow = sign("→", console)
+    dots = sign("…", console)
     before, after = ([*map(name_text, pairs[f"kernel_{side}"])] for side in ("before", "after"))
     if narrow:  # a line for the kernel before, and one for the kernel after
         first = [cut_middle(name, room, dots) for name in before]
@@ -363,7 +372,8 @@ def cut_names(
     dots = sign("…", console)
     cut = [cut_middle(n, room - len(m), dots) + m for n, m in zip(names, marks, strict=True)]
     keys = list(zip(beside or cut, cut, strict=True))
-    often, met = Counter(keys), Counter[tuple[str, str]]()
+    often = Counter(keys)
+    met = Counter[tuple[str, str]]()
     for at, key in enumerate(keys):
         if often[key] > 1:
             met[key] += 1

@@ -21,9 +21,9 @@ from tracelens_ext.categorize.maps import offered_packs
 from tracelens_ext.categorize.matcher import BoundPack
 from tracelens_ext.categorize.rules import OTHER_OP, Rule
 from tracelens_ext.cli import options as shared
+from tracelens_ext.cli.demo_recordings import copy_recording, is_demo_trace
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.screen import NARROW, console, print_line, tell, write_text
-from tracelens_ext.demo import copy_recording, is_demo_trace
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.hooks import Plugin, PluginRegistry
 from tracelens_ext.lazy import pd
@@ -114,7 +114,8 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
             working.add(stage.name)
     found = []
     for plugin in registry.plugins:
-        own, begins = [o.item for o in packs if o.plugin.name == plugin.name], f"{plugin.name}: "
+        own = [o.item for o in packs if o.plugin.name == plugin.name]
+        begins = f"{plugin.name}: "
         names = tuple(f"{pack.name}*" if pack.selectable else pack.name for pack in own)
         problems = [p.removeprefix(begins) for p in registry.problems if p.startswith(begins)]
         found.append(PluginStatus(plugin, names, plugin.name in working, tuple(problems)))
@@ -126,7 +127,8 @@ def formats() -> None:
     from tracelens_ext.readers.formats import offered_readers, suffixes_of
 
     for offered in offered_readers():
-        reader, plugin = offered.item, offered.plugin
+        reader = offered.item
+        plugin = offered.plugin
         extra = getattr(reader, "extra", "")
         mark = "" if plugin.own else f"  (plugin {plugin.name})"
         typer.echo((getattr(reader, "name", "") or type(reader).__name__) + mark)
@@ -151,9 +153,9 @@ def info() -> None:
     """Show where the cache is, how big, and which traces it holds."""
     from datetime import UTC, datetime
 
-    from tracelens_ext.cache.folder import OFF_VARIABLE, cache_is_off
-    from tracelens_ext.cache.store import TraceCache
     from tracelens_ext.cli.screen import Part, console, show_blocks
+    from tracelens_ext.readers.cache.folder import OFF_VARIABLE, cache_is_off
+    from tracelens_ext.readers.cache.store import TraceCache
 
     kept = TraceCache.from_environment()
     entries = kept.entries()
@@ -178,7 +180,7 @@ def info() -> None:
 @cache.command()
 def clear() -> None:
     """Remove all that the cache holds."""
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
     count, size = TraceCache.from_environment().clear()
     typer.echo(f"Removed {count} trace{'' if count == 1 else 's'}, {_megabytes(size)}")
@@ -209,7 +211,8 @@ def demo(
     if ranks > 1 and vendor != "nvidia":
         raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
     recordings: dict[str, Path] = {vendor: out}
-    written, command = str(out), f"report {quote(str(out))}"
+    written = str(out)
+    command = f"report {quote(str(out))}"
     if ranks > 1:  # trace.json.gz is trace_rank0.json.gz and so on
         stem, dot, ending = out.name.partition(".json")
         *each, every = (
@@ -300,7 +303,8 @@ def check(files: list[Path] | None = None, strict: bool = False) -> None:
     for one in told:
         typer.echo(": ".join(one))
     often = Counter(severity for severity, _ in told)
-    errors, warnings = often["error"], often["warning"]
+    errors = often["error"]
+    warnings = often["warning"]
     rules = [rule for bound in packs for rule in bound.pack.rules]
     examples = sum(len(rule.examples) + len(rule.not_examples) for rule in rules)
     counts = f"{len(packs)} packs, {len(rules)} rules, {examples} examples"
@@ -327,7 +331,7 @@ def suggest(
         output -o: Write the draft here.
         top 1..: At most this many rules.
     """
-    from tracelens_ext.timeline.overview import whole_graphs
+    from tracelens_ext.analysis.timeline.overview import whole_graphs
 
     if output is not None and output.exists():
         raise OutputError(f"{output} exists already, perhaps with your edits; choose another name")
@@ -424,7 +428,8 @@ def explain(
 
 def _explained(explanation: Explanation) -> list[str]:
     """An explanation as lines of text."""
-    winner, lines = explanation.winner, [f"category  {explanation.category}"]
+    winner = explanation.winner
+    lines = [f"category  {explanation.category}"]
     if winner is None:
         lines.append("no rule matches this name")
     else:
@@ -446,6 +451,7 @@ def _explained(explanation: Explanation) -> list[str]:
         if others:
             lines += ["", title]
         for match in others:
-            verdict, needs = match.verdict, "" if holds else f", needs cpu_op {match.condition}"
+            verdict = match.verdict
+            needs = "" if holds else f", needs cpu_op {match.condition}"
             lines.append(f"  {verdict.category}  {verdict.rule}  ({match.place}){needs}")
     return lines

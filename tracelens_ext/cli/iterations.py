@@ -13,22 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracelens_ext.categorize.user_patterns import user_pattern
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.cli.screen import Block, Part, first_lines, folded, show, trace_report
 from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
+from tracelens_ext.report.tables.units import Shown
 from tracelens_ext.report.terminal import name_text
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.tables.units import Shown
-from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.iterations.measured import IterationTable
-    from tracelens_ext.tree import CallTree
+    from tracelens_ext.analysis.iterations.measurement import IterationTable
+    from tracelens_ext.trace.call_tree import CallTree
 
 _SUGGESTED = 5
 _MOST_TO_PASTE = 200  # characters of an expression
@@ -55,14 +55,15 @@ def iterations(
         unlinked_kernels --include-unlinked-kernels/--exclude-unlinked-kernels: Count GPU events
             without a launch, or not.  [default: include]
     """
-    from tracelens_ext.iterations.measured import iteration_table
+    from tracelens_ext.analysis.iterations.measurement import iteration_table
 
     pattern = user_pattern(annotation, "annotation")
     analyzer = analyze(trace, analysis)
     table = iteration_table(analyzer.work, pattern)
     if not len(table):
         raise UsageError(_nothing_found(trace, analyzer.tree, annotation))
-    frame, statistics = table.frame, table.statistics
+    frame = table.frame
+    statistics = table.statistics
     tables = {"iterations": frame, "iteration_statistics": statistics}
     count = int(statistics["iterations"].max()) if len(statistics) else 0
     title = f"Mean and spread of {count:,} whole iteration{'s' if count > 1 else ''}, ms"
@@ -77,7 +78,7 @@ def iterations(
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
-    from tracelens_ext.iterations.iterations import likely_iterations
+    from tracelens_ext.analysis.iterations.selection import likely_iterations
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
@@ -89,7 +90,7 @@ def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
 
 def _shown(columns: Sequence[str]) -> list[str]:
     """The columns to print; what does not fit is left out from the end."""
-    from tracelens_ext.iterations.measured import is_category_time
+    from tracelens_ext.analysis.iterations.measurement import is_category_time
 
     shown = [c for c in columns if c not in ("odd", "whole", *_SHOWN_LAST)]
     at = next((at for at, column in enumerate(shown) if is_category_time(column)), len(shown))
@@ -98,7 +99,7 @@ def _shown(columns: Sequence[str]) -> list[str]:
 
 def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     """What each odd iteration took, against the median, in lines that fit."""
-    from tracelens_ext.iterations.measured import ODD_AT_LEAST, ODD_BEYOND
+    from tracelens_ext.analysis.iterations.measurement import ODD_AT_LEAST, ODD_BEYOND
 
     odd = table.frame[table.frame["odd"] != ""]
     if not len(odd):
@@ -108,7 +109,8 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
     told = []
     for row in odd.to_dict("records"):
         where = f", device {row['device']}" if "device" in row else ""
-        away, parts = 0.0, []
+        away = 0.0
+        parts = []
         for column in str(row["odd"]).split(", "):
             median = medians[(column, row["device"]) if where else column]
             parts.append(_against(column, row[column], median).replace(" ", "\u00a0"))
@@ -128,8 +130,11 @@ def _odd_lines(table: IterationTable, console: Console) -> list[str]:
 def _against(column: str, value: float, median: float) -> str:
     """A value and its median, with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
     shown = Shown.of(column, [value, median])
-    this, usual, unit = shown.text(value), shown.text(median), shown.unit
-    named, symbol = column.removesuffix(f"_{unit.symbol}"), f" {unit.symbol}".rstrip()
+    this = shown.text(value)
+    usual = shown.text(median)
+    unit = shown.unit
+    named = column.removesuffix(f"_{unit.symbol}")
+    symbol = f" {unit.symbol}".rstrip()
     return f"{named} {this}{symbol} (median {usual}{symbol})"
 
 
@@ -159,9 +164,9 @@ def phases(
             says; may be given several times.
         top -t 0..: Slowest steps to print.
     """
-    from tracelens_ext.graphs.tables import capture_notes
-    from tracelens_ext.serving.phases import phase_notes
-    from tracelens_ext.serving.steps import own_phases
+    from tracelens_ext.analysis.cuda_graphs.tables import capture_notes
+    from tracelens_ext.analysis.serving.phases import phase_notes
+    from tracelens_ext.analysis.serving.steps import own_phases
 
     own = tuple(phase or ())
     own_phases(own)  # before a trace is read that takes long
@@ -187,7 +192,8 @@ def phases(
 
 
 def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
-    phases, layers = tables["phases"], tables["layers"]
+    phases = tables["phases"]
+    layers = tables["layers"]
     for title, names in _OF_PHASES.items():
         yield Part(title, phases, names.split("|"))
     times = phases.set_index("phase").filter(regex="(?<!^roofline)_time_ms$")
@@ -213,7 +219,7 @@ def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
 
 def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
+    from tracelens_ext.analysis.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
 
     work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):
@@ -250,9 +256,9 @@ def memory(
         by: Tell what was alive apart by operation, nn.Module, Python frame, phase.
         top -t 0..: Rows of each table.
     """
-    from tracelens_ext.memory.events import has_memory_events
-    from tracelens_ext.memory.snapshot import is_snapshot
-    from tracelens_ext.memory.usage import memory_notes
+    from tracelens_ext.analysis.memory.events import has_memory_events
+    from tracelens_ext.analysis.memory.snapshot import is_snapshot
+    from tracelens_ext.analysis.memory.usage import memory_notes
 
     if is_snapshot(trace):
         show_snapshots([trace], top, reading, device=device, json=json)
@@ -279,7 +285,11 @@ def show_snapshots(
     paths: list[Path], top: int, reading: ReadingOptions, *, device: int | None = None, json: bool
 ) -> None:
     """Print the tables of a snapshot of PyTorch's allocator, or of two compared."""
-    from tracelens_ext.memory.snapshot import compare_snapshots, read_snapshot, snapshot_tables
+    from tracelens_ext.analysis.memory.snapshot import (
+        compare_snapshots,
+        read_snapshot,
+        snapshot_tables,
+    )
 
     if len(paths) > 2:
         raise UsageError("two snapshots are compared, not more")
@@ -326,7 +336,8 @@ def _devices(tables: dict[str, pd.DataFrame], by: By, top: int) -> Iterator[Bloc
 
 def _alive(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """The table `memory_at_peak`, summed by some of its columns, the largest first."""
-    named, numbers = table[columns].replace("", "(none)"), ["blocks", "bytes", "% of peak"]
+    named = table[columns].replace("", "(none)")
+    numbers = ["blocks", "bytes", "% of peak"]
     others = table["operation"].str.startswith("(")  # what the trace did not see allocated
     named[columns[-1]] = named[columns[-1]].mask(others, table["operation"])
     sums = table.assign(**named).groupby(["device", *columns], sort=False)[numbers].sum()

@@ -12,24 +12,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tracelens_ext.categorize.kernel_names import short_name
+from tracelens_ext.categorize.user_patterns import user_pattern
 from tracelens_ext.cli import gaps as idle
 from tracelens_ext.cli import options as shared
 from tracelens_ext.cli import screen
 from tracelens_ext.cli.load import analyze, show_problems
 from tracelens_ext.errors import UsageError
-from tracelens_ext.kernel_names import short_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.kernel_text import kernel_text
+from tracelens_ext.report.tables.short_names import cut_middle, told_apart
+from tracelens_ext.report.tables.units import fitting_unit
 from tracelens_ext.report.terminal import name_text, safe_text
 from tracelens_ext.settings import ReadingOptions
-from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import fitting_unit
-from tracelens_ext.work.patterns import user_pattern
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.operations.tree_table import MergedTree
+    from tracelens_ext.analysis.operations.tree_table import MergedTree
 
 _NAMES_SHOWN = 20  # full names below a row, with --verbose
 
@@ -64,8 +64,8 @@ def kernels(
         gaps -g: Also analyse the idle time between kernels.
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
-    from tracelens_ext.kernels import kernels as found
-    from tracelens_ext.recording.told import no_gpu_work
+    from tracelens_ext.analysis.coverage.report_tables import no_gpu_work
+    from tracelens_ext.analysis.kernels import kernels as found
 
     wants_gaps = gaps or gap_output is not None
     if not wants_gaps and (given := shared.given_options(options)):
@@ -130,14 +130,16 @@ def _blocks(
 
 
 def _kernels(shown: pd.DataFrame, sorted_by: str, console: Console) -> Iterator[screen.Block]:
-    us, narrow = idle.sign("μs", console), console.width < screen.NARROW
+    us = idle.sign("μs", console)
+    narrow = console.width < screen.NARROW
     columns = {"rank": "Rank", "count": "Count", "avg_time_us": f"Avg Duration ({us})"}
     columns |= {"total_time_us": f"Total Duration ({us})", "std_time_us": f"Std Dev ({us})"}
     columns |= {"% of launches": "% of Total", "% of duration": "% Duration"}
     if narrow:
         del columns["std_time_us"]
     table = shown[[*columns]].rename(columns=columns)
-    names, marks = [*map(name_text, shown["kernel_name"])], idle.share_marks(shown, console)
+    names = [*map(name_text, shown["kernel_name"])]
+    marks = idle.share_marks(shown, console)
     texts = idle.cut_names(names, marks, idle.name_room(table, console), console)
     table.insert(1, "Kernel Name", texts)
     title = f"TOP {len(shown)} GPU KERNELS BY {sorted_by.upper()}:"
@@ -214,7 +216,7 @@ def tree(
         folded: Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like.
         as_json --json: Print the tree as JSON.
     """
-    from tracelens_ext.operations.tree_table import folded_stacks, merged_tree, tree_rows
+    from tracelens_ext.analysis.operations.tree_table import folded_stacks, merged_tree, tree_rows
 
     if folded and as_json:
         raise UsageError("--folded and --json are two forms of the tree; choose one")
@@ -259,7 +261,8 @@ def _tree_lines(
     unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
     scale = _NS_PER_MS / factor
     yield f"{f'busy_time_{unit}':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
-    nodes, printed = keep.nonzero()[0].tolist(), 0
+    nodes = keep.nonzero()[0].tolist()
+    printed = 0
     for at, node in enumerate(nodes):
         if printed > _MOST_PRINTED:
             yield f"… and {len(nodes) - at:,} more lines (--depth, --min-percent, --op, --json)"
@@ -288,7 +291,8 @@ def _indentation(depth: int, room: int) -> str:
 def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> list[str]:
     """What of the tree is not shown, a sentence; none for nothing."""
     big = tree.kept(None, min_percent)
-    small, deep = int((~big).sum()), int((big & ~tree.kept(depth)).sum())
+    small = int((~big).sum())
+    deep = int((big & ~tree.kept(depth)).sum())
     levels = f"level{'s' if depth != 1 else ''}"
     counts = {
         f"below {min_percent:g} % of the busy time (--min-percent)": small,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
     from tracelens_ext.trace import Trace
 
 _PATIENCE_S = 1.0
@@ -120,8 +120,8 @@ def analyze(
     `without_tpu`: a profile of TPUs, of which the host's part is read, is refused. `progress`: who
     is told how far it is read, instead of a bar.
     """
+    from tracelens_ext.analysis.coverage.report_tables import is_of_tpu
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.recording.told import is_of_tpu
 
     trace = files.only_trace(trace)
     with reading_of(trace, progress) as progress:
@@ -187,8 +187,8 @@ def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None
 
 def chosen_cache(reading: ReadingOptions) -> TraceCache | None:
     """The cache that a command is to use; None for none."""
-    from tracelens_ext.cache.folder import cache_is_off
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.folder import cache_is_off
+    from tracelens_ext.readers.cache.store import TraceCache
 
     if reading.no_cache or cache_is_off():
         return None
@@ -207,7 +207,8 @@ def several_progress(
     if not sys.stderr.isatty():
         yield None
         return
-    bars, started = progress_bars(), time.monotonic()
+    bars = progress_bars()
+    started = time.monotonic()
     tasks = [bars.add_task(label, total=None, visible=False) for label in labels]
 
     def advance(number: int, done: int | None, size: int | None) -> None:

@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tracelens_ext.chart.specification import NS_PER_S, check_models, known_models, parse_inputs
-from tracelens_ext.class_statistics import configuration
+from tracelens_ext.analysis.nsys_statistics import configuration
 from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
+from tracelens_ext.compare.engine_chart.specification import (
+    NS_PER_S,
+    check_models,
+    known_models,
+    parse_inputs,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Format, Places
+from tracelens_ext.report.report import OutputFormat, Places
 from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
-    from tracelens_ext.chart.runs import Run
-    from tracelens_ext.class_statistics.statistics import Classifier, ClassStatistics
+    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier, ClassStatistics
+    from tracelens_ext.compare.engine_chart.runs import EngineRun
     from tracelens_ext.trace import Trace
 
 app = typer.Typer(
@@ -89,8 +94,8 @@ def stats(
         csv DIR: Write the tables to CSV files in this folder.
         xlsx FILE: Write the tables to an Excel file.
     """
-    from tracelens_ext.class_statistics.layout import document, text
-    from tracelens_ext.class_statistics.statistics import Classifier
+    from tracelens_ext.analysis.nsys_statistics.layout import document, text
+    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier
 
     if config is None:
         _check(given)
@@ -130,7 +135,7 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
         raise UsageError(f"{csv}: names one file for several tables; name a folder")
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
-    return ({csv: Format.csv} if csv else {}) | ({xlsx: Format.xlsx} if xlsx else {})
+    return ({csv: OutputFormat.csv} if csv else {}) | ({xlsx: OutputFormat.xlsx} if xlsx else {})
 
 
 def _computed(
@@ -140,9 +145,10 @@ def _computed(
 
     Doubts, and all problems but that of a single input, are told on standard error.
     """
-    from tracelens_ext.class_statistics.inputs import statistics_of
+    from tracelens_ext.analysis.nsys_statistics.inputs import statistics_of
 
-    statistics, problems = [], []
+    statistics = []
+    problems = []
     for spec in specs:
         try:
             load.check_files([] if spec.missing else spec.files)
@@ -224,8 +230,8 @@ def chart(
             are labels then, and FILE alone will do.
         maps FILE: More engines and models: a JSON file, or a folder of them.
     """
-    from tracelens_ext.chart.page import check_results, write_results
-    from tracelens_ext.chart.runs import grouped, measure
+    from tracelens_ext.compare.engine_chart.page import check_results, write_results
+    from tracelens_ext.compare.engine_chart.runs import grouped, measure
 
     by_map = rules.categorizer is None
     wanted = parse_inputs([*(in_file or ()), *(inputs or ())], bare_files=not by_map)
@@ -246,7 +252,7 @@ def chart(
         reading = replace(reading, nsys=nsys_cmd)
     split = "device" if per_device else "phase" if by_phase else ""
     told: set[str] = set()
-    runs: list[Run] = []
+    runs: list[EngineRun] = []
     for position, each in enumerate(wanted):  # only the measures stay in memory
         chosen = replace(rules, categorizer=rules.categorizer or each.map_name)
         analyzer = load.analyze(each.path, shared.AnalysisOptions(**vars(chosen), reading=reading))
@@ -264,7 +270,7 @@ def chart(
     screen.tell_written(written)
 
 
-def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
+def _blocks(runs: Sequence[EngineRun]) -> Iterator[screen.Block]:
     """A line a run, and the table."""
     from tracelens_ext.report.html_figures import duration_text
 
@@ -276,10 +282,10 @@ def _blocks(runs: Sequence[Run]) -> Iterator[screen.Block]:
     yield screen.Part("Elapsed time by category", _shown(runs))
 
 
-def _shown(runs: Sequence[Run]) -> pd.DataFrame:
+def _shown(runs: Sequence[EngineRun]) -> pd.DataFrame:
     import numpy as np
 
-    from tracelens_ext.chart.runs import TOTAL, category_table
+    from tracelens_ext.compare.engine_chart.runs import TOTAL, category_table
 
     table = category_table(runs)
     short = max(run.elapsed_ns for run in runs) < NS_PER_S
@@ -291,5 +297,6 @@ def _shown(runs: Sequence[Run]) -> pd.DataFrame:
         columns[f"{place + 1} ({unit})"] = scale * column
         columns[f"{place + 1} (%)"] = 100.0 * column / (elapsed or 1.0)
     # Of many runs the shares come last: what does not fit is left out from the end.
-    names, few = [*columns], len(runs) <= _SIDE_BY_SIDE
+    names = [*columns]
+    few = len(runs) <= _SIDE_BY_SIDE
     return pd.DataFrame(columns)[names if few else [names[0], *names[1::2], *names[2::2]]]

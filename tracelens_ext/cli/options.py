@@ -54,15 +54,15 @@ from typer.core import TyperCommand
 
 from tracelens_ext.cli.screen import every_note, screen_width
 from tracelens_ext.errors import UsageError
+from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.roofline.peaks import read_peaks
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
-from tracelens_ext.tables.options import ReportOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tracelens_ext.iterations.iterations import Selection
-    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: The options of every command that reads traces.
 READING = {each.name for each in fields(ReadingOptions)} - {"folders"} | {"notes"}
@@ -96,7 +96,7 @@ class AnalysisOptions(RuleOptions):
     kernel_categories: bool = True
     unlinked_kernels: bool = True
     python_frames: bool = False
-    reading: ReadingOptions = AS_USUAL
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS
 
     def __post_init__(self) -> None:
         if not self.kernel_categories and (self.rules or self.categorizer or self.without_pack):
@@ -124,7 +124,7 @@ class SelectionOptions:
 
     def selection(self, category: str | None = None) -> Selection:
         """What they select."""
-        from tracelens_ext.iterations.iterations import Selection
+        from tracelens_ext.analysis.iterations.selection import Selection
 
         if self.pstep_by is not None and self.pstep is None:
             raise UsageError("--pstep-by needs --pstep N")
@@ -132,7 +132,7 @@ class SelectionOptions:
         return Selection(self.pstep, by, self.stream, self.device, category)
 
 
-def selected_text(selection: Selection, work: GpuWork) -> str:
+def selected_text(selection: Selection, work: GpuEvents) -> str:
     """What is selected in words, and what is left out for want of a launch; empty for all."""
     left_out = selection.left_out(work)
     if not left_out:
@@ -156,7 +156,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     the command, its own or this file's describes, and those of `ReportOptions`. What is `Annotated`
     is left to typer.
     """
-    parameters, keyword = _options_of(command), inspect.Parameter.KEYWORD_ONLY
+    parameters = _options_of(command)
+    keyword = inspect.Parameter.KEYWORD_ONLY
     names = [each.name for each in parameters]
     if "capture" not in names:
         parameters = [each for each in parameters if each.name != "kernel_annotations"]
@@ -194,7 +195,8 @@ def _options_of(taker: Callable[..., Any], *outer: str) -> list[inspect.Paramete
             described |= _described(text)[1]
     found = []
     for parameter in _parameters(taker):
-        name, kind = parameter.name, parameter.annotation
+        name = parameter.name
+        kind = parameter.annotation
         if isinstance(kind, type) and is_dataclass(kind):
             found += _options_of(kind, taker.__doc__ or "", *outer)
         elif not hasattr(kind, "__metadata__") and name in described:
@@ -254,7 +256,8 @@ def _of_report() -> _Described:
     """What the fields of `ReportOptions` say of themselves."""
     lines = ["", "Options:"]
     for field in fields(ReportOptions):
-        said, long = field.metadata, field.name.replace("_", "-")
+        said = field.metadata
+        long = field.name.replace("_", "-")
         words = [field.name, f"{said.get('least', '')}..{said.get('most', '')}"]
         words.append(said.get("metavar", ""))
         if field.type == "bool | None":
@@ -266,7 +269,7 @@ def _of_report() -> _Described:
 
 def size_of(text: str) -> int:
     """The size that `--max-bytes` gives."""
-    from tracelens_ext.cache.folder import parse_size
+    from tracelens_ext.readers.cache.folder import parse_size
 
     if size := parse_size(text):
         return size
@@ -311,15 +314,19 @@ class CarefulCommand(TyperCommand):
         for word in words:
             if word == "--":
                 break
-            name, awaited = word, awaits.get(word, 0)
+            name = word
+            awaited = awaits.get(word, 0)
             if word not in awaits and re.match("-[^-]", word):  # flags in one word, as in -vt
                 for at, letter in enumerate(word[1:], start=2):
                     if most := awaits.get(f"-{letter}"):
-                        name, awaited = f"-{letter}", most - (at < len(word))
+                        name = f"-{letter}"
+                        awaited = most - (at < len(word))
                         break
             values = [*islice(words, awaited)]
             if word.endswith("=") and word[:-1] in awaits:
-                name, awaited, values = word[:-1], 1, [""]
+                name = word[:-1]
+                awaited = 1
+                values = [""]
             if len(values) < awaited or any(v in awaits or v.startswith("--") for v in values):
                 ctx.fail(f"Option {name!r} requires an argument.")
             if "" in values and name != _MAY_BE_EMPTY:

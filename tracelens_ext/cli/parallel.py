@@ -84,7 +84,8 @@ def _results(
     traces: Sequence[Path], tasks: Sequence[Task[T]], reading: ReadingOptions, count: int
 ) -> Generator[Callable[[], T], None, None]:
     """As `each_trace` yields them, of so many processes; they end with this generator."""
-    waiting, over = deque(range(len(tasks))), dict[int, Future[Answer[T]] | None]()
+    waiting = deque(range(len(tasks)))
+    over = dict[int, Future[Answer[T]] | None]()
     running: dict[Future[Answer[T]], tuple[int, ProcessPoolExecutor]] = {}
     bytes_read = _context.RawArray("q", 2 * len(tasks))  # so far, and the file's size
     their_end, this_end = _context.Pipe(duplex=False)

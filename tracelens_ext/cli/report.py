@@ -15,16 +15,21 @@ from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Places, Report
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.settings import Progress, ReadingOptions
-from tracelens_ext.tables.options import ReportOptions
-from tracelens_ext.tables.units import FIRST_FACTS
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Measurement
 
 #: Facts that are worth a line above the tables.
 _HEADLINES = (
-    *("Trace", *FIRST_FACTS, "Duration (ms)", "Set by one event", "Devices", "Rank"),
+    "Trace",
+    *FIRST_FACTS,
+    "Duration (ms)",
+    "Set by one event",
+    "Devices",
+    "Rank",
     "Events dropped",
 )
 #: Column of the table of several traces → row of the timeline.
@@ -38,7 +43,7 @@ _NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit be
 
 
 @dataclass(kw_only=True)
-class Run:
+class ReportRun:
     """One call of the command.
 
     Options:
@@ -98,7 +103,8 @@ class Run:
         """Report on several traces, whatever becomes of each; how many could not be."""
         from tracelens_ext.cli.parallel import each_trace
 
-        told, rows = set[str](), list[dict[str, object]]()
+        told = set[str]()
+        rows = list[dict[str, object]]()
         measured: list[Measurement | None] = []
         tasks = [
             partial(self.one_of_several, trace, its_places, traces)
@@ -148,14 +154,16 @@ class Run:
 
         screen.check_outputs(places, inputs, force=self.force)
         analyzer = load.analyze(trace, self.analysis, tells_dropped=False, progress=progress)
-        options, for_page = self.report_options, self.wanted.html is not None
+        options = self.report_options
+        for_page = self.wanted.html is not None
         result = build_perf_report(analyzer, options, for_page=for_page)
         result = replace(result, source_url=self.source_url)
         measured = None
         if self.compare:
             from tracelens_ext.compare.report import measured_for_comparison
 
-            idle, peaks = options.micro_idle_thresh_us, options.device_peaks
+            idle = options.micro_idle_thresh_us
+            peaks = options.device_peaks
             measured = measured_for_comparison(analyzer, idle, peaks)
         written = screen.write_outputs(result, places, inputs, force=self.force)
         return result, written, measured, list(analyzer.problems)
@@ -188,7 +196,7 @@ class Run:
         return 0
 
 
-def report(traces: list[str], *, run: Run) -> None:
+def report(traces: list[str], *, run: ReportRun) -> None:
     """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
     if run.all(traces):
         raise typer.Exit(1)
@@ -202,7 +210,8 @@ def _blocks(report: Report, top: int) -> Iterator[screen.Block]:
         if value is not None and not (label == "Events dropped" and value == "none"):
             yield screen.fact_text(label, value)
     for answer in report.answers:
-        frame, title = report.sheets[answer.sheet], answer.title
+        frame = report.sheets[answer.sheet]
+        title = answer.title
         if answer.sheet == "findings":
             from tracelens_ext.cli.findings import first_findings
 
@@ -233,7 +242,8 @@ def summary_row(trace: Path, report: Report) -> dict[str, object]:
 
 def _coverage(facts: dict[str, object]) -> list[str]:
     lines = []
-    unlinked, unknown = facts.get("GPU time unlinked (%)"), facts.get("GPU time uncategorized (%)")
+    unlinked = facts.get("GPU time unlinked (%)")
+    unknown = facts.get("GPU time uncategorized (%)")
     if isinstance(unlinked, float) and facts.get("GPU events"):
         lines.append(f"Unlinked: {unlinked:.1f} % of GPU time has no launch in the trace.")
     if isinstance(unknown, float) and facts.get("GPU events"):

@@ -23,16 +23,16 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import report as reports
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
 from tracelens_ext.report.manifest import check_output, written_beside
-from tracelens_ext.report.report import Format, Places, Report
+from tracelens_ext.report.report import OutputFormat, Places, Report
+from tracelens_ext.report.tables.registry import find_table
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.terminal import frame_table, safe_text
-from tracelens_ext.tables.registry import find_table
-from tracelens_ext.tables.table import Table
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tracelens_ext.work.gpu_work import GpuWork
+    from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: Columns of a terminal: below it names need the room of numbers that say less.
 NARROW = 120
@@ -140,9 +140,9 @@ def trace_report(
     return Report(title, tables, told, list(notes), members=members or {})
 
 
-def print_report(report: Report, form: Format | None = None) -> None:
+def print_report(report: Report, form: OutputFormat | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    for piece in reports.report_text(report, form or Format.json):
+    for piece in reports.report_text(report, form or OutputFormat.json):
         typer.echo(piece, nl=False)
 
 
@@ -180,7 +180,7 @@ def _show_lines(lines: Sequence[str], screen: Console) -> None:
 
 def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     """Lines as this terminal can show them: one that knows ASCII only, in that."""
-    from tracelens_ext.gaps.told import ascii_lines
+    from tracelens_ext.analysis.idle_time.histogram import ascii_lines
 
     lines = [safe_text(line) for line in lines]
     if not screen.options.ascii_only:
@@ -188,9 +188,9 @@ def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     return [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(lines)]
 
 
-def first_lines(work: GpuWork, trace: object = None) -> list[Block]:
+def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:
     """What the recording holds (nothing without GPU work), and its file: what is shown first."""
-    from tracelens_ext.recording.told import recording_lines
+    from tracelens_ext.analysis.coverage.report_tables import recording_lines
 
     told: list[Block] = [f"Recording: {' '.join(recording_lines(work))}"] if len(work) else []
     if trace is not None:
@@ -219,12 +219,14 @@ def show_notes(notes: Sequence[str], screen: Console, *, whole: bool = False) ->
     texts = [folded(note, min(screen.width, _WIDEST_TEXT)) for note in notes]
     lines = [line for text in texts for line in text]
     if len(lines) > _NOTE_LINES and not whole:
-        room, left = _NOTE_LINES - 1, texts.copy()
+        room = _NOTE_LINES - 1
+        left = texts.copy()
         cut = [*lines[: room - 1], f"{lines[room - 1]} …"]  # where the first alone has no room
         lines = []
         while len(lines) + len(left[0]) <= room:
             lines += left.pop(0)
-        more, lines = len(left), lines or cut
+        more = len(left)
+        lines = lines or cut
         lines.append(f"and {more} more note{'s' if more > 1 else ''}: --notes")
     _show_lines(lines, screen)
 
@@ -241,7 +243,7 @@ _NO_REPORTS |= {
     for form in ("csv", "parquet")
 }
 #: What a folder of tables beside a trace is called, after the trace.
-_FOLDER_ENDINGS = {Format.csv: "_csvs", Format.parquet: "_parquet"}
+_FOLDER_ENDINGS = {OutputFormat.csv: "_csvs", OutputFormat.parquet: "_parquet"}
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ class Wanted:
     """
 
     output: str | None = None
-    format: Format | None = None
+    format: OutputFormat | None = None
     csv_dir: Path | None = None
     no_workbook: bool = False
     html: str | None = None
@@ -283,9 +285,9 @@ class Wanted:
 
     def _places(self, stem: str, default: Path, *, several: bool) -> Places:
         """The files of a report; `default` is that of `--output`, without suffix."""
-        files: list[tuple[Path, Format | Literal["html"]]] = []
+        files: list[tuple[Path, OutputFormat | Literal["html"]]] = []
         if self.csv_dir is not None:
-            files.append((self.csv_dir / stem if several else self.csv_dir, Format.csv))
+            files.append((self.csv_dir / stem if several else self.csv_dir, OutputFormat.csv))
         asked = self.output is not None or self.format is not None
         if asked or not (self.no_workbook or self.csv_dir or self.html is not None):
             chosen = self._format(several=several)
@@ -309,7 +311,7 @@ class Wanted:
         if self.html is not None:
             reports.require_format(reports.PAGE)
 
-    def _format(self, *, several: bool) -> Format:
+    def _format(self, *, several: bool) -> OutputFormat:
         """The format that was asked for, or that the name of the output tells."""
         output = self.output or ""
         suffix = Path(output).suffix.lower()
@@ -318,11 +320,11 @@ class Wanted:
         if several and not is_folder and (told or suffix in _PAGE_SUFFIXES):
             raise UsageError(f"{output}: names one file for several traces; name a folder")
         if several or is_folder:
-            return self.format or Format.xlsx
+            return self.format or OutputFormat.xlsx
         if output == "-":
             raise UsageError("a report cannot go to standard output; name a file")
         problem = _NO_REPORTS.get(suffix)
-        if problem is None and told is None and self.format in (None, Format.xlsx):
+        if problem is None and told is None and self.format in (None, OutputFormat.xlsx):
             problem = "an Excel file is named .xlsx"
             if self.format is None:
                 problem = "the report is an Excel file; name it .xlsx (.json and .md do too), or"
@@ -331,7 +333,7 @@ class Wanted:
             problem = f"does not go with --format {self.format}"
         if problem is not None:
             raise UsageError(f"{output}: {problem}")
-        return self.format or told or Format.xlsx
+        return self.format or told or OutputFormat.xlsx
 
 
 def write_outputs(
@@ -341,7 +343,7 @@ def write_outputs(
     from tracelens_ext.report.excel import slow_tables
 
     written = reports.write_report(report, places, inputs, force=force)
-    for line in slow_tables(report.sheets) if Format.xlsx in places.values() else ():
+    for line in slow_tables(report.sheets) if OutputFormat.xlsx in places.values() else ():
         print_line(line, error=True)
     return written
 
@@ -370,7 +372,8 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
         often = Counter(folded)
         chosen = zip(names, others, folded, strict=True)
         names = [other if often[key] > 1 else name for name, other, key in chosen]
-    taken, used = {*zip(keys, map(str.casefold, names), strict=True)}, set[tuple[Path, str]]()
+    taken = {*zip(keys, map(str.casefold, names), strict=True)}
+    used = set[tuple[Path, str]]()
     for at, (folder, name) in enumerate(zip(keys, names, strict=True)):
         number = 1
         while (key := (folder, names[at].casefold())) in used or (number > 1 and key in taken):
@@ -380,7 +383,7 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
     return names
 
 
-def _file_name(stem: str, chosen: Format) -> str:
+def _file_name(stem: str, chosen: OutputFormat) -> str:
     return stem + (_FOLDER_ENDINGS[chosen] if chosen.is_folder else chosen.suffix)
 
 

@@ -13,9 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from tracelens_ext.compare.alignment import Aligned, align
 from tracelens_ext.compare.measurement import KEYS, STAND_INS, Figures, Measurement, measure
-from tracelens_ext.compare.places import Aligned, align
-from tracelens_ext.compare.verdict import Unit, Verdict, facts_of, notes_of, prefixes, verdict
+from tracelens_ext.compare.verdict import (
+    ComparisonVerdict,
+    WorkUnit,
+    facts_of,
+    notes_of,
+    prefixes,
+    verdict,
+)
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
@@ -60,18 +67,18 @@ class Comparison:
         return list(zip(self.letters, self.measurements, strict=True))
 
     @cached_property
-    def unit(self) -> Unit:
+    def unit(self) -> WorkUnit:
         """The repeating part that all traces have: iterations, else the period of kernel names."""
         iterations = [m.iterations for m in self.measurements]
         if all(iterations):
-            return Unit("iteration", iterations, 1.0)
+            return WorkUnit("iteration", iterations, 1.0)
         periods = [m.period for m in self.measurements if m.period is not None]
         if len(periods) == len(iterations):
             first, *others = counts = [period.count for period in periods]
             calls = zip(others, self._ratios_by_calls, strict=True)
             if all(r and abs(count / first / r - 1) <= _PERIODS_AGREE for count, (r, _) in calls):
-                return Unit("period", counts, min(period.confidence for period in periods))
-        return Unit("trace", [1] * len(iterations), 0.0)
+                return WorkUnit("period", counts, min(period.confidence for period in periods))
+        return WorkUnit("trace", [1] * len(iterations), 0.0)
 
     @property
     def basis(self) -> str:
@@ -103,9 +110,11 @@ class Comparison:
         return [held[0].work_and_speed(at) if held else (None, None) for at in others]
 
     @cached_property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[ComparisonVerdict]:
         """What became of the work of each trace but the baseline."""
-        found, counts, kind = [], self.unit.counts, self.unit.kind
+        found = []
+        counts = self.unit.counts
+        kind = self.unit.kind
         ns = [m.figures(kind).whole("ns") or 0 for m in self.measurements]
         per_unit = [each / count for each, count in zip(ns, counts, strict=True)]
         held = (name for name in ("places", *_MOST_TELLING, "timeline") if name in self.tables)
@@ -114,7 +123,8 @@ class Comparison:
             if kind != "trace" and ratios[0] is not None:  # not of two that share nothing
                 speed = per_unit[at] / per_unit[0] if per_unit[0] else None
                 ratios = counts[at] / counts[0], speed
-            rows, letter = table, self.letters[at]
+            rows = table
+            letter = self.letters[at]
             if "trace" in table:
                 rows = table[table["trace"] == letter].dropna(axis=1, how="all")
             found.append(verdict((self.letters[0], letter), ratios, rows))
@@ -190,7 +200,8 @@ class Comparison:
         }
         parts = []
         for at, pair in enumerate(_aligned_places(self.figures), start=1):
-            letter, divisors = self.letters[at], [self.divisors[0], self.divisors[at]]
+            letter = self.letters[at]
+            divisors = [self.divisors[0], self.divisors[at]]
             frame = _table("places", pair, [self.letters[0], letter], divisors)
             if len(self.letters) > 2:
                 as_is = ("path", "backward", "A_", f"{letter}_")
@@ -233,7 +244,8 @@ class Comparison:
 def _table(
     name: str, aligned: Aligned, letters: Sequence[str], divisors: Sequence[float]
 ) -> pd.DataFrame:
-    times, calls = aligned.ns / (NS_PER_MS * np.array(divisors)), aligned.calls / divisors
+    times = aligned.ns / (NS_PER_MS * np.array(divisors))
+    calls = aligned.calls / divisors
     columns: dict[str, object] = {str(k): aligned.keys[k].to_numpy() for k in aligned.keys}
     if name == "timeline" and (aligned.keys["device"] == NONE).all():
         del columns["device"]
@@ -267,7 +279,8 @@ def _shares_of_change(
     times_ms: Float64Array, calls: Float64Array, prefix: str
 ) -> dict[str, Float64Array]:
     """What of each difference is the number of calls (whole ns), and what their speed."""
-    both, difference = (calls[0] > 0) & (calls[1] > 0), times_ms[1] - times_ms[0]
+    both = (calls[0] > 0) & (calls[1] > 0)
+    difference = times_ms[1] - times_ms[0]
     per_call = np.divide(times_ms[0], calls[0], out=np.zeros(len(both)), where=both)
     amount = np.round((calls[1] - calls[0]) * per_call, _NS)
     amount = np.where(both, amount, difference)

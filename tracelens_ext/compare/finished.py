@@ -159,7 +159,7 @@ def _findings(path: Path, table: pd.DataFrame) -> dict[str, tuple[float, float]]
 
 def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:
     """The measurement of a trace, with what TraceLens's sheets would hold, as some reports do."""
-    from tracelens_ext.kernels.kernels import reference_kernel_summary
+    from tracelens_ext.analysis.kernels.kernels import reference_kernel_summary
 
     tables = {"kernel_summary": reference_kernel_summary(analyzer.work)}
     if analyzer.trace.count_of(*analyzer.trace.operation_kinds):

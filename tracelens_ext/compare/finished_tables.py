@@ -20,22 +20,27 @@ from xml.parsers import expat
 from tracelens_ext import errors
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, made_here, read_manifest
-from tracelens_ext.report.report import Format, require_format
+from tracelens_ext.report.report import OutputFormat, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
 
 ZIP = b"PK\x03\x04"
 WORKBOOK_PART = "xl/workbook.xml"
 #: Most that a report may hold: unpacked bytes, and rows of a table.
-_MOST_BYTES, _MOST_ROWS = 300 * 10**6, 1_048_576
+_MOST_BYTES = 300 * 10**6
+_MOST_ROWS = 1_048_576
 #: Columns in which one is looked for, and parts of a workbook.
-_MOST_COLUMNS, _MOST_PARTS = 1000, 10_000
+_MOST_COLUMNS = 1000
+_MOST_PARTS = 10_000
 #: Elements of a workbook: cells and what is in them; all others, which cost openpyxl more, to the
 #: square for some; how deep they nest.
-_MOST_CELLS, _MOST_OTHERS, _DEEPEST = 4_000_000, 20_000, 100
+_MOST_CELLS = 4_000_000
+_MOST_OTHERS = 20_000
+_DEEPEST = 100
 #: Bytes without the end of a tag, so of one attribute or text; and characters of all attributes
 #: but those of cells: openpyxl takes seconds for 10 MB of ranges.
-_MOST_HELD, _MOST_ATTRIBUTES = 1 << 20, 2_000_000
+_MOST_HELD = 1 << 20
+_MOST_ATTRIBUTES = 2_000_000
 _OF_CELLS = frozenset({"row", "c", "v", "is", "si", "t"})
 _OTHER_FORM = "name the trace, or a folder of CSV or Parquet tables"
 _PIECE = 1 << 18
@@ -60,7 +65,11 @@ def plain_name(column: object) -> str:
 
 def table_files(folder: Path, sheets: Collection[str]) -> list[Path]:
     """The files of a folder that hold one of these sheets, as CSV or Parquet."""
-    names = {f"{sheet}{kind.suffix}" for sheet in sheets for kind in (Format.csv, Format.parquet)}
+    names = {
+        f"{sheet}{kind.suffix}"
+        for sheet in sheets
+        for kind in (OutputFormat.csv, OutputFormat.parquet)
+    }
     return [path for name in sorted(names) if (path := folder / name).is_file()]
 
 
@@ -126,7 +135,8 @@ def _read_workbook(path: Path, file: BinaryIO, wanted: Wanted, most_bytes: int) 
 def _sheet_table(path: Path, sheet: Any, columns: Collection[str]) -> pd.DataFrame:  # noqa: ANN401
     sheet.reset_dimensions()  # a claim that may be wrong
     header = next(sheet.iter_rows(max_row=1, max_col=_MOST_COLUMNS, values_only=True), ())
-    places, rows = _places(header, columns), list[tuple[object, ...]]()
+    places = _places(header, columns)
+    rows = list[tuple[object, ...]]()
     last = max(places.values(), default=0) + 1
     cells = sheet.iter_rows(min_row=2, max_col=last, values_only=True)
     for number, row in enumerate(cells, 2):  # a gap between rows is given as empty ones
@@ -192,7 +202,8 @@ def _count(path: Path, pieces: Iterator[bytes], used: Counter[str], most_bytes: 
 
     parser, is_xml, held, used["deep"] = expat.ParserCreate(), True, 0, 0
     parser.StartDoctypeDeclHandler = declares
-    parser.StartElementHandler, parser.EndElementHandler = begins, ends
+    parser.StartElementHandler = begins
+    parser.EndElementHandler = ends
     for piece in pieces:
         used["bytes"] += len(piece)
         if used["bytes"] > most_bytes:
@@ -245,7 +256,8 @@ def _read_folder(folder: Path, wanted: Wanted, most_bytes: int) -> Tables:
     for path in files:
         if path.stat().st_size > most_bytes:
             raise _too_large(path, size_text(most_bytes))
-        columns, is_csv = wanted[path.stem], path.suffix == Format.csv.suffix
+        columns = wanted[path.stem]
+        is_csv = path.suffix == OutputFormat.csv.suffix
         with _damage_told(path, "the table"):
             read = _read_csv(path, columns) if is_csv else _read_parquet(path, columns, most_bytes)
         tables[path.stem] = read
@@ -269,11 +281,12 @@ def _read_csv(path: Path, columns: Collection[str]) -> pd.DataFrame:
 
 
 def _read_parquet(path: Path, columns: Collection[str], most_bytes: int) -> pd.DataFrame:
-    require_format(Format.parquet)
+    require_format(OutputFormat.parquet)
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
-        names, metadata = file.schema_arrow.names[:_MOST_COLUMNS], file.metadata
+        names = file.schema_arrow.names[:_MOST_COLUMNS]
+        metadata = file.metadata
         places = _places(names, columns)
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         parts = (group.column(place) for group in groups for place in places.values())

@@ -9,16 +9,16 @@ from typing import Literal
 
 import numpy as np
 
-from tracelens_ext.compare.places import Place, Work, calls_of, places
-from tracelens_ext.iterations.iterations import Iterations, find_iterations
+from tracelens_ext.analysis.iterations.selection import Iterations, find_iterations
+from tracelens_ext.analysis.serving.phases import busy_by_step
+from tracelens_ext.analysis.serving.steps import find_steps
+from tracelens_ext.analysis.timeline.overview import devices
+from tracelens_ext.analysis.timeline.timeline import gpu_timeline
+from tracelens_ext.compare.alignment import PlaceWork, ProgramPlace, calls_of, places
 from tracelens_ext.lazy import pd
-from tracelens_ext.serving.phases import busy_by_step
-from tracelens_ext.serving.steps import find_steps
-from tracelens_ext.timeline.overview import devices
-from tracelens_ext.timeline.timeline import gpu_timeline
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import group_labelled, maxima, minima, number_groups, ranks, sums
 
 #: What a finding saves: ms, and percent of the wall time.
 Saving = tuple[float, float]
@@ -46,7 +46,9 @@ class Figures:
     #: operations), both 0 in the timeline. Those of a report may lack some; `STAND_INS` are there
     #: where they are known, `phases` of a whole trace in which a serving engine names its steps.
     tables: Mapping[str, pd.DataFrame]
-    places: Mapping[Place, Work] | None = None  #: where it was launched; None of a report
+    places: Mapping[ProgramPlace, PlaceWork] | None = (
+        None  #: where it was launched; None of a report
+    )
 
     def whole(self, column: Literal["ns", "count"]) -> int | None:
         """The sum of all GPU events; None if a report does not tell."""
@@ -85,7 +87,7 @@ class Measurement:
         return (basis == "iteration" and self.whole_iterations) or self.total
 
 
-def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Measurement:
+def measure(work: GpuEvents, *, micro_idle_thresh_us: float | None = None) -> Measurement:
     """Measure one trace for a comparison.
 
     Args:
@@ -95,7 +97,8 @@ def measure(work: GpuWork, *, micro_idle_thresh_us: float | None = None) -> Meas
     Raises:
         UsageError: the analyzer was made without categories.
     """
-    iterations, total = find_iterations(work.tree), _figures(work, micro_idle_thresh_us)
+    iterations = find_iterations(work.tree)
+    total = _figures(work, micro_idle_thresh_us)
     packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
     rules = [rule for pack in packs if pack.kind == "kernel" for rule in pack.rules]
     if len(steps := find_steps(work.tree)):
@@ -126,12 +129,13 @@ def _told(iterations: Iterations) -> str:
 
 
 def _figures(
-    work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None = None
+    work: GpuEvents, micro_idle_thresh_us: float | None, chosen: BoolArray | None = None
 ) -> Figures:
     """The figures of the chosen GPU events, of all by default."""
     categories = work.needed_categories
     every: slice | BoolArray = slice(None) if chosen is None else chosen
-    call, by_category = calls_of(work)[every], (categories.code, categories.labels)
+    call = calls_of(work)[every]
+    by_category = (categories.code, categories.labels)
 
     def grouped(**keys: tuple[IntArray, Sequence[str]]) -> pd.DataFrame:
         columns, groups = group_labelled(keys, work.duration, every)
@@ -148,7 +152,7 @@ def _figures(
 
 
 def _timeline(
-    work: GpuWork, micro_idle_thresh_us: float | None, chosen: BoolArray | None
+    work: GpuEvents, micro_idle_thresh_us: float | None, chosen: BoolArray | None
 ) -> pd.DataFrame:
     part = copy.copy(work)
     part.counted = work.counted if chosen is None else work.counted & chosen
@@ -160,7 +164,7 @@ def _timeline(
 
 
 def _iteration_figures(
-    work: GpuWork, iterations: Iterations, micro_idle_thresh_us: float | None
+    work: GpuEvents, iterations: Iterations, micro_idle_thresh_us: float | None
 ) -> Figures | None:
     if not iterations.whole_count:
         return None
@@ -188,12 +192,14 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
 
     `iteration`, `start`, `end`: of each GPU event, (e,), ns. `run`: of each iteration, (k,).
     """
-    first, until = minima(iteration, start, len(run)), maxima(iteration, end, len(run))
+    first = minima(iteration, start, len(run))
+    until = maxima(iteration, end, len(run))
     order = np.argsort(first, kind="stable")
     order = order[first[order] < np.iinfo(np.int64).max]  # this device was idle in the others
     idle = np.maximum(first[order][1:] - np.maximum.accumulate(until[order])[:-1], 0)
     # Whether the step from each iteration to the next, by time, lies within some run.
-    places, run = np.arange(len(order)), run[order]
+    places = np.arange(len(order))
+    run = run[order]
     last = maxima(run, places, int(run.max(initial=-1)) + 1)
     within = np.maximum.accumulate(last[run])[:-1] > places[:-1]
     holes = [-int(hole) for hole in idle[~within]]
@@ -201,7 +207,8 @@ def _gaps(iteration: Int64Array, start: Int64Array, end: Int64Array, run: Int64A
     return holes + mean * (len(order) - int(within.sum()))
 
 
-_LEAST_KERNELS, _TWICE = 8, 1.8
+_LEAST_KERNELS = 8
+_TWICE = 1.8
 _MOST_CELLS = 1 << 22  # names of all stretches
 _MOST_TRIED = 48  # counts of occurrences, the smallest of which are the longest periods
 #: Share of a stretch's time and kernels that it has in common with the typical one.
@@ -220,7 +227,7 @@ class Period:
     confidence: float  #: share of the GPU time in stretches that are alike, 0 to 1
 
 
-def find_period(work: GpuWork) -> Period | None:
+def find_period(work: GpuEvents) -> Period | None:
     """Find the longest period that occurs twice; of its multiples the shortest."""
     chosen = np.flatnonzero(work.is_kernel & ~work.is_communication)
     chosen = chosen if len(chosen) >= _LEAST_KERNELS else np.arange(len(work))
@@ -251,11 +258,13 @@ def _candidates(name: Int64Array) -> list[Int64Array]:
             if len(code) <= half:
                 break
             code, _ = ranks(code[:-half] * len(name) + code[half:])
-        order, counts = np.argsort(code, kind="stable"), np.bincount(code)
+        order = np.argsort(code, kind="stable")
+        counts = np.bincount(code)
         ends = np.cumsum(counts)
         for group in np.flatnonzero((counts >= 2) & (counts <= len(name) // 2)).tolist():
             places = order[ends[group] - counts[group] : ends[group]]
-            first, count = int(places[0]), int(counts[group])
+            first = int(places[0])
+            count = int(counts[group])
             mean = (len(name) - first) / count
             apart = np.diff(np.append(places, len(name) if first < mean else places[-1] + mean))
             uneven = float(np.abs(apart - mean).max()) / mean
@@ -268,7 +277,8 @@ def _candidates(name: Int64Array) -> list[Int64Array]:
 
 def _judged(name: Int64Array, weight: Float64Array, starts: Int64Array) -> Period:
     """How alike the stretches are, the part before the first start being one of them."""
-    names, stretches = len(weight), len(starts) + 1
+    names = len(weight)
+    stretches = len(starts) + 1
     stretch = np.searchsorted(starts, np.arange(len(name)), side="right")
     number = np.bincount(stretch * names + name, minlength=stretches * names)
     number = number.reshape(stretches, names)
@@ -277,7 +287,9 @@ def _judged(name: Int64Array, weight: Float64Array, starts: Int64Array) -> Perio
     ends = np.isin(np.arange(stretches), (0, stretches - 1))  # which may be cut off
     alike = np.ones(stretches)
     for unit in (weight, np.ones(names)):
-        own, whole, shared = number @ unit, typical @ unit, common @ unit
+        own = number @ unit
+        whole = typical @ unit
+        shared = common @ unit
         size = np.maximum(own, np.where(ends, 0.0, whole))
         alike = np.minimum(alike, np.where(size > 0, shared / np.maximum(size, 1e-9), 1.0))
     time = np.bincount(stretch, weight[name], stretches)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tracelens_ext.analysis.modules import NodePath, numbered
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compare.comparison import Comparison
 from tracelens_ext.compare.measurement import KEYS, Measurement, measure
@@ -15,11 +16,10 @@ from tracelens_ext.compare.verdict import prefixes, time_basis
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT
 from tracelens_ext.lazy import pd
-from tracelens_ext.modules.modules import NodePath, numbered
 from tracelens_ext.report.report import Answer, Report
-from tracelens_ext.roofline.found import Roofline
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.summary import shape_text
-from tracelens_ext.tables.charts import Chart
 from tracelens_ext.trace import NS_PER_MS
 
 
@@ -27,11 +27,14 @@ def compare_findings(comparison: Comparison) -> pd.DataFrame | None:
     """A row a finding, the largest change first; None where some findings are unknown."""
     if comparison.savings is None:
         return None
-    letters, (ids, cells) = comparison.letters, comparison.savings
+    letters = comparison.letters
+    (ids, cells) = comparison.savings
     lacks = np.isnan(cells[..., 0].T)
     saving, share = np.nan_to_num(cells).transpose(2, 1, 0)
-    grown, change = share - share[0], saving - saving[0]
-    same, named = np.abs(grown) < LEAST_SHARE_PERCENT, [*enumerate(prefixes(letters).values(), 1)]
+    grown = share - share[0]
+    change = saving - saving[0]
+    same = np.abs(grown) < LEAST_SHARE_PERCENT
+    named = [*enumerate(prefixes(letters).values(), 1)]
     columns: dict[str, object] = {"finding": pd.array(ids, dtype="str")}
     for at, prefix in named:
         cases = [lacks[0] & lacks[at], lacks[0], lacks[at], same[at], grown[at] > 0]
@@ -72,9 +75,12 @@ def compare_time_lost(
         pd.concat([each[name] for each in lost], axis=1, keys=letters, sort=False)
         for name in ("time_lost_ms", "roofline_ms")
     )
-    shares, a, sizes = ms / best.mask(best <= 0), letters[0], {}
+    shares = ms / best.mask(best <= 0)
+    a = letters[0]
+    sizes = {}
     ms /= divisors
-    frame, filled = ms.add_suffix("_time_lost_ms"), ms.fillna(0.0)
+    frame = ms.add_suffix("_time_lost_ms")
+    filled = ms.fillna(0.0)
     for letter, prefix in prefixes(letters).items():
         sizes[letter] = frame[f"{prefix}difference_ms"] = filled[letter] - filled[a]
         if normalize:
@@ -97,7 +103,9 @@ def lost_by_roofline(lost: Sequence[pd.DataFrame], letters: Sequence[str]) -> st
 
 _MOST_ROWS = 300  # each with its path: what a page can draw
 _OTHER: NodePath = (("operation", "other"),)
-_SAME, _SLOWER, _FASTER = (232, 234, 238), (214, 69, 65), (52, 120, 190)
+_SAME = (232, 234, 238)
+_SLOWER = (214, 69, 65)
+_FASTER = (52, 120, 190)
 _FULL = 0.5  # change, of the longer time, that has the full colour
 
 
@@ -107,7 +115,8 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
     Columns as the call tree's, `A_time_ms`, `B_time_ms`, `difference_ms`, `colour` and `hover`.
     """
     a, b = letters
-    sides, sums = [f"{a}_time_ms", f"{b}_time_ms"], dict[NodePath, tuple[float, float, int]]()
+    sides = [f"{a}_time_ms", f"{b}_time_ms"]
+    sums = dict[NodePath, tuple[float, float, int]]()
     places = places.fillna(dict.fromkeys(sides, 0.0))
     order = places[sides].max(axis=1).sort_values(ascending=False, kind="stable").index
     records: list[dict[Any, Any]] = places.loc[order].to_dict("records")
@@ -135,7 +144,8 @@ def place_tree(places: pd.DataFrame, letters: Sequence[str]) -> pd.DataFrame:
 def _colour(before: float, after: float) -> str:
     """Red where the other trace takes longer, blue where it takes less."""
     change = (after - before) / (max(before, after) or 1.0)
-    share, end = min(abs(change) / _FULL, 1.0), _SLOWER if change > 0 else _FASTER
+    share = min(abs(change) / _FULL, 1.0)
+    end = _SLOWER if change > 0 else _FASTER
     mixed = (round(x + (y - x) * share) for x, y in zip(_SAME, end, strict=True))
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
@@ -161,7 +171,8 @@ def measured_for_comparison(
 ) -> Measurement:
     """Measure a trace, its findings and the time that it loses."""
     measured = measure(analyzer.work, micro_idle_thresh_us=micro_idle_thresh_us)
-    found, roofline = analyzer.findings(device_peaks).findings, analyzer.roofline(device_peaks)
+    found = analyzer.findings(device_peaks).findings
+    roofline = analyzer.roofline(device_peaks)
     savings = {each.id: (each.claimed_ms, each.share_percent) for each in found}
     lost = time_lost(roofline) if roofline.has_shapes else None
     return replace(measured, findings=savings, lost=lost)
@@ -186,7 +197,8 @@ def comparison_report(comparison: Comparison, *, normalize: bool = False) -> Rep
             charts.append(Chart(title, "categories", label, f"{prefix}difference_ms"))
     findings = compare_findings(comparison)
     lost = [m.lost for m in comparison.measurements if m.lost is not None and len(m.lost)]
-    table, told = None, []
+    table = None
+    told = []
     if len(lost) == len(letters):
         table = compare_time_lost(lost, letters, comparison.divisors, normalize=normalize)
         told = [lost_by_roofline(lost, letters)] if normalize else []
@@ -249,7 +261,8 @@ def history_table(comparison: Comparison) -> pd.DataFrame:
 
 def history_report(comparison: Comparison) -> Report:
     """The comparison with a history, ready for any format."""
-    table, count = history_table(comparison), len(comparison.measurements) - 1
+    table = history_table(comparison)
+    count = len(comparison.measurements) - 1
     far = table[table["difference_ms"].abs() > _FAR * table["mad_ms"] + _ROUNDING]
     of = far[far["table"].isin(["timeline", "categories"])].to_dict("records")
     named = [f"{row['figure']} {row['difference_ms']:+,.3f} ms" for row in of[:_FAR]]

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 #: The largest rows that a verdict names.
 _NAMED = 3
 #: What is no change: of the amount of work, and of speed in percent.
-_SAME_WORK, _SAME_SPEED = 0.005, 0.5
+_SAME_WORK = 0.005
+_SAME_SPEED = 0.5
 
 
 @dataclass(frozen=True)
-class Unit:
+class WorkUnit:
     """What times are divided by."""
 
     kind: Literal["iteration", "period", "trace"]
@@ -46,7 +47,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ComparisonVerdict:
     """What became of the work of one trace, compared with the baseline."""
 
     text: str  #: a sentence
@@ -62,9 +63,11 @@ def prefixes(letters: Sequence[str]) -> dict[str, str]:
 
 def verdict(
     letters: tuple[str, str], ratios: tuple[float | None, float | None], rows: pd.DataFrame
-) -> Verdict:
+) -> ComparisonVerdict:
     """Say what happened."""
-    (a, b), (work, speed), told = letters, ratios, ""
+    (a, b) = letters
+    (work, speed) = ratios
+    told = ""
     if work is not None:
         same = abs(work - 1) < _SAME_WORK
         told = f"{b} did the work of {a}" if same else work_text(b, work, a)
@@ -78,7 +81,7 @@ def verdict(
     named = [f"{_name(row)} {row[changed]:+,.3f} ms" for row in largest.to_dict("records")]
     told = told or f"{a} and {b} share nothing that could be compared"
     told += f"; the largest changes: {', '.join(named)}" if named else "; nothing differs"
-    return Verdict(f"{told}.", work, speed, largest)
+    return ComparisonVerdict(f"{told}.", work, speed, largest)
 
 
 def work_text(letter: str, ratio: float, baseline: str) -> str:
@@ -122,7 +125,8 @@ def facts_of(comparison: Comparison) -> list[tuple[str, object]]:
 
 def notes_of(comparison: Comparison) -> list[str]:
     """How total time changed; then how the comparison was made, a sentence each."""
-    named, basis = comparison.named, comparison.basis
+    named = comparison.named
+    basis = comparison.basis
     before, *totals = _total_times(comparison)
     notes = [
         f"{letter} against {comparison.letters[0]}, total time {time_basis(comparison)}:"
@@ -261,7 +265,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BudgetOutcome:
     """What became of a budget in one trace."""
 
     budget: Budget  #: the budget
@@ -272,8 +276,10 @@ class Outcome:
     shares: bool = False  #: whether these are shares
 
     def __str__(self) -> str:
-        before, after = float(self.before), float(self.after)
-        change, budget = after - before, f"the budget is {self.budget}"
+        before = float(self.before)
+        after = float(self.after)
+        change = after - before
+        budget = f"the budget is {self.budget}"
         if self.shares:
             both = f"{before:,.2f} → {after:,.2f} % of the wall time ({change:+,.2f})"
             return f"{self.what} {both}; {budget}"
@@ -289,13 +295,14 @@ def parse_budget(text: str) -> Budget:
         how = "write a name, > or <, and a change in %, ms or mad"
         such = "such as 'GEMM > +5%' or 'total_time > 1.5ms'"
         raise UsageError(f"{shown!r} is no budget; {how}, {such}")
-    name, limit = " ".join(found["name"].split()), Fraction("".join(found["limit"].split()))
+    name = " ".join(found["name"].split())
+    limit = Fraction("".join(found["limit"].split()))
     return Budget(name, found["sign"] == ">", limit, found["unit"].lower())
 
 
 def check_budgets(
     budgets: Sequence[Budget], comparison: Comparison, finding_ids: Iterable[str] = ()
-) -> list[Outcome]:
+) -> list[BudgetOutcome]:
     """Hold every trace but the baseline against the budgets, a row of several devices by device.
 
     A category or finding that a trace lacks counts 0. `finding_ids`: those that can be. Gives an
@@ -303,7 +310,8 @@ def check_budgets(
     """
     if any(budget.unit == "mad" for budget in budgets) and not comparison.history:
         raise UsageError("a budget in mad needs a history; give --baseline FOLDER")
-    timeline, held = comparison.aligned["timeline"].names, comparison.aligned.get("categories")
+    timeline = comparison.aligned["timeline"].names
+    held = comparison.aligned.get("categories")
     categories = held.names if held else []
     # What the trace has comes first: its spelling wins over that of a rule.
     known = [*timeline, *categories]
@@ -318,16 +326,18 @@ def check_budgets(
         if held is None and budget.name.casefold() not in {*timeline, *findings}:
             why = "a report holds no categories; name a row of the timeline, or compare traces"
             raise TracelensError(f"the budget {budget} cannot be checked: {why}")
-        name, shares = _known_name(budget.name, known, [*dict.fromkeys(timeline)]), False
+        name = _known_name(budget.name, known, [*dict.fromkeys(timeline)])
+        shares = False
         if name in findings and name not in (*timeline, *categories):
-            values, shares = {"": _savings(budget, name, comparison)}, budget.unit == "%"
+            values = {"": _savings(budget, name, comparison)}
+            shares = budget.unit == "%"
         else:
             values = _times(comparison, "timeline" if name in timeline else "categories", name)
         for where, each in values.items():
             for letter, before, after, mad in _pairs(comparison, each):
                 crossed = budget.crossed_by(before, after, shares=shares, mad=mad)
                 what = f"{letter}{name}{where}"
-                outcomes.append(Outcome(budget, what, before, after, crossed, shares))
+                outcomes.append(BudgetOutcome(budget, what, before, after, crossed, shares))
     return outcomes
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
 from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.distributed.storage import ORDER, rank_of
 from tracelens_ext.errors import UsageError
-from tracelens_ext.fleet.places import ORDER, rank_of
-from tracelens_ext.iterations.iterations import find_iterations, iteration_at
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT
 from tracelens_ext.report.formats import plain_column, plain_headers
-from tracelens_ext.tables.options import ReportOptions
-from tracelens_ext.tables.registry import offered_tables
-from tracelens_ext.tables.table import Table
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.registry import offered_tables
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import HOST_KINDS, NONE, Int64Array
-from tracelens_ext.work.gpu_work import KIND_NAMES, GpuWork
+from tracelens_ext.trace.gpu_events import KIND_NAMES, GpuEvents
+from tracelens_ext.trace.nesting import ROOT
 
 #: Grows when a table or a column gets another meaning.
 SCHEMA_VERSION = 1
@@ -57,18 +57,21 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     """A database of the events of a trace."""
     connection = sqlite3.connect(path)
     connection.executescript("pragma journal_mode = off; pragma synchronous = off;" + SCHEMA)
-    work, trace = analyzer.work, analyzer.trace
+    work = analyzer.work
+    trace = analyzer.trace
     about = trace.provenance
     said = {"schema_version": SCHEMA_VERSION, "trace": about.path, "format": about.format}
     said |= {"base_ns": trace.base_ns, "events": trace.recorded}
     _insert(connection, "meta", said, said.values())
-    category, labels = np.full(len(trace), NONE, dtype=np.int64), []
+    category = np.full(len(trace), NONE, dtype=np.int64)
+    labels = []
     if work.categories is not None:
         category[work.rows], labels = work.categories.code, work.categories.labels
     pairs = trace.name.astype(np.int64) * (len(labels) + 1) + category + 1
     distinct, name_id = np.unique(pairs, return_inverse=True)
     names, codes = (part.tolist() for part in np.divmod(distinct, len(labels) + 1))
-    texts, known = [trace.names[name] for name in names], [None, *labels]
+    texts = [trace.names[name] for name in names]
+    known = [None, *labels]
     _insert(connection, "names", range(len(texts)), texts, [known[code] for code in codes])
     _insert(connection, "events", *_events(analyzer, name_id))
     code, operations = work.tree.cpu_op_label_of_gpu
@@ -79,13 +82,16 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
 
 
 def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[object]]:
-    work, trace, tree = analyzer.work, analyzer.trace, analyzer.tree
+    work = analyzer.work
+    trace = analyzer.trace
+    tree = analyzer.tree
     parent = np.full(len(trace), NONE, dtype=np.int64)
     inner = tree.parent_position != ROOT
     parent[tree.rows[inner]] = tree.rows[tree.parent_position[inner]]
     parent[work.rows] = tree.launch_of_gpu
     device = np.full(len(trace), NONE, dtype=np.int64)
-    stream, iteration = device.copy(), device.copy()
+    stream = device.copy()
+    iteration = device.copy()
     device[work.rows], stream[work.rows] = trace.device, trace.stream
     found = find_iterations(tree)
     numbers = np.array([*found.number, NONE], dtype=np.int64)
@@ -107,14 +113,16 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     return [range(len(trace)), *times, kinds, ranks, on, streams, where, *last]
 
 
-def _exposed(work: GpuWork) -> Int64Array:
+def _exposed(work: GpuEvents) -> Int64Array:
     """How long each GPU event ran with nothing else on its device, ns, (g,)."""
     result = np.zeros(len(work), dtype=np.int64)
     for device in np.unique(work.trace.device).tolist():
         own = np.flatnonzero(work.trace.device == device)
-        start, end = work.start[own], work.end[own]
+        start = work.start[own]
+        end = work.end[own]
         times = np.unique(np.concatenate((start, end)))
-        first, last = np.searchsorted(times, start), np.searchsorted(times, end)
+        first = np.searchsorted(times, start)
+        last = np.searchsorted(times, end)
         begun, ended = (np.cumsum(np.bincount(at, minlength=len(times))) for at in (first, last))
         alone = np.where((begun - ended)[:-1] == 1, np.diff(times), 0)
         total = np.concatenate(([0], np.cumsum(alone)))
@@ -130,7 +138,8 @@ def add_table(connection: sqlite3.Connection, name: str, frame: pd.DataFrame) ->
 
 
 def _insert(connection: sqlite3.Connection, table: str, *columns: Iterable[object]) -> None:
-    marks, rows = ", ".join("?" * len(columns)), zip(*columns, strict=True)
+    marks = ", ".join("?" * len(columns))
+    rows = zip(*columns, strict=True)
     connection.executemany(f"insert into {table} values ({marks})", rows)  # noqa: S608  # ours
 
 

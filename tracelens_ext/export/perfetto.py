@@ -20,16 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.distributed.storage import rank_of
 from tracelens_ext.errors import UsageError
 from tracelens_ext.export.tracks import Span, Tracks, counter_events, fit_lanes, place, us_text
-from tracelens_ext.fleet.places import rank_of
-from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.nesting import ROOT
 from tracelens_ext.readers.kineto.schema import WORDS
 from tracelens_ext.report.manifest import GENERATOR
 from tracelens_ext.trace import GPU_KINDS, NONE, BoolArray, EventKind, Int64Array, Trace
-from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.nesting import ROOT
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
 Shift = tuple[str, int, str]
@@ -62,7 +62,7 @@ def parse_window(text: str) -> tuple[int, int]:
     raise UsageError(f"--window {text!r} is no window; {expected}")
 
 
-def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
+def choose(work: GpuEvents, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     """The rows to export but flow events, ascending; how many others are left out, and why."""
     trace = work.trace
     recorded = trace.recorded
@@ -95,7 +95,7 @@ def choose(work: GpuWork, choice: Choice) -> tuple[Int64Array, Counter[str]]:
     return np.flatnonzero(keep), +left_out
 
 
-def window_of(work: GpuWork, choice: Choice) -> tuple[int, int] | None:
+def window_of(work: GpuEvents, choice: Choice) -> tuple[int, int] | None:
     """The window that is exported, ns since the trace's first event; None for all of it.
 
     Of an iteration from its start to its end, or that of the last work that it launched.
@@ -144,17 +144,30 @@ def shifts(traces: Sequence[Trace], names: Sequence[str], clocks: Path | None) -
 HEAD_VERSION = 1
 #: Names of colours that chrome://tracing knows; a category has the same one in every export.
 _COLOURS = (
-    *("thread_state_running", "rail_response", "rail_animation", "rail_idle", "rail_load"),
-    *("thread_state_iowait", "startup", "cq_build_running", "good", "bad", "terrible", "olive"),
+    "thread_state_running",
+    "rail_response",
+    "rail_animation",
+    "rail_idle",
+    "rail_load",
+    "thread_state_iowait",
+    "startup",
+    "cq_build_running",
+    "good",
+    "bad",
+    "terrible",
+    "olive",
 )
-_CALL_PATH_NAMES, _AT_ONCE, _EVER = 16, 4096, 1 << 62  # the last in ns
+# the last in ns
+_CALL_PATH_NAMES = 16
+_AT_ONCE = 4096
+_EVER = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     """A trace to export."""
 
-    work: GpuWork  #: its GPU events
+    work: GpuEvents  #: its GPU events
     label: str = ""  #: its rank in words; empty where there is one trace only
     shift_ns: int = 0  #: what is added to its times
     error: str = ""  #: how well that is known, in words; empty to say nothing
@@ -183,7 +196,8 @@ class Told:
 
 def perfetto_json(sources: Sequence[Source], choice: Choice, told: Told) -> Iterator[str]:
     """The JSON text, in pieces; fills `told`."""
-    tracks, ids = Tracks(), Counter[str]()
+    tracks = Tracks()
+    ids = Counter[str]()
     pieces = [_Piece(source, choice, tracks, ids, told) for source in sources]
     yield _head(sources[0].work.trace, tracks, alone=len(sources) == 1)
     texts = chain(tracks.events, *(each.events() for each in pieces))
@@ -231,11 +245,13 @@ class _Piece:
     def __init__(
         self, source: Source, choice: Choice, tracks: Tracks, ids: Counter[str], told: Told
     ) -> None:
-        work, trace = source.work, source.work.trace
+        work = source.work
+        trace = source.work.trace
         rows, left_out = choose(work, choice)
         # Viewers want what encloses before what is within; our reader the order of the file.
         self.rows = rows[np.lexsort((-trace.dur[rows], trace.ts[rows]))]
-        self.source, self.told = source, told
+        self.source = source
+        self.told = told
         told.written += len(rows)
         told.left_out += left_out
         placed = place(tracks, work, self.rows, source.label, source.error)
@@ -251,7 +267,8 @@ class _Piece:
         self.labels: list[str] = []  # of categories
         self.category = np.full_like(self.event, NONE)
         if (found := work.categories) is not None:
-            self.labels, on_gpu = found.labels, self.event != NONE
+            self.labels = found.labels
+            on_gpu = self.event != NONE
             self.category[on_gpu] = found.code[self.event[on_gpu]]
         self.ours = tracks.process(" · ".join(filter(None, (source.label, "tracelens-ext"))))
         first, last = self.window = window_of(work, choice) or (-_EVER, _EVER)
@@ -269,10 +286,12 @@ class _Piece:
         return [tids[at][of] for at, of in zip(track.tolist(), lane.tolist(), strict=True)]
 
     def events(self) -> Iterator[str]:
-        trace, shift = self.source.work.trace, self.source.shift_ns
+        trace = self.source.work.trace
+        shift = self.source.shift_ns
         names = [json.dumps(name) for name in trace.names]
         categories = [json.dumps(name) for name in trace.categories]
-        args, flows = self._args(), self._flows()
+        args = self._args()
+        flows = self._flows()
         cname = [_COLOURS[zlib.crc32(label.encode()) % len(_COLOURS)] for label in self.labels]
         known = [*(f', "cname": "{name}"' for name in cname), ""]  # the last for none
         colours = [known[code] for code in self.category.tolist()]
@@ -301,7 +320,8 @@ class _Piece:
 
     def _args(self) -> list[str]:
         """What stands between the braces of each event's `args`."""
-        work, trace = self.source.work, self.source.work.trace
+        work = self.source.work
+        trace = self.source.work.trace
         parts: list[list[str]] = [[] for _ in range(len(self.rows))]
 
         def add(key: str, places: Int64Array, values: Iterable[object]) -> None:
@@ -314,7 +334,8 @@ class _Piece:
             add(key, known, numbers[known].tolist())
         for key, column in trace.args.items():
             known = np.flatnonzero(np.isin(self.rows, column.rows))
-            values, texts = column.at(self.rows[known]).tolist(), column.texts
+            values = column.at(self.rows[known]).tolist()
+            texts = column.texts
             add(key, known, values if texts is None else [texts[code] for code in values])
         labels = [json.dumps(label) for label in self.labels]
         known = np.flatnonzero(self.category != NONE)
@@ -330,16 +351,21 @@ class _Piece:
 
     def _flows(self) -> dict[int, tuple[str, int]]:
         """Event → phase and id of the flow from each launch to the first work that it started."""
-        work, trace = self.source.work, self.source.work.trace
+        work = self.source.work
+        trace = self.source.work.trace
         at_row = np.full(len(trace), NONE, dtype=np.int64)
         at_row[self.rows] = np.arange(len(self.rows))
         linked = np.flatnonzero(work.tree.linked)
-        launch, event = at_row[work.tree.launch_of_gpu[linked]], at_row[work.rows[linked]]
+        launch = at_row[work.tree.launch_of_gpu[linked]]
+        event = at_row[work.rows[linked]]
         both = (launch != NONE) & (event != NONE)
-        launch, event = launch[both], event[both]  # both in order of time
+        # both in order of time
+        launch = launch[both]
+        event = event[both]
         order = np.lexsort((event, launch))
         first = order[np.diff(launch[order], prepend=NONE) != 0]
-        launch, event = launch[first], event[first]
+        launch = launch[first]
+        event = event[first]
         late = trace.ts[self.rows[launch]] > trace.ts[self.rows[event]]
         self.told.backwards += int(late.sum())
         base = self.ours << 32  # ids of the traces of several ranks differ
@@ -350,7 +376,7 @@ class _Piece:
         return result
 
 
-def _call_path(work: GpuWork, at: int) -> str:
+def _call_path(work: GpuEvents, at: int) -> str:
     """The names down to a position in the call tree, as JSON."""
     path: list[str] = []
     while at != ROOT and len(path) < _CALL_PATH_NAMES:

@@ -10,15 +10,15 @@ from typing import cast
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.memory.events import read_memory_events
+from tracelens_ext.analysis.timeline.timeline import copies, queue_levels
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.intervals import covered
-from tracelens_ext.iterations.iterations import find_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.events import read_memory_events
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.timeline.timeline import copies, queue_levels
 from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.gpu_work import GpuWork, find_lanes
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
+from tracelens_ext.trace.intervals import covered
 
 
 @dataclass
@@ -38,7 +38,8 @@ class Tracks:
 
     def lanes(self, pid: int, name: str, count: int) -> list[int]:
         """New threads of a process: of a track and its further lanes."""
-        first, self._count = self._count + 1, self._count + count
+        first = self._count + 1
+        self._count = self._count + count
         for lane in range(count):
             self._name("thread", pid, first + lane, f"{name} +{lane}" if lane else name)
         return list(range(first, first + count))
@@ -54,7 +55,7 @@ OfGpus = dict[int, tuple[int, dict[int, int]]]
 Placed = tuple[Int64Array, Int64Array, Int64Array, OfGpus]
 
 
-def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: str) -> Placed:
+def place(tracks: Tracks, work: GpuEvents, rows: Int64Array, label: str, error: str) -> Placed:
     """Where m events of a trace are drawn, in processes and threads after those of `tracks`.
 
     Process, thread and lane of each, (m,), the first lane of a track is 0; and those of GPUs.
@@ -72,7 +73,8 @@ def place(tracks: Tracks, work: GpuWork, rows: Int64Array, label: str, error: st
     np.maximum.at(lanes, track, lane + 1)
     pids: dict[object, int] = {}
     gpu: OfGpus = {}
-    pid_of, tid_of = np.zeros_like(lanes), np.zeros_like(lanes)
+    pid_of = np.zeros_like(lanes)
+    tid_of = np.zeros_like(lanes)
     for at, (on_gpu, thread, gpu_number, number) in enumerate(distinct.T.tolist()):
         process, name = trace.threads[thread]
         key = (bool(on_gpu), gpu_number if on_gpu else process)
@@ -148,11 +150,13 @@ def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
 
 Levels = IntArray | Float64Array
 
-_MOST_POINTS, _BINS, _GIB = 20_000, 2_000, 2**30
+_MOST_POINTS = 20_000
+_BINS = 2_000
+_GIB = 2**30
 
 
 def counter_events(
-    work: GpuWork, gpu: OfGpus, ours: int, shift: int, window: tuple[int, int]
+    work: GpuEvents, gpu: OfGpus, ours: int, shift: int, window: tuple[int, int]
 ) -> Iterator[str]:
     """The counters of a trace, as JSON texts.
 
@@ -167,10 +171,12 @@ def counter_events(
         order = np.argsort(time, kind="stable")
         first, last = np.searchsorted(time[order], window)
         order = order[max(int(first) - 1, 0) : int(last)]  # also the level at its start
-        time, level = time[order], level[order]
+        time = time[order]
+        level = level[order]
         if len(time) > _MOST_POINTS:
             firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
-            time, level = time[firsts], np.maximum.reduceat(level, firsts)
+            time = time[firsts]
+            level = np.maximum.reduceat(level, firsts)
         # The last of the levels at one instant is what stays.
         stays = np.append(np.diff(time) > 0, True)[: len(time)]
         head = f'{{"ph": "C", "name": {json.dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
@@ -184,7 +190,8 @@ def counter_events(
     queues = queue_levels(work)
     queues["key"] = "stream " + queues["stream"].astype(str)
     for pid, key, rows in _series(queues, "key", gpu):
-        times, levels = rows["time_ns"].to_numpy(), rows["level"].to_numpy()
+        times = rows["time_ns"].to_numpy()
+        levels = rows["level"].to_numpy()
         yield from points("queue length", key, pid, times, levels)
     for pid, key, rows in _series(copies(work), "direction", gpu):
         ends = rows[["start_ns", "end_ns"]].to_numpy().ravel()
@@ -206,10 +213,11 @@ def _series(frame: pd.DataFrame, key: str, gpu: OfGpus) -> Iterator[tuple[int, s
             yield gpu[device][0], name, rows
 
 
-def _shares(work: GpuWork, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:
+def _shares(work: GpuEvents, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:
     """How busy a device is, and how much of the time only with communication, by bins."""
     own = work.trace.device == device
-    start, end = work.start[own], work.end[own]
+    start = work.start[own]
+    end = work.end[own]
     edges = np.unique(np.linspace(start.min(), end.max(), _BINS + 1).astype(np.int64))
     if len(edges) < 2:
         return
@@ -247,7 +255,7 @@ def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
     return spans
 
 
-def _iterations(work: GpuWork) -> list[Span]:
+def _iterations(work: GpuEvents) -> list[Span]:
     """The iterations of the trace's first process that has any."""
     found = find_iterations(work.tree)
     columns = (found.number, found.process, found.start, found.end)
@@ -272,9 +280,9 @@ def _findings(analyzer: TreePerfAnalyzer) -> list[Span]:
     return spans
 
 
-def _recording(work: GpuWork) -> list[Span]:
+def _recording(work: GpuEvents) -> list[Span]:
     """What of the recording cannot be judged: `hole`, `before`, `start_up`."""
-    devices = find_lanes(work, "device").device.tolist()
+    devices = find_tracks(work, "device").device.tolist()
     spans = []
     for each in recording_of(work).parts.to_dict("records"):
         told = {"device": devices[each["device"]], "what": each["what"], "place": each["place"]}
@@ -286,7 +294,8 @@ def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:
     """The segments of the replay's critical path, at the replay's times; none if it is withheld."""
     if (simulation := analyzer.simulation()).state == "withheld":
         return []
-    table, first = simulation.critical_path, simulation.program.window[0]
+    table = simulation.critical_path
+    first = simulation.program.window[0]
     start = first + (table["start_us"] * NS_PER_US).round().astype("int64")
     end = start + (table["duration_us"] * NS_PER_US).round().astype("int64")
     args = cast("list[dict[str, object]]", table[list(_OF_SEGMENT)].to_dict("records"))

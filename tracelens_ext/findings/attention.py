@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.findings.attribution import ranked
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
-from tracelens_ext.findings.places import ranked
-from tracelens_ext.roofline.found import Roofline, RooflineRow
+from tracelens_ext.roofline.analysis import Roofline, RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.roofline.products import product_sizes
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
-from tracelens_ext.work.grouping import number_groups
+from tracelens_ext.trace.grouping import number_groups
 
 #: What fused kernels reach of the peak matrix rate: FlashAttention-2 35 to 40 % on H100 and
 #: MI300, 50 to 70 % on A100; FlashAttention-3 up to 75 % on H100.
@@ -33,7 +33,8 @@ _WINDOW: Final = 16
 _LEAST_DIMS: Final = 3
 #: Sizes of operations without recorded shapes: all the same. Then names make the chain, of batched
 #: products and what is usual between them; anything else without shapes closes it.
-_NOT_RECORDED, _CLOSES = 1, -1
+_NOT_RECORDED = 1
+_CLOSES = -1
 _BATCHED: Final = re.compile(r"aten::(?:bmm|baddbmm_?)$")
 _BETWEEN: Final = re.compile(
     r"aten::(?:(?:add|sub|mul|div|masked_fill|where|clone|copy|native_dropout)_?|_?to_copy"
@@ -44,12 +45,15 @@ _BETWEEN: Final = re.compile(
 def unfused_attention(inspection: Inspection) -> Finding | None:
     """Scores written to memory between products and a softmax; a fused kernel never writes them."""
     shaped = inspection.has_shapes
-    work, wall, rows = inspection.work, inspection.wall, inspection.roofline.rows
+    work = inspection.work
+    wall = inspection.wall
+    rows = inspection.roofline.rows
     if not any(_scores(row) > 0 for row in rows):
         return None
     softmax, products, chain_of = _find_chains(inspection)
     free = (chain_of != NONE) & wall.free
-    chain, count = chain_of[free], len(softmax)
+    chain = chain_of[free]
+    count = len(softmax)
     takes = np.bincount(chain, work.duration[free], minlength=count)
     needs = _fused_ns(inspection.roofline, softmax, products)
     share = np.zeros(len(work))
@@ -61,7 +65,8 @@ def unfused_attention(inspection: Inspection) -> Finding | None:
     shapes = ["×".join(map(str, its[0].dims)) if its else "" for its in tensors]
     known = shaped and all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
     sure = "sure" if low_ms * NS_PER_MS > 0.7 * claim.saving_ns else ""
-    variant, told = sure if known else "unknown", {"least": ms_text(low_ms)}
+    variant = sure if known else "unknown"
+    told = {"least": ms_text(low_ms)}
     numbers = count, wall.mean_ms(takes), wall.mean_ms(needs)
     where = {"scores": ranked(softmax[chain_of[claim.events]], shapes, claim.event_ns)}
     return inspection.finding(
@@ -76,7 +81,8 @@ def _find_chains(inspection: Inspection) -> tuple[Int64Array, Int64Array, Int64A
         Of c chains the row of the roofline of each softmax, (c,); those of its products before and
         after it, `NONE` for none, (c, 4); and the chain of each GPU event, `NONE` for none, (g,).
     """
-    of_operation, rows = inspection.by_operation, inspection.roofline.rows
+    of_operation = inspection.by_operation
+    rows = inspection.roofline.rows
     order, stream = inspection.stream_order
     row = inspection.roofline.groups.of_gpu[order]
     call = inspection.launchers.of_gpu[order]
@@ -90,7 +96,8 @@ def _find_chains(inspection: Inspection) -> tuple[Int64Array, Int64Array, Int64A
 
     def nearest(direction: int) -> tuple[Int64Array, Int64Array]:
         """The nearest products on one side, `NONE` for none, (s, 2), and where they end, (s,)."""
-        found, edge = np.full((len(softmax), 2), NONE), softmax.copy()
+        found = np.full((len(softmax), 2), NONE)
+        edge = softmax.copy()
         number = np.zeros(len(softmax), dtype=np.int64)
         near = np.ones(len(softmax), dtype=bool)
         for step in range(1, _WINDOW + 1):
@@ -109,7 +116,8 @@ def _find_chains(inspection: Inspection) -> tuple[Int64Array, Int64Array, Int64A
             edge[same] = there[same]
         return found, edge
 
-    (before, first), (after, last) = nearest(-1), nearest(1)
+    (before, first) = nearest(-1)
+    (after, last) = nearest(1)
     whole = np.flatnonzero((before[:, 0] != NONE) & (after[:, 0] != NONE))
     length = last[whole] + 1 - first[whole]
     chain = np.repeat(np.arange(len(whole)), length)
@@ -126,7 +134,8 @@ def _find_chains(inspection: Inspection) -> tuple[Int64Array, Int64Array, Int64A
 
 def _scores(row: RooflineRow) -> int:
     """Elements of what a softmax over keys goes over; 0, or `_CLOSES`, for other operations."""
-    name, tensors = row.operation.name.lower(), row.operation.tensors
+    name = row.operation.name.lower()
+    tensors = row.operation.tensors
     is_softmax = "softmax" in name and "log_softmax" not in name
     if not row.operation.types:
         known = _BATCHED.match(name) or _BETWEEN.match(name)
@@ -181,7 +190,8 @@ def _is_backward(row: RooflineRow) -> bool:
 
 
 #: Queries of a head that one block computes; what takes so many times as long as usual is far off.
-_QUERIES, _FAR = 128, 1.5
+_QUERIES = 128
+_FAR = 1.5
 
 
 def slow_attention(inspection: Inspection) -> Finding | None:
@@ -199,7 +209,8 @@ def _needed_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
         return 0.0
     sizes = [row.cost.parameters.get(name) for name in ("B", "H_Q", "N_Q")]
     b, h, n = (size if isinstance(size, int) else 1 for size in sizes)
-    tiles, units = max(b * h * -(-n // _QUERIES), 1), peaks.units or 1
+    tiles = max(b * h * -(-n // _QUERIES), 1)
+    units = peaks.units or 1
     idle = -(-tiles // units) * units / tiles
     compute = row.cost.flops * idle / (row.peak * 1e3 * _FUSED_SHARE)
     return _FIXED_NS + max(compute, row.cost.bytes / (peaks.memory * MEMORY_SHARE))

@@ -42,6 +42,7 @@ def tracelens_findings() -> list[Detector]:
         module = import_module(f"tracelens_ext.findings.{file}")
         for name in names:
             told = own_texts().get(its := name.replace("_", "-"), {})
-            instead, kinds = told.get("instead", ""), told.get("kinds", Detector.kinds)
+            instead = told.get("instead", "")
+            kinds = told.get("kinds", Detector.kinds)
             found.append(Detector(its, getattr(module, name), instead, kinds, told))
     return found

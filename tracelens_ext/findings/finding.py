@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tracelens_ext.intervals import distinct, union
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.grouping import sums
+from tracelens_ext.trace.grouping import sums
+from tracelens_ext.trace.intervals import distinct, union
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -24,7 +24,7 @@ class Intervals(NamedTuple):
 
     start: Int64Array  #: ns since the trace's first event
     end: Int64Array
-    lane: IntArray  #: the device, an index into `Claim.devices`
+    device_index: IntArray  #: the device, an index into `Claim.devices`
     gap: IntArray  #: the gap that it is a part of, `NONE` where a GPU event runs
     event: Int64Array  #: the GPU event that runs, `NONE` in a gap
     thread: Int64Array  #: the host thread that a gap waits for, `NONE` for an event, or if unknown
@@ -66,7 +66,7 @@ class Claim:
     def ns_of_devices(self) -> Int64Array:
         """What is claimed of each device."""
         its = self.intervals
-        return sums(its.lane, its.end - its.start, len(self.devices))
+        return sums(its.device_index, its.end - its.start, len(self.devices))
 
     @cached_property
     def events(self) -> Int64Array:
@@ -89,8 +89,8 @@ class Claim:
     def as_records(self) -> list[dict[str, object]]:
         """Its stretches of time by device, those that touch in one; ns from the wall's start."""
         records: list[dict[str, object]] = []
-        for lane, device in enumerate(self.devices):
-            its = self.intervals.chosen(self.intervals.lane == lane)
+        for device_index, device in enumerate(self.devices):
+            its = self.intervals.chosen(self.intervals.device_index == device_index)
             times = (np.column_stack(union(its.start, its.end)) - self.wall_start).tolist()
             records += [{"device": device, "start_ns": a, "end_ns": b} for a, b in times]
         return records
@@ -183,7 +183,8 @@ class Finding:
 
     def as_dict(self, *, intervals: bool = False) -> dict[str, object]:
         """For JSON; with the stretches of time that it claims, or without."""
-        claim, record = self.claim, asdict(replace(self, claim=None))
+        claim = self.claim
+        record = asdict(replace(self, claim=None))
         del record["claim"]
         if self.saving_together_ms is None:
             record["saving_together_ms"] = self.saving_ms
@@ -226,7 +227,7 @@ class Findings:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a row a finding, what it saves, and what to do."""
-        from tracelens_ext.findings.told import findings_table, summary_sentence
+        from tracelens_ext.findings.summary import findings_table, summary_sentence
 
         columns = ["title", "saving_ms", "% of judged time", "confidence", "largest_place"]
         table = findings_table(self)[[*columns, "advice", "snippet"]]

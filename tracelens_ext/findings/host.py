@@ -8,19 +8,19 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import compilations, instantiations, slow_regions
+from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.analysis.idle_time.cpu_activity import innermost_moments
+from tracelens_ext.analysis.memory.events import has_memory_events
+from tracelens_ext.analysis.memory.usage import find_memory, memory_by_operation
+from tracelens_ext.findings.attribution import around, frames_around
 from tracelens_ext.findings.finding import Claim, Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.places import around, frames_around
-from tracelens_ext.gaps import causes
-from tracelens_ext.gaps.hosts import innermost_moments
-from tracelens_ext.intervals import covered
-from tracelens_ext.memory.events import has_memory_events
-from tracelens_ext.memory.usage import find_memory, memory_by_operation
-from tracelens_ext.recording.recording import compilations, instantiations, slow_regions
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind, Int64Array
-from tracelens_ext.work.grouping import sums
-from tracelens_ext.work.launches import captures, find_launches
+from tracelens_ext.trace.grouping import sums
+from tracelens_ext.trace.intervals import covered
+from tracelens_ext.trace.launches import captures, find_launches
 
 #: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
 _NEXT = re.compile(
@@ -55,7 +55,9 @@ def allocator(inspection: Inspection) -> Finding | None:
     claim = inspection.wall.claim_idle_during(rows)
     if not inspection.is_worth(claim):
         return None
-    rows, churn, tree = inspection.rows_in(claim, rows), None, inspection.work.tree
+    rows = inspection.rows_in(claim, rows)
+    churn = None
+    tree = inspection.work.tree
     if has_memory_events(tree.trace):
         churn = float(memory_by_operation(find_memory(tree))["frees_within_operation"].sum())
     numbers = len(rows), inspection.host_ms(rows), claim.saving_ms, churn
@@ -64,7 +66,8 @@ def allocator(inspection: Inspection) -> Finding | None:
 
 def synchronisation(inspection: Inspection) -> Finding | None:
     """Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
-    wall, work = inspection.wall, inspection.work
+    wall = inspection.wall
+    work = inspection.work
     synchronising = wall.classified.synchronising
     after = wall.claim_idle_after(synchronising)
     claim = after + wall.claim_idle_during(causes.blocking_calls(work))
@@ -82,14 +85,17 @@ _NO_PHASE: Final = re.compile(
     r"ProfilerStep#|enumerate\(|(?:c10d|gloo|nccl|rccl|mpi)\b|.*(?i:compile|barrier|wait)"
 )
 #: One this long keeps no queue of launches busy: ns, or percent of what is judged; and at least.
-_LONGEST_NS, _LONG_PERCENT, _SHORT_NS = 20_000_000, 2.0, 100_000
+_LONGEST_NS = 20_000_000
+_LONG_PERCENT = 2.0
+_SHORT_NS = 100_000
 #: An operation of more operations than that does not compute itself: views of many tensors, say.
 _MOST_PARTS: Final = 16
 
 
 def cpu_operation(inspection: Inspection) -> Finding | None:
     """Long operations and phases of the CPU whose thread starts and awaits no GPU work in them."""
-    trace, work = inspection.work.trace, inspection.work
+    trace = inspection.work.trace
+    work = inspection.work
     long = min(_LONGEST_NS, max(_SHORT_NS, inspection.judged_ns * _LONG_PERCENT / 100))
     ops = inspection.host_rows(_OPERATION, EventKind.CPU_OP)
     ops = ops[trace.dur[ops] >= long]
@@ -121,9 +127,12 @@ def recompilation(inspection: Inspection) -> Finding | None:
 
 def graph_recapture(inspection: Inspection) -> Finding | None:
     """The GPU is idle while the host captures a graph again."""
-    trace, launched = inspection.work.trace, int(find_launches(inspection.work).is_graph.sum())
-    (begins, ends), calls = captures(trace), instantiations(trace)
-    rows, until = np.append(begins, calls), trace.end_of(np.append(ends, calls))
+    trace = inspection.work.trace
+    launched = int(find_launches(inspection.work).is_graph.sum())
+    (begins, ends) = captures(trace)
+    calls = instantiations(trace)
+    rows = np.append(begins, calls)
+    until = trace.end_of(np.append(ends, calls))
     claim = inspection.claim(lambda wall: wall.claim_idle_during(rows, until))
     return inspection.finding("graph-recapture", claim, [len(begins), launched])
 
@@ -133,13 +142,15 @@ _PARTS: Final = "launching", "operations", "python", "calls", "phases"
 _RECORDER: Final = "; recording may be {:.0f} % of the host's time, see profiler-overhead"
 _LONG_NS: Final = 1_000_000
 #: So many gaps (and a tenth of the GPU events) at most are a few; of lengths within such a factor.
-_FEW, _ALIKE = 20, 10
+_FEW = 20
+_ALIKE = 10
 
 
 def host_bound(inspection: Inspection) -> Finding | None:
     """The GPU is idle because the host launches too slowly."""
     wall = inspection.wall
-    idle, length = wall.idle, wall.idle.end - wall.idle.start
+    idle = wall.idle
+    length = wall.idle.end - wall.idle.start
     late = np.isin(idle.cause, (causes.HOST, causes.LAUNCH_OVERHEAD, causes.SYNCHRONISATION))
     # Why something starts late that was launched long before is not known, unless the host, too,
     # stood still.
@@ -150,7 +161,8 @@ def host_bound(inspection: Inspection) -> Finding | None:
         return None
     gaps, number = np.unique(claim.intervals.gap, return_inverse=True)
     lasts = sums(number, claim.intervals.end - claim.intervals.start, len(gaps))
-    split, of_gap = _split(inspection, claim), np.sort(lasts)[::-1]
+    split = _split(inspection, claim)
+    of_gap = np.sort(lasts)[::-1]
     half = float(of_gap[np.searchsorted(np.cumsum(of_gap), of_gap.sum() / 2)])
     recorder = _recorder_percent(inspection)
     lead, share, large = _lead(of_gap, min(_FEW, len(inspection.work) / 10), split)
@@ -163,17 +175,21 @@ def host_bound(inspection: Inspection) -> Finding | None:
 
 def _split(inspection: Inspection, claim: Claim) -> list[float]:
     """What the host was in during a claim, ms: `_PARTS`."""
-    trace, (start, end, _, gap, _, thread) = inspection.work.trace, claim.intervals
+    trace = inspection.work.trace
+    (start, end, _, gap, _, thread) = claim.intervals
     moments = innermost_moments(trace, (EventKind.CPU_OP, *LAUNCH_KINDS), (thread, start, end))
-    row, its = moments.row, moments.during(thread, start, end)
-    ns, left = its.of_moment, end - start - its.of_stretch
+    row = moments.row
+    its = moments.during(thread, start, end)
+    ns = its.of_moment
+    left = end - start - its.of_stretch
     if not ns.any():  # no operation and call is recorded
         return [0.0] * len(_PARTS)
     launches = (trace.kind[row] != EventKind.CPU_OP) | inspection.starts_work(row)
     _, number = np.unique(gap, return_inverse=True)
     long = np.bincount(number, left)[number] >= _LONG_NS
     operations = inspection.is_of_pytorch and trace.count_of(EventKind.CPU_OP) > 0
-    short, none = left[~long], left[:0]
+    short = left[~long]
+    none = left[:0]
     between, unknown = (short, none) if operations else (none, short)
     parts = ns[launches], ns[~launches], between, unknown, left[long]
     return [*map(inspection.wall.mean_ms, parts)]
@@ -198,7 +214,8 @@ def _lead(of_gap: Int64Array, few: float, split: Sequence[float]) -> tuple[str, 
 #: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
 _COSTS: Final = {"stacks": (EventKind.PYTHON_FUNCTION, 500), "shapes": (EventKind.CPU_OP, 1_000)}
 #: What of the host's time is worth telling, where the GPU is idle for so much, percent.
-_WORTH, _WAITS = 10.0, 5.0
+_WORTH = 10.0
+_WAITS = 5.0
 
 
 def _recorder_percent(inspection: Inspection) -> float:
@@ -206,8 +223,11 @@ def _recorder_percent(inspection: Inspection) -> float:
 
     Nor does it matter where the GPU is hardly idle.
     """
-    trace, wall, linked = inspection.work.trace, inspection.wall, inspection.work.tree.linked
-    pieces, total = wall.classified.pieces, 0
+    trace = inspection.work.trace
+    wall = inspection.wall
+    linked = inspection.work.tree.linked
+    pieces = wall.classified.pieces
+    total = 0
     waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED])
     threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
     for what, (kind, cost) in _COSTS.items():
@@ -228,13 +248,17 @@ def profiler_overhead(inspection: Inspection) -> Finding | None:
 
 
 #: A launch that does not block takes a few microseconds; so many, and of the judged time, are told.
-_BLOCKED_NS, _FEWEST, _LEAST = 50_000, 4, 0.05
+_BLOCKED_NS = 50_000
+_FEWEST = 4
+_LEAST = 0.05
 _BUSY: Final = 0.9  # of a launch that blocks, at least
 
 
 def full_launch_queue(inspection: Inspection) -> Finding | None:
     """Launches take long as the queue is full: the GPU limits, not the host."""
-    work, trace, lane = inspection.work, inspection.work.trace, inspection.wall.lanes.of_gpu
+    work = inspection.work
+    trace = inspection.work.trace
+    device_index = inspection.wall.tracks.of_gpu
     launches = find_launches(work)
     events = np.flatnonzero(np.isin(work.tree.launch_of_gpu, launches.rows[launches.is_kernel]))
     events = events[np.argsort(work.start[events], kind="stable")]
@@ -242,9 +266,11 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     events = np.delete(events, first)  # the first of a kernel loads its code
     calls = work.tree.launch_of_gpu[events]
     waits = (trace.dur[calls] >= _BLOCKED_NS) & (work.start[events] > trace.end_of(calls))
-    events, calls = events[waits], calls[waits]
-    for device in np.unique(lane[events]).tolist():
-        mine, here = lane == device, calls[lane[events] == device]
+    events = events[waits]
+    calls = calls[waits]
+    for device in np.unique(device_index[events]).tolist():
+        mine = device_index == device
+        here = calls[device_index[events] == device]
         busy = covered(work.start[mine], work.end[mine], trace.ts[here], trace.end_of(here))
         calls = np.setdiff1d(calls, here[busy < _BUSY * trace.dur[here]])
     time = int(trace.dur[calls].sum())

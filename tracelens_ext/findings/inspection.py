@@ -11,19 +11,19 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.coverage.program import PYTORCH, Kind, program_of
+from tracelens_ext.analysis.idle_time.cpu_activity import idle_moments
+from tracelens_ext.analysis.operations.launchers import Launchers
+from tracelens_ext.findings.attribution import places_of, ranked
 from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
-from tracelens_ext.findings.places import places_of, ranked
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.gaps.hosts import idle_moments
-from tracelens_ext.intervals import covered, distinct
-from tracelens_ext.operations.launchers import Launchers
-from tracelens_ext.recording.program import PYTORCH, Kind, program_of
-from tracelens_ext.recording.recording import recording_of
-from tracelens_ext.roofline.found import Roofline
+from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
-from tracelens_ext.work.gpu_work import GpuWork
-from tracelens_ext.work.grouping import Labelled, by_group_and_time, items_before, number_groups
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import Labelled, by_group_and_time, items_before, number_groups
+from tracelens_ext.trace.intervals import covered, distinct
 
 Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.
@@ -47,7 +47,7 @@ NO_SHAPES: Final = (
 class Inspection:
     """A trace, as detectors see it."""
 
-    work: GpuWork  #: the GPU events, g of them
+    work: GpuEvents  #: the GPU events, g of them
     find_launchers: Callable[[], Launchers]  #: finds the operations that launched them
     find_roofline: Callable[[], Roofline]  #: finds how good those operations are
     wall: WallTime  #: the wall time, and what is claimed of it
@@ -116,7 +116,8 @@ class Inspection:
 
     def by_device(self, value: Callable[..., float]) -> Float64Array:
         """What holds of the device of each GPU event, by what the file says of it and its peaks."""
-        trace, result = self.work.trace, np.zeros(len(self.work))
+        trace = self.work.trace
+        result = np.zeros(len(self.work))
         for number, peaks in self.roofline.peaks.items():
             result[trace.device == number] = value(trace.described(number), peaks)
         return result
@@ -126,10 +127,12 @@ class Inspection:
 
         What is not known needs 0; what takes less than `far` times as long takes nothing too much.
         """
-        work, chosen = self.work, (needed > 0) & self.wall.free
+        work = self.work
+        chosen = (needed > 0) & self.wall.free
         share = np.zeros(len(work))
         if chosen.any():
-            call, needed = self.launchers.of_gpu[chosen], needed[chosen]
+            call = self.launchers.of_gpu[chosen]
+            needed = needed[chosen]
             takes = np.bincount(call, work.duration[chosen])[call]
             share[chosen] = np.where(takes > far * needed, 1.0 - needed / takes, 0.0)
         return share
@@ -181,7 +184,8 @@ class Inspection:
 
     def rows_in(self, claim: Claim, rows: Int64Array) -> Int64Array:
         """Those of some host events that run in the idle time of a claim."""
-        its, trace = claim.intervals.chosen(claim.intervals.gap != NONE), self.work.trace
+        its = claim.intervals.chosen(claim.intervals.gap != NONE)
+        trace = self.work.trace
         return rows[covered(its.start, its.end, trace.ts[rows], trace.end_of(rows)) > 0]
 
     def held_by(self, rows: Int64Array, others: Int64Array) -> Int64Array:

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import numpy as np
 
+from tracelens_ext.analysis.iterations import measurement as measured
+from tracelens_ext.analysis.iterations.selection import (
+    Iterations,
+    find_iterations,
+    named_iterations,
+)
+from tracelens_ext.analysis.memory.events import HOST, has_memory_events
+from tracelens_ext.analysis.memory.usage import find_memory, memory_at_peak, memory_peaks
+from tracelens_ext.analysis.operations.launchers import recomputed
+from tracelens_ext.findings.attribution import MOST_PLACES, ranked
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.places import MOST_PLACES, ranked
-from tracelens_ext.iterations import measured
-from tracelens_ext.iterations.iterations import Iterations, find_iterations, named_iterations
 from tracelens_ext.lazy import pd
-from tracelens_ext.memory.events import HOST, has_memory_events
-from tracelens_ext.memory.usage import find_memory, memory_at_peak, memory_peaks
-from tracelens_ext.operations.launchers import recomputed
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work.gpu_work import Gaps
+from tracelens_ext.trace.gpu_events import Gaps
 
 _WALL = "wall_time_ms"
 _NOT_PARTS = (
-    *("iteration", "process", "device", "start_ms", _WALL, "busy_time_ms"),
-    *("kernels", "whole", "odd"),
+    "iteration",
+    "process",
+    "device",
+    "start_ms",
+    _WALL,
+    "busy_time_ms",
+    "kernels",
+    "whole",
+    "odd",
 )
 
 
 def slow_iterations(inspection: Inspection) -> Finding | None:
     """Iterations that take longer than the others, for no reason found elsewhere."""
-    work, wall = inspection.work, inspection.wall
+    work = inspection.work
+    wall = inspection.wall
     steps = find_iterations(work.tree)
     lengths = (steps.end - steps.start)[steps.whole].astype(np.float64)
     if not (len(lengths) and measured.odd_among(lengths)[0].any()):
@@ -40,8 +52,8 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
     of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
     size = len(iterations)
-    devices = np.zeros((len(wall.lanes), size + 1))
-    devices[wall.lanes.of_gpu, of_gpu] = 1
+    devices = np.zeros((len(wall.tracks), size + 1))
+    devices[wall.tracks.of_gpu, of_gpu] = 1
     count = devices[:, :-1].sum(axis=0).clip(1)  # that work for each iteration: times are means
     claimed = np.zeros(size)
     for start, end, _, gap, event, _ in (claim.intervals for claim in wall.claims):
@@ -52,8 +64,9 @@ def slow_iterations(inspection: Inspection) -> Finding | None:
     excess = np.where(named, _odd_excess(unexplained, iterations.whole), 0.0)
     numbers = np.flatnonzero(excess)
     # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
-    runs, idle = wall.about(wall.free), wall.left_of_gaps().astype(np.float64)
-    busy = _sums(of_gpu[runs.events], runs.event_ns * len(wall.lanes), size)
+    runs = wall.about(wall.free)
+    idle = wall.left_of_gaps().astype(np.float64)
+    busy = _sums(of_gpu[runs.events], runs.event_ns * len(wall.tracks), size)
     there = (busy + _sums(of_gap, idle, size)) / count
     share = np.append(np.minimum(excess / np.maximum(there, 1.0), 1.0), 0.0)
     claim = wall.claim_idle_up_to((idle * share[of_gap]).astype(np.int64))
@@ -80,7 +93,8 @@ def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
 
 def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
     """The iteration in which the larger part of each gap lies, as far as events tell, (k,)."""
-    before, after = iterations.started_in[gaps.before], iterations.started_in[gaps.after]
+    before = iterations.started_in[gaps.before]
+    after = iterations.started_in[gaps.after]
     middle = (gaps.start + gaps.end) // 2
     sooner = (before != NONE) & (after != NONE) & (middle < iterations.start[after])
     return np.where(sooner, before, after)
@@ -126,8 +140,10 @@ def memory_peak(inspection: Inspection) -> Finding | None:
     if not len(peaks):
         return None
     row = peaks.nlargest(1, "peak_allocated_bytes").iloc[0]
-    peak, unused = int(row["peak_allocated_bytes"]), int(row["unused_at_peak_bytes"])
-    device, held = int(row["device"]), peak + unused
+    peak = int(row["peak_allocated_bytes"])
+    unused = int(row["unused_at_peak_bytes"])
+    device = int(row["device"])
+    held = peak + unused
     described = inspection.work.trace.described(device)
     if described and 100.0 * held < _LEAST_OF_DEVICE * described.memory_bytes:
         return None

@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.operations.launchers import argument_values
+from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.hooks import default_registry
-from tracelens_ext.kernel_names import short_name
-from tracelens_ext.operations.launchers import argument_values
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, shared_memory_of
 from tracelens_ext.trace import NONE, NS_PER_MS, Device, Float64Array, Int64Array
@@ -26,7 +26,8 @@ _NVIDIA_WARP: Final = 32
 
 def launch_geometry(inspection: Inspection) -> Finding | None:
     """Kernels of too few blocks for the multiprocessors of their device."""
-    work, blocks = inspection.work, _blocks_of(inspection)
+    work = inspection.work
+    blocks = _blocks_of(inspection)
     units = inspection.by_device(lambda *its: next((of.units for of in its if of and of.units), 0))
     there = np.maximum(units, 1)
     waves = np.ceil(blocks / there)
@@ -99,7 +100,8 @@ _STAYS: Final = "gc"  # the product; casts are findings of their own
 
 def fallback_kernels(inspection: Inspection) -> Finding | None:
     """Naive and emulating kernels; without shapes also passes in a row that one could compute."""
-    share, kind = np.zeros(len(inspection.work)), np.full(len(inspection.work), NONE)
+    share = np.zeros(len(inspection.work))
+    kind = np.full(len(inspection.work), NONE)
     for number, (_, pattern, saved, its) in enumerate(_FALLBACKS):
         which = inspection.named(re.compile(pattern, re.IGNORECASE)) & (kind == NONE)
         if its and which.any():
@@ -115,18 +117,22 @@ def fallback_kernels(inspection: Inspection) -> Finding | None:
 
 def _add_rows(inspection: Inspection, share: Float64Array, kind: Int64Array) -> None:
     """Set the share and the kind of passes in a row: all goes but the time of the longest."""
-    work, (order, stream) = inspection.work, inspection.stream_order
+    work = inspection.work
+    (order, stream) = inspection.stream_order
     letters = np.full(len(work), ord("."), dtype=np.uint8)
     for letter, pattern in _PASSES.items():
         letters[inspection.named(re.compile(pattern))] = ord(letter)
     kernels = work.is_kernel[order]
-    order, stream, blocks = order[kernels], stream[kernels], _blocks_of(inspection)
+    order = order[kernels]
+    stream = stream[kernels]
+    blocks = _blocks_of(inspection)
     text = letters[order].tobytes().decode("ascii")
     for number, (_, pattern) in enumerate(_ROWS, start=len(_FALLBACKS)):
         for row in re.finditer(pattern, text):
             mine = order[row.start() : row.end()]
             passes = mine[[letter not in _STAYS for letter in row[0]]]
-            ns, first = work.duration[passes], blocks[passes[0]]
+            ns = work.duration[passes]
+            first = blocks[passes[0]]
             apart = stream[row.start()] != stream[row.end() - 1] or ns.max() < _SHORT_NS
             if not apart and (len(passes) > 2 or (first == blocks[passes[1]]) & (first > 0)):
                 share[passes], kind[passes] = 1 - ns.max() / ns.sum(), number
@@ -141,7 +147,8 @@ _RUN: Final = 8
 
 def small_kernels(inspection: Inspection) -> Finding | None:
     """Runs of kernels shorter than their launch; the holes between them are `host-bound`."""
-    work, wall = inspection.work, inspection.wall
+    work = inspection.work
+    wall = inspection.wall
     order, stream = inspection.stream_order
     short = (work.duration < _LAUNCH_NS)[order] & ~work.is_communication[order]
     begins = np.ones(len(order), dtype=bool)
@@ -171,7 +178,8 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
     """One kernel is over half of GPU time, and no model knows it; informs."""
     work = inspection.work
     time = np.bincount(work.name, work.duration, minlength=1)
-    largest, total = int(time.argmax()), float(time.sum())
+    largest = int(time.argmax())
+    total = float(time.sum())
     mine = (work.name == largest) & work.is_kernel & ~(work.is_communication | work.is_copy)
     alone = np.count_nonzero(time) < 2  # what is nothing else needs nobody to point to it
     if alone or not mine.any() or time[largest] <= _MOST * total:
@@ -183,17 +191,16 @@ def dominant_kernel(inspection: Inspection) -> Finding | None:
         return None
     name = short_name(work.trace.names[largest]).partition("<")[0].partition("(")[0].strip()
     command = _COMMANDS[inspection.kernel_profiler].format(name=shlex.quote(name))
-    about, numbers = (
-        inspection.wall.about(mine),
-        (int(mine.sum()), float(time[largest]) / NS_PER_MS),
-    )
+    about = inspection.wall.about(mine)
+    numbers = (int(mine.sum()), float(time[largest]) / NS_PER_MS)
     told = {"part": 100 * time[largest] / total, "name": name, "command": command}
     return inspection.finding("dominant-kernel", about, numbers, told=told)
 
 
 def _blocks_of(inspection: Inspection) -> Float64Array:
     """How many blocks each GPU event has; 0: not recorded, (g,)."""
-    trace, rows = inspection.work.trace, inspection.work.rows
+    trace = inspection.work.trace
+    rows = inspection.work.rows
     if trace.arg("grid").texts is None:
         return trace.arg("grid").at(rows, 0).astype(np.float64)
     code, numbers = argument_values(trace, rows, "grid", _product, 0.0)

@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.findings.attribution import ranked
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.places import ranked
-from tracelens_ext.nesting import ROOT, nearest_above
-from tracelens_ext.roofline.found import RooflineRow
+from tracelens_ext.roofline.analysis import RooflineRow
 from tracelens_ext.roofline.operation import Operation, Tensor, short_type
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
-from tracelens_ext.work.grouping import inverse, last_before, maxima, sums
+from tracelens_ext.trace.grouping import inverse, last_before, maxima, sums
+from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 #: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.
 _TRANSPOSES: Final = re.compile(
@@ -45,7 +45,9 @@ def layout_conversion(inspection: Inspection) -> Finding | None:
 
 def _copies_in_another_order(inspection: Inspection) -> BoolArray:
     """Whether each GPU event copies a tensor within the device to change its layout, (g,)."""
-    work, trace, tree = inspection.work, inspection.work.trace, inspection.work.tree
+    work = inspection.work
+    trace = inspection.work.trace
+    tree = inspection.work.tree
     op = tree.cpu_op_of_gpu
     copies = (op >= 0) & trace.named(trace.name[op], _COPIES.match)
     copies &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
@@ -132,7 +134,9 @@ def memory_bound_chain(inspection: Inspection) -> Finding | None:
     free = inspection.wall.free & work.is_kernel & (_steps(inspection)[1] == NONE)
     chain, passes = _find_chains(inspection, free)
     member = chain != NONE
-    chain, passes, ns = chain[member], passes[member], work.duration[member]
+    chain = chain[member]
+    passes = passes[member]
+    ns = work.duration[member]
     total = np.bincount(chain, ns)
     one_pass = maxima(chain, sums(passes, ns, len(work))[passes], len(total))
     share = np.zeros(len(work))
@@ -164,7 +168,8 @@ def _find_chains(inspection: Inspection, free: BoolArray) -> tuple[Int64Array, I
     names = sorted({"", *map(_once_a_tensor, inspection.roofline.rows)})
     once = inspection.by_operation(lambda row: names.index(_once_a_tensor(row)))[order]
     joins = np.zeros(len(passing), dtype=bool)
-    now, before = passing[1:], passing[:-1]
+    now = passing[1:]
+    before = passing[:-1]
     joins[1:] = (size[now] > 0) & (size[now] == size[before]) & (stream[now] == stream[before])
     chain = _without_repeats(np.cumsum(~joins) - 1, once[passing])
     long = np.bincount(chain)[chain] > 1 if len(chain) else joins
@@ -188,7 +193,8 @@ def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
 
 def _size(row: RooflineRow) -> int:
     """Elements that a pass over a large tensor goes over; 0 for other operations."""
-    cost, op = row.cost, row.operation
+    cost = row.cost
+    op = row.operation
     if cost is None or row.is_host_copy:
         return 0
     if cost.family == "Concatenation":  # reads and writes as much; types of lists are not recorded
@@ -236,7 +242,9 @@ _FIXED_NS: Final = 2_500
 
 def unfused_optimizer(inspection: Inspection) -> Finding | None:
     """The windows of steps with kernels for each parameter, less what a fused step needs."""
-    work, wall, trace = inspection.work, inspection.wall, inspection.work.trace
+    work = inspection.work
+    wall = inspection.wall
+    trace = inspection.work.trace
     steps, step = _steps(inspection)
     if not len(steps):
         return None
@@ -248,7 +256,8 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
     chosen = single & unfused[step]
     needed = _FUSED_SHARE * np.maximum(work.duration - _FIXED_NS, 0)
     share = 1.0 - needed / np.maximum(work.duration, 1)
-    before, after = wall.classified.gaps.before, wall.classified.gaps.after
+    before = wall.classified.gaps.before
+    after = wall.classified.gaps.after
     within = chosen[before] & chosen[after] & (step[before] == step[after])
     idle = wall.claim_idle_during(steps[unfused])
     idle = idle + wall.claim_idle(within[wall.idle.gap])
@@ -263,9 +272,11 @@ def unfused_optimizer(inspection: Inspection) -> Finding | None:
 
 def _steps(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
     """The steps; and which launched each GPU event, an index into them, `NONE` without, (g,)."""
-    trace, tree = inspection.work.trace, inspection.work.tree
+    trace = inspection.work.trace
+    tree = inspection.work.tree
     rows = inspection.host_rows(_STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    rows, launch = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))], tree.launch_of_gpu
+    rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
+    launch = tree.launch_of_gpu
     if not len(rows):
         return rows, np.full(len(launch), NONE)
     begun = trace.ts[launch]

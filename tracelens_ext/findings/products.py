@@ -12,9 +12,9 @@ import numpy as np
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
 from tracelens_ext.findings.kernels import capability
-from tracelens_ext.roofline.found import RooflineRow
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.roofline.products import product_sizes
 from tracelens_ext.trace import Device, Float64Array, Int64Array
 
 _DOUBLE: Final = re.compile(r"dgemm")
@@ -29,13 +29,17 @@ _VECTOR: Final = re.compile(
 #: What libraries reach of the peak matrix rate with large sizes: cuBLAS 60 to 80 %, as power
 #: allows; hipBLASLt about 50 %, as the peaks of AMD's datasheets are farther from what clocks hold;
 #: grouped products half of the best case.
-_REACHED, _REACHED_AMD, _REACHED_GROUPED = 0.6, 0.5, 0.5
+_REACHED = 0.6
+_REACHED_AMD = 0.5
+_REACHED_GROUPED = 0.5
 #: What a product takes besides, however small: start, the first loads, the last stores.
-_FIXED_NS, _FIXED_GROUPED_NS = 5_000, 10_000
+_FIXED_NS = 5_000
+_FIXED_GROUPED_NS = 10_000
 #: Less than this times what is reached is within what tiles, clocks and neighbours explain.
 _FAR: Final = 1.5
 #: The first compute capability with tensor cores; without peaks they are taken as so much faster.
-_FIRST, _USUAL = 70, 1 / 4
+_FIRST = 70
+_USUAL = 1 / 4
 
 
 def no_tensor_cores(inspection: Inspection) -> Finding | None:
@@ -77,7 +81,8 @@ _BUILT_FOR: Final = {
 _ODD: Final = re.compile(
     r"align[12](?!\d)|^(?:(?!_\d+x\d+).)*_(?:(?:16|32)x\d+|\d+x(?:16|32)|64x64)_", re.IGNORECASE
 )
-_ROWS, _STEP = 128, 8
+_ROWS = 128
+_STEP = 8
 #: Ampere's instructions reach about 60 % of what Hopper's do.
 _SAVED: Final = 0.4
 #: Graphics cards from here on have neither Hopper's instructions nor those of its successor.
@@ -127,14 +132,17 @@ def _grouped_ns(row: RooflineRow) -> float:
 
 
 #: Fewer others tell nothing; what is shorter is measured too coarsely.
-_OTHERS, _SHORT_NS = 3, 20_000
+_OTHERS = 3
+_SHORT_NS = 20_000
 #: So many times as long as the others: of a layout, in the median; of a single call.
-_UNEVEN, _UNEVEN_CALL = 1.2, 1.5
+_UNEVEN = 1.2
+_UNEVEN_CALL = 1.5
 
 
 def uneven_gemm(inspection: Inspection) -> Finding | None:
     """Products far slower than others of their size and type in the same trace."""
-    roofline, work = inspection.roofline, inspection.work
+    roofline = inspection.roofline
+    work = inspection.work
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for number, (row, device) in enumerate(zip(roofline.rows, roofline.groups.device, strict=True)):
         if row.cost is not None and row.cost.family == "GEMM":
@@ -150,7 +158,8 @@ def uneven_gemm(inspection: Inspection) -> Finding | None:
     of_row = roofline.groups.of_gpu[mine][first]
     order = np.argsort(of_row, kind="stable")
     bounds = np.searchsorted(of_row[order], np.arange(len(roofline.rows) + 1))
-    needs, needed = np.zeros(len(takes)), np.zeros(len(work))
+    needs = np.zeros(len(takes))
+    needed = np.zeros(len(work))
     for rows in alike.values():
         _compare([order[bounds[row] : bounds[row + 1]] for row in rows], takes, needs)
     needed[mine] = needs[of_call]
@@ -174,7 +183,9 @@ def _compare(rows: list[Int64Array], takes: Float64Array, needs: Float64Array) -
 
 _WARP_OF_AMD: Final = 64
 #: Rows and columns of a tile of the result, and the depth below which splitting K gains nothing.
-_TILE, _LEAST_TILE, _DEPTH = 128, 16, 1024
+_TILE = 128
+_LEAST_TILE = 16
+_DEPTH = 1024
 _TF32: Final = 'torch.set_float32_matmul_precision("high")'
 #: A sign in the reasons of the roofline, and what helps.
 _REMEDIES: Final = {
@@ -195,7 +206,8 @@ def slow_gemm(inspection: Inspection) -> Finding | None:
     """Matrix products far slower than this GPU computes such sizes."""
     if not inspection.has_shapes:
         return None
-    wall, peaks = inspection.wall, inspection.peaks_of_rows
+    wall = inspection.wall
+    peaks = inspection.peaks_of_rows
     if not any(peaks) and "GEMM" in inspection.roofline.families:
         inspection.note(_NO_PEAKS)
     share = inspection.beyond(_needed_ns(inspection), _FAR)
@@ -230,7 +242,8 @@ def _reached_ns(row: RooflineRow, peaks: DevicePeaks | None) -> float:
     rate = peaks.matrix["tf32"] if _could_be_tf32(row, peaks) else row.peak
     share = _REACHED_AMD if peaks.warp == _WARP_OF_AMD else _REACHED
     units = peaks.units or 1
-    tiles, tile_flops = b, 2
+    tiles = b
+    tile_flops = 2
     for size, most in ((m, _TILE), (n, _TILE), (k, _DEPTH)):
         tiles *= -(-size // most)
         tile_flops *= min(most, -(-size // _LEAST_TILE) * _LEAST_TILE)
@@ -265,7 +278,8 @@ def _label(row: RooflineRow) -> str:
 _EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
 #: Experts get so many numbers of tokens, that differ so many times. They are odd ones, while sizes
 #: of weights, and what all tokens make together, are multiples of `_STEP`.
-_SIZES, _TIMES = 4, 4
+_SIZES = 4
+_TIMES = 4
 
 
 def imbalance(inspection: Inspection) -> Finding | None:
@@ -284,7 +298,8 @@ def imbalance(inspection: Inspection) -> Finding | None:
     }
     widest = max(uneven.values(), key=lambda sizes: max(sizes) - min(sizes), default={0})
     about = inspection.wall.about(inspection.by_operation(lambda r: _weights(r) in uneven) > 0)
-    least, most = min(widest), max(widest)
+    least = min(widest)
+    most = max(widest)
     return inspection.finding("imbalance", about, [most], told={"least": least, "most": most})
 
 

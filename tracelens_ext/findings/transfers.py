@@ -9,19 +9,19 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.collectives import collectives
-from tracelens_ext.collectives.collectives import bus_factor, communication_of, element_bytes
+from tracelens_ext.analysis import collectives
+from tracelens_ext.analysis.collectives import bus_factor, communication_of, element_bytes
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.findings.attribution import MOST_PLACES, places_of
 from tracelens_ext.findings.finding import Claim, Finding, Place
 from tracelens_ext.findings.inspection import Inspection
-from tracelens_ext.findings.places import MOST_PLACES, places_of
 from tracelens_ext.findings.wall_time import WallTime
-from tracelens_ext.intervals import union
-from tracelens_ext.iterations.iterations import find_iterations
-from tracelens_ext.kernel_names import simple_name
 from tracelens_ext.roofline.peaks import DevicePeaks, peer_links_of
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Device, Float64Array, Int64Array
-from tracelens_ext.work.gpu_work import GpuWork, gigabytes_per_second
-from tracelens_ext.work.gpu_work import pageable_copies as are_pageable
+from tracelens_ext.trace.gpu_events import GpuEvents, gigabytes_per_second
+from tracelens_ext.trace.gpu_events import pageable_copies as are_pageable
+from tracelens_ext.trace.intervals import union
 
 #: Copies within a device are work like any other: those of layouts have findings of their own.
 _WITHIN_DEVICE = re.compile(r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)")
@@ -39,20 +39,23 @@ def straggler(inspection: Inspection) -> Finding | None:
     One that needs every rank ends on all at about the same time: a kernel that comes early runs
     longer than the last one by its wait. The n-th calls alike in an iteration are the same.
     """
-    work, wall = inspection.work, inspection.wall
-    if len(wall.lanes) < 2 or not work.is_communication.any():
+    work = inspection.work
+    wall = inspection.wall
+    if len(wall.tracks) < 2 or not work.is_communication.any():
         return None
     wait, last = _waits(inspection)
-    caused = np.bincount(last + 1, wait, minlength=len(wall.lanes) + 1)[1:]
+    caused = np.bincount(last + 1, wait, minlength=len(wall.tracks) + 1)[1:]
     worst, second = np.argsort(-caused, kind="stable")[:2].tolist()
     if caused[worst] <= _FAR_WORSE * caused[second]:
         return None
-    which, hiding = (last == worst) & (wait > 0), ~(work.is_communication | work.is_copy)
+    which = (last == worst) & (wait > 0)
+    hiding = ~(work.is_communication | work.is_copy)
     claim = wall.claim_events(which, hiding=hiding, until=work.start + wait)
     if not inspection.is_worth(claim):
         return None
     meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))
-    busy, idle = meanwhile.saving_ns - meanwhile.idle_ns, meanwhile.idle_ns
+    busy = meanwhile.saving_ns - meanwhile.idle_ns
+    idle = meanwhile.idle_ns
     numbers = len(claim.events), idle / NS_PER_MS, busy / NS_PER_MS
     where = places_of(work, meanwhile, inspection.idle_moments) | {"streams": ()}
     where["collectives"] = _named_collectives(inspection, claim)
@@ -67,29 +70,33 @@ def _waits(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
     Returns:
         Both (g,); `NONE` for an event that is in no call of several devices.
     """
-    work, steps = inspection.work, find_iterations(inspection.work.tree)
-    table, of_gpu = communication_of(work), inspection.wall.lanes.of_gpu
-    event, kernels = table.index.to_numpy(), table["kernel_name"]
+    work = inspection.work
+    steps = find_iterations(inspection.work.tree)
+    table = communication_of(work)
+    of_gpu = inspection.wall.tracks.of_gpu
+    event = table.index.to_numpy()
+    kernels = table["kernel_name"]
     simple = kernels.map({name: simple_name(name) for name in kernels.unique()})
     table = table.assign(
         collective=table["Collective name"].where(table["Collective name"] != "", simple),
         iteration=np.array([*steps.number, NONE], dtype=object)[steps.of_gpu[event]],
-        lane=of_gpu[event],
+        device_index=of_gpu[event],
         ns=work.duration[event],
         start=work.start[event],
     )
     named = table["collective"].str.contains(collectives.SYNCHRONOUS)
     table = table[named].sort_values("start")
     table["which"] = table.groupby(_SAME, dropna=False, sort=False).ngroup()
-    of_lane = table.groupby(["which", "lane"])
-    table["sequence"], calls = of_lane.cumcount(), of_lane["ns"].transform("size")
+    of_device = table.groupby(["which", "device_index"])
+    table["sequence"], calls = of_device.cumcount(), of_device["ns"].transform("size")
     call = table.groupby(["which", "sequence"])
-    devices = call["lane"].transform("size")
+    devices = call["device_index"].transform("size")
     judged = calls.groupby(table["which"]).transform("nunique") == 1
     judged &= (devices >= 2) & ~(devices > table["Group size"])
     shortest = call["ns"].transform("idxmin")[judged].to_numpy()
     event = table.index[judged].to_numpy()
-    wait, last = np.zeros(len(work), dtype=np.int64), np.full(len(work), NONE)
+    wait = np.zeros(len(work), dtype=np.int64)
+    last = np.full(len(work), NONE)
     wait[event] = work.duration[event] - work.duration[shortest]
     last[event] = np.where(of_gpu[shortest] == of_gpu[event], NONE, of_gpu[shortest])
     return wait, last
@@ -97,7 +104,8 @@ def _waits(inspection: Inspection) -> tuple[Int64Array, Int64Array]:
 
 def pageable_copies(inspection: Inspection) -> Finding | None:
     """Copies from or to pageable memory, which go through a buffer of the driver."""
-    work, size = inspection.work, _copied_bytes(inspection)
+    work = inspection.work
+    size = _copied_bytes(inspection)
     pageable = are_pageable(work)[0] & work.is_copy
     pageable &= ~((size > 0) & (size <= _SMALL_BYTES))  # for which the rate is no matter
     if not pageable.any():
@@ -109,7 +117,8 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
     claim = inspection.claim(
         lambda wall: wall.claim_events(pageable) + _claim_waits(wall, pageable)
     )
-    copied, waits = claim.saving_ns - claim.idle_ns, claim.idle_ns
+    copied = claim.saving_ns - claim.idle_ns
+    waits = claim.idle_ns
     rates = *_copy_rates(work, np.flatnonzero(pageable)), float(rate.max()) if known else None
     numbers = *inspection.size_of(claim), *rates, waits / NS_PER_MS
     # The link needs the rest, if each is exposed as much as all are.
@@ -118,15 +127,18 @@ def pageable_copies(inspection: Inspection) -> Finding | None:
 
 
 #: A copy of so many bytes is mostly its own start and end; without a size, one that is as short.
-_SMALL_BYTES, _SHORT_NS = 65_536, 5_000
+_SMALL_BYTES = 65_536
+_SHORT_NS = 5_000
 #: Within a device: a parameter of this size and less, copied into a bucket.
-_PARAMETER_BYTES, _PARAMETER_NS = 2**22, 25_000
+_PARAMETER_BYTES = 2**22
+_PARAMETER_NS = 25_000
 _FLOOD: Final = 100
 
 
 def small_copies(inspection: Inspection) -> Finding | None:
     """Floods of copies that are too small for the link or the memory to matter."""
-    work, size = inspection.work, _copied_bytes(inspection)
+    work = inspection.work
+    size = _copied_bytes(inspection)
     within = work.trace.named(work.name, _WITHIN_DEVICE.match)
     short = work.duration <= np.where(within, _PARAMETER_NS, _SHORT_NS)
     few = size <= np.where(within, _PARAMETER_BYTES, _SMALL_BYTES)
@@ -139,19 +151,22 @@ def small_copies(inspection: Inspection) -> Finding | None:
 
 
 #: Less than this share of the link is far below it. Smaller messages take their latency.
-_FAR, _LARGE_BYTES = 1 / 3, 2**20
+_FAR = 1 / 3
+_LARGE_BYTES = 2**20
 #: Between GPUs what takes less has not reached its rate, ns.
 _LARGE_NS: Final = 50_000
 _BETWEEN_GPUS: Final = re.compile(r"Memcpy PtoP|.*Peer-to-Peer")
 #: A collective that takes so many times as long as the best of its size waits for others; one call
 #: of a size cannot tell.
-_WAITS, _CALLS = 1.5, 3
+_WAITS = 1.5
+_CALLS = 3
 _SIZE: Final = ["Collective name", "dtype", "In msg nelems", "Out msg nelems"]
 
 
 def slow_link(inspection: Inspection) -> Finding | None:
     """Collectives and copies far below what the link of the device moves."""
-    work, between = inspection.work, _between_gpus(inspection)
+    work = inspection.work
+    between = _between_gpus(inspection)
     to_host = inspection.by_device(_link)
     rate = np.where(between > 0, between, to_host)
     # What is slower than the link to the host might as well go over that.
@@ -183,7 +198,8 @@ def _between_gpus(inspection: Inspection) -> Float64Array:
     one = inspection.by_device(lambda _, its: peer_links_of(its.name)[0] if its else 0)
     every = inspection.by_device(lambda _, its: peer_links_of(its.name)[1] if its else 0)
     others = work.trace.named(work.name, _BETWEEN_GPUS.match).astype(np.int64)
-    event, gpus = communication_of(work).index.to_numpy(), len(work.trace.devices)
+    event = communication_of(work).index.to_numpy()
+    gpus = len(work.trace.devices)
     described = collectives.described_by(work, event)
     ranks = collectives.text_argument(work, "Process Group Ranks", described)
     told = work.trace.metadata.get("distributedInfo")
@@ -210,7 +226,8 @@ def _set_collectives(
 ) -> None:
     """Set the bytes of collectives, as bus bandwidth counts, and ns without the wait for others."""
     table = communication_of(inspection.work)
-    event, same = table.index.to_numpy(), [*_GROUP, *_SIZE]
+    event = table.index.to_numpy()
+    same = [*_GROUP, *_SIZE]
     told = table[_SIZE + _GROUP].drop_duplicates()
     told["moved"] = [
         np.fmax(sent, received) * element_bytes(kind) * bus_factor(name, ranks)
@@ -232,7 +249,8 @@ def _set_collectives(
 
 def exposed_copy(inspection: Inspection) -> Finding | None:
     """Copies that nothing hides, and idle time in which the host waits for one to the device."""
-    work, wall = inspection.work, inspection.wall
+    work = inspection.work
+    wall = inspection.wall
     crosses = ~work.trace.named(work.name, _WITHIN_DEVICE.match)
     claim = wall.claim_events(work.is_copy & crosses)
     pageable, _ = are_pageable(work)
@@ -241,7 +259,7 @@ def exposed_copy(inspection: Inspection) -> Finding | None:
     return inspection.finding("exposed-copy", claim + wait, numbers)
 
 
-def _copy_rates(work: GpuWork, events: Int64Array) -> list[float | None]:
+def _copy_rates(work: GpuEvents, events: Int64Array) -> list[float | None]:
     """How fast some copies run, GB/s, to the device and from it; None for what is not known."""
     to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
     rates = [gigabytes_per_second(work, events[way]) for way in (to_device, ~to_device)]
@@ -250,7 +268,8 @@ def _copy_rates(work: GpuWork, events: Int64Array) -> list[float | None]:
 
 def _claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
     """Claim the idle time in and after the calls of some copies to a device, (g,)."""
-    work, trace = wall.work, wall.work.trace
+    work = wall.work
+    trace = wall.work.trace
     launch = work.tree.launch_of_gpu
     copies = waited_for & work.is_copy & (launch != NONE)
     copies &= trace.named(work.name, _TO_DEVICE.match)
@@ -262,13 +281,12 @@ def _claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
 
 def exposed_communication(inspection: Inspection) -> Finding | None:
     """Collectives that run while nothing is computed."""
-    work, communication = inspection.work, inspection.work.is_communication
+    work = inspection.work
+    communication = inspection.work.is_communication
     claim = inspection.wall.claim_events(communication, hiding=~(communication | work.is_copy))
     total = inspection.wall.mean_ms(work.duration[communication])
-    numbers, where = (
-        (total, claim.saving_ms),
-        {"collectives": _named_collectives(inspection, claim)},
-    )
+    numbers = (total, claim.saving_ms)
+    where = {"collectives": _named_collectives(inspection, claim)}
     return inspection.finding("exposed-communication", claim, numbers, where=where)
 
 

@@ -14,34 +14,42 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from tracelens_ext.analysis.coverage.coverage import HOLE, recording_of
+from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.analysis.idle_time.causes import classify_gaps
 from tracelens_ext.findings.finding import Claim, Intervals
-from tracelens_ext.gaps import causes
-from tracelens_ext.gaps.causes import classify_gaps
-from tracelens_ext.intervals import inside, outside, union
-from tracelens_ext.recording.recording import HOLE, recording_of
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
-from tracelens_ext.work import grouping
-from tracelens_ext.work.gpu_work import GpuWork, find_lanes
+from tracelens_ext.trace import (
+    NONE,
+    NS_PER_MS,
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    IntArray,
+    grouping,
+)
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
+from tracelens_ext.trace.intervals import inside, outside, union
 
 
 class WallTime:
     """The wall time of a trace, and who claims it."""
 
-    def __init__(self, work: GpuWork) -> None:
+    def __init__(self, work: GpuEvents) -> None:
         self.work = work  #: the GPU events, g of them, at least one
         recording = recording_of(work)
         #: where it begins and ends, ns since the trace's first event
-        self.start, self.end = recording.wall_start, recording.wall_end
+        self.start = recording.wall_start
+        self.end = recording.wall_end
         holes = recording.parts[recording.parts["kind"] == HOLE]
         self._holes = holes[["device", "start", "end"]].to_numpy()
-        self.lanes = find_lanes(work, "device")
+        self.tracks = find_tracks(work, "device")
         self.classified = classify_gaps(work, "device")  #: the gaps with their causes, k of them
         #: idle time that can be judged and that nothing has claimed
         self.idle = self._judged_idle()
         self.free = np.ones(len(work), dtype=bool)  #: GPU events that nothing has claimed, (g,)
         self.claims: list[Claim] = []  #: what is claimed so far
         self._unclaimed_from = work.start
-        self._devices = self.lanes.device_labels
+        self._devices = self.tracks.device_labels
 
     @property
     def total_ns(self) -> int:
@@ -64,7 +72,7 @@ class WallTime:
         found = []
         times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
         for device, start, end in times.tolist():
-            within, _ = idle.chosen(idle.lane == device).cut(np.array([start]), np.array([end]))
+            within, _ = idle.chosen(idle.track == device).cut(np.array([start]), np.array([end]))
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
         return found
@@ -87,12 +95,15 @@ class WallTime:
         idle, a stream that was told to wait does so for no work of it, but for as long as it takes
         to see that it is done.
         """
-        classified, gaps = self.classified, self.classified.gaps
+        classified = self.classified
+        gaps = self.classified.gaps
         left = gaps.end - classified.returned
         pieces = classified.pieces.chosen(classified.pieces.cause == causes.DEPENDENCY)
         depends = np.isin(np.arange(len(gaps)), pieces.gap)
-        calls, trace = causes.blocking_calls(self.work), self.work.trace
-        thread, ended = self.threads_of_gap[1], np.append(trace.end_of(calls), 0)
+        calls = causes.blocking_calls(self.work)
+        trace = self.work.trace
+        thread = self.threads_of_gap[1]
+        ended = np.append(trace.end_of(calls), 0)
         at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
         queued: BoolArray = (classified.returned == gaps.start) & (ended[at] <= gaps.end)
         return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
@@ -106,10 +117,12 @@ class WallTime:
     @cached_property
     def _launches(self) -> tuple[IntArray, Int64Array, IntArray]:
         """The calls that started GPU work, by its device and time: that, when, and the thread."""
-        linked, trace = self.work.tree.linked, self.work.trace
-        lane, rows = self.lanes.of_gpu[linked], self.work.tree.launch_of_gpu[linked]
-        order = grouping.by_group_and_time(lane, trace.ts[rows])
-        return lane[order], trace.ts[rows[order]], trace.thread[rows[order]]
+        linked = self.work.tree.linked
+        trace = self.work.trace
+        device_index = self.tracks.of_gpu[linked]
+        rows = self.work.tree.launch_of_gpu[linked]
+        order = grouping.by_group_and_time(device_index, trace.ts[rows])
+        return device_index[order], trace.ts[rows[order]], trace.thread[rows[order]]
 
     @cached_property
     def threads_of_gap(self) -> tuple[Int64Array, Int64Array]:
@@ -118,29 +131,34 @@ class WallTime:
         The one that launched what ended the gap; and where that was before the gap, or nobody
         knows, the one that launched next, or last. `NONE` where unknown.
         """
-        trace, launch, gaps = self.work.trace, self.classified.launch, self.classified.gaps
-        safe, (of_lane, begun, thread) = np.maximum(launch, 0), self._launches
+        trace = self.work.trace
+        launch = self.classified.launch
+        gaps = self.classified.gaps
+        safe = np.maximum(launch, 0)
+        (of_device, begun, thread) = self._launches
         launched = np.where(launch != NONE, trace.thread[safe], NONE).astype(np.int64)
-        last = np.searchsorted(of_lane, gaps.lane, side="right") - 1
-        at = np.minimum(grouping.items_before(of_lane, begun, gaps.lane, gaps.start), last)
+        last = np.searchsorted(of_device, gaps.track, side="right") - 1
+        at = np.minimum(grouping.items_before(of_device, begun, gaps.track, gaps.start), last)
         others = (launch == NONE) | (trace.ts[safe] < gaps.start)
-        others &= np.append(of_lane, NONE)[at] == gaps.lane
+        others &= np.append(of_device, NONE)[at] == gaps.track
         return launched, np.where(others, np.append(thread, NONE)[at], launched)
 
     @cached_property
     def nothing_launched(self) -> BoolArray:
         """Whether the host launched nothing in the first half of each gap, or longer, (k,)."""
-        gaps, (of_lane, begun, _) = self.classified.gaps, self._launches
+        gaps = self.classified.gaps
+        (of_device, begun, _) = self._launches
         middle = gaps.start + gaps.duration // 2
-        before = partial(grouping.items_before, of_lane, begun, gaps.lane)
+        before = partial(grouping.items_before, of_device, begun, gaps.track)
         result: BoolArray = before(gaps.start) == before(middle)
-        return result & np.isin(gaps.lane, of_lane)
+        return result & np.isin(gaps.track, of_device)
 
     # Idle time.
 
     def claim_idle(self, which: BoolArray) -> Claim:
         """Claim some of the pieces of `idle`."""
-        claimed, self.idle = self.idle.chosen(which), self.idle.chosen(~which)
+        claimed = self.idle.chosen(which)
+        self.idle = self.idle.chosen(~which)
         return self._claimed(self._of_gaps(claimed))
 
     def claim_idle_during(self, rows: Int64Array, until: Int64Array | None = None) -> Claim:
@@ -150,11 +168,13 @@ class WallTime:
         """
         trace = self.work.trace
         thread = trace.thread[rows]
-        start, end = trace.ts[rows], trace.end_of(rows) if until is None else until
+        start = trace.ts[rows]
+        end = trace.end_of(rows) if until is None else until
         launched, following = self.threads_of_gap
         claim = self.claim_idle(np.zeros(len(self.idle.gap), dtype=bool))
         for number in np.unique(thread).tolist():
-            mine, idle = thread == number, self.idle
+            mine = thread == number
+            idle = self.idle
             asked = (launched[idle.gap] == number) | (following[idle.gap] == number)
             asked &= self.may_wait(idle)
             inside, rest = idle.chosen(asked).cut(*union(start[mine], end[mine]))
@@ -183,7 +203,7 @@ class WallTime:
         asked = np.flatnonzero(call != NONE)
         limit = np.zeros(len(call), dtype=np.int64)
         if len(asked):
-            _, number = grouping.number_groups([self.classified.gaps.lane[asked], call[asked]])
+            _, number = grouping.number_groups([self.classified.gaps.track[asked], call[asked]])
             order = grouping.by_group_and_time(number, asked)
             left = self.left_of_gaps()[asked[order]]
             before = np.cumsum(left) - left
@@ -199,7 +219,7 @@ class WallTime:
     def _of_gaps(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
         waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
-        return Intervals(idle.start, idle.end, idle.lane, idle.gap, nothing, waited_for)
+        return Intervals(idle.start, idle.end, idle.track, idle.gap, nothing, waited_for)
 
     def _claimed(self, intervals: Intervals) -> Claim:
         claim = Claim(intervals, self._devices, self.start)
@@ -214,39 +234,42 @@ class WallTime:
 
         Time during which several of them run belongs to the one that starts first.
         """
-        start, end = self._unclaimed_from, self.work.end
+        start = self._unclaimed_from
+        end = self.work.end
         others = ~which if hiding is None else hiding
         found = []
-        for lane in range(len(self.lanes)):
-            here = self.lanes.of_gpu == lane
-            chosen, hide = np.flatnonzero(which & here), others & here
+        for device_index in range(len(self.tracks)):
+            here = self.tracks.of_gpu == device_index
+            chosen = np.flatnonzero(which & here)
+            hide = others & here
             order = chosen[np.argsort(start[chosen], kind="stable")]
             reach = np.maximum.accumulate(np.append(self.start, end[order]))[:-1]
             begins = np.minimum(np.maximum(start[order], reach), end[order])
             # What ran in a hole beside an event is not known.
-            hole = self._holes[self._holes[:, 0] == lane]
+            hole = self._holes[self._holes[:, 0] == device_index]
             begun = np.append(self.work.start[hide], hole[:, 1])
             others_run = union(begun, np.append(end[hide], hole[:, 2]))
             first, last, event = outside(begins, end[order], *others_run)
-            lanes, nothing = np.full_like(first, lane), np.full_like(first, NONE)
-            found.append(Intervals(first, last, lanes, nothing, order[event], nothing))
+            devices = np.full_like(first, device_index)
+            nothing = np.full_like(first, NONE)
+            found.append(Intervals(first, last, devices, nothing, order[event], nothing))
         return Intervals.joined(found)
 
     def about(self, which: BoolArray) -> Claim:
         """The time that some GPU events run alone, without claiming it."""
         return Claim(self._alone(which), self._devices, self.start)
 
-    def on_device(self, lane: int, first: Int64Array, last: Int64Array) -> Claim:
+    def on_device(self, device_index: int, first: Int64Array, last: Int64Array) -> Claim:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
-        idle, _ = pieces.chosen(pieces.lane == lane).cut(first, last)
-        events = self._alone(self.lanes.of_gpu == lane)
+        idle, _ = pieces.chosen(pieces.track == device_index).cut(first, last)
+        events = self._alone(self.tracks.of_gpu == device_index)
         start, end, which, _ = inside(events.start, events.end, first, last)
         both = Intervals.joined(
             (self._of_gaps(idle), events.chosen(which)._replace(start=start, end=end))
         )
-        lanes = np.zeros(len(both.start), dtype=np.int64)
-        return Claim(both._replace(lane=lanes), [self._devices[lane]], self.start)
+        devices = np.zeros(len(both.start), dtype=np.int64)
+        return Claim(both._replace(device_index=devices), [self._devices[device_index]], self.start)
 
     def claim_events(
         self,
@@ -265,7 +288,8 @@ class WallTime:
             until: claim each event up to this moment only, and leave the rest to others, (g,).
         """
         which = which & self.free
-        found, begun = self._alone(which, hiding), self._unclaimed_from
+        found = self._alone(which, hiding)
+        begun = self._unclaimed_from
         if until is None:
             self.free = self.free & ~which
         else:

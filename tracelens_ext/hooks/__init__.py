@@ -24,13 +24,15 @@ from tracelens_ext.hooks.registry import (
 )
 
 if TYPE_CHECKING:
-    from tracelens_ext.tables.charts import Chart
-    from tracelens_ext.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
-    from tracelens_ext.tables.table import Table as Sheet
+    from tracelens_ext.report.tables.charts import Chart
+    from tracelens_ext.report.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
+    from tracelens_ext.report.tables.table import Table as Sheet
 
 _HOMES = {
-    "Chart": "tables.charts",
-    **dict.fromkeys(("CATEGORIES", "Condition", "GPU_EVENTS", "Sheet", "Table"), "tables.table"),
+    "Chart": "report.tables.charts",
+    **dict.fromkeys(
+        ("CATEGORIES", "Condition", "GPU_EVENTS", "Sheet", "Table"), "report.tables.table"
+    ),
 }
 
 __all__ = ["CATEGORIES", "GPU_EVENTS", "NO_PLUGINS_VARIABLE", "Chart", "Command", "Condition"]

@@ -111,7 +111,7 @@ def tracelens_sheets() -> Iterable[Any]:
     """Tables that say what they hold: sheets of the report.
 
     Returns:
-        `tracelens_ext.tables.table.Sheet` objects.
+        `tracelens_ext.report.tables.table.Sheet` objects.
     """
 
 

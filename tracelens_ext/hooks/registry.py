@@ -172,7 +172,8 @@ class PluginRegistry:
         plugins = {plugin.name: plugin for plugin in self.plugins}
         found = []
         for made in getattr(self._manager.hook, name).get_hookimpls():
-            plugin, options = plugins[made.plugin_name], options_of(made.function)
+            plugin = plugins[made.plugin_name]
+            options = options_of(made.function)
             found.append(Hook(name, plugin, made.function, tuple(made.argnames), options))
         return sorted(found, key=lambda hook: (-hook.options.priority, hook.plugin.name))
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.readers.source import Readable
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
 if TYPE_CHECKING:
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
     from tracelens_ext.trace import Trace
 
     TraceSource = str | os.PathLike[str] | Readable | Mapping[str, object] | list[object] | Trace
@@ -26,7 +26,7 @@ def read_trace(
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | bool | None = None,
     registry: PluginRegistry | None = None,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
     """Read a trace.
 
@@ -48,7 +48,7 @@ def read_trace(
         TraceFormatError: it is no trace that can be analysed; the message says what it is.
     """
     # The hook's module lies in this package, and `--help` imports it: so what is slow comes here.
-    from tracelens_ext.cache.store import open_cache
+    from tracelens_ext.readers.cache.store import open_cache
     from tracelens_ext.trace import Trace
 
     if isinstance(source, Trace):

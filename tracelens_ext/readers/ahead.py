@@ -46,7 +46,8 @@ class ReadAhead:
         if not self._piece and (piece := self._next.result()):
             self._piece = piece
             self._next = self._thread.submit(self._read, _PIECE_BYTES)
-        given, self._piece = self._piece[:size], self._piece[size:]
+        given = self._piece[:size]
+        self._piece = self._piece[size:]
         return given
 
     def close(self) -> None:
@@ -83,7 +84,8 @@ class Gunzip:
 
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes; fewer only at the end or before damage."""
-        pieces, held = [self._rest], len(self._rest)
+        pieces = [self._rest]
+        held = len(self._rest)
         while held < size and self._error is None:
             try:
                 piece = self._piece()
@@ -113,7 +115,8 @@ class Gunzip:
                 self._error = error
             self._input = self._member.unconsumed_tail
             if self._member.eof:
-                self._input, self._member = self._member.unused_data, None
+                self._input = self._member.unused_data
+                self._member = None
             if piece:
                 return piece
             if at_end and self._member is not None:

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext import trace as model
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import ArgColumn, BoolArray, Int32Array, Int64Array, IntArray, Trace
+from tracelens_ext.trace import trace as model
 
 K = TypeVar("K", bound=Hashable)
 Columns = Mapping[str, IntArray]
@@ -23,13 +23,16 @@ Arguments = Mapping[str, tuple[IntArray, IntArray]]  # rows, and values or codes
 
 #: Times beyond these (the year 2116, 36 years before zero, 104 days; ns) are dropped. Within them
 #: differences and ends fit in 64 bits. `decimals.MISSING_NS` is beyond them.
-_MOST_START, _MOST_BEFORE_ZERO, _MOST_DURATION = 2**62, 2**60, 2**53
+_MOST_START = 2**62
+_MOST_BEFORE_ZERO = 2**60
+_MOST_DURATION = 2**53
 #: So is what begins farther from the middle event, as no recording lasts for a year; ten years
 #: where most events do, as then nothing tells which are wrong.
 _MOST_AWAY = 365 * 86_400 * 10**9
 #: A time of 0 was never set, unless another event begins so soon that the trace begins there; but
 #: one with an end was set, unless it lasts for hours, and nothing else begins meanwhile.
-_SOON, _HOURS = 10**6, 3600 * 10**9
+_SOON = 10**6
+_HOURS = 3600 * 10**9
 #: Sums of the durations of a trace, ns, fit in 64 bits below this, 146 years.
 _MOST_IN_ALL = 2**62
 
@@ -142,7 +145,8 @@ class TraceBuilder:
         texts: Columns | None = None,
     ) -> None:
         """Add rows of `start` and `end`, ns, with arguments, each (m,); negative: without one."""
-        every, start = np.zeros(len(rows["start"]), dtype=np.int64), rows["start"]
+        every = np.zeros(len(rows["start"]), dtype=np.int64)
+        start = rows["start"]
         columns = {"ts": start, "dur": rows["end"] - start, "name": name, "kind": every + kind}
         self.add(
             {**columns, "thread": thread, "category": every + category},
@@ -178,7 +182,8 @@ class TraceBuilder:
                 place = (np.cumsum(~bad) - 1).astype(np.int32)
                 for name, column in args.items():
                     having = ~bad[column.rows]
-                    rows, values = place[column.rows[having]], column.values[having]
+                    rows = place[column.rows[having]]
+                    values = column.values[having]
                     args[name] = ArgColumn(rows, values, column.texts)
         ts: Int64Array = columns["ts"]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
@@ -217,7 +222,8 @@ class TraceBuilder:
 
 def _unset(columns: Columns) -> BoolArray:
     """Events whose time was never set: it is 0, and no other begins near, or a GPU never did it."""
-    ts, dur = columns["ts"], columns["dur"]
+    ts = columns["ts"]
+    dur = columns["dur"]
     zero = ts == 0
     if not zero.any() or zero.all():
         return np.zeros_like(zero)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Format(Reader):
+class FormatReader(Reader):
     """A format, and the module of this package whose `read`, or `module:function`, reads a file."""
 
     name: str
@@ -61,11 +61,15 @@ def _is_database(module: str, name: str, path: Path, head: bytes) -> bool | None
     return known
 
 
-NSYS_REPORTS, NSYS_EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
-ROCPD, ROCPROF_JSON = ("_results.db",), ("_results.json", "_results.json.gz")
+NSYS_REPORTS = (".nsys-rep", ".qdrep")
+NSYS_EXPORTS = (".sqlite",)
+ROCPD = ("_results.db",)
+ROCPROF_JSON = ("_results.json", "_results.json.gz")
 ROCPROF_TABLES = ("kernel_trace.csv",)
-XPLANE, XPLANE_JSON = (".xplane.pb",), (".trace.json.gz",)
-_JSON, _PERFETTO = (".json", ".json.gz"), (".pftrace", ".perfetto-trace")
+XPLANE = (".xplane.pb",)
+XPLANE_JSON = (".trace.json.gz",)
+_JSON = (".json", ".json.gz")
+_PERFETTO = (".pftrace", ".perfetto-trace")
 
 _NSYS = "nsys profile -t cuda,nvtx -o run PROGRAM"
 _ROCPROF = "rocprofv3 --sys-trace"
@@ -144,55 +148,55 @@ def _is_json(_: Path, head: bytes) -> bool:
 
 
 READERS: list[Reader] = [
-    Format(
+    FormatReader(
         name="Nsight Systems report",
         module="nsys.report",
         fits=_is_nsys_report,
         how_to_record=_NSYS,
         suffixes=NSYS_REPORTS,
     ),
-    Format(
+    FormatReader(
         name="rocprof results",
         module="rocprof.rocpd:read_results",
         fits=_is_rocprof_results,
         how_to_record="rocprof --hip-trace python train.py",
         suffixes=("results.db",),
     ),
-    Format(
+    FormatReader(
         name="rocprofv3 database (rocpd)",
         module="rocprof.rocpd",
         fits=_is_rocpd,
         how_to_record=f"{_ROCPROF} -- python train.py",
         suffixes=ROCPD,
     ),
-    Format(
+    FormatReader(
         name="rocprofv3 JSON",
         module="rocprof.json_records",
         fits=lambda _, head: _ROCPROF_JSON.match(head),
         how_to_record=f"{_ROCPROF} --output-format json -- python train.py",
         suffixes=_JSON,
     ),
-    Format(
+    FormatReader(
         name="rocprofv3 tables (CSV)",
         module="rocprof.csv_tables",
         fits=lambda _, head: _ROCPROF_TABLES.match(head),
         how_to_record=f"{_ROCPROF} --output-format csv -- python train.py",
         suffixes=ROCPROF_TABLES,
     ),
-    Format(
+    FormatReader(
         name="Nsight Systems SQLite export",
         module="nsys.sqlite",
         fits=lambda *file: _is_database("nsys.sqlite", "NsysDatabase", *file) is not False,
         how_to_record=f"{_NSYS}, then nsys export --type sqlite run.nsys-rep",
         suffixes=NSYS_EXPORTS,
     ),
-    Format(
+    FormatReader(
         name="nsys stats cuda_gpu_trace (CSV)",
         module="nsys.csv_tables",
         fits=_is_nsys_table,
         how_to_record=f"{_NSYS}, then nsys stats -r cuda_gpu_trace --format csv run.nsys-rep",
     ),
-    Format(
+    FormatReader(
         name="JAX/XLA profile",
         module="xplane.reader",
         fits=_is_xplane,
@@ -200,21 +204,21 @@ READERS: list[Reader] = [
         suffixes=XPLANE,
         extra="jax",
     ),
-    Format(
+    FormatReader(
         name="Perfetto trace",
-        module="perfetto.making",
+        module="perfetto.trace_assembly",
         fits=_is_perfetto,
         how_to_record="rocprofv3 --sys-trace --output-format pftrace, or PyTorch's CUPTI monitor",
         suffixes=(".pftrace", ".pftrace.gz", ".perfetto-trace"),
     ),
-    Format(
+    FormatReader(
         name="JAX/XLA trace for viewers (JSON)",
         module="xplane.reader:read_json",
         fits=lambda _, head: head.lstrip().startswith(b"{") and _PLANE_PROCESS.search(head),
         how_to_record=f"{_JAX}; it has no shapes: give the .xplane.pb beside it if you can",
         suffixes=XPLANE_JSON,
     ),
-    Format(
+    FormatReader(
         name="PyTorch profiler (Kineto) JSON",
         module="kineto.reader",
         fits=_is_json,

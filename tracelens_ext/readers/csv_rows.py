@@ -35,7 +35,9 @@ def rows_of(opened: ByteSource, remedy: str) -> Iterator[tuple[int, list[str]]]:
     encoding = encoding_of(opened.peek(_PIECE_BYTES))
     if encoding is None:
         raise TraceFormatError(opened.path, "is no CSV", remedy)
-    line, quotes, width = "", 0, 0
+    line = ""
+    quotes = 0
+    width = 0
 
     def lines() -> Iterator[str]:
         nonlocal line, quotes
@@ -50,7 +52,8 @@ def rows_of(opened: ByteSource, remedy: str) -> Iterator[tuple[int, list[str]]]:
             if not line.endswith("\n") and (quotes % 2 or len(row) == 1 < width):
                 problem = f"line {reader.line_num} is cut off"
                 raise TraceFormatError(opened.path, problem, "make it again")
-            quotes, width = 0, len(row)
+            quotes = 0
+            width = len(row)
             yield reader.line_num, row if line.endswith("\n") else UnfinishedRow(row)
     except csv.Error as error:
         problem = f"is no CSV ({error}, line {reader.line_num})"

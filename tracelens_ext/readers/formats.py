@@ -17,12 +17,12 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.cache.store import TraceCache
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, Reader, default_registry
 from tracelens_ext.readers import source as given
 from tracelens_ext.readers.builder import distinct_rows
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.readers.cache.store import TraceCache
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import NONE, EventKind, Trace
 
 #: How much of a file a reader sees before it says whether it recognises it.
@@ -43,7 +43,7 @@ def suffixes_of(reader: Reader) -> tuple[str, ...]:
 def read_document(
     document: Mapping[str, object] | list[object],
     path: str = "<dict>",
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
     """The trace of a loaded JSON document, or of its list of events."""
     from tracelens_ext.readers.kineto import reader
@@ -66,7 +66,7 @@ def read_file(
     progress: Callable[[int, int | None], None] | None = None,
     cache: TraceCache | None = None,
     registry: PluginRegistry | None = None,
-    reading: ReadingOptions = AS_USUAL,
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     *,
     own: bool,
 ) -> Trace | None:
@@ -83,7 +83,8 @@ def read_file(
         for each in readers:
             if each.plugin.own is not own:
                 continue
-            recognised, found = False, None
+            recognised = False
+            found = None
             with nullcontext() if own else registry.guard(each.plugin.name):
                 recognised = each.item.recognises(Path(opened.path), head)
                 if recognised:

@@ -50,7 +50,8 @@ _MOST_LOOKED_AT = 1 << 16
 _WINDOW = 1 << 13  # how far back from the end of a slice a cut is looked for first
 _VALUE_WINDOW = 1 << 8  # how much text is tried first for a value outside of the array
 #: No profiler writes so much text in one event, or beside the events.
-_MOST_EVENT_BYTES, _MOST_EVENT = 1 << 26, "64 MB of text"
+_MOST_EVENT_BYTES = 1 << 26
+_MOST_EVENT = "64 MB of text"
 _EVENTS_AT_ONCE = 4096  # when they are walked
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -80,9 +81,11 @@ class EventStream(Generic[B]):
         slice_bytes: int | None = None,
         threads: ThreadPoolExecutor | None = None,
     ) -> None:
-        self._source, self._decoder = source, decoder
+        self._source = source
+        self._decoder = decoder
         self._slice_bytes = self._size = slice_bytes or SLICE_BYTES
-        self._threads, self._refusals = threads, 0
+        self._threads = threads
+        self._refusals = 0
         self._broken: TraceFormatError | None = None
         self.damage: TraceFormatError | None = None
         self._rest = b""  # read, but not used yet
@@ -227,7 +230,8 @@ class EventStream(Generic[B]):
             self._size *= 2
             return False
         if not piece:  # the end of the file: all but the last event can be cut off
-            piece, self._rest = self._rest, b""
+            piece = self._rest
+            self._rest = b""
             cut = self._last_cut(piece, len(piece))
         base = self._source.bytes_read - len(piece) - len(self._rest)
         text, after = self._bracketed(piece, cut)
@@ -319,7 +323,8 @@ class EventStream(Generic[B]):
     def _walk(self, body: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
         """As `_slice`, one event at a time, with a lenient decoder; up to what is no JSON."""
         given = body.decode("utf-8", "surrogateescape")
-        text, at = lenient.mend_text(given), 0
+        text = lenient.mend_text(given)
+        at = 0
         ended = stopped = False
         while not (ended or stopped):
             values: list[object] = []
@@ -336,7 +341,8 @@ class EventStream(Generic[B]):
                     stopped = True
                     break
                 except TraceFormatError as error:
-                    self._broken, ended = error, True
+                    self._broken = error
+                    ended = True
                     break
                 values.append(value)
                 end = at

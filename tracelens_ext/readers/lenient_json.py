@@ -39,7 +39,8 @@ class WrongError(Exception):
     """The text is no JSON, whatever follows; `{place}` in the problem is where."""
 
     def __init__(self, problem: str, position: int = 0) -> None:
-        self.problem, self.position = problem, position
+        self.problem = problem
+        self.position = position
         super().__init__(problem)
 
 

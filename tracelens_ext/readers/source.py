@@ -17,10 +17,10 @@ from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError,
 from tracelens_ext.processes import cores
 from tracelens_ext.readers import ahead
 from tracelens_ext.readers.ahead import Gunzip, ReadAhead
-from tracelens_ext.settings import AS_USUAL, ReadingOptions, size_text
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions, size_text
 
 if TYPE_CHECKING:
-    from tracelens_ext.cache.store import TraceCache
+    from tracelens_ext.readers.cache.store import TraceCache
 
 
 #: The first bytes of every SQLite database.
@@ -28,7 +28,9 @@ SQLITE_MAGIC = b"SQLite format 3\x00"
 _FILE_BUFFER = 1 << 18
 #: Most text that a file may hold unless the user says so, bytes; gzipped, when it is beyond
 #: `_ALWAYS_BYTES`, also at most so many times the file. Profilers' traces shrink 10 to 30 times.
-_MOST_BYTES, _ALWAYS_BYTES, _MOST_TIMES = 64 * 10**9, 2 * 10**8, 100
+_MOST_BYTES = 64 * 10**9
+_ALWAYS_BYTES = 2 * 10**8
+_MOST_TIMES = 100
 AGAIN = "copy or record the file again"
 #: What the user can do to get the events before the damage.
 SALVAGE = "analyse what comes before that with --salvage"
@@ -65,13 +67,16 @@ class ByteSource:
         source: str | os.PathLike[str] | Readable,
         progress: Callable[[int, int | None], None] | None = None,
         cache: TraceCache | None = None,
-        reading: ReadingOptions = AS_USUAL,
+        reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
-        self.progress, self.cache, self.reading = progress, cache, reading
+        self.progress = progress
+        self.cache = cache
+        self.reading = reading
         self.size: int | None = None
         self.file: Path | None = None
         if isinstance(source, str | os.PathLike):
-            self.path, self.file = os.fspath(source), Path(source)
+            self.path = os.fspath(source)
+            self.file = Path(source)
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
@@ -93,7 +98,8 @@ class ByteSource:
                 self.compressed = file.peek(2).startswith(ahead.GZIP)
             if self.compressed:
                 unpacked = Gunzip(file, thorough=reading.salvage)
-                self._bytes, self._gunzip_errors = unpacked, unpacked.errors
+                self._bytes = unpacked
+                self._gunzip_errors = unpacked.errors
                 if self.file is not None and self.threads():
                     self._bytes = ReadAhead(unpacked)
             elif self.size is not None:
@@ -109,7 +115,8 @@ class ByteSource:
 
     def read(self, size: int) -> bytes:
         """Up to `size` decompressed bytes; fewer at the end or before damage, none behind it."""
-        piece, self._ahead = self._ahead[:size], self._ahead[size:]
+        piece = self._ahead[:size]
+        self._ahead = self._ahead[size:]
         piece = self._filled(piece, size)
         try:
             self._check_size(self.bytes_read + len(piece))
@@ -154,7 +161,8 @@ class ByteSource:
         return piece
 
     def _check_size(self, size: int) -> None:
-        limit, why = self.reading.max_bytes, ""
+        limit = self.reading.max_bytes
+        why = ""
         if limit is None:
             known = self.size if self.compressed else None
             by_size = _MOST_BYTES if known is None else known * _MOST_TIMES

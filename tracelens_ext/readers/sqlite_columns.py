@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tracelens_ext.cache.folder import journal_beside
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.cache.folder import journal_beside
 from tracelens_ext.readers.source import SQLITE_MAGIC
 from tracelens_ext.readers.tables import MISSING, Equal, Tables
 from tracelens_ext.text import one_line
@@ -26,7 +26,8 @@ from tracelens_ext.trace import Int64Array
 
 _ROWS_AT_ONCE = 1 << 17
 _IDS_AT_ONCE = 20_000
-_WRITE_VERSION, _WAL = slice(18, 20), b"\x02\x02"
+_WRITE_VERSION = slice(18, 20)
+_WAL = b"\x02\x02"
 
 
 class OtherDatabaseError(TraceFormatError):

@@ -17,12 +17,12 @@ from xlsxwriter.worksheet import Worksheet
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
-from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import CellValue
 from tracelens_ext.report.manifest import written_beside
-from tracelens_ext.tables.charts import Chart, chart_table, charted
-from tracelens_ext.tables.short_names import told_apart
-from tracelens_ext.tables.units import FIRST_FACTS, Shown, unit_of, with_units
+from tracelens_ext.report.tables.charts import Chart, chart_table, charted
+from tracelens_ext.report.tables.short_names import told_apart
+from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, unit_of, with_units
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Answer, Report
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 #: A table of more cells takes seconds to write here and to open in Excel.
 MANY_CELLS = 200_000
 
-_SUMMARY, _CHARTS = "summary", "charts"  # names of sheets
+# names of sheets
+_SUMMARY = "summary"
+_CHARTS = "charts"
 #: Facts that stand before the tables.
 _FIRST = frozenset(("Trace", "Devices", "Rank", "Steps", *FIRST_FACTS))
 
@@ -121,9 +123,13 @@ _Charted = tuple[Chart, "pd.DataFrame"]  # and what is drawn
 _Placed = tuple[int, _Charted]  # from that row of the sheet of charts on
 _LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
 _CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
-_WIDTH_PIXELS, _ROW_PIXELS = 756, 20
-_PAGE_ROWS, _PRINT_SCALE = 40, 85  # of a landscape page, A4 or Letter; in percent
-_INK, _GRID = "#404040", "#D9D9D9"
+_WIDTH_PIXELS = 756
+_ROW_PIXELS = 20
+# of a landscape page, A4 or Letter; in percent
+_PAGE_ROWS = 40
+_PRINT_SCALE = 85
+_INK = "#404040"
+_GRID = "#D9D9D9"
 _SMALL = {"size": 9, "bold": False, "color": _INK}
 _LINE = {"color": _GRID}
 _AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_tick_mark": "none"}
@@ -132,7 +138,8 @@ _AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_ti
 def _write_charts(book: cells.Book, sheet: Worksheet, charts: Sequence[_Charted]) -> list[int]:
     """Draw charts below one another, each with its table at its right; the row of each table."""
     row = page_start = 0
-    breaks, tops = [], []
+    breaks = []
+    tops = []
     for chart, table in charts:
         height = _chart_rows(table)
         if row + height > page_start + _PAGE_ROWS:
@@ -167,7 +174,8 @@ def _write_numbers(
     book: cells.Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame
 ) -> None:
     """Write the numbers behind a chart: title, header, then a row a bar."""
-    header, plain = book.format(bold=True, font_color=_INK), book.format()
+    header = book.format(bold=True, font_color=_INK)
+    plain = book.format()
     number = book.format(num_format=_cell_format(chart, table))
     cells.put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
     names = [chart.label_column, *_short(table.columns)]
@@ -180,10 +188,12 @@ def _write_numbers(
 
 def _drawing(book: cells.Book, top: int, chart: Chart, table: pd.DataFrame, width: int) -> ChartBar:
     """Draw horizontal bars over a table written by `_write_numbers`."""
-    stacked, numbers = chart.kind == "stacked", table.to_numpy()
+    stacked = chart.kind == "stacked"
+    numbers = table.to_numpy()
     drawn = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
     drawn.set_size({"width": width, "height": _chart_rows(table) * _ROW_PIXELS})
-    first, last = top + 2, top + 1 + len(table)
+    first = top + 2
+    last = top + 1 + len(table)
     # Names and labels are references to cells: as texts they could be taken for formulas. With a
     # blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
     of_bars: dict[str, Any] = {
@@ -256,14 +266,18 @@ _WIDTHS = (40, 13, 13, 46, 13, 24, 18)  # 1,200 pixels in all
 _LAST = len(_WIDTHS) - 1
 _BESIDE = 3  # columns of a table that leaves room for its chart
 _CHART_PIXELS = 700
-_LINE_HEIGHT, _LINES_SHOWN = 15.0, 27  # a row is no higher than Excel lets it be
+# a row is no higher than Excel lets it be
+_LINE_HEIGHT = 15.0
+_LINES_SHOWN = 27
 
 
 class _FirstSheet:
     """Writes block below block."""
 
     def __init__(self, book: cells.Book, sheet: Worksheet, title: str) -> None:
-        self._book, self._format, self._sheet = book, book.format, sheet
+        self._book = book
+        self._format = book.format
+        self._sheet = sheet
         for column, width in enumerate(_WIDTHS):
             cells.checked(sheet.set_column(column, column, width))
         sheet.hide_gridlines(2)

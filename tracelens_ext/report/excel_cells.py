@@ -22,15 +22,19 @@ from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.excel_text import CellValue, cell_text, cell_value
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, TABLES_VERSION_KEY
-from tracelens_ext.tables.units import Quantity, Shown, header_text
+from tracelens_ext.report.tables.units import Quantity, Shown, header_text
 
 #: The same report has the same bytes, so no workbook says when it was written.
 _CREATED = datetime(1980, 1, 1, tzinfo=UTC)
 INK = "#1F3B64"
 HEADER = {
-    "bold": True, "text_wrap": True, "valign": "vcenter", "bg_color": "#DCE6F1",
-    "bottom": 1, "bottom_color": INK,
-}  # fmt: skip
+    "bold": True,
+    "text_wrap": True,
+    "valign": "vcenter",
+    "bg_color": "#DCE6F1",
+    "bottom": 1,
+    "bottom_color": INK,
+}
 LINES = {"border": 1, "border_color": "#DDDDDD"}
 # Where a text is parted into runs, because XlsxWriter would write it wrong in one: it takes a text
 # from `<r>` to `</r>` for markup of its own, and of two parts that look like escapes and share an
@@ -125,7 +129,9 @@ MOST_CELLS = 1_000_000
 # Other than Excel's 15, which XlsxWriter would leave out; of a row without a height Excel makes
 # one as high as its text has lines.
 _ROW_HEIGHT = 15.75
-_NARROWEST, _WIDEST = 8.0, 52.0  # of a column, in characters
+# of a column, in characters
+_NARROWEST = 8.0
+_WIDEST = 52.0
 _FILTER_BUTTON = 3.0  # characters that the button covers in a header
 _BOLD = 1.1  # the width of a character of a header
 _MARGIN = 1.5  # characters beside the content
@@ -135,17 +141,28 @@ _SIZE_WIDTH = 11.0  # of a number of bytes, which its format shortens
 # Bars and colours as XlsxWriter takes them. The bars are those of Excel 2007: openpyxl, which
 # reads finished reports, warns of those of 2010.
 _BARS = {
-    "type": "data_bar", "bar_color": "#9CC2E5", "min_length": 0, "max_length": 100,
-    "min_type": "num", "min_value": 0, "max_type": "max",
-}  # fmt: skip
+    "type": "data_bar",
+    "bar_color": "#9CC2E5",
+    "min_length": 0,
+    "max_length": 100,
+    "min_type": "num",
+    "min_value": 0,
+    "max_type": "max",
+}
 _COLOURS = {
-    "type": "3_color_scale", "min_type": "min", "mid_type": "num", "mid_value": 0,
-    "max_type": "max", "min_color": "#63BE7B", "mid_color": "#FFFFFF", "max_color": "#F8696B",
-}  # fmt: skip
+    "type": "3_color_scale",
+    "min_type": "min",
+    "mid_type": "num",
+    "mid_value": 0,
+    "max_type": "max",
+    "min_color": "#63BE7B",
+    "mid_color": "#FFFFFF",
+    "max_color": "#F8696B",
+}
 
 
 @dataclass(frozen=True)
-class Column:
+class ExcelColumn:
     """A column of a table, ready to be written."""
 
     header: str  #: its name, cleaned
@@ -159,7 +176,7 @@ class Column:
     values: list[CellValue]  #: a value a row
 
 
-def column_of(series: pd.Series) -> Column:
+def column_of(series: pd.Series) -> ExcelColumn:
     """Look at a column once."""
     header = cell_text(header_text(series.name))[0]
     values, cut = _values(excel_text.own_digits(series))
@@ -183,7 +200,9 @@ def column_of(series: pd.Series) -> Column:
     least = max(_NARROWEST, in_two_lines * _BOLD + _FILTER_BUTTON)
     width = round(min(max(content + _MARGIN, least), _WIDEST), 1)
     lines = textwrap.wrap(header, int((width - _FILTER_BUTTON) / _BOLD), break_long_words=False)
-    return Column(header, width, max(len(lines), 1), shown.excel_format, bars, is_text, cut, values)
+    return ExcelColumn(
+        header, width, max(len(lines), 1), shown.excel_format, bars, is_text, cut, values
+    )
 
 
 def _values(series: pd.Series) -> tuple[list[CellValue], int]:
@@ -255,7 +274,9 @@ def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: boo
     ]
 
 
-def _write_rows(book: Book, sheet: Worksheet, columns: Sequence[Column], *, whole: bool) -> None:
+def _write_rows(
+    book: Book, sheet: Worksheet, columns: Sequence[ExcelColumn], *, whole: bool
+) -> None:
     # A text wider than its column is clipped at the column's edge, whatever is beside it. (A
     # short one would be repeated to fill the width, so it has no such alignment.)
     long_text = book.format(**LINES, align="fill")

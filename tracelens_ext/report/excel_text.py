@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.tables.units import Shown, fits_a_spreadsheet
+from tracelens_ext.report.tables.units import Shown, fits_a_spreadsheet
 from tracelens_ext.text import unique
 
 CellValue = bool | int | float | str | None  # None is an empty cell

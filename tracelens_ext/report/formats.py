@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import ABOUT_US, GENERATOR, write_folder
+from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, header_text, is_numeric
 from tracelens_ext.report.terminal import UNSAFE, safe_text
-from tracelens_ext.tables.units import FIRST_FACTS, Shown, header_text, is_numeric
 from tracelens_ext.text import encodable, unique
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 Plain = bool | int | float | str | None
 
-_LEAST, _MOST = -(2**63), 2**64 - 1  # whole numbers beyond are texts
+# whole numbers beyond are texts
+_LEAST = -(2**63)
+_MOST = 2**64 - 1
 
 
 def plain_headers(frame: pd.DataFrame) -> list[str]:
@@ -118,7 +120,8 @@ def json_text(report: Report) -> Iterator[str]:
 def _rows(frame: pd.DataFrame) -> Iterator[str]:
     import msgspec
 
-    encoder, headers = msgspec.json.Encoder(), plain_headers(frame)
+    encoder = msgspec.json.Encoder()
+    headers = plain_headers(frame)
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
         columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
@@ -197,9 +200,11 @@ def _table(frame: pd.DataFrame) -> Iterator[str]:
     headers = plain_headers(frame)
     if not headers:
         return
-    columns, ruler = [], []
+    columns = []
+    ruler = []
     for place, header in enumerate(headers):
-        values, number = plain_column(frame.iloc[:, place]), is_numeric(frame.iloc[:, place])
+        values = plain_column(frame.iloc[:, place])
+        number = is_numeric(frame.iloc[:, place])
         ruler.append("---:" if number else ":---")
         if number:  # all with as many decimals as its unit deserves
             numbers = [each if isinstance(each, int | float) else math.nan for each in values]

@@ -28,8 +28,8 @@ from tracelens_ext.report.html_drawings import memory_figures, roofline_figures,
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
 from tracelens_ext.report.manifest import written_beside
-from tracelens_ext.tables.charts import Chart, chart_table, charted
-from tracelens_ext.tables.units import FIRST_FACTS, Quantity, with_units
+from tracelens_ext.report.tables.charts import Chart, chart_table, charted
+from tracelens_ext.report.tables.units import FIRST_FACTS, Quantity, with_units
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
@@ -135,7 +135,7 @@ def cell_of(report: Report) -> str:
 
 def render_page(
     *,
-    tables: Sequence[html_tables.Table],
+    tables: Sequence[html_tables.HtmlTable],
     figures: _Figures,
     pool: Iterable[str],
     first_rows: int = FIRST_ROWS,

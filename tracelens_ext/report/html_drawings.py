@@ -16,12 +16,15 @@ import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colours import GREY, ONE_COLOUR, colour_of
+from tracelens_ext.report.colors import GREY, ONE_COLOUR, colour_of
 from tracelens_ext.report.excel_text import cleaned
 
-_IN_SUMMARY, _MOST_POINTS = 3, 400
+_IN_SUMMARY = 3
+_MOST_POINTS = 400
 _TOLD = ["op_name", "Input Dims", "bound", "% of roofline", "gpu_time_ms", "time_lost_ms"]
-_SMALLEST, _LARGEST = 5.0, 42.0  # pixels
+# pixels
+_SMALLEST = 5.0
+_LARGEST = 42.0
 
 
 def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[plot.Figure]:
@@ -42,7 +45,8 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[pl
     across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max()), *ridges])]
     area = part["size"] / max(part["size"].max(), 1e-12)
     part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
-    lines, time_text = plot.plotly_lines, plot.duration_text
+    lines = plot.plotly_lines
+    time_text = plot.duration_text
     part["customdata"] = [
         f"<b>{lines(str(name))}</b><br>{lines(str(dims).replace(', ()', ''))}<br>"
         + plot.plotly_text(
@@ -93,7 +97,10 @@ def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[
 
 
 _HOST = -1
-_MOST_FIGURES, _MOST_BARS, _NAME = 4, 10, 36  # the last in characters
+# the last in characters
+_MOST_FIGURES = 4
+_MOST_BARS = 10
+_NAME = 36
 _WORTH_DRAWING = 0.01  # of the largest peak: the host of a job on GPUs allocates a few bytes
 #: Operations that tell nothing of what the memory is for; those around them do.
 _ONLY_ALLOCATE = ("aten::empty", "aten::resize_")
@@ -107,7 +114,8 @@ _SINCE = {"text": "ms since the first event"}
 
 def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
     """Draw the memory of each device, that of the highest peak first."""
-    frame, over_time = sheets["memory_at_peak"], sheets.get("memory_over_time")
+    frame = sheets["memory_at_peak"]
+    over_time = sheets.get("memory_over_time")
     if over_time is None:
         return []
     peaks = frame.groupby("device")["bytes"].sum().sort_values(ascending=False)
@@ -122,8 +130,10 @@ def memory_figures(sheets: Mapping[str, pd.DataFrame]) -> list[plot.Figure]:
 def _memory_figure(
     part: pd.DataFrame, over_time: pd.DataFrame, marks: pd.DataFrame | None
 ) -> plot.Figure:
-    device, peak = int(over_time["device"].iloc[0]), int(part["bytes"].sum())
-    moments, allocated = over_time["at_ms"].tolist(), over_time["allocated_bytes"].tolist()
+    device = int(over_time["device"].iloc[0])
+    peak = int(part["bytes"].sum())
+    moments = over_time["at_ms"].tolist()
+    allocated = over_time["allocated_bytes"].tolist()
     reserved = over_time["reserved_bytes"].dropna().tolist()
     at = allocated.index(max(allocated))
     legend: list[tuple[str, str]] = []
@@ -149,7 +159,8 @@ def _memory_figure(
         if len(mine := bars[bars["phase"] == phase]):
             data += _bars_of(mine, colour, len(legend))
             legend.append((phase.capitalize() or "Other", colour))
-    start, end = moments[0], max(moments[-1], moments[0] + 1e-3)
+    start = moments[0]
+    end = max(moments[-1], moments[0] + 1e-3)
     starts = [] if marks is None else marks["start_ms"].tolist()
     across = [min([start, *starts]), end]
     rooms = partial(_memory_layout, across=across, bars=len(bars), marks=marks)
@@ -163,7 +174,8 @@ def _memory_figure(
 
 def _bars_of(bars: pd.DataFrame, colour: str, piece: int) -> list[plot.Plotly]:
     """What of a phase was alive at the peak: its bars, and the names above them."""
-    rows, axes = bars.index.tolist(), {"xaxis": "x2", "yaxis": "y2"}
+    rows = bars.index.tolist()
+    axes = {"xaxis": "x2", "yaxis": "y2"}
     at = {"x": [max(size, 0) or None for size in bars["bytes"].tolist()], "y": rows}
     look = {"orientation": "h", "width": 0.36, "marker": {"color": colour}}
     above = {"x": [0] * len(rows), "y": [row - 0.2 for row in rows], "text": bars["told"].tolist()}
@@ -198,8 +210,9 @@ def _memory_layout(
         "xaxis": {"domain": [0, share], "range": across, "title": _SINCE},
         "yaxis": {"domain": [0.54 if narrow else 0, 1], **levels},
         "xaxis2": beside | {"rangemode": "tozero"},
-        "yaxis2": below | {"range": [bars - 0.4, -0.9]}, "annotations": above,
-    }  # fmt: skip
+        "yaxis2": below | {"range": [bars - 0.4, -0.9]},
+        "annotations": above,
+    }
 
 
 def _alive(part: pd.DataFrame) -> pd.DataFrame:
@@ -211,14 +224,19 @@ def _alive(part: pd.DataFrame) -> pd.DataFrame:
     sums = part["bytes"].groupby([label.rename("what"), part["phase"]]).sum()
     bars = sums.sort_values(ascending=False).reset_index()
     if len(bars) > _MOST_BARS + 1:
-        shown, rest = bars[:_MOST_BARS], bars["bytes"][_MOST_BARS:]
+        shown = bars[:_MOST_BARS]
+        rest = bars["bytes"][_MOST_BARS:]
         others = {"what": [f"({len(rest):,} others)"], "phase": "", "bytes": rest.sum()}
         bars = pd.concat([shown, pd.DataFrame(others)], ignore_index=True)
     return bars
 
 
-_MOST_CATEGORIES, _MOST_MARKS = 24, 400  # in the legend; of a kind
-_ROW, _FINDING = 130, 32  # pixels: of a device; of a finding, a bar below its title
+# in the legend; of a kind
+_MOST_CATEGORIES = 24
+_MOST_MARKS = 400
+# pixels: of a device; of a finding, a bar below its title
+_ROW = 130
+_FINDING = 32
 
 
 def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[plot.Figure]:
@@ -229,7 +247,8 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[p
     kinds = {} if marks is None else dict(list(marks.groupby("kind")))
     findings = kinds.pop("finding", pd.DataFrame({"finding": []})).groupby("finding", sort=False)
     devices = frame.groupby("device")
-    first, last = float(frame["start_ms"].min()), float(frame["end_ms"].max())
+    first = float(frame["start_ms"].min())
+    last = float(frame["end_ms"].max())
     bins = int(frame["bin"].max()) + 1
     step = (last - first) / bins
     below = len(findings) * _FINDING
@@ -248,7 +267,8 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[p
     layout: plot.Plotly = {**look, "xaxis": xaxis, "annotations": names, "shapes": shapes}
     categories = [str(name) for name in sums.index]
     for row, (device, part) in enumerate(devices):
-        axis, top = str(row + 1) if row else "", 1 - row * _ROW / plotted
+        axis = str(row + 1) if row else ""
+        top = 1 - row * _ROW / plotted
         ends = {"domain": [top - _ROW / plotted + 0.02, top - 0.03], "rangemode": "tozero"}
         layout[f"yaxis{axis}"] = {**ends, "tickformat": ".0%", "nticks": 3}
         names.append({"text": f"GPU {device}", "y": top, "yref": "paper", **laid})
@@ -271,7 +291,8 @@ def time_axis_figures(frame: pd.DataFrame, marks: pd.DataFrame | None) -> list[p
         click = {"name": card, "captureevents": True, "borderpad": 0}
         names.append({"text": title, **click, "y": row - 0.2, "yref": under, **laid})
     legend = [(name, colour_of(name)) for name in categories[:_MOST_CATEGORIES]]
-    words, spec = plot.gpu_work_in_words(sums), plot.spec_of(data, layout)
+    words = plot.gpu_work_in_words(sums)
+    spec = plot.spec_of(data, layout)
     return [plot.Figure("time-axis", "GPU work over time", words, legend, "time_axis", spec)]
 
 

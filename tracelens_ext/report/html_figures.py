@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Any
 
-from tracelens_ext.kernel_names import short_name
+from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.colours import ONE_COLOUR, colour_of, is_name
+from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import cleaned
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.short_names import cut_middle, told_apart
+from tracelens_ext.report.tables.units import unit_of, with_unit
 from tracelens_ext.report.terminal import safe_text
-from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.short_names import cut_middle, told_apart
-from tracelens_ext.tables.units import unit_of, with_unit
 
-_HOVER_LINE, _HOVER_LINES = 60, 12  # characters of a line in the box beside the pointer
+# characters of a line in the box beside the pointer
+_HOVER_LINE = 60
+_HOVER_LINES = 12
 _MS_PER_S = 1000.0
 
 _SIGNATURE = re.compile("::|<|^void ")
@@ -109,16 +111,20 @@ _Texts = Iterable[str]
 
 _MS_PER = {"ns": 1e-6, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _IN_SUMMARY = 3  # bars
-_WIDE, _NARROW = 62, 40  # characters of a bar's name, where there is room and where not
+# characters of a bar's name, where there is room and where not
+_WIDE = 62
+_NARROW = 40
 _IN_WORDS = 60  # characters of a name in a sentence
 
 _NOT_IN_ID = re.compile(r"[^a-z0-9]+")
 _OTHERS = re.compile(r"\([\d,]+ others\)")
 #: What makes up the total time: row of `gpu_timeline`, its name on the page.
 TIMELINE_PIECES = {
-    "computation_time": "Computation", "exposed_comm_time": "Exposed communication",
-    "exposed_memcpy_time": "Exposed memory copies", "idle_time": "Idle",
-}  # fmt: skip
+    "computation_time": "Computation",
+    "exposed_comm_time": "Exposed communication",
+    "exposed_memcpy_time": "Exposed memory copies",
+    "idle_time": "Idle",
+}
 _SPLIT_IDLE = {"micro_idle_time": "Idle, short holes", "macro_idle_time": "Idle, long holes"}
 
 #: The `meta` of a trace, or the `name` of an annotation, that goes when any piece is hidden.
@@ -135,20 +141,30 @@ LOOK = {
         "scatter": [{"hovertemplate": _HOVER, "cliponaxis": False}],
     },
     "layout": {
-        "barmode": "stack", "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
+        "barmode": "stack",
+        "margin": {"l": 56, "r": 12, "t": 12, "b": 44},
         "showlegend": False,  # it stands above the chart, in HTML
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": _FONT, "size": 12}, "dragmode": False, "hovermode": "closest",
-        "hoverlabel": {"align": "left", "namelength": -1, **_BOX}, "xaxis": _AXIS, "yaxis": _AXIS,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": _FONT, "size": 12},
+        "dragmode": False,
+        "hovermode": "closest",
+        "hoverlabel": {"align": "left", "namelength": -1, **_BOX},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
         "annotationdefaults": {"align": "left", "font": {"size": 11}, **_BESIDE},
     },
-}  # fmt: skip
+}
 _EDGE = {"width": 1, "color": "#ffffff"}
 #: The marker of what stands out.
 MARK = {"symbol": "diamond", "size": 8, "color": "#d1495b", "line": _EDGE}
 #: Pixels from which on there is room for names beside bars, and for longer names.
-_NARROW_ENDS, _WIDE_BEGINS = 640, 980
-_NARROWEST, _DIGIT, _TICK = 360, 7.2, 80  # pixels: of a page, of a character, of a number's tick
+_NARROW_ENDS = 640
+_WIDE_BEGINS = 980
+# pixels: of a page, of a character, of a number's tick
+_NARROWEST = 360
+_DIGIT = 7.2
+_TICK = 80
 
 
 def spec_of(
@@ -206,7 +222,8 @@ def bar_figure(chart: Chart, table: pd.DataFrame) -> Figure:
     of_kernels = all(word in chart.label_column.lower() for word in ("kernel", "name"))
     short = elided_kernel_name if of_kernels else elided
     names = [short(label, sys.maxsize) for label in labels]
-    factor, unit = ms_per_unit(chart.value_column), unit_of(chart.value_column)
+    factor = ms_per_unit(chart.value_column)
+    unit = unit_of(chart.value_column)
     symbol = "ms" if factor else unit.symbol
     table = table * (factor or 1.0)
     sums = table.sum(axis=1).tolist()
@@ -263,11 +280,13 @@ def bars_spec(
     """Bars below one another, made of `bar_piece`: their names, longer and shorter; their ends."""
     lengths = zip(*(piece["x"] for piece in pieces), strict=True)
     sums = [sum(filter(None, values), 0.0) for values in lengths]
-    shown, rows = [*map(plotly_text, ends)], [*range(len(sums))]
+    shown = [*map(plotly_text, ends)]
+    rows = [*range(len(sums))]
     at = {"x": [max(each, 0.0) for each in sums], "y": rows, "hoverinfo": "skip"}
     texts = {"text": [f"  {end}" for end in shown], "textposition": "middle right"}
     at_ends = trace("scatter", WHOLE, mode="text", **at, **texts)  # true of whole bars only
-    lowest, highest = min(sums, default=0.0), max(sums, default=0.0)
+    lowest = min(sums, default=0.0)
+    highest = max(sums, default=0.0)
     bounds = {"clipmin": min(lowest, 0.0), "clipmax": max(highest, 0.0) or (0.0 if lowest else 1.0)}
 
     def room_for(room: int) -> Plotly:
@@ -280,11 +299,12 @@ def bars_spec(
             for at, name in enumerate(names if above else [])
         ]
         return {
-            "height": len(names) * (44 if above else 27) + 34, "bargap": 0.52 if above else 0.26,
+            "height": len(names) * (44 if above else 27) + 34,
+            "bargap": 0.52 if above else 0.26,
             "margin": {"l": 16, "r": text_width(shown) + 18, "t": 4, "b": 26},
             "yaxis": {**bounds, "showgrid": False, "showticklabels": not above, **ticks},
             "annotations": beside,
-        }  # fmt: skip
+        }
 
     ticks = {"rangemode": "tozero", "ticksuffix": f" {plotly_text(axis)}"}
     across = {"autorangeoptions": bounds, **ticks}
@@ -319,7 +339,8 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
     )
     totals = all_ms["total_time"].tolist()
     pieces: list[Plotly] = []
-    legend, said = [], []
+    legend = []
+    said = []
     for kind, name in parts.items():
         shares = percent[kind].tolist()
         if not any(shares):
@@ -328,7 +349,8 @@ def timeline_figure(frame: pd.DataFrame) -> Figure:
             f"<b>{name}</b>, {plotly_text(bar)}<br>{plotly_text(amount_text(ms, 'ms', total))}"
             for bar, ms, total in zip(names, all_ms[kind].tolist(), totals, strict=True)
         ]
-        inside, colour = [*map(percent_text, shares)], colour_of(kind)
+        inside = [*map(percent_text, shares)]
+        colour = colour_of(kind)
         pieces.append(bar_piece(len(pieces), shares, colour, hover, inside))
         legend.append((name, colour))
         # Of several devices from which to which share they reach.

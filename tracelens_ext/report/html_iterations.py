@@ -19,19 +19,29 @@ import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colours import colour_of
-from tracelens_ext.tables.charts import MOST_SERIES, ranked
+from tracelens_ext.report.colors import colour_of
+from tracelens_ext.report.tables.charts import MOST_SERIES, ranked
 
 _Legend = Sequence[tuple[str, str]]
-_TIMES_TITLE, _CATEGORIES_TITLE = "Iterations", "Iterations by category"
+_TIMES_TITLE = "Iterations"
+_CATEGORIES_TITLE = "Iterations by category"
 Float64Array = npt.NDArray[np.float64]
 
-MOST_BARS, _MOST_MARKS, _MOST_FIGURES = 240, 200, 4  # the last of processes and devices
-_IN_SUMMARY, _IN_HOVER, _TITLE = 3, 6, 60  # odd iterations, categories, characters
+# the last of processes and devices
+MOST_BARS = 240
+_MOST_MARKS = 200
+_MOST_FIGURES = 4
+# odd iterations, categories, characters
+_IN_SUMMARY = 3
+_IN_HOVER = 6
+_TITLE = 60
 #: A bar is cut when it is so many times the median, and the axis ends at so many.
-_FAR_BEYOND, _AXIS_ENDS = 6.0, 3.0
+_FAR_BEYOND = 6.0
+_AXIS_ENDS = 3.0
 _ABOVE = 1.08  # of the highest bar: room for what stands on it
-_FEW_BARS, _RIGHT = 12, 12  # that are narrower than their places; pixels
+# that are narrower than their places; pixels
+_FEW_BARS = 12
+_RIGHT = 12
 #: Pixels of the lines of wall time: the one behind has the page's colour, so that the other is seen
 #: on any.
 _LINES = (5, 2)
@@ -83,13 +93,17 @@ def _figure(
 ) -> plot.Figure:
     """Draw ms of each iteration, (k, n), of the pieces in the legend: name and colour."""
     by_category = title == _CATEGORIES_TITLE
-    labels, (wall,) = [*map(str, frame["iteration"])], _numbers(frame, ["wall_time_ms"])
-    sums, odd = times.sum(axis=0), _odd(frame, by_category=by_category)
+    labels = [*map(str, frame["iteration"])]
+    (wall,) = _numbers(frame, ["wall_time_ms"])
+    sums = times.sum(axis=0)
+    odd = _odd(frame, by_category=by_category)
     most = -(-len(wall) // MOST_BARS)  # iterations of a bar; the last may have fewer
     starts = np.arange(0, len(wall), most)
     counts = np.diff(np.append(starts, len(wall)))
     means: Float64Array = np.add.reduceat([sums, wall, *times], starts, axis=1) / counts
-    heights, mean_walls, parts = means[0], means[1], means[2:]
+    heights = means[0]
+    mean_walls = means[1]
+    parts = means[2:]
     walls = heights * 0 if by_category else mean_walls
     ceiling = _ceiling(np.maximum(heights, walls), sums[list(odd)])
     axis, scale = plot.axis_of("ms", ceiling)
@@ -136,7 +150,8 @@ def _figure(
 
 def _ceiling(heights: Float64Array, of_marks: Float64Array) -> float:
     """Where the axis ends, ms: above all, unless a few are far longer than the rest."""
-    highest, median = float(np.append(heights, of_marks).max()), float(np.median(heights))
+    highest = float(np.append(heights, of_marks).max())
+    median = float(np.median(heights))
     return _AXIS_ENDS * median if highest > _FAR_BEYOND * median > 0 else highest or 1.0
 
 
@@ -152,7 +167,8 @@ def _wall_lines(heights: Float64Array, piece: int, reach: float) -> list[plot.Pl
 def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[int], plot.Plotly]:
     """The layout by the width, in px; `ends`: what stands on bars of `most` iterations."""
     numbered, across = _numbered(labels)
-    names, above = numbered[::most], [*map(plot.plotly_text, ends)]
+    names = numbered[::most]
+    above = [*map(plot.plotly_text, ends)]
 
     def room_for(room: int) -> plot.Plotly:
         narrow = plot.is_narrow(room)
@@ -164,13 +180,16 @@ def _rooms(labels: Sequence[str], most: int, ends: Sequence[str]) -> Callable[[i
             "height": 210 if narrow else 260,
             "margin": {"l": left, "r": _RIGHT, "t": 22 if any(ends) else 12, "b": 42},
             "xaxis": {
-                "range": [-0.5 - edge, len(names) - 0.5 + edge], "showgrid": False,
-                "tickmode": "array", "tickvals": [*range(0, len(names), every)],
-                "ticktext": [*map(plot.plotly_text, names[::every])], "tickangle": 0,
+                "range": [-0.5 - edge, len(names) - 0.5 + edge],
+                "showgrid": False,
+                "tickmode": "array",
+                "tickvals": [*range(0, len(names), every)],
+                "ticktext": [*map(plot.plotly_text, names[::every])],
+                "tickangle": 0,
                 "title": {"text": plot.plotly_text(plot.elided(across, _TITLE))},
             },
             "annotations": _annotations(above, width),
-        }  # fmt: skip
+        }
 
     return room_for
 
@@ -223,7 +242,8 @@ def _hover(labels: Sequence[str], wall: float, times: Float64Array, names: Seque
     name = plot.plotly_lines(labels[0])
     if len(labels) > 1:
         name = f"{name} to {plot.plotly_lines(labels[-1])}, mean of {len(labels):,}"
-    whole, order = float(times.sum()), np.argsort(-times, kind="stable")[:_IN_HOVER]
+    whole = float(times.sum())
+    order = np.argsort(-times, kind="stable")[:_IN_HOVER]
     largest = [at for at in sorted(order.tolist()) if times[at]]
     lines = [_time_line(names[at], times[at], whole) for at in largest]
     return "<br>".join([f"<b>{name}</b>", _time_line("wall time", wall), *lines])

@@ -19,10 +19,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report import html_figures as plot
-from tracelens_ext.report.colours import colour_of, is_name
+from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
-from tracelens_ext.tables.charts import Chart, chart_table
-from tracelens_ext.tables.units import Quantity, Shown, header_text, is_numeric
+from tracelens_ext.report.tables.charts import Chart, chart_table
+from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Answer
@@ -39,7 +39,7 @@ _STYLES = {Quantity.PERCENT: "percent", Quantity.IDENTIFIER: "identifier"}
 
 
 @dataclass(frozen=True)
-class Column:
+class HtmlColumn:
     """A column, ready to be embedded."""
 
     header: str  #: its name
@@ -64,7 +64,8 @@ class Column:
 
     def bar(self, row: int) -> float | None:
         """The length of the bar behind a percentage, 0 to 100; None for none."""
-        value, unit = self.values[row], self.shown and self.shown.unit
+        value = self.values[row]
+        unit = self.shown and self.shown.unit
         barred = unit and unit.quantity is Quantity.PERCENT and not unit.signed
         return min(max(value, 0.0), 100.0) if barred and isinstance(value, int | float) else None
 
@@ -78,13 +79,13 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """A table of the page."""
 
     name: str  #: the name of the sheet
     key: str  #: its id in the page
     caption: str  #: what it shows, a clause
-    columns: list[Column]  #: the columns
+    columns: list[HtmlColumn]  #: the columns
     embedded: int  #: rows in the page
     total: int  #: rows in all
 
@@ -104,12 +105,13 @@ def page_tables(
     descriptions: Mapping[str, str],
     pool: dict[str, int],
     most_rows: int = MOST_ROWS,
-) -> tuple[list[Table], list[str]]:
+) -> tuple[list[HtmlTable], list[str]]:
     """Prepare tables for a page, filling its pool of texts; also say what of them is cut."""
-    tables: list[Table] = []
+    tables: list[HtmlTable] = []
     notes: list[str] = []
     for number, (name, frame) in enumerate(sheets.items()):
-        (rows, texts), total = _texts_that_fit(frame, most_rows), len(frame)
+        (rows, texts) = _texts_that_fit(frame, most_rows)
+        total = len(frame)
         if rows < total:
             notes.append(
                 f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
@@ -130,7 +132,9 @@ def page_tables(
                 )
         key = f"table-{number}-{_NOT_IN_ID.sub('-', name)}"
         caption = cleaned(descriptions.get(name, "") or f"Table {name}")
-        tables.append(Table(cleaned(name), key, caption, columns, rows if columns else 0, total))
+        tables.append(
+            HtmlTable(cleaned(name), key, caption, columns, rows if columns else 0, total)
+        )
     return tables, notes
 
 
@@ -147,15 +151,17 @@ def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int,
     return rows, texts
 
 
-def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[Column, int]:
+def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[HtmlColumn, int]:
     """A column of texts; also how many of them were cut."""
-    counts, coded, cut = Counter(texts), {}, 0
+    counts = Counter(texts)
+    coded = {}
+    cut = 0
     for text, count in counts.items():
         shown, was_cut = cell_text(text)
         coded[text] = pool.setdefault(shown, len(pool)) if shown else -1
         cut += count * was_cut
     long = any(len(text) > LONG_TEXT for text in counts)
-    return Column(header, [coded[text] for text in texts], long=long), cut
+    return HtmlColumn(header, [coded[text] for text in texts], long=long), cut
 
 
 def _texts(series: pd.Series) -> list[str]:
@@ -166,13 +172,13 @@ def _texts(series: pd.Series) -> list[str]:
     return ["" if value is None else str(value) for value in plain]
 
 
-def _number_column(series: pd.Series, header: str) -> Column:
+def _number_column(series: pd.Series, header: str) -> HtmlColumn:
     """A column of numbers as JSON and JavaScript can hold them."""
     series = excel_text.own_digits(series)
     plain = series.astype(object).where(series.notna(), None).tolist()
     values = [value if value is None else _as_json(value) for value in plain]
     shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
-    return Column(header, values, shown)
+    return HtmlColumn(header, values, shown)
 
 
 def _as_json(value: float) -> int | float | str:
@@ -181,7 +187,9 @@ def _as_json(value: float) -> int | float | str:
     return number if exact else str(number)
 
 
-_NAME, _ALL = 64, 1_000_000_000  # characters of a name in a card; no bar is summed with others
+# characters of a name in a card; no bar is summed with others
+_NAME = 64
+_ALL = 1_000_000_000
 
 #: Where the time of an operation stands: table, column of names, column of times, what it is of.
 _OPERATION_TIMES = (
@@ -229,7 +237,8 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     devices = frame["device"].nunique() if "device" in frame else 1
     together = f" of {devices} GPUs together" if devices > 1 else ""
     busy, exposed, idle = (times.get(f"{k}_time", 0.0) for k in ("busy", "exposed_comm", "idle"))
-    text, communication = plot.duration_text, times.get("total_comm_time")
+    text = plot.duration_text
+    communication = times.get("total_comm_time")
     of_exposed = "no communication in the trace"
     if communication:
         of_exposed = f"{text(exposed)} of {text(communication)} communication"
@@ -263,7 +272,8 @@ def _largest(
     return []
 
 
-_MOST, _IN_CARD = 6, ("title", "confidence", "advice", "snippet")
+_MOST = 6
+_IN_CARD = ("title", "confidence", "advice", "snippet")
 _PLACE = 90  # characters of a name
 _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 

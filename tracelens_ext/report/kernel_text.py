@@ -12,13 +12,17 @@ KERNEL_TITLE = "DETAILED GPU KERNEL ANALYSIS"
 GAP_TITLE = "DETAILED GPU GAP ANALYSIS"
 NO_OPERATION = "(no operation)"
 _RULE = "=" * 50
-_BLOCK, _PAIR_BLOCK = "-" * 50, "-" * 30
+_BLOCK = "-" * 50
+_PAIR_BLOCK = "-" * 30
 _SHOWN_IN_US = 0.1
 _Lines = Sequence[str]
 _PAIR_TIMES = {
-    "Average Gap": "avg_gap_us", "Max Gap": "max_gap_us", "Min Gap": "min_gap_us",
-    "Std Dev": "std_gap_us", "Total Gap Time": "total_gap_us",
-}  # fmt: skip
+    "Average Gap": "avg_gap_us",
+    "Max Gap": "max_gap_us",
+    "Min Gap": "min_gap_us",
+    "Std Dev": "std_gap_us",
+    "Total Gap Time": "total_gap_us",
+}
 
 
 def kernel_text(
@@ -120,7 +124,8 @@ def _longest_lines(longest: pd.DataFrame) -> Iterator[str]:
 
 def _host_lines(hosts: pd.DataFrame) -> Iterator[str]:
     for rank, row in enumerate(hosts.to_dict("records"), start=1):
-        idle, share = _idle_text(row["idle_time_ms"]), row["% of idle time"]
+        idle = _idle_text(row["idle_time_ms"])
+        share = row["% of idle time"]
         yield f"Rank {rank}: {row['host_op'] or NO_OPERATION}"
         if row["python_frame"]:
             yield f"  Python Frame: {row['python_frame']}"

@@ -148,7 +148,8 @@ MANIFEST = ".tracelens-ext-manifest.json"
 GENERATOR = "tracelens-ext"
 #: The version of the tables, which a manifest and a workbook say under this name. It grows when a
 #: column that is read back (`compare.finished`) gets another meaning.
-TABLES_VERSION, TABLES_VERSION_KEY = 1, "tables_version"
+TABLES_VERSION = 1
+TABLES_VERSION_KEY = "tables_version"
 #: How JSON of ours begins.
 ABOUT_US = {"generator": GENERATOR, "version": __version__, TABLES_VERSION_KEY: TABLES_VERSION}
 #: How a text file of ours begins.
@@ -158,13 +159,22 @@ _MARK = re.compile(
     rb"|<!-- written by tracelens-ext -->",
     re.DOTALL,
 )
-_LOOK_BYTES, _CREATOR_PART_BYTES, _MANIFEST_BYTES = 4096, 65_536, 1_000_000
-_CREATOR_PART, _CREATOR = "docProps/core.xml", b"<dc:creator>tracelens-ext</dc:creator>"
+_LOOK_BYTES = 4096
+_CREATOR_PART_BYTES = 65_536
+_MANIFEST_BYTES = 1_000_000
+_CREATOR_PART = "docProps/core.xml"
+_CREATOR = b"<dc:creator>tracelens-ext</dc:creator>"
 _ZIP = b"PK\x03\x04"
 #: What zipfile raises for an archive that is damaged, encrypted, or packed in a way it cannot read.
 _UNREADABLE_ZIP = (
-    *(OSError, EOFError, KeyError, ValueError, RuntimeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error),
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
 )
 
 
@@ -262,7 +272,8 @@ def refuse_input(path: AnyPath, inputs: Iterable[AnyPath]) -> None:
                 )
 
 
-_AT_WORKING_FOLDER, _RENAME_EXCHANGE = -100, 2
+_AT_WORKING_FOLDER = -100
+_RENAME_EXCHANGE = 2
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -357,7 +368,8 @@ def _exchanged(staged: Path, target: Path, names: Sequence[str], kept: Sequence[
 
 def _take_over_rights(target: Path, beside: Path) -> None:
     """Give a new folder and its files the permissions of the old one."""
-    old, new = target.stat(), beside.stat()
+    old = target.stat()
+    new = beside.stat()
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         raise PermissionError
     for path in [*target.iterdir(), target]:
@@ -374,7 +386,8 @@ def _exchange(one: Path, other: Path) -> None:
     function = linux and getattr(ctypes.CDLL(None), "renameat2", None)
     if not function:
         raise OSError
-    here, names = _AT_WORKING_FOLDER, (os.fsencode(one), os.fsencode(other))
+    here = _AT_WORKING_FOLDER
+    names = (os.fsencode(one), os.fsencode(other))
     if function(here, names[0], here, names[1], ctypes.c_uint(_RENAME_EXCHANGE)):
         raise OSError
 
@@ -398,7 +411,8 @@ def _renamed(
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let signals that end a run wait until a few files are renamed."""
-    before, heard = {}, []
+    before = {}
+    heard = []
     try:
         with suppress(ValueError):  # outside of the main thread no handler is called
             for name in _SIGNALS:

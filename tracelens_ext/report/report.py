@@ -14,10 +14,10 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.report.manifest import written_beside
-from tracelens_ext.tables.units import FIRST_FACTS, with_units
+from tracelens_ext.report.tables.units import FIRST_FACTS, with_units
 
 if TYPE_CHECKING:
-    from tracelens_ext.tables.charts import Chart
+    from tracelens_ext.report.tables.charts import Chart
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def fast_pandas() -> Iterator[None]:
             gc.enable()
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """How the tables of a report are written."""
 
     xlsx = "xlsx"
@@ -50,32 +50,32 @@ class Format(StrEnum):
     @property
     def is_folder(self) -> bool:
         """Whether the format is a folder with a file a table."""
-        return self in (Format.csv, Format.parquet)
+        return self in (OutputFormat.csv, OutputFormat.parquet)
 
     @property
     def suffix(self) -> str:
         """What the name of a file ends in; of one table, for a format that is a folder."""
-        return ".md" if self is Format.markdown else f".{self.value}"
+        return ".md" if self is OutputFormat.markdown else f".{self.value}"
 
 
 #: A page for browsers; an option of its own asks for it.
 PAGE: Final = "html"
 #: Files and folders to write, and what they are.
-Places = Mapping[Path, Format | Literal["html"]]
+Places = Mapping[Path, OutputFormat | Literal["html"]]
 #: What the name of an output file can end in, and the format that it means.
-FORMAT_OF_SUFFIX = {each.suffix: each for each in Format if not each.is_folder}
-FORMAT_OF_SUFFIX[".markdown"] = Format.markdown
+FORMAT_OF_SUFFIX = {each.suffix: each for each in OutputFormat if not each.is_folder}
+FORMAT_OF_SUFFIX[".markdown"] = OutputFormat.markdown
 
 
-def require_format(chosen: Format | Literal["html"]) -> None:
+def require_format(chosen: OutputFormat | Literal["html"]) -> None:
     """Check that a format can be written here, before a trace is read for nothing."""
     import importlib.util
 
-    if chosen is Format.parquet and importlib.util.find_spec("pyarrow") is None:
+    if chosen is OutputFormat.parquet and importlib.util.find_spec("pyarrow") is None:
         raise UsageError(
             "Parquet needs pyarrow, not installed here; run: pip install 'tracelens-ext[parquet]'"
         )
-    if not isinstance(chosen, Format):
+    if not isinstance(chosen, OutputFormat):
         from tracelens_ext.report.html import require_html_extra
 
         require_html_extra()
@@ -152,7 +152,7 @@ def check_places(places: Places, inputs: Sequence[str | Path], *, force: bool) -
 
     notes: list[str] = []
     for path, chosen in places.items():
-        if isinstance(chosen, Format) and chosen.is_folder:
+        if isinstance(chosen, OutputFormat) and chosen.is_folder:
             refuse_input(path, inputs)
             notes += unfinished_note(path)
         else:
@@ -171,29 +171,29 @@ def write_report(
             from tracelens_ext.report.html import write_html
 
             write_html(path, report)
-        elif chosen is Format.xlsx:
+        elif chosen is OutputFormat.xlsx:
             from tracelens_ext.report.excel import write_workbook
 
             write_workbook(path, report)
-        elif Format(chosen).is_folder:
+        elif OutputFormat(chosen).is_folder:
             from tracelens_ext.report.formats import file_names, write_tables
             from tracelens_ext.report.manifest import check_folder
 
-            suffix = Format(chosen).suffix
+            suffix = OutputFormat(chosen).suffix
             check_folder(path, file_names(report.sheets, suffix), inputs, force=force)
             write_tables(path, report.sheets, suffix)
         else:
-            text = report_text(report, Format(chosen))
+            text = report_text(report, OutputFormat(chosen))
             with written_beside(path) as new, new.open("w", encoding="utf-8", newline="\n") as f:
                 f.writelines(text)
     return list(places)
 
 
-def report_text(report: Report, chosen: Format) -> Iterator[str]:
+def report_text(report: Report, chosen: OutputFormat) -> Iterator[str]:
     """A report as JSON or Markdown, in pieces."""
     from tracelens_ext.report.formats import json_text, markdown_text
 
-    writers = {Format.json: json_text, Format.markdown: markdown_text}
+    writers = {OutputFormat.json: json_text, OutputFormat.markdown: markdown_text}
     if chosen not in writers:
         raise ValueError(f"{chosen} is no text")
     return writers[chosen](report)

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from tracelens_ext.lazy import pd
-from tracelens_ext.tables.short_names import cells_of, cut_middle, told_apart
-from tracelens_ext.tables.units import (
+from tracelens_ext.report.tables.short_names import cells_of, cut_middle, told_apart
+from tracelens_ext.report.tables.units import (
     Quantity,
     Shown,
     fitting_unit,
@@ -170,7 +170,8 @@ def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
 
 def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
     """A column of times or sizes in the unit that shows its largest best, and its header."""
-    found, unit = [*_UNIT.finditer(header)], unit_of(header)
+    found = [*_UNIT.finditer(header)]
+    unit = unit_of(header)
     exact = series.dtype.kind != "f" and unit.quantity is not Quantity.BYTES
     if found and not exact and unit.quantity is not Quantity.COUNT:
         sizes = series.dropna().abs()

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tracelens_ext.analysis.serving.annotations import Batch
 from tracelens_ext.roofline.operation import Cost, Models, bytes_read, known, named
-from tracelens_ext.serving.annotations import Batch
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Operation, Tensor
@@ -33,8 +33,10 @@ class _Places(NamedTuple):
 
 
 _FLASH = (
-    *("flash_attn::_flash_attn_forward", "aiter::_flash_attn_forward"),
-    *("aiter::mha_fwd", "aiter::fmha_v3_fwd"),
+    "flash_attn::_flash_attn_forward",
+    "aiter::_flash_attn_forward",
+    "aiter::mha_fwd",
+    "aiter::fmha_v3_fwd",
 )
 #: Backward passes have the gradient before Q.
 _PLACES = {
@@ -71,7 +73,9 @@ def attention(op: Operation) -> Cost:
     causal = op.value(at.causal)
     known(causal is not None, "whether the mask is causal is not recorded")
     heads, positions = (1, 2) if at.heads_first else (2, 1)
-    batch, nq, nkv = q.dims[0], q.dims[positions], k.dims[positions]
+    batch = q.dims[0]
+    nq = q.dims[positions]
+    nkv = k.dims[positions]
     pairs_twice, seen = _pairs(op, at, nq, nkv)
     flops = batch * q.dims[heads] * pairs_twice * (q.dims[3] + v.dims[3])
     result = q.elements // max(1, q.dims[3]) * v.dims[3] * q.item
@@ -87,7 +91,8 @@ def attention(op: Operation) -> Cost:
 
 def _pairs(op: Operation, at: _Places, nq: int, nkv: int) -> tuple[int, int]:
     """Twice the pairs of positions that see each other, and how many keys any query sees."""
-    left, right = op.whole(at.window, -1), -1
+    left = op.whole(at.window, -1)
+    right = -1
     if "_efficient_" in op.name:  # the window counts the query itself, and looks back alone
         left -= 1
     elif at.window is not None:
@@ -140,16 +145,21 @@ def attention_by_lengths(op: Operation) -> Cost:
     Arguments are Q [T, H, d], and K and V of the step or of the paged cache: [pages, page, heads,
     d], or of five dimensions [pages, heads, d/x, page, x] with V [pages, heads, d, page].
     """
-    batch, first = _lengths(op), _QUERY.get(op.name, 0)
+    batch = _lengths(op)
+    first = _QUERY.get(op.name, 0)
     if op.name.startswith("flashinfer::"):  # several buffers come before
         with_heads = (i for i in range(len(op.types)) if (t := op.tensor(i)) and len(t.dims) == 3)
         first = next(with_heads, 0)
     q, k, v = (op.need(first + i) for i in range(3))
     fits = len(q.dims) == 3 and 3 <= len(k.dims) <= 5 and 3 <= len(v.dims) <= 5
     known(fits, "the recorded shapes are not those of attention")
-    keys, d_qk, d_v = k.dims[-2], k.dims[-1], v.dims[-1]
+    keys = k.dims[-2]
+    d_qk = k.dims[-1]
+    d_v = v.dims[-1]
     if len(k.dims) == 5:
-        keys, d_qk, d_v = k.dims[1], q.dims[2], v.dims[2]
+        keys = k.dims[1]
+        d_qk = q.dims[2]
+        d_v = v.dims[2]
     flops = (_read_twice(batch) + _generated_twice(batch)) * q.dims[1] * (d_qk + d_v)
     return _cost(batch, flops, q, (q.dims[1], keys, d_qk, d_v), keys * (d_qk + d_v), k.item)
 
@@ -170,7 +180,8 @@ def latent_attention(op: Operation) -> Cost:
     fits = len(q.dims) == 3 and bool(latent.dims and rotary.dims)
     known(fits, "the recorded shapes are not those of latent attention")
     tokens, heads, d_qk = q.dims
-    c, r = latent.dims[-1], rotary.dims[-1]
+    c = latent.dims[-1]
+    r = rotary.dims[-1]
     d_v = result.elements // max(1, tokens * heads)
     flops = (d_qk + d_v) * _read_twice(batch) + (c + r + c) * _generated_twice(batch)
     return _cost(batch, heads * flops, q, (heads, 1, d_qk, d_v), c + r, latent.item)
@@ -205,8 +216,10 @@ def _cost(
     batch: Batch, flops: int, q: Tensor, heads: tuple[int, int, int, int], cached: int, item: int
 ) -> Cost:
     """`heads`: those of Q, those of the keys, and the sizes of both; `cached`: elements a token."""
-    context, generation = batch.context, batch.generation
-    tokens, keys = batch.tokens, (context.keys or 0) + (generation.keys or 0)
+    context = batch.context
+    generation = batch.generation
+    tokens = batch.tokens
+    keys = (context.keys or 0) + (generation.keys or 0)
     query, _, d_qk, d_v = heads
     moved = tokens * (query * (d_qk + d_v) + cached) * q.item
     moved += max(keys - tokens, 0) * cached * item

@@ -54,7 +54,8 @@ def elementwise(
     family = family or ("UnaryElementwise" if len(with_sizes) <= 1 else "BinaryElementwise")
     elements = math.prod(shape)
     flops = elements * FLOPS_PER_ELEMENT.get(op.plain_name.rstrip("_"), 1)
-    moved, shown = inputs[0].as_many(elements, kind), _parameters(shape, with_sizes or inputs, kind)
+    moved = inputs[0].as_many(elements, kind)
+    shown = _parameters(shape, with_sizes or inputs, kind)
     return vector_cost(family, inputs[0], flops, moved, *inputs, **shown)
 
 
@@ -138,7 +139,8 @@ def masked_fill(op: Operation, x: Tensor, mask: Tensor) -> Cost:
 
 
 def _copied(source: Tensor, dims: tuple[int, ...], kind: str, **more: object) -> Cost:
-    moved, shown = source.as_many(math.prod(dims), kind), _parameters(dims, [source], kind)
+    moved = source.as_many(math.prod(dims), kind)
+    shown = _parameters(dims, [source], kind)
     return vector_cost("UnaryElementwise", source, 0, moved, source, **shown, **more)
 
 

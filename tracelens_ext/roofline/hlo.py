@@ -55,7 +55,7 @@ _PRODUCTS: Final = {
 
 
 @dataclass(eq=False)
-class Work:
+class HloWork:
     """What an instruction does."""
 
     flops: int = 0  #: operations
@@ -74,7 +74,7 @@ class Work:
         self.largest = self.flops if self.product else -1
 
     @classmethod
-    def of_parts(cls, parts: Iterable[Work | None]) -> Work | None:
+    def of_parts(cls, parts: Iterable[HloWork | None]) -> HloWork | None:
         """What parts do, None where that of one is not known; bytes within are none of memory's."""
         work = cls()
         for part in parts:
@@ -82,34 +82,40 @@ class Work:
                 return None
             work.flops += part.flops
             if part.largest > work.largest:
-                work.largest, work.product = part.largest, part.product
-                work.kind, work.sizes = part.kind, part.sizes
+                work.largest = part.largest
+                work.product = part.product
+                work.kind = part.kind
+                work.sizes = part.sizes
         return work
 
 
 @MODELS.of("hlo")("hlo::*")
 def instruction(op: Operation) -> Cost:
     """A product of the matrix units, or else a fusion, whose bytes are what counts."""
-    about, work = op.attributes, op.work
+    about = op.attributes
+    work = op.work
     called = about.get("target") or about.get("opcode")
     work = known(work, f"the HLO does not say what {called} computes")
-    kind, engine, shown = work.kind, "matrix" if work.product else "vector", _parameters(op, work)
+    kind = work.kind
+    engine = "matrix" if work.product else "vector"
+    shown = _parameters(op, work)
     if not work.product:
         kind = max(op.tensors, key=lambda t: t.written).kind if op.tensors else ""
     family = _FAMILIES.get(work.product, "XLA")
     return Cost(family, work.flops, work.bytes, short_type(kind), engine, shown)
 
 
-def _parameters(op: Operation, work: Work) -> dict[str, object]:
+def _parameters(op: Operation, work: HloWork) -> dict[str, object]:
     if work.product.startswith("convolution") and len(op.tensors) > 1:
-        (x, weight), result = op.tensors[:2], op.attributes.get("result", "")
+        (x, weight) = op.tensors[:2]
+        result = op.attributes.get("result", "")
         names = "convNd input_shape filter_shape output_shape dtype_input_weight"
         shapes = f"conv{len(x.dims) - 2}d", x.dims, weight.dims, result
         return named(names, *shapes, (x.kind, weight.kind)) | work.windows
     return dict(zip(_SIZES.get(work.product, _SIZES_OF_ATTENTION), work.sizes, strict=False))
 
 
-def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
+def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[HloWork]]:
     """The work of operations, where the programs of the trace tell it.
 
     Gives indices, `NONE` for the others, shape of `rows`; and the distinct works.
@@ -119,7 +125,7 @@ def works_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[Work]]:
     asked, place = np.unique(trace.instructions.at(rows), return_inverse=True)
     codes = np.full(len(asked), NONE, dtype=np.int64)
     worker = cache(lambda program: Worker(trace.programs[program]))
-    distinct: dict[str, tuple[int, Work]] = {}
+    distinct: dict[str, tuple[int, HloWork]] = {}
     for i in np.flatnonzero(asked != NONE).tolist():
         program, number = divmod(int(asked[i]), 1 << PROGRAM_SHIFT)
         if (work := worker(program).work(number)) is not None:
@@ -135,12 +141,12 @@ class Worker:
         self._instructions = xla.instructions_of(module)
         self._by_id = {each.id: each for each in self._instructions}
         self._computations = {p.id: (p.instructions, p.root_id) for p in module.computations}
-        self._found: dict[int, Work | None] = {}
+        self._found: dict[int, HloWork | None] = {}
 
-    def work(self, place: int) -> Work | None:
+    def work(self, place: int) -> HloWork | None:
         """What an instruction does, by its place; None for a call of code that is not known."""
         each = self._instructions[place]
-        if (found := Work.of_parts([self._of_instruction(each, _DEEPEST)])) is None:
+        if (found := HloWork.of_parts([self._of_instruction(each, _DEEPEST)])) is None:
             return None
         found.windows = xla.windows_of(each)
         found.bytes = _bytes((*xla.operands_of(each, self._by_id), *xla.results_of(each)))
@@ -148,12 +154,13 @@ class Worker:
             found.bytes -= sum(map(self._untouched, set(each.called_computation_ids)))
         return found
 
-    def _of_instruction(self, each: Message, depth: int) -> Work | None:
+    def _of_instruction(self, each: Message, depth: int) -> HloWork | None:
         """What an instruction computes; None where that is not known."""
-        opcode, results = each.opcode, xla.results_of(each)
+        opcode = each.opcode
+        results = xla.results_of(each)
         if opcode in _CALLS:
             called = each.called_computation_ids
-            return Work.of_parts([self._of_computation(n, depth - 1) for n in called])
+            return HloWork.of_parts([self._of_computation(n, depth - 1) for n in called])
         operands = xla.operands_of(each, self._by_id)
         window = each.window.dimensions[: xla.MOST_DIMENSIONS]
         if opcode == b"custom-call":
@@ -167,17 +174,17 @@ class Worker:
         if opcode in _REDUCTIONS:
             windows = math.prod(max(d.size, 1) for d in window)
             reduced = operands[: max(len(operands) // 2, 1)]
-            return Work(elements * windows if windows > 1 else _elements(reduced))
-        return Work(0 if opcode in _MOVES else elements)
+            return HloWork(elements * windows if windows > 1 else _elements(reduced))
+        return HloWork(0 if opcode in _MOVES else elements)
 
-    def _of_computation(self, number: int, depth: int) -> Work | None:
+    def _of_computation(self, number: int, depth: int) -> HloWork | None:
         """What a computation does; None where that is not known, as of one that calls itself."""
         if number not in self._found:
             self._found[number] = None
             instructions, _ = self._computations.get(number, ((), 0))
             if depth and instructions:
                 parts = (self._of_instruction(each, depth) for each in instructions)
-                self._found[number] = Work.of_parts(parts)
+                self._found[number] = HloWork.of_parts(parts)
         return self._found[number]
 
     def _untouched(self, computation: int) -> int:
@@ -223,7 +230,7 @@ def _elements(arrays: Iterable[Shape]) -> int:
     return sum(array.elements for array in arrays)
 
 
-def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> Work | None:
+def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> HloWork | None:
     target = each.custom_call_target
     product = next((p for begin, p in _PRODUCTS.items() if target.startswith(begin)), "")
     if not product or len(operands) < 2 or not results:
@@ -238,39 +245,41 @@ def _custom_call(each: Message, operands: list[Shape], results: list[Shape]) -> 
     if product == "attention":
         return _attention(target, config, operands[0])
     # As the forward convolution has them: input, filter, output.
-    x, y, z = operands[0], operands[1], results[0]
+    x = operands[0]
+    y = operands[1]
+    z = results[0]
     placed = (z, y, x) if b"Input" in target else (x, z, y) if b"Filter" in target else (x, y, z)
     return _convolution(product, each, placed)
 
 
 def _dot(
     contracting: Iterable[int], batch: Iterable[int], operands: list[Shape], results: list[Shape]
-) -> Work:
+) -> HloWork:
     if len(operands) < 2 or not results:
-        return Work()
+        return HloWork()
     left = dict(enumerate(operands[0].dims))
     k = math.prod(left.pop(i, 1) for i in contracting)
     b = math.prod(left.pop(i, 1) for i in batch)
     m = math.prod(left.values())
     elements = results[0].elements
     sizes = (b, m, elements // max(b * m, 1), k)
-    return Work(2 * elements * k, "dot", operands[0].kind, sizes)
+    return HloWork(2 * elements * k, "dot", operands[0].kind, sizes)
 
 
-def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: int = 1) -> Work:
+def _convolution(product: str, each: Message, placed: tuple[Shape, ...], holes: int = 1) -> HloWork:
     """`placed`: input, filter and output of the forward convolution.
 
     `holes`: elements of the dilated input for each that is not 0.
     """
     if len(placed) < 3:
-        return Work()
+        return HloWork()
     x, weight, output = placed[:3]
     features = dict(enumerate(weight.dims)).get(each.convolution.kernel_output_feature, 1)
     summed = weight.elements // max(features, 1)
-    return Work(2 * output.elements * summed // holes, product, x.kind)
+    return HloWork(2 * output.elements * summed // holes, product, x.kind)
 
 
-def _attention(target: bytes, config: object, query: Shape) -> Work | None:
+def _attention(target: bytes, config: object, query: Shape) -> HloWork | None:
     """Products of attention: scores and their sums, with gradients five of that size."""
     about = _member(config, "cudnn_fmha_backend_config")
     sizes = _wholes(_member(about, "intermediate_tensor_shape", "dimensions"))
@@ -280,7 +289,7 @@ def _attention(target: bytes, config: object, query: Shape) -> Work | None:
         return None
     product, count = ("attention of gradients", 5) if b"Backward" in target else ("attention", 2)
     d = query.dims[contracting[0]]
-    return Work(count * 2 * math.prod(sizes) * d, product, query.kind, (*sizes, d))
+    return HloWork(count * 2 * math.prod(sizes) * d, product, query.kind, (*sizes, d))
 
 
 def _member(value: object, *names: str) -> object:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 #: The modules of this package that have a dictionary `MODELS`.
 _FAMILIES = (
-    *("hlo", "products", "attention"),
-    *("elementwise", "passes"),
+    "hlo",
+    "gemm",
+    "attention",
+    "elementwise",
+    "memory_bound",
 )
 
 

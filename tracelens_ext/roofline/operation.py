@@ -12,11 +12,11 @@ from functools import cached_property, reduce, wraps
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
+from tracelens_ext.analysis.serving.annotations import Batch
 from tracelens_ext.readers.xplane.hlo import TYPE_BITS
-from tracelens_ext.serving.annotations import Batch
 
 if TYPE_CHECKING:
-    from tracelens_ext.roofline.hlo import Work
+    from tracelens_ext.roofline.hlo import HloWork
 
 Model = Callable[["Operation"], "Cost"]
 Value = TypeVar("Value")
@@ -50,11 +50,17 @@ SCALAR_TYPES: Final = {
 _SHORT: Final = {
     name: short
     for short, names in (
-        *(("bf16", "c10::BFloat16"), ("fp16", "c10::Half, f16"), ("fp32", "float, f32")),
-        *(("fp64", "double, f64"), ("fp4", "c10::Float4_e2m1fn_x2, f4e2m1fn")),
-        *(("complex64", "c10::complex<float>, c64"), ("complex128", "c10::complex<double>, c128")),
-        *(("int8", "signed char, char, int8_t, c10::qint8"), ("int16", "short, short int")),
-        *(("uint8", "unsigned char, uint8_t, c10::quint8"), ("int32", "int, c10::qint32")),
+        ("bf16", "c10::BFloat16"),
+        ("fp16", "c10::Half, f16"),
+        ("fp32", "float, f32"),
+        ("fp64", "double, f64"),
+        ("fp4", "c10::Float4_e2m1fn_x2, f4e2m1fn"),
+        ("complex64", "c10::complex<float>, c64"),
+        ("complex128", "c10::complex<double>, c128"),
+        ("int8", "signed char, char, int8_t, c10::qint8"),
+        ("int16", "short, short int"),
+        ("uint8", "unsigned char, uint8_t, c10::quint8"),
+        ("int32", "int, c10::qint32"),
         ("int64", "long, long int, long long, __int64"),
     )
     for name in names.split(", ")
@@ -189,7 +195,7 @@ class Operation:
     batch: Batch | None = None
     #: what an instruction of XLA computes and moves; None for other operations, and where the HLO
     #: does not say
-    work: Work | None = None
+    work: HloWork | None = None
 
     @classmethod
     def of_arguments(
@@ -198,11 +204,12 @@ class Operation:
         kernels: tuple[str, ...],
         arguments: Sequence[object],
         batch: Batch | None = None,
-        work: Work | None = None,
+        work: HloWork | None = None,
     ) -> Operation:
         """An operation whose arguments, in the order of `ARGUMENTS`, are as traces have them."""
         dims, types, strides, concrete = (a if isinstance(a, tuple) else () for a in arguments)
-        kinds, values = tuple(map(str, types)), tuple(map(str, concrete))
+        kinds = tuple(map(str, types))
+        values = tuple(map(str, concrete))
         return cls(name, dims, kinds, strides, values, kernels, batch, work)
 
     @property

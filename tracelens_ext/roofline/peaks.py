@@ -68,8 +68,10 @@ class DevicePeaks:
 
     def part(self, units: int) -> DevicePeaks:
         """The peaks of a part with so many compute units: its share of everything but the link."""
-        share, name = units / self.units, f"{self.name}, {units} of {self.units} units"
-        matrix, vector = _times(share, self.matrix), _times(share, self.vector)
+        share = units / self.units
+        name = f"{self.name}, {units} of {self.units} units"
+        matrix = _times(share, self.matrix)
+        vector = _times(share, self.vector)
         memory = self.memory * share
         return replace(self, name=name, matrix=matrix, vector=vector, memory=memory, units=units)
 
@@ -149,7 +151,8 @@ def computed_peaks(
     rates = _known()["architecture"].get(architecture)
     if rates is None or not (units and clock_hz and bandwidth):
         return None
-    scale, halved = units * clock_hz / 1e12, _HALVED if "GeForce" in name else set()
+    scale = units * clock_hz / 1e12
+    halved = _HALVED if "GeForce" in name else set()
     products = {} if "GTX" in name else rates.get("matrix", {})
     matrix = {k: rate * scale / (1 + (k in halved)) for k, rate in products.items()}
     made = DevicePeaks(name, matrix, _times(scale, rates["vector"]), bandwidth / 1e9, rates["link"])
@@ -264,7 +267,8 @@ def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
     for key in peaks:
         kind = key.removeprefix("vector_").removeprefix("matrix_").replace("xf32", "tf32")
         (vector if key.startswith("vector_") else matrix)[kind] = _number(peaks, key, where)
-    name, memory = str(entry.get("name", "your device")), _number(entry, "mem_bw_gbps", where)
+    name = str(entry.get("name", "your device"))
+    memory = _number(entry, "mem_bw_gbps", where)
     size = _number(entry, "memory_gb", where, 0)
     return DevicePeaks(name, matrix, vector, memory, memory_gb=size, source=where)
 

@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.operations.launchers import ARGUMENTS, Launchers
+from tracelens_ext.analysis.serving.steps import Steps
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.operations.launchers import ARGUMENTS, Launchers
-from tracelens_ext.roofline.found import Roofline, RooflineRow, roofline_table
+from tracelens_ext.roofline.analysis import Roofline, RooflineRow, roofline_table
 from tracelens_ext.roofline.peaks import DevicePeaks
-from tracelens_ext.serving.steps import Steps
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
-from tracelens_ext.work.gpu_work import GpuWork
+from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: What tables call the family of operations without a performance model.
 NO_FAMILY = "(no model)"
@@ -84,7 +84,8 @@ def shape_text(row: RooflineRow) -> str:
     if product:  # neither what is added nor `out=`
         first = int(op.plain_name.startswith(("add", "_add", "badd")))
         parts = parts[first : first + 2]
-    texts, before = [], ""
+    texts = []
+    before = ""
     for kind, text in parts[:_MOST_TENSORS]:
         texts.append(text if kind == before else f"{kind} {text}".lstrip())
         before = kind
@@ -100,8 +101,10 @@ def _sizes(dims: object) -> str:
 def family_summary(roofline: Roofline) -> pd.DataFrame:
     """A row a family of operations, the longest GPU time first."""
     table = roofline_table(roofline).fillna({"family": NO_FAMILY})
-    ns, count = roofline.groups.gpu_ns.astype(np.float64), roofline.groups.count
-    modelled, known = table["flops"].notna(), table["roofline_time_ms"].notna()
+    ns = roofline.groups.gpu_ns.astype(np.float64)
+    count = roofline.groups.count
+    modelled = table["flops"].notna()
+    known = table["roofline_time_ms"].notna()
     times = {"ns": ns, "modelled_ns": ns * modelled, "known_ns": ns * known}
     work = {each: table[each].astype("float64") * count for each in ("flops", "bytes")}
     parts = table[["family", "time_lost_ms"]].assign(**times, **work)
@@ -119,14 +122,14 @@ def family_summary(roofline: Roofline) -> pd.DataFrame:
 
 
 def utilisation(
-    work: GpuWork, roofline: Roofline, annotation: str | re.Pattern[str] | None = None
+    work: GpuEvents, roofline: Roofline, annotation: str | re.Pattern[str] | None = None
 ) -> pd.DataFrame:
     """Model FLOPs utilisation (MFU) of each whole iteration; of the whole trace without any.
 
     It is the time that all products, convolutions and attention would take at the peak of their
     type, by the wall time; of several devices by the time of all of them.
     """
-    from tracelens_ext.iterations.iterations import named_iterations
+    from tracelens_ext.analysis.iterations.selection import named_iterations
 
     groups = roofline.groups
     group = groups.of_gpu[groups.first_gpu]
@@ -154,7 +157,8 @@ def utilisation(
         names = [_WHOLE_TRACE]
         span = work.end[mine].max(initial=0) - work.start[mine].min(initial=np.iinfo(np.int64).max)
         wall = np.array([max(int(span), 0)], dtype=np.int64)
-        flops, at_peak_ns = flops.sum(keepdims=True), at_peak_ns.sum(keepdims=True)
+        flops = flops.sum(keepdims=True)
+        at_peak_ns = at_peak_ns.sum(keepdims=True)
     table = pd.DataFrame({"iteration": names, "wall_time_ms": wall / NS_PER_MS})
     ns = np.maximum(wall, 1) * max(len(roofline.peaks), 1)
     table["tflop"], table["tflops_per_s"] = flops / 1e12, flops / ns / 1e3
@@ -189,7 +193,7 @@ def described(peaks: DevicePeaks | None) -> str:
     return f"{peaks.name}: {'; '.join(engines)} TFLOP/s; memory {peaks.memory:,g} GB/s{link}"
 
 
-def advice(work: GpuWork, roofline: Roofline) -> list[str]:
+def advice(work: GpuEvents, roofline: Roofline) -> list[str]:
     """What the reader should know, a sentence each."""
     unlinked = 100.0 * int(work.duration[~work.tree.linked].sum()) / max(work.duration.sum(), 1)
     no_launch = f"{unlinked:.1f} % of the GPU time has no launch in the trace: it belongs to no"
@@ -237,7 +241,8 @@ def with_roofline(
     known = ~np.isnan(best)
     if not known.any():
         return frame
-    phase, count = steps.phase_of_gpu[first][known], len(steps.labels)
+    phase = steps.phase_of_gpu[first][known]
+    count = len(steps.labels)
     time = launchers.direct_ns[launchers.of_gpu[first]][known]
     gpu_ns, best_ns = (np.bincount(phase, ns, count)[: len(frame)] for ns in (time, best[known]))
     percent = 100.0 * best_ns / np.where(gpu_ns > 0, gpu_ns, np.nan)
@@ -277,10 +282,12 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
         raise UsageError(f"there is no family {family!r}; there are {', '.join(there)}")
     told = (key for cost in found.values() for key in cost.parameters)
     named = dict.fromkeys(FAMILIES.get(family, "").split() or told)
-    places, costs = list(found), list(found.values())
+    places = list(found)
+    costs = list(found.values())
     table = roofline_table(roofline).iloc[places].reset_index(drop=True)
     flops, moved = (table[name].to_numpy(dtype=np.float64) for name in ("flops", "bytes"))
-    gpu_us, count = roofline.groups.gpu_ns[places] / NS_PER_US, roofline.groups.count[places]
+    gpu_us = roofline.groups.gpu_ns[places] / NS_PER_US
+    count = roofline.groups.count[places]
     columns: dict[str, object] = {
         "name": table["op_name"],
         **{f"param: {key}": [_shown(c.parameters.get(key)) for c in costs] for key in named},

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tracelens_ext.iterations.iterations import Selection
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.serving.phases import HAS_STEPS, phase_notes, phase_table
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
 from tracelens_ext.roofline import summary
-from tracelens_ext.roofline.found import Roofline, roofline_table
-from tracelens_ext.serving.phases import HAS_STEPS, phase_notes, phase_table
-from tracelens_ext.tables.charts import Chart
-from tracelens_ext.tables.options import ReportOptions
-from tracelens_ext.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.roofline.analysis import Roofline, roofline_table
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -164,7 +164,8 @@ def _phases(
         device_peaks: see `roofline.peaks.read_peaks`.
     """
     steps = analyzer.serving_steps(phases)
-    frame, roofline = phase_table(analyzer.work, steps), analyzer.roofline(device_peaks)
+    frame = phase_table(analyzer.work, steps)
+    roofline = analyzer.roofline(device_peaks)
     return summary.with_roofline(frame, roofline, analyzer.launchers, steps)
 
 

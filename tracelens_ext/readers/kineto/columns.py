@@ -69,7 +69,8 @@ def slice_of(events: list[Event]) -> Slice:
     if special:
         keep = np.flatnonzero(kind < schema.METADATA)
         events = [events[row] for row in keep.tolist()]
-        lane, kind = lane[keep], kind[keep]
+        lane = lane[keep]
+        kind = kind[keep]
     name = names.codes([e.name for e in events], len(events))
     words: Interner[bytes] = Interner()
     arguments = _arguments(events, kind, words)

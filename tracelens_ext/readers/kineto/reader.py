@@ -81,7 +81,8 @@ class KinetoColumns:
             self.builder.dropped["nested too deeply"] += 1
             return None
         # Apart, because numbers beyond 64 bits cannot be encoded.
-        repaired.pid, repaired.tid = label_of(event.get("pid")), label_of(event.get("tid"))
+        repaired.pid = label_of(event.get("pid"))
+        repaired.tid = label_of(event.get("tid"))
         return repaired
 
     def take(self, found: Slice) -> None:
@@ -116,7 +117,8 @@ class KinetoColumns:
         self, members: Mapping[str, object], path: str, size: int = 0, notes: Iterable[str] = ()
     ) -> Trace:
         """The trace of all that was taken over."""
-        devices, told = _devices(members.get("deviceProperties")), tuple(notes)
+        devices = _devices(members.get("deviceProperties"))
+        told = tuple(notes)
         about: dict[str, Any] = {"path": path, "bytes_read": size, "notes": told}
         about |= {"devices": devices, "metadata": members, "labels": self.labels}
         return restored(self.builder.finish(format_name=FORMAT, **about))

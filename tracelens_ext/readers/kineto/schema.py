@@ -29,7 +29,8 @@ MISSING_TOKEN = Raw(str(MISSING).encode())
 MISSING_NS = MISSING * 1000
 
 _INT64_MAX = int(np.iinfo(np.int64).max)
-_HALF, _MOST_DIGITS = Decimal("0.5"), 20
+_HALF = Decimal("0.5")
+_MOST_DIGITS = 20
 
 
 def parse_integers(tokens: Sequence[Buffer]) -> Int64Array:
@@ -75,22 +76,46 @@ _MEMORY = ("Addr", "Bytes", "Device Id", "Device Type", "Total Allocated", "Tota
 _SYNCHRONISATION = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
 _SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _COLLECTIVE = (
-    *("Collective name", "dtype", "In msg nelems", "Out msg nelems", "In split size"),
-    *("Out split size", "Group size", "Process Group Name", "Process Group Description"),
-    *("Process Group Ranks", "Seq", "Src Rank", "Dst Rank"),
+    "Collective name",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "In split size",
+    "Out split size",
+    "Group size",
+    "Process Group Name",
+    "Process Group Description",
+    "Process Group Ranks",
+    "Seq",
+    "Src Rank",
+    "Dst Rank",
 )
 #: What is in a CUDA graph: a list of dicts, or their keys.
 _ANNOTATIONS = (("annotation",), ("module_fqn",), ("name",))
 _COPY = ("copy kind", "src kind", "dst kind")
 _NUMBERS = (
-    *(*_IDS, *_SYNCHRONISATION, *_IN_GRAPH, *_PYTHON, *_MEMORY),
-    *("bytes", "shared memory", "Sequence number", "Fwd thread id"),
+    *_IDS,
+    *_SYNCHRONISATION,
+    *_IN_GRAPH,
+    *_PYTHON,
+    *_MEMORY,
+    "bytes",
+    "shared memory",
+    "Sequence number",
+    "Fwd thread id",
 )
 #: Also the blocks of a kernel in three dimensions; of a launch on ROCm the name of what it starts;
 #: of metadata; the value of a counter of the GPU.
 _TEXTS = (
-    *(*_SHAPES, *_COLLECTIVE, *chain(*_ANNOTATIONS), *_COPY),
-    *("memory bandwidth (GB/s)", "grid", "kernel", "labels", ""),
+    *_SHAPES,
+    *_COLLECTIVE,
+    *chain(*_ANNOTATIONS),
+    *_COPY,
+    "memory bandwidth (GB/s)",
+    "grid",
+    "kernel",
+    "labels",
+    "",
 )
 #: The arguments that are kept, as raw text, and what each is called in Python.
 ARGUMENTS = {name: re.sub(r"\W", "_", name) or "counter" for name in (*_NUMBERS, *_TEXTS)}
@@ -130,7 +155,8 @@ class Plan:
         self, *kinds: EventKind, numbers: Sequence[str], texts: Sequence[tuple[str, ...]] = ()
     ) -> None:
         self.wanted = np.isin(np.arange(256), kinds)
-        self.numbers, self.texts = numbers, texts
+        self.numbers = numbers
+        self.texts = texts
 
 
 PLAN = (
@@ -172,7 +198,8 @@ CATEGORIES: Mapping[str, int] = {
 #: The category of each kind, as Kineto writes it today.
 WORDS: Mapping[int, str] = {kind: word for word, kind in [*CATEGORIES.items()][::-1]}
 #: Beyond the kinds of events: metadata, and what cannot be an event.
-METADATA, NO_PHASE = 254, 255
+METADATA = 254
+NO_PHASE = 255
 #: The kinds of other events, by phase.
 PHASES: Mapping[str, int] = {
     "M": METADATA,

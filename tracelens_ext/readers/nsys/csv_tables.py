@@ -33,7 +33,7 @@ from tracelens_ext.readers import csv_rows
 from tracelens_ext.readers.builder import Interner, TraceBuilder, of_rows
 from tracelens_ext.readers.kineto.schema import MISSING_NS, WORDS
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.trace import MEMORY_KINDS, NONE, Device, EventKind, Int64Array, Trace
 
 Row = Sequence[csv_rows.Cell]
@@ -43,11 +43,12 @@ Rows = Iterator[tuple[int, Row]]
 #: A table: the path of a CSV file, a DataFrame, or rows: mappings, or sequences after a header.
 TableSource: TypeAlias = "str | os.PathLike[str] | pd.DataFrame | Iterable[Any]"
 
-_ROWS_AT_ONCE, _MOST_PREAMBLE_LINES = 1 << 15, 1000
+_ROWS_AT_ONCE = 1 << 15
+_MOST_PREAMBLE_LINES = 1000
 _MAKE = "give what `nsys stats --format csv` makes of a report"
 
 
-class Report(StrEnum):
+class NsysCsvReport(StrEnum):
     """The reports that are read, by the names that `nsys stats` gives them."""
 
     KERNELS = "cuda_gpu_kern_sum"
@@ -65,9 +66,9 @@ _SPELLINGS |= {"projduration": "projectedduration"}
 _OPTIONAL = {"device", "strm", "srcmemkd", "dstmemkd", "time"}
 #: What has all these columns is that report; the first that fits, so the special come first.
 _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (Report.RANGES, ("name", "projectedstart", "projectedduration")),
+    (NsysCsvReport.RANGES, ("name", "projectedstart", "projectedduration")),
     ("cuda_api_trace", ("start", "duration", "name", "result")),
-    (Report.GPU_TRACE, ("start", "duration", "corrid", "name")),
+    (NsysCsvReport.GPU_TRACE, ("start", "duration", "corrid", "name")),
     ("nvtx_pushpop_trace", ("start", "end", "duration", "durchild", "name")),
     ("nvtx_kern_sum", ("nvtxrange", "kernelname")),
     ("cuda_kern_exec_trace", ("apistart", "kernelname")),
@@ -75,10 +76,10 @@ _RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("nvtx_gpu_proj_sum", ("range", "totalprojtime")),
     ("nvtx_sum or nvtx_pushpop_sum", ("totaltime", "range")),
     ("cuda_gpu_sum or cuda_api_gpu_sum", ("totaltime", "category", "operation")),
-    (Report.MEMORY_TIME, ("totaltime", "count", "operation")),
-    (Report.MEMORY_SIZE, ("total", "count", "operation")),
+    (NsysCsvReport.MEMORY_TIME, ("totaltime", "count", "operation")),
+    (NsysCsvReport.MEMORY_SIZE, ("total", "count", "operation")),
     ("cuda_api_sum or osrt_sum", ("totaltime", "numcalls", "name")),
-    (Report.KERNELS, ("totaltime", "instances", "name")),
+    (NsysCsvReport.KERNELS, ("totaltime", "instances", "name")),
     ("another sum of nsys stats", ("totaltime", "name")),
 )
 
@@ -140,7 +141,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Table:
+class NsysCsvTable:
     """A report, its rows still to be read, once."""
 
     source: str  #: what messages call it
@@ -149,11 +150,11 @@ class Table:
 
 def open_report(
     source: TableSource | ByteSource,
-    report: Report,
+    report: NsysCsvReport,
     *,
     label: str = "table",
-    reading: ReadingOptions = AS_USUAL,
-) -> Table:
+    reading: ReadingOptions = DEFAULT_READING_OPTIONS,
+) -> NsysCsvTable:
     """Find a report in a CSV file (its path, or opened), a DataFrame or rows.
 
     Raises TraceNotFoundError, or TraceFormatError where it holds no such report. `label` is what
@@ -167,7 +168,7 @@ def open_report(
         rows = csv_rows.rows_of(source, _MAKE)
     else:
         rows = enumerate(_given_rows(source, label), start=1)
-    return Table(label, _pieces(rows, _header(rows, report, label), report, label))
+    return NsysCsvTable(label, _pieces(rows, _header(rows, report, label), report, label))
 
 
 def report_of(titles: Sequence[csv_rows.Cell]) -> str | None:
@@ -186,10 +187,11 @@ def report_in(head: bytes) -> str | None:
     return None
 
 
-def _header(rows: Rows, report: Report, source: str) -> Row:
+def _header(rows: Rows, report: NsysCsvReport, source: str) -> Row:
     """The titles of the wanted report; what comes before it is skipped."""
     seen: list[str] = []
-    header_may_come, preamble = True, 0
+    header_may_come = True
+    preamble = 0
     for _, row in rows:
         header_may_come = header_may_come or len(row) <= 1
         name = None if _is_blank(row) or not header_may_come else report_of(row)
@@ -205,7 +207,7 @@ def _header(rows: Rows, report: Report, source: str) -> Row:
     raise TraceFormatError(source, what, remedy)
 
 
-def _pieces(rows: Rows, titles: Row, report: Report, source: str) -> Iterator[Piece]:
+def _pieces(rows: Rows, titles: Row, report: NsysCsvReport, source: str) -> Iterator[Piece]:
     known = {*dict(_RECOGNISED)[report], *_OPTIONAL}
     places = {column: at for column, at in _places(titles).items() if column in known}
     units = {column: unit for column, (_, unit) in places.items()}
@@ -288,7 +290,7 @@ def read(source: TableSource | ByteSource) -> Trace:
 
     `threads` are (device, stream). Grid and block sizes, registers and throughput are ignored.
     """
-    table = open_report(source, Report.GPU_TRACE)
+    table = open_report(source, NsysCsvReport.GPU_TRACE)
     builder = TraceBuilder()
     devices: dict[str, Device] = {}
     for piece in table.pieces:

@@ -22,17 +22,19 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from tracelens_ext.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
-from tracelens_ext.readers.nsys import places
+from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
+from tracelens_ext.readers.nsys import export_schema as places
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import Database
 from tracelens_ext.readers.tables import MISSING, Tables
 from tracelens_ext.text import NO_NAME, one_line
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind, Int64Array, Trace
 
-_SEVERE, _MOST_TOLD = ("2", "3"), 5  # warnings and errors
+# warnings and errors
+_SEVERE = ("2", "3")
+_MOST_TOLD = 5
 _KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: How tables begin that an export has even if nothing was recorded.
@@ -109,7 +111,8 @@ class _Export:
 
     def read(self, format_name: str, progress: Callable[[int, int | None], None] | None) -> Trace:
         """The trace."""
-        size, progress = self._database.size, progress or (lambda *_: None)
+        size = self._database.size
+        progress = progress or (lambda *_: None)
         steps = (self._calls, self._places.add_nvtx, self._kernels, self._copies, self._graphs)
         for number, step in enumerate(steps):
             progress(size * number // len(steps), size)
@@ -179,7 +182,8 @@ class _Export:
 
     def _graphs(self) -> None:
         """Graphs recorded as a whole: one GPU event each, called after its graph."""
-        count, names = 0, self._builder.names
+        count = 0
+        names = self._builder.names
         for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
             ids = chunk["graphId"]
             name = of_rows(lambda n: names["CUDA graph" + f" {n}" * (n != MISSING)], ids)
@@ -201,7 +205,8 @@ class _Export:
 
     def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
         """The name that each id of a text stands for, as the builder numbers it."""
-        names, find = self._builder.names, partial(self._database.look_up, *places.STRINGS)
+        names = self._builder.names
+        find = partial(self._database.look_up, *places.STRINGS)
         return looked_up(ids, lambda used: [names[spell(t) if t else NO_NAME] for t in find(used)])
 
     def _copy_names(self, kinds: Int64Array) -> list[int]:
@@ -224,7 +229,9 @@ _TROUBLE = re.compile(
 @contextmanager
 def _exported(source: ByteSource) -> Iterator[Path]:
     """The export of a report while it is read: of the cache, kept there, or removed again."""
-    path, cache, where = source.path, source.cache, None
+    path = source.path
+    cache = source.cache
+    where = None
     if source.file is None or source.compressed:
         problem = "is a report of Nsight Systems that is gzipped or an open file"
         raise TraceFormatError(path, problem, "unpack it and give its path")

@@ -19,10 +19,17 @@ from tracelens_ext.readers.xplane.many_messages import VARINT, Bytes, Fields, fi
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
 
 #: Of `TracePacket`.
-_TRACK_EVENT, _COUNTER_EVENT, _STAGE_EVENT, _DESCRIPTOR = 11, 52, 53, 60
+_TRACK_EVENT = 11
+_COUNTER_EVENT = 52
+_STAGE_EVENT = 53
+_DESCRIPTOR = 60
 _FOREIGN = (1, 2, 5, 51)  # of the kernel of a phone, its processes, and of Chrome
 #: Types of `TrackEvent`, and two of our own.
-BEGIN, END, INSTANT, STAGE, VALUE = 1, 2, 3, 4, 5
+BEGIN = 1
+END = 2
+INSTANT = 3
+STAGE = 4
+VALUE = 5
 #: Argument → whether it is a text, and the kinds of events of which it is wanted.
 KINDS_WITH: Final = {
     name: (as_text, np.any([p.wanted for p, names in plans if name in names], axis=0))
@@ -73,12 +80,16 @@ class Events:
     """
 
     def __init__(self, data: Bytes) -> None:
-        self._data, self.raw = data, memoryview(data.data)
+        self._data = data
+        self.raw = memoryview(data.data)
         self._sequences = Sequences(data)
         self.texts = self._sequences.texts
-        self.count, self.is_foreign = 0, False
-        self._columns, self._arguments = _Rows(), _Rows()
-        self._submitted, self._work_ids = _Rows(), _Rows()
+        self.count = 0
+        self.is_foreign = False
+        self._columns = _Rows()
+        self._arguments = _Rows()
+        self._submitted = _Rows()
+        self._work_ids = _Rows()
         self.tracks: dict[int, Track] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
         self._wanted = np.empty(0, dtype=np.int64)
@@ -128,14 +139,17 @@ class Events:
         return found["call"].to_numpy(), found["work"].to_numpy()
 
     def _track_events(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
-        count, sequences = len(time), self._sequences
+        count = len(time)
+        sequences = self._sequences
         interned = sequences.interned
-        kind, track = found.numbers(9, count), found.numbers(11, count)
+        kind = found.numbers(9, count)
+        track = found.numbers(11, count)
         kind[(kind < 0) | (kind > INSTANT)] = 0
         if sequences.track:
             usual = [sequences.track.get(each, 0) for each in range(int(state.max(initial=0)) + 1)]
             track = np.where(track == 0, np.array(usual)[state], track)
-        name, category = sequences.text(found, 23, count), sequences.text(found, 22, count)
+        name = sequences.text(found, 23, count)
+        category = sequences.text(found, 22, count)
         starts = np.flatnonzero(kind != END)
         for column, number, field in ((name, said.NAME, 10), (category, said.CATEGORY, 3)):
             codes = interned[number].find(state[starts], found.numbers(field, count)[starts])
@@ -188,7 +202,8 @@ class Events:
         self._arguments.append((self.count + event, wanted, form, value))
 
     def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
-        count, sequences = len(time), self._sequences
+        count = len(time)
+        sequences = self._sequences
         interned = sequences.interned
         if not count:
             return
@@ -266,7 +281,8 @@ def _match_runs(begins: BoolArray, track: Int64Array, time: Int64Array, result: 
     run = np.flatnonzero(begins[bounds[:-2]] & (size[:-1] == size[1:]))
     if not len(run):
         return
-    size, last = size[run], np.cumsum(size[run])
+    last = np.cumsum(size[run])
+    size = size[run]
     first = np.repeat(bounds[run] - (last - size), size) + np.arange(last[-1])
     second = first + np.repeat(size, size)
     fits = (track[first] == track[second]) & (time[first] <= time[second])

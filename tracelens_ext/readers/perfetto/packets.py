@@ -23,15 +23,27 @@ MOST: Final = 2**62
 _WINDOW: Final = 1 << 21
 _PACKET: Final = 0x0A  # field 1, a message
 #: Of `TracePacket`.
-CLOCKS, TIME, SEQUENCE, INTERNED, FLAGS, CLOCK, DEFAULTS = 6, 8, 10, 12, 13, 58, 59
+CLOCKS = 6
+TIME = 8
+SEQUENCE = 10
+INTERNED = 12
+FLAGS = 13
+CLOCK = 58
+DEFAULTS = 59
 _CLEARED: Final = 1  # the flag of a packet before which its sequence forgets everything
 #: Interned texts: the number in `InternedData`, and that of the text within.
-CATEGORY, NAME, ARGUMENT, TEXT, STAGE, KERNEL = 1, 2, 3, 29, 24, 1000
+CATEGORY = 1
+NAME = 2
+ARGUMENT = 3
+TEXT = 29
+STAGE = 24
+KERNEL = 1000
 _TEXTS: Final = {CATEGORY: 2, NAME: 2, ARGUMENT: 2, TEXT: 2, STAGE: 2, KERNEL: 3}
 COUNTERS: Final = 47
 _MOST_SNAPSHOTS: Final = 1000  # in a window
 #: Clocks: since boot, and those of a sequence alone.
-_BOOT_TIME, _OF_SEQUENCE = 6, range(64, 128)
+_BOOT_TIME = 6
+_OF_SEQUENCE = range(64, 128)
 
 
 def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
@@ -51,9 +63,13 @@ def _chain(data: Bytes, at: int, stop: int, size: int) -> tuple[Int64Array, Int6
     place = at + np.flatnonzero(data[at:stop] == _PACKET)
     length, start = wire.varints(data, place + 1)
     fits = (start > 0) & (length >= 0) & (length <= size - start)
-    place, start, end = place[fits], start[fits], (start + length)[fits]
+    end = (start + length)[fits]
+    start = start[fits]
+    place = place[fits]
     fits = (end == size) | (data[end] == _PACKET)
-    place, start, end = place[fits], start[fits], end[fits]
+    place = place[fits]
+    start = start[fits]
+    end = end[fits]
     after = np.searchsorted(place, end)
     follows = np.where(np.append(place, NONE)[after] == end, after, NONE).tolist()
     chain = []
@@ -80,7 +96,8 @@ class Sequences:
     """
 
     def __init__(self, data: Bytes) -> None:
-        self._data, self._raw = data, memoryview(data.data)
+        self._data = data
+        self._raw = memoryview(data.data)
         self.texts: Interner[bytes] = Interner()
         self.interned = {number: Interned() for number in _TEXTS}
         self.counters: dict[tuple[int, int], tuple[int, dict[int, str]]] = {}
@@ -95,7 +112,8 @@ class Sequences:
 
     def slices(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """Codes of the texts at some places, (k,)."""
-        raw, places = self._raw, zip(start.tolist(), end.tolist(), strict=True)
+        raw = self._raw
+        places = zip(start.tolist(), end.tolist(), strict=True)
         return self.texts.codes((bytes(raw[a:b]) for a, b in places), len(start)).astype(np.int64)
 
     def text(self, fields: Fields, number: int, count: int) -> Int64Array:
@@ -140,7 +158,8 @@ class Sequences:
                 continue
             states, begin, stop = np.array(places[number], dtype=np.int64).T
             entries = wire.fields_of(self._data, begin, stop)
-            code, iid = self.text(entries, text, len(begin)), entries.numbers(1, len(begin))
+            code = self.text(entries, text, len(begin))
+            iid = entries.numbers(1, len(begin))
             pairs = zip(states.tolist(), iid.tolist(), strict=True)
             self.interned[number].update(zip(pairs, code.tolist(), strict=True))
         for each, a, b in places.get(COUNTERS, []):
@@ -151,7 +170,8 @@ class Sequences:
         self, packets: Fields, count: int, sequence: Int64Array, state: Int64Array
     ) -> Int64Array:
         """When each packet was written, in the clock of the time since boot."""
-        time, clock = packets.numbers(TIME, count), packets.numbers(CLOCK, count)
+        time = packets.numbers(TIME, count)
+        clock = packets.numbers(CLOCK, count)
         if self._clock:
             usual = np.array([self._clock.get(each, 0) for each in range(len(self._states))])
             clock = np.where(clock == 0, usual[state], clock)
@@ -162,7 +182,8 @@ class Sequences:
             at = packet
             clocks = {number_in(each, 1): each for each in parts_of(self._raw, said, 1)}
             for number, each in clocks.items() if _BOOT_TIME in clocks else ():
-                unit, counts_on = min(number_in(each, 4), 10**9) or 1, number_in(each, 3) != 0
+                unit = min(number_in(each, 4), 10**9) or 1
+                counts_on = number_in(each, 3) != 0
                 key = int(sequence[packet]) if number in _OF_SEQUENCE else 0, number
                 then = 0 if counts_on else number_in(each, 2) * unit
                 offset = number_in(clocks[_BOOT_TIME], 2) - then

@@ -111,11 +111,13 @@ def _beside(file: Path | None) -> list[Path]:
     return [path for path in same if path.name != file.name]
 
 
-class Table:
+class RocprofCsvTable:
     """A table whose titles were read; `kind` says which, `NONE` for no known one."""
 
     def __init__(self, source: ByteSource, titles: Sequence[str], rows: Rows) -> None:
-        self.source, self.width, self.rows = source, len(titles), rows
+        self.source = source
+        self.width = len(titles)
+        self.rows = rows
         self.places = {title.strip().casefold(): place for place, title in enumerate(titles)}
         for title, same in _EARLIER.items():
             if title in self.places:
@@ -123,10 +125,10 @@ class Table:
         self.kind = next((kind for kind, wanted in _TITLES if wanted <= {*self.places}), NONE)
 
 
-def _opened(source: ByteSource) -> Table:
+def _opened(source: ByteSource) -> RocprofCsvTable:
     remedy = f"record with: {rocprof.RECORD}"
     rows = rows_of(source, remedy)
-    table = Table(source, next(rows, (0, []))[1], rows)
+    table = RocprofCsvTable(source, next(rows, (0, []))[1], rows)
     if table.kind != NONE:
         return table
     problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
@@ -170,7 +172,7 @@ class TableReader:
         self._visible: dict[int, int] = {}  # by its number among those that the program sees
         self._has_agents = False
 
-    def read(self, table: Table) -> None:
+    def read(self, table: RocprofCsvTable) -> None:
         """Add a table."""
         for piece in self._pieces(table):
             if table.kind in _RECORDS:
@@ -204,7 +206,7 @@ class TableReader:
             " which GPU, and what launched it is not known."
         )
 
-    def _pieces(self, table: Table) -> Iterator[_Piece]:
+    def _pieces(self, table: RocprofCsvTable) -> Iterator[_Piece]:
         count = 0
         while True:
             some: list[list[str]] = []
@@ -268,7 +270,8 @@ class TableReader:
 
     def _add_records(self, table: int, piece: _Piece) -> None:
         kind, name, domain, numbers, devices = _RECORDS[table]
-        names, categories = self._records.builder.names, self._records.builder.categories
+        names = self._records.builder.names
+        categories = self._records.builder.categories
         columns = {column: piece.whole(title) for column, title in (_OF_ALL | numbers).items()}
         columns |= {column: piece.codes(title, self._device) for column, title in devices.items()}
         if kind == EventKind.KERNEL:

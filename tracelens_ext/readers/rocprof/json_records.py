@@ -27,7 +27,7 @@ from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import ByteSource, salvage_notes
 from tracelens_ext.readers.tables import MISSING
-from tracelens_ext.settings import AS_USUAL, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 
@@ -125,7 +125,7 @@ def read(source: ByteSource) -> Trace:
 
 
 def from_document(
-    document: Mapping[str, object], path: str, reading: ReadingOptions = AS_USUAL
+    document: Mapping[str, object], path: str, reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> Trace:
     """The trace of a loaded document."""
     try:
@@ -165,7 +165,8 @@ class _Document(EventStream[list[Any]]):
     # What is where.
 
     def _member(self, key: str) -> Iterator[list[Any]]:
-        outer, self._path = self._path, (*self._path, key)
+        outer = self._path
+        self._path = (*self._path, key)
         path = self._path[1:]
         opening = self._next_byte()
         if self._path == (ROOT,) and opening == b"[":
@@ -188,7 +189,9 @@ class _Document(EventStream[list[Any]]):
             self._count = 0  # of records, and not of what they refer to
         # A slice that was read for a short list before this one is read again.
         self._source.unread(self._rest[1:])
-        self._rest, self._at_end, self._cut = self._rest[:1], False, ANY_CUT
+        self._rest = self._rest[:1]
+        self._at_end = False
+        self._cut = ANY_CUT
         yield from self._array()
 
     def _holds_events(self) -> bool:
@@ -244,8 +247,11 @@ class _Document(EventStream[list[Any]]):
 
     def end_process(self) -> None:
         """Add its records to the trace; what follows is of another one."""
-        key, (label, devices) = object(), self._described()
-        handles, records, names = list(self._handles), self.records, self.records.builder.names
+        key = object()
+        (label, devices) = self._described()
+        handles = list(self._handles)
+        records = self.records
+        names = self.records.builder.names
         numbers = [handle if 0 <= handle < rocprof.MOST_ID else NONE for handle in handles]
         gpus = [devices.get(handle, NONE) for handle in handles]
         messages = {item.key: item.value for item in self._items[_MESSAGE]}
@@ -272,7 +278,9 @@ class _Document(EventStream[list[Any]]):
     def _described(self) -> tuple[tuple[int | str, str], dict[int, int]]:
         """The id and the command of the process, and the numbers of its GPUs by their handles."""
         about = self._metadata if isinstance(self._metadata, dict) else {}
-        pid, command, node = about.get("pid"), about.get("command"), about.get("node")
+        pid = about.get("pid")
+        command = about.get("command")
+        node = about.get("node")
         words = map(str, command) if isinstance(command, list) else ()
         machine = str(node.get("machine_id")) if isinstance(node, dict) else ""
         agents = {agent.id.handle: agent for agent in self._items[rocprof.Agent]}
@@ -285,7 +293,8 @@ class _Document(EventStream[list[Any]]):
 
     def _names(self, columns: dict[str, Int64Array]) -> Int64Array:
         """The codes of each record's kind, and of its operation: they are indices in tables."""
-        builder, operations = self.records.builder, self._items[_OPERATIONS]
+        builder = self.records.builder
+        operations = self._items[_OPERATIONS]
         distinct, number = distinct_rows(columns["kind"], columns["operation"])
         codes = []
         for kind, operation in distinct:
@@ -298,7 +307,8 @@ class _Document(EventStream[list[Any]]):
     def _kernel_names(self, ids: Int64Array) -> list[int]:
         spellings = attrgetter(*_SHOWN_NAMES)
         known = {symbol.kernel_id: spellings(symbol) for symbol in self._items[_SYMBOL]}
-        names, codes = self.records.builder.names, []
+        names = self.records.builder.names
+        codes = []
         for number in ids.tolist():
             formatted, demangled, own = known.get(number, (None, None, None))
             codes.append(names[rocprof.kernel_name(formatted or demangled or own, number)])

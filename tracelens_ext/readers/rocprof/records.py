@@ -159,10 +159,12 @@ class RocprofRecords:
 
     def _device_of_copy(self, columns: Mapping[str, Int64Array]) -> Int64Array:
         """The GPU (`NONE`: a CPU) of copies: the target if their name says so, or the source."""
-        source, target = columns["source"], columns["target"]
+        source = columns["source"]
+        target = columns["target"]
         named = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])
         to_device = named[columns["name"]]
-        first, other = np.where(to_device, target, source), np.where(to_device, source, target)
+        first = np.where(to_device, target, source)
+        other = np.where(to_device, source, target)
         return np.where(first == NONE, other, first)
 
     def drop(self, reason: str, count: int) -> None:
@@ -194,6 +196,7 @@ class RocprofRecords:
 
 def _blocks(geometry: list[Int64Array]) -> Int64Array:
     """How many blocks dispatches have, `NONE` where the first dimension is not told, (n,)."""
-    items, block = np.clip(geometry[:3], 1, 2**40), np.clip(geometry[3:], 1, 2**20)
+    items = np.clip(geometry[:3], 1, 2**40)
+    block = np.clip(geometry[3:], 1, 2**20)
     blocks = np.minimum(-(-items // block), 2**20).prod(axis=0)  # no more are needed to fill a GPU
     return np.where((geometry[0] > 0) & (geometry[3] > 0), blocks, NONE)

@@ -24,7 +24,7 @@ from tracelens_ext.errors import TraceCutOffError, TraceFormatError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import looked_up, of_rows
 from tracelens_ext.readers.rocprof import records as rocprof
-from tracelens_ext.readers.rocprof.csv_tables import Table, TableReader
+from tracelens_ext.readers.rocprof.csv_tables import RocprofCsvTable, TableReader
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import Database
 from tracelens_ext.readers.tables import MISSING
@@ -80,8 +80,11 @@ class _Tables:
     """The tables of one guid: one process as rocprofv3 writes it, but they may hold several."""
 
     def __init__(self, database: RocpdDatabase, guid: str, records: rocprof.RocprofRecords) -> None:
-        self._database, self._guid, self._records = database, guid, records
-        self._names, self._categories = records.builder.names, records.builder.categories
+        self._database = database
+        self._guid = guid
+        self._records = records
+        self._names = records.builder.names
+        self._categories = records.builder.categories
         self._tracks, self._threads, self._events = (
             pd.DataFrame(self._all(*wanted)).drop_duplicates("id").set_index("id")
             for wanted in (
@@ -141,7 +144,8 @@ class _Tables:
             if name and row in self._processes:
                 process = self._records.processes[self._processes[row]]
                 self._records.thread_names[process, tid] = name
-        table, texts = "rocpd_info_agent", ("type", "product_name", "name", "extdata")
+        table = "rocpd_info_agent"
+        texts = ("type", "product_name", "name", "extdata")
         rows = self._rows(table, ("type_index", "absolute_index", "id"), texts)
         machines = self._look_up("rocpd_info_node", "machine_id", self._all(table, "nid")["nid"])
         for machine, (*numbers, kind, product, name, more) in zip(machines, rows, strict=True):
@@ -149,7 +153,8 @@ class _Tables:
                 agent = rocprof.Agent()
                 with suppress(msgspec.MsgspecError):
                     agent = msgspec.json.decode(more, type=rocprof.Agent)
-                agent.name, agent.product_name = name, product
+                agent.name = name
+                agent.product_name = product
                 ordinal = next((n for n in numbers if 0 <= n < rocprof.MOST_GPUS), 0)
                 self._agents[numbers[-1]] = self._records.device(machine, ordinal, agent)
 
@@ -224,7 +229,8 @@ def _at(table: pd.DataFrame, ids: Int64Array, *columns: str) -> Columns:
 
 #: What a record is: the title of its name in rocprofv3's tables, and its domain or kind.
 _Kind = tuple[str, str]
-_KERNELS, _COPIES = ("kernel_name", ""), ("direction", "MEMORY_COPY")
+_KERNELS = ("kernel_name", "")
+_COPIES = ("direction", "MEMORY_COPY")
 _HIP, _HSA, _MARKS = (("function", domain) for domain in ("HIP_API", "HSA_API", "MARKER_API"))
 _TABLES: dict[str, _Kind] = {"HIP": _HIP, "HSA": _HSA, "rocTX": _MARKS, "OPS": _KERNELS}
 _TABLES |= {"KERN": _KERNELS, "COPY": _COPIES}
@@ -254,7 +260,7 @@ def read_results(source: ByteSource) -> Trace:
     for (title, domain), rows in found.items():
         titles = f"start_timestamp end_timestamp process_id thread_id queue_id {title}"
         titles += " correlation_id agent_id domain"
-        table = Table(source, titles.split(), enumerate([*row, domain] for row in rows))
+        table = RocprofCsvTable(source, titles.split(), enumerate([*row, domain] for row in rows))
         table.places |= {"stream_id": 4, "source_agent_id": 7, "kind": 8}
         reader.read(table)
     return records.finish(source.path, "rocprof results", source.bytes_read)

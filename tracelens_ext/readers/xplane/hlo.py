@@ -84,7 +84,8 @@ def _pool() -> Any:  # noqa: ANN401  # a `DescriptorPool`
             if (kind := kind.rstrip("*")).islower():
                 field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
             else:
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+                field.type = kinds.TYPE_MESSAGE
+                field.type_name = f".{_PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return pool
@@ -152,7 +153,8 @@ class Programs:
 class _Program:
     def __init__(self, module: Message, number: int) -> None:
         instructions = instructions_of(module)
-        self._number, self._frames = number, module.stack_frames
+        self._number = number
+        self._frames = module.stack_frames
         self._by_name = {each.name: (place, each) for place, each in enumerate(instructions)}
         self._by_id = {each.id: each for each in instructions}
         self.arguments = cache(self._arguments)
@@ -175,14 +177,16 @@ class _Program:
 
     def _source(self, metadata: Message) -> str:
         """File and line: those of the instruction, or of the innermost frame of its stack."""
-        file, line = metadata.source_file, metadata.source_line
+        file = metadata.source_file
+        line = metadata.source_line
         if not file:
             frames = self._frames
             frame = _at(frames.stack_frames, metadata.stack_frame_id)
             place = _at(frames.file_locations, frame.file_location_id) if frame else None
             if place is None:
                 return ""
-            file, line = _at(frames.file_names, place.file_name_id) or b"", place.line
+            file = _at(frames.file_names, place.file_name_id) or b""
+            line = place.line
         return f"{file.decode('utf-8', 'replace')}:{line}" if file else ""
 
 

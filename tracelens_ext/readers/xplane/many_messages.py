@@ -17,7 +17,10 @@ from tracelens_ext.trace import Int64Array
 Bytes = npt.NDArray[np.uint8]
 
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+VARINT = 0
+FIXED64 = 1
+LENGTH = 2
+FIXED32 = 5
 _LONGEST_VARINT: Final = 10
 #: A field is a number and a value of at most so many bytes, which may begin at the last byte.
 PADDING: Final = bytes(2 * _LONGEST_VARINT + 8)
@@ -104,7 +107,8 @@ def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
     value = (word & _SEVEN_BITS[0]) | (word & _SEVEN_BITS[0] << np.uint64(8)) >> np.uint64(1)
     value = (value & _SEVEN_BITS[1]) | (value & _SEVEN_BITS[1] << np.uint64(16)) >> np.uint64(2)
     value = (value & _SEVEN_BITS[2]) | (value & _SEVEN_BITS[2] << np.uint64(32)) >> np.uint64(4)
-    result, end = value.view(np.int64), at + (np.frexp(last.astype(np.float64))[1] >> 3)
+    result = value.view(np.int64)
+    end = at + (np.frexp(last.astype(np.float64))[1] >> 3)
     if len(long := np.flatnonzero(last == 0)):
         ninth, tenth = (data[at[long] + place].astype(np.int64) for place in (8, 9))
         ends = np.where(ninth < 0x80, 9, 10)
@@ -118,7 +122,8 @@ class DamagedError(Exception):
 
     def __init__(self, place: int, *, is_cut: bool) -> None:
         super().__init__(place)
-        self.place, self.is_cut = place, is_cut
+        self.place = place
+        self.is_cut = is_cut
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
@@ -126,18 +131,22 @@ def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
     Raises DamagedError where the bytes are no field, or end within one.
     """
-    at, size = 0, len(data)
+    at = 0
+    size = len(data)
     while at < size:
         start = at
         try:
             key, at = varint(data, at)
-            number, kind = key >> 3, key & 7
+            number = key >> 3
+            kind = key & 7
             if kind == LENGTH:
                 length, at = varint(data, at)
             elif kind == VARINT:
-                length, number = varint(data, at)[1] - at, 0
+                length = varint(data, at)[1] - at
+                number = 0
             else:
-                length, number = {FIXED64: 8, FIXED32: 4}[kind], 0
+                length = {FIXED64: 8, FIXED32: 4}[kind]
+                number = 0
         except IndexError:
             raise DamagedError(start, is_cut=True) from None
         except (KeyError, ValueError):

@@ -24,27 +24,38 @@ from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
 from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
-from tracelens_ext.readers.xplane.recording import GPU_PLANE, NUMBERS, TEXTS, Recording, Stats
+from tracelens_ext.readers.xplane.profile import GPU_PLANE, NUMBERS, TEXTS, Stats, XplaneProfile
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import Device, Int64Array, Trace
 
 Names = Mapping[int, str]
 
-FORMAT, JSON_FORMAT = "JAX/XLA profile (xplane)", "JAX/XLA trace for viewers (JSON)"
+FORMAT = "JAX/XLA profile (xplane)"
+JSON_FORMAT = "JAX/XLA trace for viewers (JSON)"
 
-_PLANES, _HOST_NAMES, _LINES = 1, 4, 3
+_PLANES = 1
+_HOST_NAMES = 4
+_LINES = 3
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
 _HOST = "/host:CPU"
 _VERSIONS = ("jax_version", "jaxlib_version")
-_PS_PER_NS, _EVENTS_AT_ONCE = 1000, 1 << 16
+_PS_PER_NS = 1000
+_EVENTS_AT_ONCE = 1 << 16
 #: Numbers of fields: of an event its metadata, offset and duration; of a statistic its values.
-_EVENT, _STATS, _OCCURRENCES = (1, 2, 3), 4, 5
-_STAT_ID, _UINT64, _INT64, _STR, _REF = 1, 3, 4, 5, 7
+_EVENT = (1, 2, 3)
+_STATS = 4
+_OCCURRENCES = 5
+_STAT_ID = 1
+_UINT64 = 3
+_INT64 = 4
+_STR = 5
+_REF = 7
 #: A start that is dropped: that of an event that stands for several.
 _NO_TIME = -(2**62)
 _MOST = 2**62
 _ABOUT = ("device_vendor", "compute_cap_major", "compute_cap_minor", "core_count", "memory_size")
-_WARP, _USUAL_WARP = {"AMD": 64}, 32
+_WARP = {"AMD": 64}
+_USUAL_WARP = 32
 
 
 def read(source: ByteSource) -> Trace:
@@ -56,8 +67,10 @@ def read(source: ByteSource) -> Trace:
     try:
         profile.read(data)
     except wire.DamagedError as error:
-        place, at = error.place, f"at byte {error.place:,}"
-        problem, kind = f"is damaged {at}", TraceFormatError
+        place = error.place
+        at = f"at byte {error.place:,}"
+        problem = f"is damaged {at}"
+        kind = TraceFormatError
         if error.is_cut:
             problem = f"the profile ends in the middle (the plane {at} is not whole)"
             kind = TraceCutOffError
@@ -77,7 +90,7 @@ class _Profile:
     """A profile on its way to a trace."""
 
     def __init__(self) -> None:
-        self.recording = Recording()
+        self.recording = XplaneProfile()
         self.hosts: list[str] = []
         self.programs = Programs()
         self.devices: dict[int, Device] = {}
@@ -137,26 +150,30 @@ def _told(names: Names, stats: Iterable[Message]) -> dict[str, object]:
 class _LineReader:
     """Adds the lines of a plane to a recording."""
 
-    def __init__(self, recording: Recording, plane: Message, name: str, stats: Names) -> None:
+    def __init__(self, recording: XplaneProfile, plane: Message, name: str, stats: Names) -> None:
         # The host's calls may be on a plane of their own: its ids are those of the same process.
         self._process = _HOST if name.startswith("/host:") else name
-        self._recording, self._stats = recording, stats
+        self._recording = recording
+        self._stats = stats
         recording.planes[self._process] = self._process
         self._names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
         self._wanted = {key: name for key, name in stats.items() if name in (*NUMBERS, *TEXTS)}
 
     def read(self, line: Message) -> None:
         """Add the events of a line."""
-        recording, lane = self._recording, (self._process, line.id)
+        recording = self._recording
+        lane = (self._process, line.id)
         recording.lines[lane] = _text(line.display_name or line.name)
         code = recording.builder.threads[lane]
         for first in range(0, len(line.events), _EVENTS_AT_ONCE):
             events = line.events[first : first + _EVENTS_AT_ONCE]
             data, start, end = wire.joined(events)
-            found, count = wire.fields_of(data, start, end), len(events)
+            found = wire.fields_of(data, start, end)
+            count = len(events)
             metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
             start = offset // _PS_PER_NS
-            repeated, begin = found.numbers(_OCCURRENCES, count), line.timestamp_ns + start
+            repeated = found.numbers(_OCCURRENCES, count)
+            begin = line.timestamp_ns + start
             columns = {
                 "ts": np.where(repeated, _NO_TIME, begin),
                 # Ends are rounded as starts are: what encloses another still does.
@@ -175,7 +192,8 @@ class _LineReader:
 
     def _stats_of(self, data: wire.Bytes, events: wire.Fields) -> Stats:
         event, start, end = events.contents(_STATS)
-        found, count = wire.fields_of(data, start, end), len(event)
+        found = wire.fields_of(data, start, end)
+        count = len(event)
         key = found.numbers(_STAT_ID, count)
         whole = found.numbers(_UINT64, count) | found.numbers(_INT64, count)
         whole = np.where(whole < 0, _MOST, np.minimum(whole, _MOST))
@@ -224,15 +242,16 @@ def _text(content: bytes) -> str:
 # called like planes, with statistics as arguments. There is no HLO, and JAX leaves out what is
 # beyond a million. Format: `trace_events_to_json` (tsl/profiler/convert) of openxla/xla.
 
-_NS_PER_US, _MOST_US = 1e3, 2**53
+_NS_PER_US = 1e3
+_MOST_US = 2**53
 _WHOLE: Final = re.compile("[0-9]{1,18}")
 
 
 class _Columns:
-    """Takes slices of events into a `Recording`."""
+    """Takes slices of events into a `XplaneProfile`."""
 
     def __init__(self) -> None:
-        self.recording = Recording()
+        self.recording = XplaneProfile()
         self.decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
     def repair(self, events: list[object]) -> list[dict[str, Any]]:
@@ -246,10 +265,12 @@ class _Columns:
         recording = self.recording
         timed = [event for event in events if event.get("ph") == "X"]
         for event in events:
-            phase, word = event.get("ph"), event.get("name")
+            phase = event.get("ph")
+            word = event.get("name")
             if phase == "M" or not (phase or word):  # the last event is empty
                 recording.builder.metadata_events += 1
-                name, process = text_of(_args(event).get("name")), label_of(event.get("pid"))
+                name = text_of(_args(event).get("name"))
+                process = label_of(event.get("pid"))
                 if word == "process_name":
                     recording.planes[process] = name
                 elif word == "thread_name":

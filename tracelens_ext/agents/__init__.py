@@ -1,1 +1,0 @@
-"""What an agent may ask about traces: the tools of `tracelens-ext mcp`."""

@@ -1,0 +1,223 @@
+"""The recording as a table, as JSON, and in sentences; and what is marked on a time axis."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, START_UP, recording_of
+from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.analysis.timeline.timeline import MOST_BINS, time_axis
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
+from tracelens_ext.trace.grouping import group_durations
+from tracelens_ext.trace.intervals import union
+from tracelens_ext.trace.linking import is_graph_launch
+
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+_MANY_LOST: Final = 0.01  # of the launches
+_CALLS_SHOWN: Final = 10
+_RECORD_GPU: Final = {
+    "torch": "ProfilerActivity.CUDA",
+    "nsys": "nsys profile -t cuda",
+    "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
+}
+_SUMS: Final = "wall", "not_recorded", "start_up", "judged"
+_COUNTS: Final = "launches", "launches_without_gpu_work"
+_TPU: Final = "/device:TPU"
+
+
+def recording_dict(work: GpuEvents) -> dict[str, object]:
+    """The recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
+    found = recording_of(work)
+    there = len(work) > 0
+    parts = found.parts
+    shown = parts.assign(
+        device=find_tracks(work, "device").device[parts["device"].to_numpy()],
+        start_ms=(parts["start"] - found.wall_start) / NS_PER_MS,
+        end_ms=(parts["end"] - found.wall_start) / NS_PER_MS,
+        ms=parts["ns"] / NS_PER_MS,
+    )[["kind", "device", "start_ms", "end_ms", "ms", "count", "what", "place"]]
+    return {
+        "wall_ms": found.wall_ns / NS_PER_MS if there else None,
+        "not_recorded_ms": found.mean_ns(HOLE, BEFORE) / NS_PER_MS,
+        "start_up_ms": found.mean_ns(START_UP) / NS_PER_MS,
+        "judged_ms": found.judged_ns / NS_PER_MS if there else None,
+        **{name: getattr(found, name) for name in _COUNTS},
+        "parts": shown.to_dict("records"),
+        "missing": [asdict(each) for each in found.missing],
+    }
+
+
+def recording_table(work: GpuEvents) -> pd.DataFrame:
+    """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
+    found = recording_of(work)
+    told = recording_dict(work)
+    rows: list[dict[str, object]] = [{"kind": kind, "ms": told[f"{kind}_ms"]} for kind in _SUMS]
+    rows += [{"kind": kind, "count": told[kind]} for kind in _COUNTS]
+    parts: list[dict[str, object]] = told["parts"]  # type: ignore[assignment]  # of its own making
+    rows += [parts[at] for at in np.argsort(-found.parts["ns"], kind="stable").tolist()]
+    if not len(work):
+        rows += _calls(work.trace)
+    for each in found.missing:
+        rows.append({"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how})
+    numbers = dict.fromkeys(("device", "start_ms", "end_ms", "ms", "count"), "float64")
+    kinds = {"kind": "str", **numbers, "what": "str", "place": "str", "how": "str"}
+    rows = [{"what": "", "place": "", "how": "", **row} for row in rows]
+    table = pd.DataFrame(rows, columns=[*kinds]).astype(kinds)
+    table.insert(5, "% of wall time", 100.0 * table["ms"] / (found.wall_ns / NS_PER_MS or np.nan))
+    return table
+
+
+def _calls(trace: Trace) -> list[dict[str, object]]:
+    """The API calls by time."""
+    rows = trace.rows_of(*LAUNCH_KINDS)
+    groups = group_durations([trace.name[rows]], trace.dur[rows])
+    columns = np.column_stack((groups.keys[0], groups.total, groups.count))[:_CALLS_SHOWN]
+    return [
+        {"kind": "api_calls", "what": trace.names[name], "ms": ns / NS_PER_MS, "count": count}
+        for name, ns, count in columns.tolist()
+    ]
+
+
+def recording_lines(work: GpuEvents) -> list[str]:
+    """The recording in words: what can be judged; and launches without GPU work, if many."""
+    found = recording_of(work)
+    if not len(work):
+        return [no_gpu_work(work)]
+    wall = found.wall_ns
+    lost = found.mean_ns(HOLE, BEFORE)
+    start_up = found.mean_ns(START_UP)
+    parts = [
+        f"{_time(ns)} ({100 * ns / max(wall, 1):.1f} %) {what}"
+        for ns, what in ((lost, "not recorded"), (start_up, "start-up: record after a warm-up"))
+        if ns
+    ]
+    told = f"{', '.join(parts)}; {_time(found.judged_ns)} judged." if parts else "all of it judged."
+    lines = [f"{_time(wall)} of wall time, {told}"]
+    missing = found.launches_without_gpu_work
+    every = found.launches
+    if missing > _MANY_LOST * every:
+        told = f"{missing:,} of {every:,} launches ({100 * missing / every:.1f} %)"
+        lines.append(f"{told} have no GPU work in the file.")
+    return lines
+
+
+def no_gpu_work(work: GpuEvents) -> str:
+    """Why there is no GPU work in a trace without any, as far as the file says."""
+    trace = work.trace
+    found = recording_of(work)
+    if is_of_tpu(trace):
+        return "This is a profile of a TPU, of which only the host's part is read."
+    if lost := trace.provenance.salvaged:
+        of = f" of {found.launches:,} launches" if found.launches else ""
+        return f"No GPU work{of} is in what is left of the file; it may be in what is lost. {lost}"
+    if found.launches:
+        named = trace.named(trace.name[found.lost], is_graph_launch)
+        what = "kernels and graphs" if named.any() else "kernels"
+        told = f"{found.launches:,} {what} were launched, none was recorded."
+        return " ".join([told, *(f"{note}." for note in trace.provenance.notes)])
+    how = _RECORD_GPU.get(program_of(trace).tool)
+    return f"There is no GPU work in the trace{f'; record it with {how}' if how else ''}."
+
+
+def is_of_tpu(trace: Trace) -> bool:
+    """Whether a trace is a profile of TPUs, without any GPU's work."""
+    tpu = any(str(name).startswith(_TPU) for name in trace.process_names.values())
+    return tpu and not len(trace.gpu_rows)
+
+
+def _time(ns: float) -> str:
+    return f"{ns / NS_PER_MS:,.1f} ms" if ns >= NS_PER_MS else f"{ns / 1e3:,.1f} µs"
+
+
+def _marks(analyzer: TreePerfAnalyzer, *, device_peaks: str | None = None) -> pd.DataFrame | None:
+    """Iterations of the first process that has any, parts of the recording, findings."""
+    work = analyzer.work
+    found = find_iterations(work.tree)
+    recording = recording_of(work)
+    first = found.process == found.process[:1]
+    parts = recording.parts
+    names = np.array([f"ProfilerStep#{number}" for number in found.number], dtype=object)[first]
+    steps = {"kind": "iteration", "name": names, "device": NONE, "finding": ""}
+    steps |= {"start": found.start[first], "end": found.end[first]}
+    device = find_tracks(work, "device").device[parts["device"].to_numpy()]
+    kind = parts["kind"].replace({"before": "hole"})
+    cuts = parts[["start", "end"]].assign(kind=kind, name=parts["what"], device=device, finding="")
+    tables = [pd.DataFrame(steps), cuts]
+    bin_ns = recording.wall_ns // MOST_BINS
+    for finding in analyzer.findings(device_peaks).findings:
+        if finding.claim is not None:
+            start, end, *_ = finding.claim.intervals
+            start, end = union(start, end + bin_ns)
+            row = {"kind": "finding", "name": finding.title, "device": NONE, "finding": finding.id}
+            tables.append(pd.DataFrame({**row, "start": start, "end": end - bin_ns}))
+    marks = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+    for name in ("start", "end"):
+        marks[f"{name}_ms"] = marks.pop(name) / NS_PER_MS
+    return marks if len(marks) else None
+
+
+TABLES = [
+    Table(
+        name="recording",
+        shows="How much of the wall time can be judged, and what was not recorded",
+        columns="""
+            kind: `wall`, what of it is `not_recorded` and `start_up`, and what can be `judged`, as
+                means over the devices; `launches` of kernels, graphs and copies, and how many of
+                them have no GPU work; then each `hole`, work of `before` the recording and
+                `start_up`, the longest first; without GPU work `api_calls` by time; and what is
+                `missing`
+            device: the number of the device
+            start_ms, end_ms: since the start of the wall
+            ms: idle time of the device in it
+            % of wall time: `ms`, of the wall time
+            count [launches]: launches, or calls, that it is about
+            what: what it is
+            place: the operation, annotation or frame in which it begins
+            how: how to record what is missing
+            """,
+        table=recording_table,
+        when=(),
+    )
+]
+VIEWS = [
+    Table(
+        name="time_axis",
+        shows="GPU time by category over time",
+        columns="""
+            device: its number
+            category: of the GPU events
+            bin: number of a stretch of time, from 0
+            start_ms, end_ms: of it, since the trace's first event
+            gpu_time_ns [ns]: summed durations of the GPU events in it
+            """,
+        table=time_axis,
+        asked_by="time_axis",
+        on_every_page=True,
+        charts=[Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")],
+    ),
+    Table(
+        name="time_axis_marks",
+        shows="What is marked on the time axis",
+        columns="""
+            kind: `iteration`, `hole`, `start_up` or `finding`
+            name: what it is
+            device: -1 for all
+            finding: which kind of finding; empty for what is none
+            start_ms, end_ms: since the trace's first event; what a finding claims less than a
+                600th of the wall time apart is one stretch
+            """,
+        table=_marks,
+        asked_by="time_axis",
+        on_every_page=True,
+    ),
+]

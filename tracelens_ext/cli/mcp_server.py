@@ -1,0 +1,423 @@
+"""What agents may ask, as tools of the Model Context Protocol over stdio; answers are short JSON.
+
+Each answer says what to ask next.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens_ext.analysis.operations.tree_table import merged_tree, tree_rows
+from tracelens_ext.analysis.timeline.overview import advice, overview
+from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.categorize.categorizer import explain
+from tracelens_ext.compare.comparison import compare
+from tracelens_ext.compare.report import comparison_report, measured_for_comparison
+from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.export import database
+from tracelens_ext.export.database import query as ask
+from tracelens_ext.findings.engine import tell_claims
+from tracelens_ext.findings.summary import summary_sentence
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.formats import nested_json_text, plain_column, plain_headers
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.registry import find_table
+from tracelens_ext.report.tables.units import unit_of
+from tracelens_ext.settings import ReadingOptions, is_below
+from tracelens_ext.simulation.scenarios import parse_change
+from tracelens_ext.trace_files import is_trace_name, only_trace
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+Answer = dict[str, object]
+Plain = str | float | bool | None
+
+_ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:")
+_MOST_ROWS = 200
+_MOST_DEPTH = 100
+_MOST_CHANGES = 50
+# in memory; looked at in a folder
+_MOST_TRACES = 4
+_MOST_FILES = 10_000
+_SQL_SECONDS = 20
+_SQL_BYTES = 1_000_000
+
+
+class Questions:
+    """The tools, as methods, about the traces below some folders (resolved)."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._read = functools.lru_cache(_MOST_TRACES)(self._opened)
+
+    def open_trace(self, path: str) -> Answer:
+        """Read a trace: facts, what limits it, and which tables it has. Ask this first.
+
+        `path` is relative to the folders of the server; '.', or a folder, lists its traces.
+        """
+        if (found := self._find(path)).is_dir():
+            names = pd.DataFrame({"path": self._listed(found)})
+            return _answer(names.head(_MOST_ROWS), len(names), {}, "open_trace(path) of one")
+        analyzer = self._analyzer(path)
+        options = ReportOptions()
+        judged = analyzer.findings()
+        sheets = database.tables_of_report().values()
+        return {
+            "facts": dict(overview(analyzer.work, analyzer.coverage)),
+            "recording": judged.recording_lines,
+            "program": judged.program,
+            "verdict": [summary_sentence(judged), *(each.title for each in judged.findings[:5])],
+            "notes": advice(analyzer.work, analyzer.coverage),
+            "tables": {s.name: s.shows for s in sheets if not s.why_absent(analyzer, options)},
+            "next": "findings(path): what would save the most, with evidence and advice",
+        }
+
+    def findings(self, path: str, all: bool = False) -> Answer:  # noqa: A002  # its name
+        """What would save the most wall time, why, where, how sure, what to change; times in ms.
+
+        `all` also gives what only informs.
+        """
+        found = self._analyzer(path).findings()
+        shown = [each for each in found.findings if all or not each.informs_only]
+        return {
+            **replace(found, findings=shown).as_dict(),
+            "left_out": len(found.findings) - len(shown),
+            "units": {"…_ms": "ms", "…_percent": "%"},
+            "next": "table(path, name) for a name in `see`; what_if(path, ['finding:ID=0'])",
+        }
+
+    def table(
+        self,
+        path: str,
+        name: str,
+        columns: list[str] | None = None,
+        where: dict[str, Plain] | None = None,
+        sort: str | None = None,
+        limit: int = 20,
+    ) -> Answer:
+        """Rows of a table that open_trace names, with the units of its columns.
+
+        `where` is column → value, all of which a row must have; `sort` a column, `-column` for
+        descending; `limit` at most 200.
+        """
+        _check("limit", limit, _MOST_ROWS)
+        frame, units = _table(self._analyzer(path), name)
+        for column, value in (where or {}).items():
+            cells = frame[_known(column, frame)]
+            same = (cells == value) | (cells.astype(str) == str(value))
+            frame = frame[cells.isna() if value is None else same]
+        if sort is not None:
+            column = sort if sort in frame else sort.removeprefix("-")
+            cells = frame[_known(column, frame)]
+            keys = cells if pd.api.types.is_numeric_dtype(cells) else cells.astype(str)
+            frame = frame.loc[keys.sort_values(ascending=column == sort, kind="stable").index]
+        if columns is not None:
+            frame = frame[[_known(column, frame) for column in columns]]
+        more = "sql(path, query) joins and sums tables; findings(path) says what to change"
+        if len(frame) > limit:
+            more = f"{len(frame) - limit:,} more rows: where, sort, or limit up to {_MOST_ROWS}"
+        return _answer(frame.head(limit), len(frame), units, more)
+
+    def explain_kernel(self, path: str, name: str) -> Answer:
+        """Which category a kernel has and why, its GPU time, and the operations that launch it.
+
+        `name` is the kernel's as the trace or a table has it, or a part that only it has.
+        """
+        analyzer = self._analyzer(path)
+        kernels, units = _table(analyzer, "kernels")
+        found = kernels[(kernels["kernel_name"] == name) | (kernels["kernel"] == name)]
+        if not len(found):
+            found = kernels[kernels["kernel_name"].str.contains(name, regex=False)]
+        if len(found) != 1:
+            raise _not_one(name, found["kernel_name"].tolist(), kernels["kernel_name"].tolist())
+        (kernel,) = _rows(found)
+        pairs = analyzer.get_df_kernel_summary()
+        mine = pairs[pairs["kernel_name"] == kernel["kernel_name"]]
+        launched = mine[["cpu_op", "count", "total_time_ms", "% of GPU time"]]
+        full = str(kernel["kernel_name"])
+        op = str(launched["cpu_op"].iloc[0])
+        because = explain(analyzer.work.op_categorizer, full, op)
+        following = "tree(path, node=cpu_op) for where it is; findings(path) for what to change"
+        return {
+            **kernel,
+            "because": None if because.winner is None else asdict(because.winner),
+            "would_match_too": [asdict(match) for match in because.others[:5]],
+            **_answer(launched.head(20), len(launched), units, following),
+        }
+
+    def tree(self, path: str, node: str | None = None, depth: int = 3) -> Answer:
+        """The call tree with GPU time: the whole, or what is below the operations called `node`.
+
+        `depth` is in levels; of more than 200 nodes those with the most GPU time are given.
+        """
+        _check("depth", depth, _MOST_DEPTH)
+        op = None
+        if node is not None:  # merged steps are called ProfilerStep#*
+            op = rf"\A(?:{re.escape(node).replace(re.escape('#*'), '#[0-9]+')})\Z"
+        tree = merged_tree(self._analyzer(path).work, op=op)
+        if op is not None and not len(tree):
+            raise UsageError(f"no operation is called {node!r} and has GPU work; see tree(path)")
+        kept = tree.kept(depth)
+        some = np.zeros_like(kept)
+        some[np.argsort(np.where(kept, -tree.busy_ns, 1), kind="stable")[:_MOST_ROWS]] = True
+        rows = tree_rows(tree, kept & some)
+        units = {"busy_time_ms": "ms"}
+        more = "tree(path, node, depth) of a name here; explain_kernel(path, name) of a kernel"
+        return _answer(rows, int(kept.sum()), units, more)
+
+    def compare(self, path: str, other: str) -> Answer:
+        """What changed from the first trace to the other: time, categories, operations, kernels.
+
+        `A_` is the first trace; the largest changes come first; times are in ms.
+        """
+        both = [self._analyzer(each) for each in (path, other)]
+        report = comparison_report(compare([measured_for_comparison(each) for each in both]))
+        return {
+            "facts": dict(report.facts),
+            "notes": report.notes,
+            "tables": {name: _rows(frame.head(15)) for name, frame in report.sheets.items()},
+            "units": {"…_ms": "ms", "…_%": "%"},
+            "next": "findings or table of the one trace and of the other, for why",
+        }
+
+    def what_if(self, path: str, changes: list[str]) -> Answer:
+        """The wall time in ms if something took longer or shorter, by a replay of the trace.
+
+        A change is NAME=FACTOR; NAME is a category, kernels, kernel:REGEX, op:NAME, copies,
+        communication, launch, gaps, host, host:NAME, or finding:ID (=0).
+        """
+        _check("the number of changes", len(changes), _MOST_CHANGES)
+        asked = [parse_change(text) for text in changes]
+        analyzer = self._analyzer(path)
+        simulation = analyzer.simulation()
+        if any("finding:" in each for each in changes):
+            tell_claims(simulation, analyzer.findings().findings)
+        frame = simulation.what_if(asked)
+        return {
+            **_answer(frame, len(frame), _units(frame), "findings(path): how to get there"),
+            "window": simulation.window(),
+            "model": simulation.model(),
+            "critical_path": _rows(simulation.critical_path_summary().head(20)),
+        }
+
+    def sql(self, path: str, query: str) -> Answer:
+        """Up to 200 rows of one SELECT about the events, or any table that open_trace names."""
+        limits = {"limit": _MOST_ROWS, "longest": _SQL_BYTES}
+        rows, more = ask(self._analyzer(path), query, timeout=_SQL_SECONDS, **limits)
+        said = "there are more rows: sum, or use where and limit" if more else "findings(path)"
+        return {**_answer(rows, len(rows), _units(rows), said), "more": more}
+
+    def _find(self, path: str) -> Path:
+        """The trace, or the folder, that a relative path names; never one behind a link out."""
+        if "\0" in path or _ABSOLUTE.match(path) or ".." in re.split(r"[/\\]", path):
+            said = "only paths relative to the folders of the server, without .. and ~"
+            raise UsageError(f"{path!r}: {said}")
+        for folder in self._folders:
+            found = folder / path
+            try:
+                for _ in range(2):  # of a folder with one trace also that
+                    if not is_below(found, self._folders):
+                        raise UsageError(f"{path!r}: leads out of the folders of the server")
+                    found = only_trace(found.resolve())
+                if found.exists():
+                    return found
+            except (OSError, RuntimeError, ValueError):  # too long, or links in a circle
+                continue
+        raise UsageError(f"{path}: no such file; open_trace('.') lists the traces")
+
+    def _listed(self, folder: Path) -> list[str]:
+        """The traces in a folder and below it, by the paths that name them."""
+        root = next(root for root in self._folders if is_below(folder, [root]))
+        seen = islice(folder.rglob("*"), _MOST_FILES)
+        files = [each for each in seen if is_trace_name(each.name) and each.is_file()]
+        inside = [each for each in files if is_below(each, self._folders)]
+        return sorted(each.relative_to(root).as_posix() for each in inside)
+
+    def _analyzer(self, path: str) -> TreePerfAnalyzer:
+        """A trace, read once for as long as its file stays as it is."""
+        state = (found := self._find(path)).stat()
+        return self._read(found, state.st_mtime_ns, state.st_size)
+
+    def _opened(self, path: Path, *_: int) -> TreePerfAnalyzer:
+        reading = ReadingOptions(folders=self._folders)
+        return TreePerfAnalyzer(path, use_kernel_name_categories=True, cache=False, reading=reading)
+
+
+def _table(analyzer: TreePerfAnalyzer, name: str) -> tuple[pd.DataFrame, dict[str, str]]:
+    table = find_table(name)
+    if table.why_absent(analyzer, ReportOptions()) or (frame := analyzer.table(name)) is None:
+        raise UsageError(f"this trace has nothing for the table {name}; open_trace names others")
+    return frame.set_axis([*map(str, frame.columns)], axis=1), table.units(frame)
+
+
+def _rows(frame: pd.DataFrame) -> list[Answer]:
+    headers = plain_headers(frame)
+    columns = (plain_column(each) for _, each in frame.items())
+    return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _answer(frame: pd.DataFrame, total: int, units: Mapping[str, str], following: str) -> Answer:
+    """Rows of a table, how many there are in all, the units of the columns, what to ask next."""
+    named = {name: units[name] for name in map(str, frame.columns) if units.get(name)}
+    return {"rows": _rows(frame), "total": total, "units": named, "next": following}
+
+
+def _units(frame: pd.DataFrame) -> dict[str, str]:
+    return {name: unit_of(name).symbol for name in map(str, frame.columns)}
+
+
+def _known(column: str, frame: pd.DataFrame) -> str:
+    if column not in frame:
+        raise UsageError(f"there is no column {column!r}; there are: {', '.join(frame.columns)}")
+    return column
+
+
+def _check(what: str, number: int, most: int) -> None:
+    if not 1 <= number <= most:
+        raise UsageError(f"{what} is {number}; expected 1 to {most}")
+
+
+def _not_one(name: str, found: Sequence[str], there: Sequence[str]) -> UsageError:
+    near = found or get_close_matches(name, there, n=3, cutoff=0.4)
+    some = "; ".join(each[:200] for each in near[:5])
+    if found:
+        many = f"{len(found)} kernels are called {name!r}"
+        return UsageError(f"{many}, such as {some}; say more of the name")
+    said = f"the nearest: {some}" if near else "see open_trace"
+    return UsageError(f"there is no kernel {name[:200]!r}; {said}")
+
+
+# characters of an answer, and of an error
+LONGEST = 60_000
+_LONGEST_LINE = 2000
+#: Characters of a text and entries of a list that stay, until the answer is short enough.
+_CUTS = ((4000, 200), (1000, 100), (400, 50), (200, 25), (100, 12), (60, 6))
+_TOOLS = ("open_trace", "findings", "table", "explain_kernel", "tree", "compare", "what_if", "sql")
+#: What the types of arguments are called.
+_MEANT = {
+    "str": "a text",
+    "int": "a whole number",
+    "bool": "true or false",
+    "list[str]": "a list of texts",
+    "dict[str, Plain]": "an object: a text, a number, true, false or null for each column",
+}
+_INSTRUCTIONS = (
+    "Where did the GPU time of a trace go, and what would save the most? Ask open_trace('.') for"
+    " the traces, open_trace(path), then findings(path). Every answer says what to ask next."
+)
+
+
+def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
+    """The server of the traces below some folders."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import CallToolResult, TextContent
+    except ImportError:
+        message = "this needs the package mcp, version 2; run: pip install 'tracelens-ext[mcp]'"
+        raise UsageError(message) from None
+
+    class Server(MCPServer[Any]):
+        """Errors are the program's one line."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:  # noqa: ANN401
+            try:
+                _check_names(name, arguments)
+                return await super().call_tool(name, arguments, context)
+            except (TracelensError, ToolError) as error:
+                line = _line(name, error.__cause__ or error)
+            return CallToolResult(content=[TextContent(type="text", text=line)], is_error=True)
+
+    if none := [folder for folder in folders if not folder.is_dir()]:
+        raise UsageError(f"{none[0]}: is no folder; name folders with traces")
+    questions = Questions([folder.resolve() for folder in folders])
+    server = Server("tracelens-ext", instructions=_INSTRUCTIONS, log_level="ERROR")
+    one_at_a_time = threading.Lock()
+
+    def as_text(tool: Callable[..., Answer]) -> Callable[..., str]:
+        @functools.wraps(tool)
+        def call(**arguments: Any) -> str:  # noqa: ANN401  # the tool's own
+            with one_at_a_time:
+                return answer_text(tool(**arguments))
+
+        return call
+
+    for name in _TOOLS:
+        tool = getattr(questions, name)
+        about = f"{tool.__doc__}\n{database.SCHEMA}" if name == "sql" else tool.__doc__
+        server.add_tool(as_text(tool), name=name, description=about, structured_output=False)
+    return server
+
+
+def _arguments(tool: str) -> dict[str, str]:
+    """What a tool takes, and what each must be."""
+    _, *taken = inspect.signature(getattr(Questions, tool)).parameters.values()
+    return {each.name: _MEANT[str(each.annotation).removesuffix(" | None")] for each in taken}
+
+
+def _check_names(tool: str, arguments: Mapping[str, object]) -> None:
+    if tool not in _TOOLS:
+        raise UsageError(f"there is no tool {tool[:200]!r}; there are: {', '.join(_TOOLS)}")
+    if unknown := sorted(set(arguments) - set(_arguments(tool))):
+        taken = ", ".join(_arguments(tool))
+        raise UsageError(f"{tool} has no argument {unknown[0][:200]!r}; it takes {taken}")
+
+
+def _line(tool: str, error: BaseException) -> str:
+    """What was wrong, in one line; of a fault of the program no more than that there was one."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        meant = _arguments(tool)
+        name = str(first["loc"][0])
+        verb = "holds" if len(first["loc"]) > 1 else "is"
+        wrong = "is missing" if first["type"] == "missing" else f"{verb} {first['input']!r:.200}"
+        said = f"{tool}: the argument {name} {wrong}; give {meant[name]}"
+    elif isinstance(error, TracelensError):
+        said = str(error)
+    elif isinstance(error, MemoryError):
+        said = "there is not enough memory for this; ask for a smaller trace"
+    else:
+        logging.getLogger(__name__).error("%s failed", tool, exc_info=error)
+        said = f"{tool}: internal error: {type(error).__name__}; this is a bug: please report it"
+    return " ".join(said.split())[:_LONGEST_LINE]
+
+
+def answer_text(answer: Answer) -> str:
+    """An answer as JSON; of one that is too long the beginnings of texts and lists, saying so."""
+    text = nested_json_text(answer, indent=None)
+    for characters, entries in _CUTS:
+        if len(text) <= LONGEST:
+            return text
+        kept = {name: _cut(value, characters, entries) for name, value in answer.items()}
+        said = f"to {characters:,} characters a text and {entries} entries a list"
+        kept["cut"] = f"{said}; ask for less (columns, where, limit, depth) to see the rest"
+        text = nested_json_text(kept, indent=None)
+    if len(text) > LONGEST:
+        raise UsageError("the answer is too long; ask for fewer columns or rows")
+    return text
+
+
+def _cut(value: object, characters: int, entries: int) -> object:
+    if isinstance(value, str):
+        return value if len(value) <= characters else f"{value[:characters]}…"
+    if isinstance(value, Mapping):
+        some = list(value.items())[:entries]
+        return {name[:characters]: _cut(part, characters, entries) for name, part in some}
+    if isinstance(value, list | tuple):
+        return [_cut(part, characters, entries) for part in value[:entries]]
+    return value

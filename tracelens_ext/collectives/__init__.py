@@ -1,1 +1,0 @@
-"""Communication: collectives by group and size."""

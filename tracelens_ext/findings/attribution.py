@@ -1,0 +1,208 @@
+"""Where the time of a claim is: the operations, kernels, frames, iterations with most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.idle_time import cpu_activity as hosts
+from tracelens_ext.analysis.idle_time.cpu_activity import HOST_KINDS
+from tracelens_ext.analysis.iterations.selection import named_iterations
+from tracelens_ext.analysis.modules import has_modules, module_of_gpu
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.findings.finding import Claim, Place
+from tracelens_ext.trace import NONE, NS_PER_MS, EventKind, Float64Array, Int64Array, IntArray
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import number_groups, texts
+from tracelens_ext.trace.intervals import distinct, inside
+
+#: How many places of a kind a finding names: more than anybody acts on at once.
+MOST_PLACES: Final = 5
+#: Python frames are looked up for so many GPU events, the largest; a trace has a million.
+_MOST_LOOKED_UP: Final = 500
+#: What tells where a launch is that no operation encloses.
+_ENCLOSING: Final = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
+#: How the names of frames begin that nobody can change; they count where there are no others.
+_NO_LINES: Final = (
+    "<built-in",
+    "nn.Module: ",
+    "torch/",
+    "threading.py",
+    "queue.py",
+    "selectors.py",
+    "multiprocessing/",
+)
+
+#: The innermost events of some kinds, but for those whose names begin so.
+FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.Moments]
+
+
+def places_of(
+    work: GpuEvents,
+    claim: Claim,
+    idle_moments: FindMoments,
+    known: Mapping[str, Sequence[Place]] | None = None,
+) -> dict[str, Sequence[Place]]:
+    """Where a claim is, by kind of place, or what is known better; what is not told is left out.
+
+    `idle_moments` is `hosts.idle_moments` of the work.
+    """
+    both = _of_gaps(work, claim, idle_moments), _of_events(work, claim)
+    kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
+    places: dict[str, Sequence[Place]] = {}
+    for kind in kinds:
+        found = _merged([place for each in both for place in each.get(kind, ())])
+        places[kind] = sorted(found, key=lambda place: -place.saving_ms)[:MOST_PLACES]
+    return {kind: found for kind, found in (places | dict(known or {})).items() if found}
+
+
+def _merged(places: Sequence[Place]) -> list[Place]:
+    by_name: dict[str, Place] = {}
+    for place in places:
+        same = by_name.get(place.name, Place(place.name, 0.0, 0))
+        total = same.saving_ms + place.saving_ms
+        by_name[place.name] = Place(place.name, total, same.count + place.count)
+    return list(by_name.values())
+
+
+def ranked(code: IntArray, labels: Sequence[str], ns: IntArray | Float64Array) -> list[Place]:
+    """The labels with the most time; what has the code `NONE`, or no label, is left out."""
+    known = np.flatnonzero(code != NONE)
+    if not len(known):
+        return []
+    first, number = number_groups([code[known]])
+    total = np.bincount(number, ns[known]) / NS_PER_MS
+    count = np.bincount(number)
+    order = np.argsort(-total, kind="stable")
+    names = texts(code[known[first[order]]], labels)
+    found = zip(names, total[order].tolist(), count[order].tolist(), strict=True)
+    shown = set(islice(dict.fromkeys(filter(None, names)), 4 * MOST_PLACES))
+    return _merged([Place(*place) for place in found if place[0] in shown])
+
+
+def _of_gaps(work: GpuEvents, claim: Claim, idle_moments: FindMoments) -> dict[str, list[Place]]:
+    """What the host was in, moment by moment, of all that is claimed of gaps."""
+    start, end, _, gap, _, thread = claim.intervals.chosen(claim.intervals.gap != NONE)
+    if not len(start):
+        return {}
+    devices = len(claim.devices)
+
+    def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
+        find = partial(idle_moments, kinds)
+        parts = _innermost(find, kinds, (thread, start, end))
+        before = 0
+        columns = []  # of each part the row and the ns of moments, and the gap and the moments of
+        for moments, asked, (first, past, _, ns) in parts:  # stretches
+            columns.append((moments.row, ns, gap[asked], first + before, past + before))
+            before += len(ns)
+        row, ns, gaps, first, past = map(np.concatenate, zip(*columns, strict=True))
+        code, labels = hosts.labels_of(work.trace, row)
+        code = np.where(ns > 0, code, NONE)
+
+        def gaps_with(label: str) -> int:
+            its = np.append(0, np.cumsum(code == labels.index(label)))
+            return len(distinct(gaps[its[past] > its[first]]))  # a place counts once in a gap
+
+        found = ranked(code, labels, ns / devices)
+        return [replace(place, count=gaps_with(place.name)) for place in found]
+
+    names = dict(zip(HOST_KINDS, ("operations", "calls", "python_frames"), strict=True))
+    found = {names[column]: ranks(kinds) for column, kinds in HOST_KINDS.items()}
+    return found | {"iterations": _iterations_during(work, start, end, thread, devices)}
+
+
+def _innermost(
+    find: Callable[[tuple[str, ...]], hosts.Moments],
+    kinds: tuple[EventKind, ...],
+    stretches: hosts.Stretches,
+) -> list[tuple[hosts.Moments, Int64Array, hosts.Overlap]]:
+    """The innermost events around stretches of time, and which of those were asked about.
+
+    Of Python frames those that somebody can change, then the others, where there are none of these.
+    """
+    (thread, start, end) = stretches
+    found = []
+    asked = np.arange(len(start))
+    for ignored in (_NO_LINES, ()):
+        stretches = thread[asked], start[asked], end[asked]
+        moments = find(("ProfilerStep#", *ignored))
+        its = moments.during(*stretches)
+        found.append((moments, asked, its))
+        asked = asked[its.of_stretch == 0]
+        if EventKind.PYTHON_FUNCTION not in kinds or not len(asked):
+            break
+    return found
+
+
+def _iterations_during(
+    work: GpuEvents, start: Int64Array, end: Int64Array, thread: Int64Array, devices: int
+) -> list[Place]:
+    """The iterations of the threads' processes during which some stretches of time are."""
+    iterations, labels, _ = named_iterations(work.tree, None)
+    process = np.where(thread != NONE, work.trace.process_of_thread[thread], NONE)
+    found: list[Place] = []
+    for number in np.unique(iterations.process).tolist():
+        mine = np.flatnonzero(process == number)
+        its = iterations.process == number
+        windows = iterations.start[its], iterations.end[its]
+        begin, until, _, at = inside(start[mine], end[mine], *windows)
+        found += ranked(np.flatnonzero(its)[at], labels, (until - begin) / devices)
+    return found
+
+
+def _of_events(work: GpuEvents, claim: Claim) -> dict[str, list[Place]]:
+    events = claim.events
+    ns = claim.event_ns
+    if not len(events):
+        return {}
+    (op, ops) = work.parent_op
+    launch = work.tree.launch_of_gpu[events]
+    linked = launch != NONE
+    with_op = work.tree.cpu_op_of_gpu[events] != NONE
+    without = linked & ~with_op
+    module, paths = module_of_gpu(work) if has_modules(work.trace) else (np.full_like(op, NONE), [])
+    iterations, labels, _ = named_iterations(work.tree, None)
+    step = np.where(iterations.of_gpu != NONE, iterations.of_gpu, iterations.started_in)
+    numbers, stream = np.unique(work.trace.stream[events], return_inverse=True)
+    streams = ["" if number == NONE else f"stream {number}" for number in numbers.tolist()]
+    return {
+        "operations": [
+            *ranked(np.where(with_op, op[events], NONE), ops, ns),
+            *around(work, _ENCLOSING, launch[without], ns[without]),
+        ],
+        "modules": ranked(module[events], paths, ns),
+        "python_frames": frames_around(work, launch[linked], ns[linked]),
+        "iterations": ranked(step[events], labels, ns),
+        "streams": ranked(stream, streams, ns),
+        "kernels": [
+            replace(place, name=simple_name(place.name))
+            for place in ranked(work.name[events], work.trace.names, ns)
+        ],
+    }
+
+
+def frames_around(work: GpuEvents, calls: Int64Array, ns: IntArray | Float64Array) -> list[Place]:
+    """The innermost lines of Python around the host calls with the most time, (k,)."""
+    largest = np.argsort(-ns, kind="stable")[:_MOST_LOOKED_UP]
+    return around(work, HOST_KINDS["python_frame"], calls[largest], ns[largest])
+
+
+def around(
+    work: GpuEvents, kinds: tuple[EventKind, ...], calls: Int64Array, ns: IntArray | Float64Array
+) -> list[Place]:
+    """The innermost events of some kinds around host calls, as `frames_around`, of all of them."""
+    trace = work.trace
+    thread = work.trace.thread[calls]
+    begun = work.trace.ts[calls]
+    row = np.full(len(calls), NONE, dtype=np.int64)
+    stretches = thread, begun, begun + 1
+    find = partial(hosts.innermost_moments, trace, kinds, stretches)
+    for moments, asked, its in _innermost(find, kinds, stretches):
+        there = its.of_stretch > 0
+        row[asked[there]] = moments.row[its.first[there]]
+    return ranked(*hosts.labels_of(trace, row), ns)

@@ -1,1 +1,0 @@
-"""GPU time by `nn.Module`."""

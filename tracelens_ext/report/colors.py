@@ -1,0 +1,66 @@
+"""One colour a category, the same in every workbook, page and chart of every trace."""
+
+from __future__ import annotations
+
+import colorsys
+import re
+import zlib
+
+GREY = "#8b93a1"  # what is left over or unknown
+ONE_COLOUR = "#3f7fd4"  # of bars that are no categories
+
+#: Told apart by most eyes on white and on black, those that stand together most of all. Engine and
+#: model maps, and categories of operations, have the colours of the kernel categories they mean.
+_FIXED = {
+    "#3f7fd4": "computation_time|gemm",
+    "#e58a2b": "exposed_comm_time|communication|nccl_and_custom_ar|record_param_comms",
+    "#8d6bc7": "exposed_memcpy_time|memory ops|non-gpu-h_d_memops",
+    "#aab1bd": "idle_time|cpu(non-gpu)",
+    "#c3c9d2": "micro_idle_time",
+    GREY: "macro_idle_time|uncategorized|misc",
+    "#5b6472": "other|others",
+    "#2f9e73": "flash attention forward|attn|sdpa_fwd|inferenceattention",
+    "#9ad0b5": "flash attention backward|linear_attn|sdpa_bwd",
+    "#17a2b8": "convolution|conv_fwd",
+    "#7fd6de": "fft|conv_bwd",
+    "#c9a227": "normalization|norm|norm_fwd|rmsnorm",
+    "#e6d27a": "moe_aux|norm_bwd",
+    "#d1495b": "elementwise",
+    "#e57373": "fused elementwise (compiler-generated)|triton_kernel|triton",
+    "#d870ad": "softmax",
+    "#f4a6b8": "loss|activation|crossentropy_fwd",
+    "#8c6d46": "reduction|reduce",
+    "#6c9a2e": "embedding & gather/scatter|kv_cache",
+    "#c3e08a": "sort & topk|topk",
+    "#86b6ec": "moe routing|moe|moe_fused",
+    "#1f5fa8": "moe_gemm|moe_unfused|groupedgemm_fwd",
+    "#7986cb": "quantization|quantize|groupedgemm_bwd",
+    "#b5651d": "optimizer|multi_tensor_apply",
+    "#f0b27a": "rng & dropout|prepare_next|crossentropy_bwd",
+    "#a0a65a": "positional encoding|rope|rope_fwd",
+    "#4db6ac": "pooling & resampling|all2all|ssm_bwd",
+    "#b9a3e3": "recurrent & state space|copy|ssm_fwd",
+    "#d7a98c": "sampling & decoding|sampling|rope_bwd",
+    "#cf9fd6": "graph",
+    "#bfa58a": "runtime",
+}
+_COLOUR_OF = {name: colour for colour, names in _FIXED.items() for name in names.split("|")}
+_NO_NAME = re.compile(r"\((?:unlinked|none|[\d,]+ others)\)")
+
+
+def is_name(label: str) -> bool:
+    """Whether a label names something, and is not `(unlinked)`, `(none)` or `(12 others)`."""
+    return bool(label.strip()) and _NO_NAME.fullmatch(label) is None
+
+
+def colour_of(category: str) -> str:
+    """The colour of a category or a row of the GPU timeline; a plugin's follows from its name."""
+    if not is_name(category):
+        return GREY
+    if known := _COLOUR_OF.get(category.lower()):
+        return known
+    number = zlib.crc32(category.encode(errors="replace"))
+    hue = number % 360 / 360
+    lightness = (0.42, 0.54, 0.66)[number // 360 % 3]
+    parts = colorsys.hls_to_rgb(hue, lightness, 0.5)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)

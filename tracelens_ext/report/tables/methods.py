@@ -1,0 +1,34 @@
+"""The methods of `TreePerfAnalyzer` that give registered tables; `methods.pyi` has their types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.registry import find_table, tables_by_method
+
+if TYPE_CHECKING:
+    from tracelens_ext.lazy import pd
+
+
+class TableMethods:
+    """Each registered table: `get_df_NAME(…)`, or `table(NAME, …)`."""
+
+    def table(self, name: str, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
+        """A registered table, those of plugins too; None if there is nothing to show.
+
+        `name` is as `report --tables` takes it; `docs/tables.md` has all. Options are what its
+        function takes, or fields of `ReportOptions`.
+        """
+        table = find_table(name)
+        if table.named_options() is None:
+            return table.of(self)(ReportOptions(**options))
+        return table.of(self)(**options)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name.startswith("get_df_") and (table := tables_by_method().get(name)) is not None:
+            return table.of(self)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *tables_by_method()})

@@ -1,1 +1,0 @@
-"""What all rooms share: the GPU events, and how columns are summed, united and looked up."""
