@@ -33,6 +33,8 @@ from tracelens_ext.trace import Int64Array
 _ROWS_AT_ONCE = 1 << 17
 #: What reports may unpack to unless the user says so: as text that is gzipped.
 _ALWAYS_BYTES, _MOST_TIMES = 2 * 10**8, 100
+#: More strings are in no report, and would take minutes.
+_MOST_STRINGS = 1 << 22
 _NO_TEXT = -1
 _PATH = re.compile(r"(?<![\w.])(?!/(?:proc|sys)/)(?:[A-Za-z]:)?[~.]{0,2}[\\/][^\s'\"]*")
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
@@ -264,12 +266,11 @@ class ReportTables(Tables):
         """Count the events that are not read and are not known to be of no use."""
         kinds = columns["kind"]
         known = [*Kind]
-        unread = kinds[~np.isin(kinds, known)]
-        self._unread_kinds.update(unread.tolist())
+        self._unread_kinds.update(_counted(kinds[~np.isin(kinds, known)]))
         classes = columns["call.eventClass"][kinds == Kind.CALL]
-        self._unread_classes.update(classes[~np.isin(classes, _KNOWN_CLASSES)].tolist())
+        self._unread_classes.update(_counted(classes[~np.isin(classes, _KNOWN_CLASSES)]))
         activities = columns["gpu.activity"][kinds == Kind.MEMORY]
-        self._unread_activities.update(activities[~np.isin(activities, [*Activity])].tolist())
+        self._unread_activities.update(_counted(activities[~np.isin(activities, [*Activity])]))
 
     def _read_strings(self, block: Block) -> int:
         """Find where each text begins; what programs printed, behind them, is not looked at."""
@@ -284,6 +285,8 @@ class ReportTables(Tables):
                 if part.number == 1 and part.wire_type == BYTES:
                     starts.append(part.value)
                     ends.append(part.end)
+                if len(starts) > _MOST_STRINGS:
+                    raise DamagedMessageError
         except DamagedMessageError:
             raise DamagedReportError(block.offset, "its strings are damaged") from None
         self._strings = data
@@ -444,6 +447,12 @@ def _program_name(program: str) -> str:
     if program.startswith(("/", "..", "~", "\\")) or program[1:2] == ":":
         return re.split(r"[\\/]", program)[-1]
     return program
+
+
+def _counted(values: Int64Array) -> dict[int, int]:
+    """How often each value is there."""
+    distinct, counts = np.unique(values, return_counts=True)
+    return dict(zip(distinct.tolist(), counts.tolist(), strict=True))
 
 
 def _unread(count: int, what: str, number: str) -> str:
