@@ -375,6 +375,11 @@ def test_an_event_of_two_bodies_of_one_kind_is_damage(read: Any) -> None:
         read(report([twice]))
 
 
+def test_an_event_without_a_kind_is_damage(read: Any) -> None:
+    with pytest.raises(TraceCutOffError, match="one without a kind"):
+        read(report([call(LAUNCH, 0, 5), {}], strings=NAMES))
+
+
 # What is salvaged.
 
 

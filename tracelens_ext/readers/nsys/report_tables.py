@@ -199,6 +199,8 @@ class ReportTables(Tables):
                 decoded = protobuf.decode(data, EVENTS)
             except DamagedMessageError:
                 raise DamagedReportError(offset, "a block of events is damaged") from None
+            if (EVENTS.column(decoded, "kind") == MISSING).any():
+                raise DamagedReportError(offset, "a block of events holds one without a kind")
             self._add_events(data, decoded)
             offset = block.end
             self._behind_events = offset
