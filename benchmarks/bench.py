@@ -11,7 +11,7 @@ where that folder is absent the demo trace takes its place.
 Parts: sizes (whole jobs, by size and layout), stages (what each of them takes), jobs (one core and
 several), recorded (real traces as they are), startup, names (categorizing), and those in files of
 their own: second_run (the cache), nsys, nsys_report, rocprof, xplane,
-distinct (what hostile files cost), fleet.
+distinct (what hostile files cost), fleet, json_output (JSON against the screen).
 """
 
 from __future__ import annotations
@@ -248,6 +248,12 @@ def fleet(_options: argparse.Namespace) -> None:
     print(importlib.import_module("fleet").table(DATA))
 
 
+def json_output(options: argparse.Namespace) -> None:
+    """What JSON costs beside the screen."""
+    trace = GROWN_FROM if GROWN_FROM.exists() else _one(options)
+    print(importlib.import_module("json_output").table(trace, options.repeat))
+
+
 def _one(options: argparse.Namespace) -> Path:
     return grown("kineto", options.megabytes)
 
@@ -266,6 +272,7 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
     "xplane": ("Profiles of JAX", xplane),
     "distinct": ("Files of 5 MB in which everything is another", distinct),
     "fleet": ("Many ranks", fleet),
+    "json_output": ("JSON and the screen", json_output),
 }
 
 
@@ -293,7 +300,16 @@ def main() -> None:
     here = Path(__file__).parent
     for part in wanted:
         title, work = PARTS[part]
-        in_files = "second_run", "nsys", "nsys_report", "rocprof", "xplane", "distinct", "fleet"
+        in_files = (
+            "second_run",
+            "nsys",
+            "nsys_report",
+            "rocprof",
+            "xplane",
+            "distinct",
+            "fleet",
+            "json_output",
+        )
         if part in in_files and not (here / f"{part}.py").exists():
             continue
         print(f"## {title}\n", flush=True)

@@ -43,7 +43,7 @@ def ranks_folder(folder: Path, ranks: int) -> Path:
     """A folder with the traces of so many ranks of one job, made once."""
     here = folder / f"fleet_{ranks}"
     here.mkdir(parents=True, exist_ok=True)
-    from simulated_job import build_demo_trace
+    from tests.support.simulated_job import build_demo_trace
 
     for rank in range(ranks):
         path = here / f"rank{rank}.json.gz"

@@ -150,8 +150,8 @@ def _grow(path: Path, layout: str, copies: int) -> None:
 
 def _demo(path: Path, layout: str, megabytes: int) -> Path:
     """A long demo trace in place of a real one."""
-    sys.path.append(str(ROOT / "tests"))
-    from simulated_job import build_demo_trace, write_demo_trace
+    sys.path.append(str(ROOT))
+    from tests.support.simulated_job import build_demo_trace, write_demo_trace
 
     steps = max(1, round(megabytes / 1.7))
     if layout == "kineto":

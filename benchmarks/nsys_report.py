@@ -89,9 +89,9 @@ def _event(table: str, row: tuple[Any, ...]) -> dict[int, Any]:
 
 def report(export: Path) -> tuple[Path, int]:
     """The report of an export, made once and kept beside it; and how many events it holds."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from nsys_report_maker import block, message, sized, varint
-    from nsys_report_maker import report as report_of
+    sys.path.insert(0, str(ROOT))
+    from tests.support.nsys_report_maker import block, message, sized, varint
+    from tests.support.nsys_report_maker import report as report_of
 
     path = export.with_suffix(".nsys-rep")
     with closing(sqlite3.connect(f"file:{export}?mode=ro", uri=True)) as connection:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from measuring import DATA, ROOT, best, yardstick
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-import xplane_maker
+from tests.support import xplane_maker
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -38,7 +38,7 @@ _LIBRARY = "TRACELENS_EXT_SANITIZED"
 _SLICES = (256, 4096, 1 << 20)
 _MOST_SECONDS = 2.0
 _EVENTS = 25
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
 
 def build(folder: Path) -> dict[str, str] | None:
@@ -65,8 +65,8 @@ def build(folder: Path) -> dict[str, str] | None:
 
 def _seeds() -> list[bytes]:
     """Eight small traces: parts of recorded ones where those are, else made ones; and reports."""
-    from make_trace import LAYOUTS, cuda_graph_example, short_demo
-    from nsys_report_maker import steps
+    from tests.support.make_trace import LAYOUTS, cuda_graph_example, short_demo
+    from tests.support.nsys_report_maker import steps
 
     demo = short_demo()
     made = [layout(cuda_graph_example()) for layout in LAYOUTS.values()]
@@ -125,8 +125,8 @@ def _load() -> None:
 
 def compare(mutants: int, seconds: float, seed: int) -> int:
     """Read so many mutants, or for so long; the exit code."""
-    from trace_mutations import mutate
-    from trace_properties import readers_agree
+    from tests.support.trace_mutations import mutate
+    from tests.support.trace_properties import readers_agree
 
     _load()
     seeds = _seeds()

@@ -28,7 +28,8 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.readers.xplane.reader  # noqa: F401
 
 from targets import TARGETS
-from trace_mutations import mutate
+
+from tests.support.trace_mutations import mutate
 
 #: How often bytes are damaged as bytes, however the target's inputs look.
 _BLINDLY = 0.1

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(ROOT))
 
-import trace_properties as properties  # noqa: E402
-import xplane_maker  # noqa: E402
-from make_trace import LAYOUTS, cuda_graph_example  # noqa: E402
-from nsys_export_maker import training  # noqa: E402
-from nsys_report_maker import call, report, steps  # noqa: E402
-from rocprof_maker import training as rocprof_training  # noqa: E402
-from statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, SIZES  # noqa: E402
+from tests.support import trace_properties as properties  # noqa: E402
+from tests.support import xplane_maker  # noqa: E402
+from tests.support.make_trace import LAYOUTS, cuda_graph_example  # noqa: E402
+from tests.support.nsys_export_maker import training  # noqa: E402
+from tests.support.nsys_report_maker import call, report, steps  # noqa: E402
+from tests.support.rocprof_maker import training as rocprof_training  # noqa: E402
+from tests.support.statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, SIZES  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ def _profiles() -> Iterator[bytes]:
 
 
 def _perfetto() -> Iterator[bytes]:
-    from perfetto_maker import begin, end, thread_track, trace
+    from tests.support.perfetto_maker import begin, end, thread_track, trace
 
     args = {"External id": 3, "correlation": 7, "Input Dims": "[[1]]"}
     yield trace(thread_track(1, 2, 3, "main"), begin(1, 1, "a", "cpu_op", args=args), end(2, 1))
@@ -111,7 +111,7 @@ def _perfetto() -> Iterator[bytes]:
 def _snapshots() -> Iterator[bytes]:
     import pickle
 
-    from test_memory_snapshot import USER, block, change, segment
+    from tests.analysis.test_memory_snapshot import USER, block, change, segment
 
     events = [change("alloc", 1, 10, 1, USER), change("free_completed", 1, 10, 2)]
     content = {"segments": [segment(block(2, 5, USER))], "device_traces": [events]}
@@ -122,7 +122,7 @@ def _snapshots() -> Iterator[bytes]:
 def _rocprof_results() -> Iterator[bytes]:
     import tempfile
 
-    from test_readers_rocprof_results import database
+    from tests.readers.test_rocprof_results import database
 
     with tempfile.TemporaryDirectory() as folder:
         yield database(Path(folder)).read_bytes()

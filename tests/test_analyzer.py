@@ -11,11 +11,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 
 import tracelens_ext
+from tests.support.make_trace import LAYOUTS, TraceMaker, cuda_graph_example
 from tracelens_ext import TreePerfAnalyzer, read_trace
 from tracelens_ext.analysis.timeline.overview import advice, overview
+from tracelens_ext.cli.load import show_problems
 from tracelens_ext.compare.comparison import compare, measure
 from tracelens_ext.errors import (
     MergedRanksError,
@@ -25,6 +26,7 @@ from tracelens_ext.errors import (
     TraceNotFoundError,
     UsageError,
 )
+from tracelens_ext.perf_report import build_perf_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -295,6 +297,21 @@ def test_errors_are_one_line_with_a_remedy(tmp_path: Path) -> None:
 
 
 # The package.
+
+
+def test_a_part_that_failed_is_among_the_problems_and_in_the_notes_of_the_report(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    analyzer = TreePerfAnalyzer(cuda_graph_example())
+    analyzer.failures.record("The table kernels", ZeroDivisionError("division by zero"))
+    sentence = (
+        "The table kernels could not be computed: ZeroDivisionError: division by zero; "
+        "please report this"
+    )
+    assert analyzer.problems == [sentence]
+    assert sentence in build_perf_report(analyzer).notes
+    show_problems(analyzer.problems)
+    assert capsys.readouterr().err == f"tracelens-ext: {sentence}\n"
 
 
 def test_every_public_name_is_there() -> None:

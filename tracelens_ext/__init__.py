@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from tracelens_ext.compatibility import moved_modules
+
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.layout import StatisticClassifier
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tracelens_ext.trace.call_tree import CallTree
 
 __version__ = "0.1.0"
+
+moved_modules.install()
 
 _HOME = {
     "CallTree": "trace.call_tree",

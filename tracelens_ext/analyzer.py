@@ -29,12 +29,13 @@ from tracelens_ext.analysis.operations.launchers import (
 )
 from tracelens_ext.analysis.serving.steps import Steps, own_phases, serving_steps
 from tracelens_ext.analysis.timeline.overview import CategoryCoverage, coverage, overview
-from tracelens_ext.categorize import CategorizerLike, KernelCategorizer
+from tracelens_ext.categorize import CategorizerLike, KernelCategorizer, builtin_categorizer
 from tracelens_ext.compatibility.tracelens import OnClassToo, knows_tracelens
 from tracelens_ext.errors import UsageError
 from tracelens_ext.findings.engine import find_findings, tell_claims
 from tracelens_ext.findings.finding import Findings
 from tracelens_ext.hooks import default_registry
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.processes import return_freed_memory
 from tracelens_ext.readers import read_trace
@@ -49,6 +50,7 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace import NS_PER_US, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.categorization import Categorizers
 from tracelens_ext.trace.gpu_events import GpuEvents
 
 if TYPE_CHECKING:
@@ -104,6 +106,8 @@ class TreePerfAnalyzer(TableMethods):
         salvage: bool = False,
         reading: ReadingOptions = DEFAULT_READING_OPTIONS,
     ) -> None:
+        #: the parts of what is computed from this trace that failed, and were left out
+        self.failures = PartFailures()
         chosen = rules or without_packs or categorizer is not None
         self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
         asked = partial(
@@ -128,8 +132,13 @@ class TreePerfAnalyzer(TableMethods):
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
             self.categorizer = asked(framework=framework)
-        self.work: GpuEvents = GpuEvents(
-            self.tree, self.categorizer, include_unlinked=include_unlinked_kernels
+        categorizers = Categorizers(
+            chosen=self.categorizer,
+            make_builtin=builtin_categorizer,
+            make_default=KernelCategorizer.create,
+        )
+        self.gpu_events: GpuEvents = GpuEvents(
+            self.tree, categorizers, include_unlinked=include_unlinked_kernels
         )
         return_freed_memory()
 
@@ -140,7 +149,7 @@ class TreePerfAnalyzer(TableMethods):
 
     def __repr__(self) -> str:
         trace = self.trace
-        holds = {"GPU event": len(self.work), "device": len(set(trace.device.tolist()))}
+        holds = {"GPU event": len(self.gpu_events), "device": len(set(trace.device.tolist()))}
         holds["CPU operation"] = trace.count_of(*trace.operation_kinds)
         counts = [f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in holds.items()]
         counts += [] if self.categorizer is None else ["kernel categories"]
@@ -149,7 +158,7 @@ class TreePerfAnalyzer(TableMethods):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the facts of the first sheet, and the methods for the tables."""
-        facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.work, self.coverage)])
+        facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.gpu_events, self.coverage)])
         methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
         table = facts.to_html(index=False, header=False)
         return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
@@ -160,15 +169,24 @@ class TreePerfAnalyzer(TableMethods):
         return cast("Report", above.build_perf_report(self, for_page=True))
 
     @property
+    def work(self) -> GpuEvents:
+        """The GPU events, by their earlier name."""
+        return self.gpu_events
+
+    @property
     def problems(self) -> list[str]:
-        """What went wrong in plugins so far, each `NAME: error`; their part is left out."""
-        of_categorizer = self.categorizer.problems if self.categorizer else []
-        return list(dict.fromkeys([*default_registry().problems, *of_categorizer]))
+        """What went wrong so far and was left out: `plugin NAME: error`, and parts that failed."""
+        plugin_problems = list(default_registry().problems)
+        if self.categorizer is not None:
+            plugin_problems += self.categorizer.problems
+        sentences = [f"plugin {problem}" for problem in plugin_problems]
+        sentences += self.failures.messages
+        return list(dict.fromkeys(sentences))
 
     @cached_property
     def coverage(self) -> CategoryCoverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
-        return coverage(self.work)
+        return coverage(self.gpu_events)
 
     def simulation(
         self,
@@ -178,12 +196,12 @@ class TreePerfAnalyzer(TableMethods):
     ) -> Simulation:
         """The replay of the whole recording, or of an iteration; see `Simulation`."""
         if iteration is not None or device is not None or waits is not None:
-            return Simulation(self.work, iteration, device, waits)
+            return Simulation(self.gpu_events, iteration, device, waits)
         return self._whole_simulation
 
     @cached_property
     def _whole_simulation(self) -> Simulation:
-        simulation = Simulation(self.work)
+        simulation = Simulation(self.gpu_events)
         if self._found is not None:  # and the replay was forgotten since
             tell_claims(simulation, self._found.findings)
         return simulation
@@ -198,22 +216,31 @@ class TreePerfAnalyzer(TableMethods):
     ) -> Roofline:
         """The operations and their best case, found once for each choice; see `get_df_roofline`."""
         peaks = None if device_peaks is None else read_peaks(device_peaks)
-        selected = None if selection is None else selection.of(self.work)
-        return find_roofline(self.work, self.launchers, peaks, selected)
+        selected = None if selection is None else selection.of(self.gpu_events)
+        return find_roofline(self.gpu_events, self.launchers, peaks, selected)
 
     @cached_property
     def launchers(self) -> Launchers:
         """The operations that launched GPU work."""
-        return find_launchers(self.work)
+        return find_launchers(self.gpu_events)
 
     @cached_per_object
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)
         self._found = find_findings(
-            self.work, lambda: self.launchers, roofline, simulate=self.simulation
+            self.gpu_events, lambda: self.launchers, roofline, simulate=self.simulation
         )
         return self._found
+
+    def cited_tables(self, device_peaks: str | os.PathLike[str] | None = None) -> frozenset[str]:
+        """The names of the tables, and commands, that the evidence of the findings cites."""
+        if not len(self.gpu_events):
+            return frozenset()
+        names: set[str] = set()
+        for finding in self.findings(device_peaks).findings:
+            names.update(evidence.see for evidence in finding.evidence)
+        return frozenset(names)
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
         """The steps of a serving engine; see `serving.steps.serving_steps`."""
@@ -251,10 +278,10 @@ class TreePerfAnalyzer(TableMethods):
             )
             frame["external_id"] = trace.external_id[rows]
         if include_kernel_details:
-            details = op_tables.kernel_details(self.work, self.launchers)
+            details = op_tables.kernel_details(self.gpu_events, self.launchers)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
-            stacks = call_stacks(self.work, self.launchers.of_gpu, frame["name"].tolist())
+            stacks = call_stacks(self.gpu_events, self.launchers.of_gpu, frame["name"].tolist())
             frame["parent_module"], frame["call_stack"] = (pd.array(s, dtype="str") for s in stacks)
         if include_first_occurrence_time:
             frame["ts"] = trace.ts[rows] / NS_PER_US
@@ -305,7 +332,7 @@ class TreePerfAnalyzer(TableMethods):
             table = table[table["name"] == event_name]
         frame = op_tables.unique_args(
             table,
-            None if self is None else (self.work, self.launchers),
+            None if self is None else (self.gpu_events, self.launchers),
             metrics=agg_metrics,
             group_by_num_kernels=group_by_num_kernels,
         )
@@ -316,7 +343,7 @@ class TreePerfAnalyzer(TableMethods):
 
         With `detail` also `op category`, `streams` and `% of total time`.
         """
-        return (kernels.kernel_detail if detail else kernels.kernel_summary)(self.work)
+        return (kernels.kernel_detail if detail else kernels.kernel_summary)(self.gpu_events)
 
     def get_df_kernels(
         self,
@@ -336,7 +363,7 @@ class TreePerfAnalyzer(TableMethods):
         if nn_module_detail and not self.tree.add_python_func:
             raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
         return kernels.kernels(
-            self.work,
+            self.gpu_events,
             launcher_detail=launcher_detail,
             cpu_op_detail=cpu_op_detail,
             nn_module_detail=nn_module_detail,
@@ -357,11 +384,11 @@ class TreePerfAnalyzer(TableMethods):
 
         With `instances` a row for each module (`Block_0`, `Block_1` …), not for each class.
         """
-        return nn_modules(self.work, instances=instances)
+        return nn_modules(self.gpu_events, instances=instances)
 
     @cached_property
     def _launcher_table(self) -> pd.DataFrame:
-        return launcher_table(self.work, self.launchers)
+        return launcher_table(self.gpu_events, self.launchers)
 
 
 def _given_or_all(

@@ -21,7 +21,7 @@ from tracelens_ext.report import report as reports
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.report.tables.registry import check_names, offered_tables
-from tracelens_ext.report.tables.table import Table, cited_sheets
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
@@ -56,7 +56,7 @@ def build_perf_report(
     offers = offered_tables(registry)
     sheets = {offered.item.name: offered.item for offered in offers}
     check_names(chosen.named_tables, sheets)
-    cited = cited_sheets(analyzer, chosen)
+    cited = analyzer.cited_tables(chosen.device_peaks)
     if not any(t.is_asked_for(chosen) for t in sheets.values() if t.asked_by == "what_if"):
         analyzer.forget_replay()
     tables = dict[str, pd.DataFrame]()
@@ -72,18 +72,18 @@ def build_perf_report(
             if made is not None:
                 (tables if asked else page_tables)[sheet.name] = made[0]
                 charts += made[1]
-    if len(analyzer.work):
+    if len(analyzer.gpu_events):
         tables |= plugin_tables(analyzer, tables, registry)
-    notes = overview.advice(analyzer.work, analyzer.coverage)
+    notes = overview.advice(analyzer.gpu_events, analyzer.coverage)
     for offered in offers:
         told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
         notes += told or ()
-    notes += [f"Plugin {problem}" for problem in analyzer.problems]
+    notes += [f"{problem[0].upper()}{problem[1:]}" for problem in analyzer.problems]
     left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
-    first, *others = overview.overview(analyzer.work, analyzer.coverage)
+    first, *others = overview.overview(analyzer.gpu_events, analyzer.coverage)
     facts: list[tuple[str, object]] = [
         first,
-        *zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False),
+        *zip(FIRST_FACTS, recording_lines(analyzer.gpu_events), strict=False),
     ]
     if cited:
         facts.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
+from typing import Final
 
 #: What is shown where an event has no name.
 NO_NAME = "(no name)"
+#: The category of a kernel that no rule knows.
+UNCATEGORIZED: Final = "Uncategorized"
 
 #: Times below this are told in µs, and those below a thousandth of it in ns.
 _LEAST_MS = 0.1

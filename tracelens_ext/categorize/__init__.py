@@ -15,7 +15,6 @@ from tracelens_ext.categorize.check import RuleProblem, check_pack
 from tracelens_ext.categorize.maps import CategorizerLike, load_maps
 from tracelens_ext.categorize.rules import (
     CATEGORIES,
-    UNCATEGORIZED,
     Decisions,
     Example,
     Rule,
@@ -23,6 +22,7 @@ from tracelens_ext.categorize.rules import (
     load_pack,
 )
 from tracelens_ext.hooks import hookimpl
+from tracelens_ext.text import UNCATEGORIZED
 
 __all__ = ["CATEGORIES", "UNCATEGORIZED", "CategorizerLike", "Decisions", "Example", "RuleProblem"]
 __all__ += ["KernelCategorizer", "Rule", "RulePack", "builtin_categorizer", "categorize_kernels"]

@@ -29,7 +29,6 @@ from tracelens_ext.categorize.matcher import (
 )
 from tracelens_ext.categorize.rules import (
     OTHER_OP,
-    UNCATEGORIZED,
     UNKNOWN,
     Decisions,
     Kernel,
@@ -42,6 +41,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import guarded, one_line
 from tracelens_ext.lazy import pd
+from tracelens_ext.text import UNCATEGORIZED
 
 #: Files (or folders) of rules, or what was read of them.
 Paths = Sequence["str | os.PathLike[str] | RulePack"]

@@ -19,7 +19,6 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from tracelens_ext.categorize.rules import (
-    UNCATEGORIZED,
     Kernel,
     Rule,
     RulePack,
@@ -28,7 +27,7 @@ from tracelens_ext.categorize.rules import (
 )
 from tracelens_ext.errors import RuleError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.text import encodable
+from tracelens_ext.text import UNCATEGORIZED, encodable
 
 #: What a name that matches has in it, one of these ASCII texts, in upper or lower case.
 Requirement = frozenset[str]

@@ -16,9 +16,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from tracelens_ext.errors import RuleError
 from tracelens_ext.lazy import pd
-
-UNCATEGORIZED: Final = "Uncategorized"
-"""What no rule knows."""
+from tracelens_ext.text import UNCATEGORIZED
 
 OTHER_OP: Final = "other"
 """The category of a CPU operation that no rule knows."""

@@ -163,7 +163,7 @@ def sql(
         typer.echo("\n-- Tables of the report, made when a query names them:")
         for name, sheet in tables_of_report().items():
             shown = f"table_{name}" if name in OWN_NAMES else name
-            columns = ", ".join(f'"{column.name}"' for column in sheet.described_columns())
+            columns = ", ".join(f'"{column.name}"' for column in sheet.columns)
             typer.echo(f"-- {shown}({columns})")
         return
     if trace is None or statement is None:

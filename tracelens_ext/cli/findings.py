@@ -243,8 +243,8 @@ def what_if(
         document = {
             "window": simulation.window(),
             "model": simulation.model(),
-            "what_if": frame[["change", "factor", "wall_ms", "saved_ms"]].to_dict("records"),
-            "path": simulation.critical_path.to_dict("records"),
+            "what_if": frame[["change", "factor", "wall_ms", "saved_ms"]],
+            "path": simulation.critical_path,
         }
         typer.echo(nested_json_text(document))
     else:
@@ -353,6 +353,6 @@ def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> li
         room = max(console.width - len(head), 16)
         lines.append(head + cut_middle(name_text(row.operation.name), room))
         why = row.why_slow or (f"no model: {row.why_no_model}" if row.why_no_model else "")
-        for text in (shape_text(row), why):
+        for text in (shape_text(row), row.device_model, why):
             lines += screen.folded(_INDENT + text, console.width, _INDENT) if text else []
     return lines

@@ -169,7 +169,7 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
         with several_progress(names) as advance:
             yield listener or (advance and partial(advance, 0))
     except TraceFormatError:
-        show_problems(default_registry().problems)
+        show_problems([f"plugin {problem}" for problem in default_registry().problems])
         raise
     except MemoryError:
         remedy = "free some, or analyse less at once"
@@ -177,11 +177,11 @@ def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progre
 
 
 def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:
-    """Say on standard error which plugins failed; those in `told`, which grows, not again."""
+    """Say on standard error what was left out; what is in `told`, which grows, not again."""
     told = set() if told is None else told
     for problem in dict.fromkeys(problems):
         if problem not in told:
-            tell(f"plugin {problem}")
+            tell(problem)
     told.update(problems)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from tracelens_ext.analysis.operations.tree_table import merged_tree, tree_rows
 from tracelens_ext.analysis.timeline.overview import advice, overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.categorize.categorizer import explain
 from tracelens_ext.compare.comparison import compare
 from tracelens_ext.compare.report import comparison_report, measured_for_comparison
@@ -149,7 +150,7 @@ class Questions:
         launched = mine[["cpu_op", "count", "total_time_ms", "% of GPU time"]]
         full = str(kernel["kernel_name"])
         op = str(launched["cpu_op"].iloc[0])
-        because = explain(analyzer.work.op_categorizer, full, op)
+        because = explain(analyzer.categorizer or KernelCategorizer.create(), full, op)
         following = "tree(path, node=cpu_op) for where it is; findings(path) for what to change"
         return {
             **kernel,

@@ -60,8 +60,8 @@ class Part:
         """A registered table, or that of a name, as its declaration has it on a screen."""
         if isinstance(table, str):
             table = find_table(table)
-        title, _, columns = table.screen.partition(": ")
-        return cls(title, frame, columns.split(", ") if columns else None, rows)
+        view = table.screen
+        return cls(view.title, frame, view.columns or None, rows)
 
     def __call__(self, _: Console) -> Iterable[Any]:
         """What is printed."""

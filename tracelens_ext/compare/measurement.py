@@ -14,6 +14,7 @@ from tracelens_ext.analysis.serving.phases import busy_by_step
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.analysis.timeline.overview import devices
 from tracelens_ext.analysis.timeline.timeline import gpu_timeline
+from tracelens_ext.categorize import KernelCategorizer, RulePack
 from tracelens_ext.compare.alignment import PlaceWork, ProgramPlace, calls_of, places
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array, IntArray
@@ -99,7 +100,9 @@ def measure(work: GpuEvents, *, micro_idle_thresh_us: float | None = None) -> Me
     """
     iterations = find_iterations(work.tree)
     total = _figures(work, micro_idle_thresh_us)
-    packs = [bound.pack for bound in (work.categorizer.packs if work.categorizer else ())]
+    packs: list[RulePack] = []
+    if isinstance(work.categorizer, KernelCategorizer):
+        packs = [bound.pack for bound in work.categorizer.packs]
     rules = [rule for pack in packs if pack.kind == "kernel" for rule in pack.rules]
     if len(steps := find_steps(work.tree)):
         ns = sums(steps.phase, busy_by_step(work, steps)[:-1], len(steps.phases))

@@ -112,7 +112,7 @@ class JobOutcome:
     stage: str = ""  #: where it failed: `open`, `read`, `analyse`, `write` or `worker`
     message: str = ""  #: why, one line
     final: bool = False  #: whether another attempt would fail too
-    problems: tuple[str, ...] = ()  #: what plugins did wrong
+    problems: tuple[str, ...] = ()  #: what had to be left out, a sentence each
 
 
 def run_job(job: TraceJob, attempt: int = 1) -> JobOutcome:

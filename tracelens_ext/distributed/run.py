@@ -63,7 +63,7 @@ class FleetResult:
     failed: int  #: traces that could not be analysed, and arguments that name none
     missing: int  #: ranks of which there is no trace
     notes: Sequence[str] = ()  #: what the reader should know, a sentence each
-    problems: Sequence[str] = ()  #: what plugins did wrong on the workers, each `NAME: error`
+    problems: Sequence[str] = ()  #: what the workers had to leave out, a sentence each
 
 
 def run_fleet(

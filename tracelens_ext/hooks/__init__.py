@@ -5,7 +5,7 @@
     [Offered(item=<KernelListReader>, plugin=Plugin(name='my-company', ...)), ...]
 
 This package knows no rule, table or reader: the packages that use a hook check what it offers.
-Also here: `Table` (or `Sheet`), `Chart`, `Condition`, `GPU_EVENTS`, `CATEGORIES`.
+Also here: `Table` (or `Sheet`), `Column`, `Chart`, `Condition`, `GPU_EVENTS`, `CATEGORIES`.
 """
 
 from importlib import import_module
@@ -25,19 +25,41 @@ from tracelens_ext.hooks.registry import (
 
 if TYPE_CHECKING:
     from tracelens_ext.report.tables.charts import Chart
-    from tracelens_ext.report.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
+    from tracelens_ext.report.tables.columns import Column
+    from tracelens_ext.report.tables.conditions import CATEGORIES, GPU_EVENTS, Condition
+    from tracelens_ext.report.tables.table import Table
     from tracelens_ext.report.tables.table import Table as Sheet
 
 _HOMES = {
     "Chart": "report.tables.charts",
-    **dict.fromkeys(
-        ("CATEGORIES", "Condition", "GPU_EVENTS", "Sheet", "Table"), "report.tables.table"
-    ),
+    "Column": "report.tables.columns",
+    "CATEGORIES": "report.tables.conditions",
+    "Condition": "report.tables.conditions",
+    "GPU_EVENTS": "report.tables.conditions",
+    "Sheet": "report.tables.table",
+    "Table": "report.tables.table",
 }
 
-__all__ = ["CATEGORIES", "GPU_EVENTS", "NO_PLUGINS_VARIABLE", "Chart", "Command", "Condition"]
-__all__ += ["Hook", "Offered", "Plugin", "PluginAnswerError", "PluginRegistry", "Reader", "Sheet"]
-__all__ += ["Table", "default_registry", "hookimpl", "load_registry"]
+__all__ = [
+    "CATEGORIES",
+    "GPU_EVENTS",
+    "NO_PLUGINS_VARIABLE",
+    "Chart",
+    "Column",
+    "Command",
+    "Condition",
+    "Hook",
+    "Offered",
+    "Plugin",
+    "PluginAnswerError",
+    "PluginRegistry",
+    "Reader",
+    "Sheet",
+    "Table",
+    "default_registry",
+    "hookimpl",
+    "load_registry",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,19 +1,20 @@
-"""The GPU events of a trace: their columns, on which tracks they ran, and when those were idle."""
+"""The GPU events of a trace: their columns, the tracks they ran on, and when those were idle."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, builtin_categorizer
 from tracelens_ext.errors import TraceFormatError, UsageError
+from tracelens_ext.text import UNCATEGORIZED
 from tracelens_ext.trace import MEMORY_KINDS, NONE, EventKind, Trace
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.categorization import Categories, Categorizer, Categorizers
 from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.intervals import covered
 
@@ -32,28 +33,27 @@ KIND_NAMES = [KIND_LABELS.get(kind, kind.name.lower()) for kind in EventKind]
 _COPY_RECORDED_AS_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 
-@dataclass(frozen=True, eq=False)
-class Categories:
-    """The category of each GPU event."""
+class LabeledCodes(NamedTuple):
+    """A column of texts as codes."""
 
-    code: Int32Array  #: index into `labels`, shape (g,)
-    labels: list[str]  #: the categories that occur
-    known: BoolArray  #: False where no rule knows an event, or only a map's catch-all, shape (g,)
+    code: Int32Array  #: index into `labels` of each GPU event, (g,)
+    labels: list[str]  #: what the codes stand for
 
 
 class GpuEvents:
     """The GPU events of a trace (g of them, in file order) as columns.
 
-    Without a categorizer there are no categories. `include_unlinked` tells whether events without a
-    launch in the trace count in the timeline.
+    Without a chosen categorizer there are no categories. If `include_unlinked` is False, events
+    without a launch in the trace do not count in the timeline.
     """
 
     def __init__(
-        self, tree: CallTree, categorizer: KernelCategorizer | None, *, include_unlinked: bool
+        self, tree: CallTree, categorizers: Categorizers, *, include_unlinked: bool
     ) -> None:
         self.tree = tree
         self.trace: Trace = tree.trace
-        self.categorizer = categorizer
+        self.categorizer: Categorizer | None = categorizers.chosen
+        self._categorizers = categorizers
         self.include_unlinked = include_unlinked
         self.rows = self.trace.gpu_rows
         self.name: Int32Array = self.trace.name[self.rows]
@@ -63,122 +63,147 @@ class GpuEvents:
 
         #: end of each event in ns since the trace's first event, (g,)
         self.end: Int64Array = self.start + self.duration
-        #: whether each event is a kernel, (g,)
+        #: True for kernels, (g,)
         self.is_kernel: BoolArray = self.kind == EventKind.KERNEL
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def count_text(self, which: BoolArray) -> str:
-        """How many events these are: `509 GPU events (30.1 % of GPU time)`."""
-        count = int(which.sum())
-        total = int(self.duration.sum())
-        share = 100.0 * int(self.duration[which].sum()) / total if total else 0.0
+    def count_text(self, selected: BoolArray) -> str:
+        """Return how many events are selected: `509 GPU events (30.1 % of GPU time)`."""
+        count = int(selected.sum())
+        total_ns = int(self.duration.sum())
+        share = 0.0
+        if total_ns:
+            share = 100.0 * int(self.duration[selected].sum()) / total_ns
         return f"{count:,} GPU events ({share:.1f} % of GPU time)"
 
     @cached_property
     def counted(self) -> BoolArray:
-        """Whether each event counts in the timeline, (g,)."""
-        return np.ones(len(self), dtype=bool) if self.include_unlinked else self.tree.linked
+        """True for events that count in the timeline, (g,)."""
+        if self.include_unlinked:
+            return np.ones(len(self), dtype=bool)
+        return self.tree.linked
 
     @cached_property
-    def parent_op(self) -> tuple[Int32Array, list[str]]:
-        """The innermost CPU op around each launch, else the launch's name, else empty; codes."""
+    def parent_op(self) -> LabeledCodes:
+        """The innermost CPU op around each launch, else the launch's name, else empty."""
         names = self.trace.names
-        op = self.tree.op_of_gpu
-        code = np.where(op != NONE, self.trace.name[op], len(names)).astype(np.int32)
-        return code, [*names, ""]
+        operation = self.tree.op_of_gpu
+        code = np.where(operation != NONE, self.trace.name[operation], len(names))
+        return LabeledCodes(code.astype(np.int32), [*names, ""])
 
     @cached_property
     def categories(self) -> Categories | None:
         """The category of each event by the chosen categorizer; None without one."""
-        return self._categorize(self.categorizer) if self.categorizer is not None else None
+        if self.categorizer is None:
+            return None
+        return self._categorize(self.categorizer)
 
     @property
     def category_key(self) -> dict[str, tuple[Int32Array, list[str]]]:
         """The column `kernel_category`, as `group_labelled` takes it; none without categories."""
-        found = self.categories
-        return {} if found is None else {"kernel_category": (found.code, found.labels)}
+        categories = self.categories
+        if categories is None:
+            return {}
+        return {"kernel_category": (categories.code, categories.labels)}
 
     @property
     def needed_categories(self) -> Categories:
-        """The same; a UsageError without a categorizer."""
+        """The category of each event; raises a UsageError without a categorizer."""
         if self.categories is not None:
             return self.categories
         remedy = "make the analyzer with TreePerfAnalyzer(trace, use_kernel_name_categories=True)"
         raise UsageError(f"kernel categories are switched off; {remedy}")
 
     @cached_property
-    def op_categorizer(self) -> KernelCategorizer:
-        """Gives operations their categories, whether or not kernels have any."""
-        return self.categorizer or KernelCategorizer.create()
+    def op_categorizer(self) -> Categorizer:
+        """What gives operations their categories, also where kernels have none."""
+        return self.categorizer or self._categorizers.make_default()
 
     @cached_property
     def is_communication(self) -> BoolArray:
-        """Whether the built-in packs call an event communication, whatever was chosen, (g,)."""
-        found = self.categories  # the same question, perhaps asked already
-        if found is None or self.categorizer is None or not self.categorizer.is_builtin:
-            found = self._categorize(builtin_categorizer())
-        wanted = np.array([label == COMMUNICATION for label in found.labels])
-        result: BoolArray = wanted[found.code] & self.is_kernel
+        """True for what the built-in packs call communication, whatever was chosen, (g,)."""
+        categories = self.categories
+        if categories is None or self.categorizer is None or not self.categorizer.is_builtin:
+            categories = self._categorize(self._categorizers.make_builtin())
+        is_label = np.array([label == COMMUNICATION for label in categories.labels])
+        result: BoolArray = is_label[categories.code] & self.is_kernel
         return result
 
     @cached_property
     def is_copy(self) -> BoolArray:
-        """Whether an event copies memory between places, (g,)."""
-        as_kernel = self.trace.named(self.name, _COPY_RECORDED_AS_KERNEL.match)
-        result: BoolArray = (self.kind == EventKind.MEMCPY) | (self.is_kernel & as_kernel)
+        """True for events that copy memory from one place to another, (g,)."""
+        has_name_of_copy = self.trace.named(self.name, _COPY_RECORDED_AS_KERNEL.match)
+        result: BoolArray = self.kind == EventKind.MEMCPY
+        result |= self.is_kernel & has_name_of_copy
         return result
 
-    def _categorize(self, categorizer: KernelCategorizer) -> Categories:
-        """Ask for each distinct name and CPU op, which tells what the kernel is for, once.
+    def _categorize(self, categorizer: Categorizer) -> Categories:
+        """Ask once for each distinct pair of a kernel's name and the CPU op that launched it.
 
-        No CPU op tells it of the kernels of a graph whose capture is not known, as the one around
-        its launch says nothing of each of them; of copies, whose names say it all; nor annotations,
-        called as users like. Memcpys and memsets are memory ops, unless a rule matches, be it the
-        catch-all of a map.
+        The CPU op says what a kernel is for. It is not asked about: the kernels of a graph whose
+        capture is not known, as the op around the graph launch says nothing of each of them;
+        copies, whose names say it all; and annotations, which users name as they like. Memcpys and
+        memsets are memory ops, unless a rule matches, be it the catch-all of a map.
         """
         trace = self.trace
-        op = self.tree.cpu_op_of_gpu
-        telling = (op != NONE) & ~self.tree.by_opaque_graph & self.is_kernel
-        telling &= trace.kind[op] == EventKind.CPU_OP
-        first, number = number_groups([self.name, np.where(telling, trace.name[op], NONE)])
-        names = [trace.names[code] for code in self.name[first].tolist()]
-        ops = [trace.name_of(op[at]) if telling[at] else None for at in first.tolist()]
-        decisions = categorizer.categorize(names, ops)
+        operation = self.tree.cpu_op_of_gpu
+        has_telling_op = (operation != NONE) & ~self.tree.by_opaque_graph & self.is_kernel
+        has_telling_op &= trace.kind[operation] == EventKind.CPU_OP
+        op_name = np.where(has_telling_op, trace.name[operation], NONE)
+        first, pair_of_event = number_groups([self.name, op_name])
+
+        kernel_names = [trace.names[code] for code in self.name[first].tolist()]
+        texts_of_op_names = [*trace.names, None]  # the last is that of `NONE`, -1
+        op_names = [texts_of_op_names[code] for code in op_name[first].tolist()]
+        decisions = categorizer.categorize(kernel_names, op_names)
+
         labels = sorted({*decisions.category, MEMORY_OPS})
-        place = {label: i for i, label in enumerate(labels)}
-        code = np.array([place[a] for a in decisions.category], dtype=np.int32)[number]
-        known = np.array(decisions.known, dtype=bool)[number]
-        memory = (code == place.get(UNCATEGORIZED, NONE)) & ~known & ~self.is_kernel
-        code[memory] = place[MEMORY_OPS]
-        return Categories(code, labels, known | memory)
+        code_of_label = {label: code for code, label in enumerate(labels)}
+        code_of_pair = [code_of_label[category] for category in decisions.category]
+        code = np.array(code_of_pair, dtype=np.int32)[pair_of_event]
+        known = np.array(decisions.known, dtype=bool)[pair_of_event]
+
+        is_uncategorized = code == code_of_label.get(UNCATEGORIZED, NONE)
+        is_memory_op = is_uncategorized & ~known & ~self.is_kernel
+        code[is_memory_op] = code_of_label[MEMORY_OPS]
+        return Categories(code, labels, known | is_memory_op)
 
 
 _PAGEABLE = re.compile(r".*Pageable", re.IGNORECASE)
-_TOLD = re.compile(r".*(?:Pageable|Pinned|Managed)", re.IGNORECASE)
+_NAMES_MEMORY_KIND = re.compile(r".*(?:Pageable|Pinned|Managed)", re.IGNORECASE)
 _PAGEABLE_KIND = 0
 _UNKNOWN_KIND = 7
 
 
-def pageable_copies(work: GpuEvents) -> tuple[BoolArray, BoolArray]:
-    """Which GPU events copy from or to pageable memory, and of which it is known, each (g,)."""
-    trace = work.trace
-    pageable = trace.names_matching(_PAGEABLE.match)[work.name]
-    known = trace.names_matching(_TOLD.match)[work.name]
+class PageableCopies(NamedTuple):
+    """Which GPU events copy from or to pageable memory."""
+
+    is_pageable: BoolArray  #: (g,)
+    is_known: BoolArray  #: True where the trace says which kind of memory it is, (g,)
+
+
+def pageable_copies(gpu_events: GpuEvents) -> PageableCopies:
+    """Return which GPU events copy from or to pageable memory, and of which it is known."""
+    trace = gpu_events.trace
+    is_pageable = trace.names_matching(_PAGEABLE.match)[gpu_events.name]
+    is_known = trace.names_matching(_NAMES_MEMORY_KIND.match)[gpu_events.name]
     for argument in MEMORY_KINDS:
-        kind = trace.arg(argument).at(work.rows)
-        pageable |= kind == _PAGEABLE_KIND
-        known |= (kind >= 0) & (kind < _UNKNOWN_KIND)
-    return pageable, known
+        memory_kind = trace.arg(argument).at(gpu_events.rows)
+        is_pageable |= memory_kind == _PAGEABLE_KIND
+        is_known |= (memory_kind >= 0) & (memory_kind < _UNKNOWN_KIND)
+    return PageableCopies(is_pageable, is_known)
 
 
-def gigabytes_per_second(work: GpuEvents, events: Int64Array) -> float:
-    """How fast some GPU events moved their bytes together; NaN where no size was recorded."""
-    size = work.trace.arg("bytes").at(work.rows[events])
-    told = size > 0
-    time = int(work.duration[events][told].sum())
-    return float(size[told].sum()) / time if time else np.nan
+def gigabytes_per_second(gpu_events: GpuEvents, events: Int64Array) -> float:
+    """Return how fast some GPU events moved their bytes together; NaN without recorded sizes."""
+    size = gpu_events.trace.arg("bytes").at(gpu_events.rows[events])
+    has_size = size > 0
+    total_ns = int(gpu_events.duration[events][has_size].sum())
+    if not total_ns:
+        return np.nan
+    return float(size[has_size].sum()) / total_ns
 
 
 Scope = Literal["stream", "device"]
@@ -190,8 +215,8 @@ class GpuTracks:
 
     scope: Scope  #: which of the two
     process: list[int | str]  #: the process of each as the trace spells it, p of them
-    device: Int64Array  #: its number, `NONE` where the trace does not say, (p,)
-    stream: Int64Array  #: likewise; `NONE` for a whole device, (p,)
+    device: Int64Array  #: number of the device, `NONE` where the trace does not say, (p,)
+    stream: Int64Array  #: number of the stream; `NONE` also for a whole device, (p,)
     of_gpu: Int64Array  #: the track of each GPU event, (g,)
 
     def __len__(self) -> int:
@@ -201,39 +226,58 @@ class GpuTracks:
     def device_labels(self) -> list[int | str]:
         """What the devices are called: by their number, with the process where two have one."""
         numbers: list[int] = self.device.tolist()
-        return [
-            number if numbers.count(number) == 1 else f"{number} of process {process}"
-            for number, process in zip(numbers, self.process, strict=True)
-        ]
+        labels: list[int | str] = []
+        for number, process in zip(numbers, self.process, strict=True):
+            if numbers.count(number) == 1:
+                labels.append(number)
+            else:
+                labels.append(f"{number} of process {process}")
+        return labels
 
 
 @cached_per_object
-def find_tracks(work: GpuEvents, scope: Scope) -> GpuTracks:
-    """The streams, or the devices (all streams of one taken together), on which GPU events ran."""
-    trace = work.trace
-    process = trace.process_of_thread[trace.thread[work.rows]]
+def find_tracks(gpu_events: GpuEvents, scope: Scope) -> GpuTracks:
+    """Return the streams, or the devices (all streams of one together), of the GPU events."""
+    trace = gpu_events.trace
+    process = trace.process_of_thread[trace.thread[gpu_events.rows]]
     keys: list[IntArray] = [process, trace.device]
     if scope == "stream":
         keys.append(trace.stream)
     elif trace.conventions.gpu_by_process:
         keys = [trace.device]  # two processes may share one
-    first, number = number_groups(keys)
-    processes = [trace.threads[i][0] for i in trace.thread[work.rows[first]].tolist()]
-    stream = trace.stream[first] if scope == "stream" else np.full(len(first), NONE)
-    return GpuTracks(scope, processes, trace.device[first], stream, number)
+    first, track_of_event = number_groups(keys)
+
+    threads = trace.thread[gpu_events.rows[first]].tolist()
+    processes = [trace.threads[thread][0] for thread in threads]
+    stream = np.full(len(first), NONE)
+    if scope == "stream":
+        stream = trace.stream[first]
+    return GpuTracks(scope, processes, trace.device[first], stream, track_of_event)
 
 
 def busy_within(
-    work: GpuEvents, device: IntArray, start: Int64Array, end: Int64Array
+    gpu_events: GpuEvents, device_index: IntArray, start: Int64Array, end: Int64Array
 ) -> Int64Array:
-    """How long a device (an index into the tracks) is busy in each stretch of time, ns, (k,)."""
-    of_gpu = find_tracks(work, "device").of_gpu
-    busy = np.zeros(len(device), dtype=np.int64)
-    for number in np.unique(device).tolist():
-        mine = of_gpu == number
-        here = device == number
-        busy[here] = covered(work.start[mine], work.end[mine], start[here], end[here])
-    return busy
+    """Return how long a device is busy in each of k windows of time.
+
+    Args:
+        gpu_events: all GPU events of the trace.
+        device_index: the device of each window, an index into the tracks of devices, (k,).
+        start: where each window starts, ns, (k,).
+        end: where it ends, ns, (k,).
+
+    Returns:
+        Busy time within each window, ns, (k,).
+    """
+    device_of_event = find_tracks(gpu_events, "device").of_gpu
+    busy_ns = np.zeros(len(device_index), dtype=np.int64)
+    for device in np.unique(device_index).tolist():
+        events = device_of_event == device
+        windows = device_index == device
+        busy_ns[windows] = covered(
+            gpu_events.start[events], gpu_events.end[events], start[windows], end[windows]
+        )
+    return busy_ns
 
 
 #: Sums of gaps, ns, fit in 64 bits below this, 146 years; streams count one by one.
@@ -249,7 +293,7 @@ class Gaps:
     start: Int64Array  #: when the event before ended, ns since the trace's first event, (k,)
     end: Int64Array  #: when the event after started, (k,)
     before: Int64Array  #: the event that ended last, a place in `trace.gpu_rows`, (k,)
-    after: Int64Array  #: the event that ended the gap, likewise, (k,)
+    after: Int64Array  #: the event that ended the gap, a place in `trace.gpu_rows`, (k,)
     overlapped: Int64Array  #: how much of the gap other streams of the device were busy, ns, (k,)
 
     def __len__(self) -> int:
@@ -260,45 +304,72 @@ class Gaps:
         """Length of each gap, ns, always more than 0, (k,)."""
         return self.end - self.start
 
-    def chosen(self, which: BoolArray | IntArray) -> Gaps:
-        """Some of the gaps."""
-        columns = [field.name for field in fields(self) if field.name != "tracks"]
-        return replace(self, **{name: getattr(self, name)[which] for name in columns})
+    def chosen(self, selected: BoolArray | IntArray) -> Gaps:
+        """Return the selected gaps, by a mask or by their indices."""
+        columns = {}
+        for field in fields(self):
+            if field.name != "tracks":
+                columns[field.name] = getattr(self, field.name)[selected]
+        return replace(self, **columns)
 
 
-def holes(
-    start: Int64Array, end: Int64Array, order: Int64Array | None = None
-) -> tuple[Int64Array, Int64Array]:
-    """The times between the first start and the last end in which no interval runs.
+class Holes(NamedTuple):
+    """Times in which no interval runs, in order of time."""
 
-    Of each, in order of time, the interval that ended last before it (of equals the last), and the
-    one that ends it. `order`: the intervals that count, by start; all of them by default.
+    before: Int64Array  #: the interval that ended last before each (of equals the last)
+    after: Int64Array  #: the interval that ends each
+
+
+def holes(start: Int64Array, end: Int64Array, order: Int64Array | None = None) -> Holes:
+    """Return the times between the first start and the last end in which no interval runs.
+
+    Args:
+        start: where each interval starts.
+        end: where it ends.
+        order: indices of the intervals that count, by start; all of them by default.
     """
-    order = np.argsort(start, kind="stable") if order is None else order
-    ends = end[order]
-    reach = np.maximum.accumulate(ends)
-    at = np.flatnonzero(start[order[1:]] > reach[:-1])
-    last = np.maximum.accumulate(np.where(ends == reach, np.arange(len(order)), 0))
-    return order[last[at]], order[at + 1]
+    if order is None:
+        order = np.argsort(start, kind="stable")
+    ordered_end = end[order]
+    latest_end = np.maximum.accumulate(ordered_end)
+    place_before = np.flatnonzero(start[order[1:]] > latest_end[:-1])
+    is_latest = ordered_end == latest_end
+    latest_place = np.maximum.accumulate(np.where(is_latest, np.arange(len(order)), 0))
+    return Holes(order[latest_place[place_before]], order[place_before + 1])
 
 
 @cached_per_object
-def find_gaps(work: GpuEvents, scope: Scope) -> Gaps:
-    """The gaps between successive GPU events of each stream, or of each device.
+def find_gaps(gpu_events: GpuEvents, scope: Scope) -> Gaps:
+    """Return the gaps between successive GPU events of each stream, or of each device.
 
     All events count, unlinked ones too; the gaps of a device are what its timeline calls idle.
-    Events that overlap count as one stretch of work: the one that ended last is the one before.
+    Events that overlap count as one interval of work: the one that ended last is the one before.
+
+    Raises TraceFormatError where gaps are so long that their sum does not fit in 64 bits.
     """
-    tracks = find_tracks(work, scope)
-    order = np.lexsort((work.end, work.start, tracks.of_gpu))
-    of_track = np.split(order, np.flatnonzero(np.diff(tracks.of_gpu[order])) + 1)
-    found = [holes(work.start, work.end, mine) for mine in of_track]
-    before, after = map(np.concatenate, zip(*found, strict=True))
-    begins = work.end[before]
-    ends = work.start[after]
-    if (ends - begins).sum(dtype=np.float64) >= _MOST_IN_ALL:
-        why = "its GPU is idle for more than a century"
+    tracks = find_tracks(gpu_events, scope)
+    order = np.lexsort((gpu_events.end, gpu_events.start, tracks.of_gpu))
+    first_of_track = np.flatnonzero(np.diff(tracks.of_gpu[order])) + 1
+    holes_of_tracks = [
+        holes(gpu_events.start, gpu_events.end, events)
+        for events in np.split(order, first_of_track)
+    ]
+    before = np.concatenate([found.before for found in holes_of_tracks])
+    after = np.concatenate([found.after for found in holes_of_tracks])
+
+    start = gpu_events.end[before]
+    end = gpu_events.start[after]
+    if (end - start).sum(dtype=np.float64) >= _MOST_IN_ALL:
+        problem = "its GPU is idle for more than a century"
         remedy = "check the times of its GPU events"
-        raise TraceFormatError(work.trace.provenance.path, why, remedy)
-    overlapped = busy_within(work, find_tracks(work, "device").of_gpu[after], begins, ends)
-    return Gaps(tracks, tracks.of_gpu[after], begins, ends, before, after, overlapped)
+        raise TraceFormatError(gpu_events.trace.provenance.path, problem, remedy)
+    device_index = find_tracks(gpu_events, "device").of_gpu[after]
+    return Gaps(
+        tracks=tracks,
+        track=tracks.of_gpu[after],
+        start=start,
+        end=end,
+        before=before,
+        after=after,
+        overlapped=busy_within(gpu_events, device_index, start, end),
+    )

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.analysis.cuda_graphs.captures import Capture
+from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.report.tables.charts import Chart
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import ScreenView, Table, Tables
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,
@@ -33,8 +38,13 @@ from tracelens_ext.trace.grouping import maxima, minima, number_groups, percent,
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+class GraphContext(AnalysisContext, Protocol):
+    """A trace that is being analyzed, and what its graph launches replay."""
+
+    @property
+    def graph_replays(self) -> GraphReplays | None:
+        """What graph launches replay, where a capture says so."""
 
 
 def _graph_launches(work: GpuEvents) -> pd.DataFrame:
@@ -139,13 +149,13 @@ _KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
 _SUMMED = ["replays", "gpu_events", "matched", "inserted", "missing", "gpu_time_ms", "tokens"]
 
 
-def _graph_captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+def _graph_captures(context: GraphContext) -> pd.DataFrame:
     """Graph launches by the captured graph that they replay, longest GPU time first.
 
     Raises:
         UsageError: there is no graph launch, or no capture.
     """
-    if (replays := analyzer.graph_replays) is None:
+    if (replays := context.graph_replays) is None:
         raise UsageError(
             "this needs a trace with graph launches, and"
             " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
@@ -207,51 +217,80 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
+def _ask_for_captures(context: GraphContext) -> Iterator[str]:
     """What to do about graph launches that nothing is known of."""
-    opaque = analyzer.tree.by_unknown_graph
-    total = int(analyzer.work.duration.sum())
-    if analyzer.graph_replays is None and analyzer.work.duration[opaque].sum() > _MUCH * total:
+    opaque = context.tree.by_unknown_graph
+    gpu_events = context.gpu_events
+    total = int(gpu_events.duration.sum())
+    if context.graph_replays is None and gpu_events.duration[opaque].sum() > _MUCH * total:
         yield (
-            f"Graph launches tell no operations of {analyzer.work.count_text(opaque)}; --capture"
+            f"Graph launches tell no operations of {gpu_events.count_text(opaque)}; --capture"
             " FILE_OR_FOLDER takes them from the profile in which the graphs were captured."
         )
 
 
-def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
+def capture_notes(context: GraphContext) -> Iterator[str]:
     """How much of the graph launches the captures tell."""
-    if analyzer.graph_replays is None:
+    if context.graph_replays is None:
         return
-    by_graph = analyzer.tree.by_graph
-    opaque = analyzer.tree.by_opaque_graph
+    by_graph = context.tree.by_graph
+    opaque = context.tree.by_opaque_graph
     known = f"{int((by_graph & ~opaque).sum()):,} of {int(by_graph.sum()):,}"
-    rest = f"; {analyzer.work.count_text(opaque)} do not" if opaque.any() else ""
+    rest = f"; {context.gpu_events.count_text(opaque)} do not" if opaque.any() else ""
     yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
+
+
+def _has_graph_launches(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return bool(context.tree.by_graph.any())
+
+
+def _has_captures(context: GraphContext, _options: ReportOptions) -> bool:
+    return context.graph_replays is not None
+
+
+def _launch_notes(context: GraphContext, _options: ReportOptions, _tables: Tables) -> Iterator[str]:
+    return _ask_for_captures(context)
+
+
+def _capture_notes(
+    context: GraphContext, _options: ReportOptions, _tables: Tables
+) -> Iterator[str]:
+    return capture_notes(context)
 
 
 GRAPH_LAUNCHES = Table(
     name="graph_launches",
     shows="Graph launches by the place that launches them",
-    columns="""
-        launch: the runtime call
-        path: the CPU ops around it, outermost first, joined by ` > `; annotations such as
-            `ProfilerStep#3` are no part of it
-        launches [launches]: how many
-        kernels_per_launch [GPU events]: 0 if the trace does not hold their work
-        busy_time_ms: busy time of the launches, summed
-        avg_busy_time_us, min_busy_time_us, max_busy_time_us: of a launch
-        avg_span_time_us: first start to last end of a launch; what exceeds the busy time is gaps
-            within the graph
-        % of GPU busy time: of the busy time of all GPU events
-        CATEGORY (% of kernel time): when categories are on: share in the summed durations of the
-            site
-        """,
-    table=lambda analyzer: _graph_launches(analyzer.work),
+    columns=[
+        Column("launch", "the runtime call"),
+        Column(
+            "path",
+            "the CPU ops around it, outermost first, joined by ` > `; annotations such as "
+            "`ProfilerStep#3` are no part of it",
+        ),
+        Column("launches", "how many", unit="launches"),
+        Column("kernels_per_launch", "0 if the trace does not hold their work", unit="GPU events"),
+        Column("busy_time_ms", "busy time of the launches, summed"),
+        Column("avg_busy_time_us", "of a launch"),
+        Column("min_busy_time_us", "of a launch"),
+        Column("max_busy_time_us", "of a launch"),
+        Column(
+            "avg_span_time_us",
+            "first start to last end of a launch; what exceeds the busy time is gaps within the "
+            "graph",
+        ),
+        Column("% of GPU busy time", "of the busy time of all GPU events"),
+        Column(
+            "CATEGORY (% of kernel time)",
+            "when categories are on: share in the summed durations of the site",
+        ),
+    ],
+    table=of_gpu_events(_graph_launches),
     when=[
         GPU_EVENTS,
-        Condition("a graph launch started GPU events", lambda a, _: bool(a.tree.by_graph.any())),
+        Condition("a graph launch started GPU events", _has_graph_launches),
     ],
-    notes=lambda analyzer, *_: _ask_for_captures(analyzer),
+    notes=_launch_notes,
     charts=[
         Chart(
             *("GPU time by graph launch", "graph_launches", "site", "busy_time_ms"),
@@ -268,43 +307,61 @@ CAPTURED = [
     GPU_EVENTS,
     Condition(
         "a graph launch started GPU events, and the trace or `--capture` holds captures of graphs",
-        lambda analyzer, _: analyzer.graph_replays is not None,
+        _has_captures,
     ),
 ]
 GRAPH_OPERATIONS = Table(
     name="graph_operations",
     shows="Graph launches by the operations that were captured",
-    columns="""
-        operation: the innermost CPU op around the captured launch
-        calls [calls]: how many there are in a graph, summed over its replays
-        kernels [GPU events]: how many replay what those launched
-        total_time_us: summed duration of these
-        """,
-    table=lambda analyzer: _graph_operations(analyzer.work),
-    screen="Operations inside of graph launches",
+    columns=[
+        Column("operation", "the innermost CPU op around the captured launch"),
+        Column("calls", "how many there are in a graph, summed over its replays", unit="calls"),
+        Column("kernels", "how many replay what those launched", unit="GPU events"),
+        Column("total_time_us", "summed duration of these"),
+    ],
+    table=of_gpu_events(_graph_operations),
+    screen=ScreenView("Operations inside of graph launches"),
     when=CAPTURED,
 )
 GRAPH_CAPTURES = Table(
     name="graph_captures",
     shows="Which captured graphs the graph launches replay, and how well they correspond",
-    columns="""
-        launch: the runtime call
-        capture: the file with the capture; empty where none fits, or several that are not the same
-        graph [graph]: its place among the graphs that were captured together, from 0
-        batch_size [batch]: what it was captured for; where nothing names it, the first dimension
-            of the first inputs of most operations
-        mode: likewise, such as `FULL` or `PIECEWISE`
-        replays [launches]: launches of that graph
-        gpu_events [GPU events]: theirs
-        matched [GPU events]: those that correspond to a captured launch
-        inserted [GPU events]: those that correspond to none; they stay under the graph launch
-        missing [captured launches]: those that no GPU event corresponds to
-        gpu_time_ms: summed duration of the GPU events
-        tokens_per_replay [tokens]: what the annotation of the step says, on average
-        padding (%): how much of the batch size those do not need
-        """,
+    columns=[
+        Column("launch", "the runtime call"),
+        Column(
+            "capture",
+            "the file with the capture; empty where none fits, or several that are not the same",
+        ),
+        Column(
+            "graph",
+            "its place among the graphs that were captured together, from 0",
+            unit="graph",
+        ),
+        Column(
+            "batch_size",
+            "what it was captured for; where nothing names it, the first dimension of the first "
+            "inputs of most operations",
+            unit="batch",
+        ),
+        Column("mode", "likewise, such as `FULL` or `PIECEWISE`"),
+        Column("replays", "launches of that graph", unit="launches"),
+        Column("gpu_events", "theirs", unit="GPU events"),
+        Column("matched", "those that correspond to a captured launch", unit="GPU events"),
+        Column(
+            "inserted",
+            "those that correspond to none; they stay under the graph launch",
+            unit="GPU events",
+        ),
+        Column("missing", "those that no GPU event corresponds to", unit="captured launches"),
+        Column("gpu_time_ms", "summed duration of the GPU events"),
+        Column(
+            "tokens_per_replay",
+            "what the annotation of the step says, on average",
+            unit="tokens",
+        ),
+        Column("padding (%)", "how much of the batch size those do not need"),
+    ],
     table=_graph_captures,
     when=CAPTURED,
-    notes=lambda analyzer, *_: capture_notes(analyzer),
+    notes=_capture_notes,
 )
-TABLES = [GRAPH_LAUNCHES, GRAPH_OPERATIONS, GRAPH_CAPTURES]

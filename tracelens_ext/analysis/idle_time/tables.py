@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 
+from tracelens_ext.analysis.context import of_gpu_events
 from tracelens_ext.analysis.idle_time.causes import CAUSES, EDGE, classify_gaps
 from tracelens_ext.analysis.idle_time.cpu_activity import HOST_KINDS, host_rows, labels_of
 from tracelens_ext.analysis.idle_time.histogram import BINS, telling_histogram
@@ -15,6 +15,7 @@ from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.analysis.kernels.kernels import simple_codes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray
 from tracelens_ext.trace.call_tree import UNLINKED
@@ -260,119 +261,167 @@ def gap_histogram(
     return bins[bins.notna().all(axis=1) | (bins["count"] > 0)]
 
 
-_GAP_COLUMNS = """
-            process: as the trace names it
-            device, stream: -1 where the trace does not say; of a whole device the stream is -1
-            start_us: since the trace's first event
-            gap_us: how long it was
-            overlapped_us: while other streams were busy; 0 for a whole device
-            cause: as in `gap_summary`, that of most of it
-            cpu_op: that launched the event after it, as in `kernels_by_category`
-            kernel_before, kernel_after: the GPU events around it
-            launch_delay_us: from the launch of the event after to its start; empty without a launch
-            """
-
-_table = partial(Table, asked_by="gaps")
-_named = partial(Table, asked_by="tables")
-TABLES = [
-    _table(
-        name="gap_summary",
-        shows="Why the GPU was idle: gaps by cause",
-        columns="""
-            scope: `device`: times when all streams were idle, in sum the `idle_time` of
-                `gpu_timeline`; `stream`: each stream by itself
-            cause: `synchronisation`, `host`, `dependency`, `launch overhead`, `unknown`,
-                `not_recorded` or `start_up`; a gap may have several
-            count [gaps]: how many have time of this cause
-            idle_time_ms: of this cause
-            % of idle time: of that scope
-            avg_gap_us, max_gap_us: of this cause, in a gap that has it
-            overlapped_time_ms: of `idle_time_ms`, while other streams of the device were busy
-            """,
-        table=gap_summary,
-        on_every_page=True,
-    ),
-    _table(
-        name="gap_hosts",
-        shows="What the host was in while the GPU was idle",
-        columns="""
-            host_op: the innermost operation or annotation that covers at least half of that time;
-                empty for none, `(unlinked)` where the launch of the event after is not in the trace
-            python_frame: likewise the innermost Python frame, without addresses in memory; empty
-                for none
-            main_cause: of most of that time
-            count [gaps]: how many
-            idle_time_ms: of those gaps
-            % of idle time: of all of it
-            avg_gap_us, max_gap_us: of a gap
-            """,
-        table=gap_hosts,
-        on_every_page=True,
-    ),
-    _table(
-        name="gap_streams",
-        shows="Gaps between GPU events by stream",
-        columns="""
-            process: as the trace names it
-            device, stream: -1 where the trace does not say; of a whole device the stream is -1
-            events [GPU events]: on the stream
-            gap_count [gaps]: between them
-            idle_time_us: between the first and the last event of the stream
-            avg_gap_us, max_gap_us: of a gap
-            overlapped_us: of the idle time, while another stream was busy
-            device_idle_us: of the idle time, while no stream of the device was busy
-            """,
-        table=gap_streams,
-    ),
-    _table(
-        name="gap_pairs",
-        shows="Gaps by the kernels around them",
-        columns="""
-            kernel_before, kernel_after: simplified name
-            count [gaps]: how many
-            avg_gap_us, max_gap_us, min_gap_us: of a gap
-            std_gap_us: standard deviation of a sample; 0 for a single gap
-            total_gap_us: of all
-            main_cause: of most of that time
-            full_names [pairs]: of full names that share the simplified ones
-            """,
-        table=gap_pairs,
-    ),
-    _table(
-        name="gaps_longest",
-        shows="The longest times without any GPU work, and what the host did",
-        columns=f"""{_GAP_COLUMNS}host_op: the innermost operation or annotation that the launching
-                thread was in for half of the time until it launched
-            host_call: likewise the runtime call; of a synchronisation the call that synchronised
-            python_frame: likewise the Python frame
-            """,
-        table=gaps_longest,
-    ),
-    _named(
-        name="gaps",
-        shows="Every gap of each stream, by stream and time",
-        columns=_GAP_COLUMNS,
-        table=gaps,
-    ),
-    _named(
-        name="gap_full_names",
-        shows="The names behind the simplified ones of gap_pairs",
-        columns="""
-            rank: of the row of `gap_pairs`, from 1
-            kernel_before, kernel_after: as there
-            full_name_before, full_name_after: of each rank the most frequent first
-            count [gaps]: how many
-            total_gap_us: of all
-            """,
-        table=gap_full_names,
-    ),
-    _named(
-        name="gap_histogram",
-        shows="How long the gaps of the streams are",
-        columns="""
-            from_us, to_us: bounds of the bin; empty for what is shorter, or longer, than all bins
-            count [gaps]: how many
-            """,
-        table=gap_histogram,
+_GAP_COLUMNS = [
+    Column("process", "as the trace names it"),
+    Column("device", "-1 where the trace does not say; of a whole device the stream is -1"),
+    Column("stream", "-1 where the trace does not say; of a whole device the stream is -1"),
+    Column("start_us", "since the trace's first event"),
+    Column("gap_us", "how long it was"),
+    Column("overlapped_us", "while other streams were busy; 0 for a whole device"),
+    Column("cause", "as in `gap_summary`, that of most of it"),
+    Column("cpu_op", "that launched the event after it, as in `kernels_by_category`"),
+    Column("kernel_before", "the GPU events around it"),
+    Column("kernel_after", "the GPU events around it"),
+    Column(
+        "launch_delay_us",
+        "from the launch of the event after to its start; empty without a launch",
     ),
 ]
+
+GAP_SUMMARY = Table(
+    name="gap_summary",
+    shows="Why the GPU was idle: gaps by cause",
+    columns=[
+        Column(
+            "scope",
+            "`device`: times when all streams were idle, in sum the `idle_time` of "
+            "`gpu_timeline`; `stream`: each stream by itself",
+        ),
+        Column(
+            "cause",
+            "`synchronisation`, `host`, `dependency`, `launch overhead`, `unknown`, "
+            "`not_recorded` or `start_up`; a gap may have several",
+        ),
+        Column("count", "how many have time of this cause", unit="gaps"),
+        Column("idle_time_ms", "of this cause"),
+        Column("% of idle time", "of that scope"),
+        Column("avg_gap_us", "of this cause, in a gap that has it"),
+        Column("max_gap_us", "of this cause, in a gap that has it"),
+        Column(
+            "overlapped_time_ms",
+            "of `idle_time_ms`, while other streams of the device were busy",
+        ),
+    ],
+    table=of_gpu_events(gap_summary),
+    asked_by="gaps",
+    on_every_page=True,
+)
+GAP_HOSTS = Table(
+    name="gap_hosts",
+    shows="What the host was in while the GPU was idle",
+    columns=[
+        Column(
+            "host_op",
+            "the innermost operation or annotation that covers at least half of that time; "
+            "empty for none, `(unlinked)` where the launch of the event after is not in the "
+            "trace",
+        ),
+        Column(
+            "python_frame",
+            "likewise the innermost Python frame, without addresses in memory; empty for none",
+        ),
+        Column("main_cause", "of most of that time"),
+        Column("count", "how many", unit="gaps"),
+        Column("idle_time_ms", "of those gaps"),
+        Column("% of idle time", "of all of it"),
+        Column("avg_gap_us", "of a gap"),
+        Column("max_gap_us", "of a gap"),
+    ],
+    table=of_gpu_events(gap_hosts),
+    asked_by="gaps",
+    on_every_page=True,
+)
+GAP_STREAMS = Table(
+    name="gap_streams",
+    shows="Gaps between GPU events by stream",
+    columns=[
+        Column("process", "as the trace names it"),
+        Column("device", "-1 where the trace does not say; of a whole device the stream is -1"),
+        Column("stream", "-1 where the trace does not say; of a whole device the stream is -1"),
+        Column("events", "on the stream", unit="GPU events"),
+        Column("gap_count", "between them", unit="gaps"),
+        Column("idle_time_us", "between the first and the last event of the stream"),
+        Column("avg_gap_us", "of a gap"),
+        Column("max_gap_us", "of a gap"),
+        Column("overlapped_us", "of the idle time, while another stream was busy"),
+        Column("device_idle_us", "of the idle time, while no stream of the device was busy"),
+    ],
+    table=of_gpu_events(gap_streams),
+    asked_by="gaps",
+)
+GAP_PAIRS = Table(
+    name="gap_pairs",
+    shows="Gaps by the kernels around them",
+    columns=[
+        Column("kernel_before", "simplified name"),
+        Column("kernel_after", "simplified name"),
+        Column("count", "how many", unit="gaps"),
+        Column("avg_gap_us", "of a gap"),
+        Column("max_gap_us", "of a gap"),
+        Column("min_gap_us", "of a gap"),
+        Column("std_gap_us", "standard deviation of a sample; 0 for a single gap"),
+        Column("total_gap_us", "of all"),
+        Column("main_cause", "of most of that time"),
+        Column("full_names", "of full names that share the simplified ones", unit="pairs"),
+    ],
+    table=of_gpu_events(gap_pairs),
+    asked_by="gaps",
+)
+GAPS_LONGEST = Table(
+    name="gaps_longest",
+    shows="The longest times without any GPU work, and what the host did",
+    columns=[
+        *_GAP_COLUMNS,
+        Column(
+            "host_op",
+            "the innermost operation or annotation that the launching thread was in for half "
+            "of the time until it launched",
+        ),
+        Column(
+            "host_call",
+            "likewise the runtime call; of a synchronisation the call that synchronised",
+        ),
+        Column("python_frame", "likewise the Python frame"),
+    ],
+    table=of_gpu_events(gaps_longest),
+    asked_by="gaps",
+)
+GAPS = Table(
+    name="gaps",
+    shows="Every gap of each stream, by stream and time",
+    columns=_GAP_COLUMNS,
+    table=of_gpu_events(gaps),
+    asked_by="tables",
+)
+GAP_FULL_NAMES = Table(
+    name="gap_full_names",
+    shows="The names behind the simplified ones of gap_pairs",
+    columns=[
+        Column("rank", "of the row of `gap_pairs`, from 1"),
+        Column("kernel_before", "as there"),
+        Column("kernel_after", "as there"),
+        Column("full_name_before", "of each rank the most frequent first"),
+        Column("full_name_after", "of each rank the most frequent first"),
+        Column("count", "how many", unit="gaps"),
+        Column("total_gap_us", "of all"),
+    ],
+    table=of_gpu_events(gap_full_names),
+    asked_by="tables",
+)
+GAP_HISTOGRAM = Table(
+    name="gap_histogram",
+    shows="How long the gaps of the streams are",
+    columns=[
+        Column(
+            "from_us",
+            "bounds of the bin; empty for what is shorter, or longer, than all bins",
+        ),
+        Column(
+            "to_us",
+            "bounds of the bin; empty for what is shorter, or longer, than all bins",
+        ),
+        Column("count", "how many", unit="gaps"),
+    ],
+    table=of_gpu_events(gap_histogram),
+    asked_by="tables",
+)

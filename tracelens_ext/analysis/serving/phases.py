@@ -9,24 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext
 from tracelens_ext.analysis.idle_time.causes import CAUSES, classify_gaps
 from tracelens_ext.analysis.serving import layers
 from tracelens_ext.analysis.serving.steps import Steps, find_steps
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.table import ScreenView, Table
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent, sums
 from tracelens_ext.trace.intervals import covered
-
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 NS_PER_S: Final = 1e9
 #: What the host was in: names of annotations, operations and Python frames.
@@ -171,28 +171,38 @@ def _ratio(part: Float64Array, whole: Int64Array | Float64Array) -> Float64Array
     return part / np.where(whole > 0, whole, np.nan)
 
 
-def _has_steps(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
+class ServingContext(AnalysisContext, Protocol):
+    """A trace that is being analyzed, and the steps of its serving engine."""
+
+    def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
+        """Return the steps, with phases of the user's own, each `NAME=REGEX`."""
+
+
+def _has_steps(context: ServingContext, options: ReportOptions) -> bool:
     """Whether there are steps; if nobody asked for them, annotated ones."""
     asked = options.names("phases", "phase_steps", "layers", "layer_kernels")
-    return len(analyzer.serving_steps() if asked else find_steps(analyzer.tree)) > 0
+    return len(context.serving_steps() if asked else find_steps(context.tree)) > 0
 
 
 HAS_STEPS = Condition("annotations of a serving engine name its steps", _has_steps)
-_LAYERS = Condition(
-    "a block of kernels repeats within a step",
-    lambda analyzer, _: bool(layers.find_layers(analyzer.work, analyzer.serving_steps())),
-)
 
 
-def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Iterable[str]:
+def _has_layers(context: ServingContext, _options: ReportOptions) -> bool:
+    return bool(layers.find_layers(context.gpu_events, context.serving_steps()))
+
+
+_LAYERS = Condition("a block of kernels repeats within a step", _has_layers)
+
+
+def phase_notes(context: ServingContext, phases: Sequence[str] = ()) -> Iterable[str]:
     """What the reader of the phases should know, a sentence each."""
-    steps = analyzer.serving_steps(phases)
+    steps = context.serving_steps(phases)
     if not len(steps):
         yield "Neither annotations nor shapes show a step; --phase NAME=REGEX names them."
         return
     if steps.note:
         yield steps.note
-    work = analyzer.work
+    work = context.gpu_events
     mine = int(work.duration[steps.of_gpu != NONE].sum())
     share = 100.0 * mine / max(int(work.duration.sum()), 1)
     yield f"The steps launched {share:.1f} % of the GPU time; the rest is `other`."
@@ -204,70 +214,92 @@ def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Itera
 def _of(make: Callable[[GpuEvents, Steps], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
     """A table of the steps."""
 
-    def table(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:
-        return make(analyzer.work, analyzer.serving_steps(phases))
+    def table(context: ServingContext, phases: Sequence[str] = ()) -> pd.DataFrame:
+        return make(context.gpu_events, context.serving_steps(phases))
 
     return table
 
 
-TABLES = [
-    Table(
-        name="phase_steps",
-        shows="Each step of the serving engine, the slowest first",
-        columns="""
-            step: the annotation that says most of it
-            phase: as in `phases`
-            start_ms: since the trace's first event
-            wall_time_ms: of the annotation, on the host
-            context_requests, generation_requests [requests]: its requests
-            tokens [tokens]: those that they compute
-            gpu_busy_ms: busy time of what it launched on its thread
-            gpu_us_per_token: by tokens
-            idle_ms: of the devices, before its GPU events
-            gpu_events [GPU events]: that it launched
-            kernels [kernels]: those of them that are kernels
-            """,
-        table=_of(step_table),
-        screen=(
-            "Slowest steps: step, phase, start_ms, generation_requests, tokens, gpu_busy_ms, "
-            "gpu_us_per_token, idle_ms, kernels"
+PHASE_STEPS = Table(
+    name="phase_steps",
+    shows="Each step of the serving engine, the slowest first",
+    columns=[
+        Column("step", "the annotation that says most of it"),
+        Column("phase", "as in `phases`"),
+        Column("start_ms", "since the trace's first event"),
+        Column("wall_time_ms", "of the annotation, on the host"),
+        Column("context_requests", "its requests", unit="requests"),
+        Column("generation_requests", "its requests", unit="requests"),
+        Column("tokens", "those that they compute", unit="tokens"),
+        Column("gpu_busy_ms", "busy time of what it launched on its thread"),
+        Column("gpu_us_per_token", "by tokens"),
+        Column("idle_ms", "of the devices, before its GPU events"),
+        Column("gpu_events", "that it launched", unit="GPU events"),
+        Column("kernels", "those of them that are kernels", unit="kernels"),
+    ],
+    table=_of(step_table),
+    screen=ScreenView(
+        "Slowest steps",
+        [
+            "step",
+            "phase",
+            "start_ms",
+            "generation_requests",
+            "tokens",
+            "gpu_busy_ms",
+            "gpu_us_per_token",
+            "idle_ms",
+            "kernels",
+        ],
+    ),
+    when=[GPU_EVENTS, HAS_STEPS],
+)
+LAYERS = Table(
+    name="layers",
+    shows="The repeating block of kernels: time of each layer, and which are odd",
+    columns=[
+        Column("phase", "as in `phases`"),
+        Column("layer", "its number, from 0 on"),
+        Column("kind", "equal for layers that run the same kernels"),
+        Column("kernels", "of the layer", unit="GPU events"),
+        Column("steps", "those looked at: with the most common order of kernels", unit="steps"),
+        Column("busy_time_us", "mean over the steps"),
+        Column("std_busy_time_us", "standard deviation of a sample, 0 for a single step"),
+        Column("min_busy_time_us", "over the steps"),
+        Column("max_busy_time_us", "over the steps"),
+        Column("span_us", "first start to last end, mean over the steps", unit="µs"),
+        Column(
+            "odd",
+            "`time` far from other layers of its kind, `kernels` if no other runs the same",
         ),
-        when=[GPU_EVENTS, HAS_STEPS],
+    ],
+    table=_of(layers.layer_table),
+    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+)
+LAYER_KERNELS = Table(
+    name="layer_kernels",
+    shows="The GPU events of one layer, in order",
+    columns=[
+        Column("phase", "as in `phases`"),
+        Column("kind", "as in `layers`; kinds of a single layer only where there is no other"),
+        Column("layers", "of this kind", unit="layers"),
+        Column("position", "in the layer, from 0 on"),
+        Column("kernel_name", "the GPU event"),
+        Column("cpu_op", "its operation, or `graph`"),
+        Column("kernel_category", "when categories are on"),
+        Column("avg_duration_us", "mean over the layers and steps"),
+        Column("% of layer", "of the durations of the layer"),
+    ],
+    table=_of(layers.layer_kernel_table),
+    screen=ScreenView(
+        "A layer",
+        [
+            "position",
+            "avg_duration_us",
+            "% of layer",
+            "cpu_op",
+            "kernel_name",
+        ],
     ),
-    Table(
-        name="layers",
-        shows="The repeating block of kernels: time of each layer, and which are odd",
-        columns="""
-            phase: as in `phases`
-            layer: its number, from 0 on
-            kind: equal for layers that run the same kernels
-            kernels [GPU events]: of the layer
-            steps [steps]: those looked at: with the most common order of kernels
-            busy_time_us: mean over the steps
-            std_busy_time_us: standard deviation of a sample, 0 for a single step
-            min_busy_time_us, max_busy_time_us: over the steps
-            span_us [µs]: first start to last end, mean over the steps
-            odd: `time` far from other layers of its kind, `kernels` if no other runs the same
-            """,
-        table=_of(layers.layer_table),
-        when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
-    ),
-    Table(
-        name="layer_kernels",
-        shows="The GPU events of one layer, in order",
-        columns="""
-            phase: as in `phases`
-            kind: as in `layers`; kinds of a single layer only where there is no other
-            layers [layers]: of this kind
-            position: in the layer, from 0 on
-            kernel_name: the GPU event
-            cpu_op: its operation, or `graph`
-            kernel_category: when categories are on
-            avg_duration_us: mean over the layers and steps
-            % of layer: of the durations of the layer
-            """,
-        table=_of(layers.layer_kernel_table),
-        screen="A layer: position, avg_duration_us, % of layer, cpu_op, kernel_name",
-        when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
-    ),
-]
+    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+)

@@ -1,6 +1,7 @@
 """Recordings that are shipped, so that everything can be tried with no GPU and no file.
 
-They were written by a simulator of a training job (`tests/simulated_job`): they have the structure
+They were written by a simulator of a training job (`tests/support/simulated_job`): they have the
+structure
 of traces of PyTorch's profiler, and NVIDIA's or AMD's kernel names. Of the four ranks one has a
 slower GPU, and the others wait for it in their collectives.
 """

@@ -17,6 +17,7 @@ from tracelens_ext.errors import TraceError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace.categorization import Categorizer
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, sums, texts
 from tracelens_ext.trace.intervals import non_overlapped_time
@@ -172,11 +173,13 @@ def _categories(work: GpuEvents) -> tuple[Int64Array, list[str]]:
 
 
 def _memory_categories(
-    categorizer: KernelCategorizer, names: list[str], kinds: list[int]
+    categorizer: Categorizer, names: list[str], kinds: list[int]
 ) -> list[str | None]:
     """What the map says of copies and sets; None if only its catch-all matches."""
     if not names:
         return []
+    if not isinstance(categorizer, KernelCategorizer):
+        return [None] * len(names)
     # The user's own rules are about the names of the trace, and win.
     rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
     own = categorizer.categorize(names)

@@ -1,4 +1,4 @@
-"""Methods of registered tables; `tests/test_docs_tables.py` writes this file."""
+"""Methods of registered tables; `tests/docs/test_tables.py` writes this file."""
 
 import os
 import re

@@ -92,19 +92,30 @@ class ReportOptions:
         return not self.named_tables.isdisjoint((ALL_TABLES, *tables))
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            what = "time" if each.name.endswith("_us") else "number"
-            for limit, fits in (("least", ge), ("most", le)):
-                bound = each.metadata.get(limit)
-                if value is not None and bound is not None and not fits(value, bound):
-                    expected = f"expected a {what} of at {limit} {bound}"
-                    raise UsageError(f"{each.name} is {value}; {expected}")
+        for option in fields(self):
+            check_option(option.name, getattr(self, option.name))
         user_pattern(self.annotation, "annotation")
         if self.kernel_summary is None:
             object.__setattr__(self, "kernel_summary", self.tracelens_sheets)
         if self.annotation is not None:
             object.__setattr__(self, "iterations", True)
+
+
+def check_option(name: str, value: Any) -> None:  # noqa: ANN401
+    """Check a value for a field of `ReportOptions` against the limits of the field.
+
+    Raises:
+        UsageError: the value is too small or too large.
+    """
+    limits = ReportOptions.__dataclass_fields__[name].metadata
+    what = "time" if name.endswith("_us") else "number"
+    if value is None:
+        return
+    for limit, fits in (("least", ge), ("most", le)):
+        bound = limits.get(limit)
+        if bound is not None and not fits(value, bound):
+            expected = f"expected a {what} of at {limit} {bound}"
+            raise UsageError(f"{name} is {value}; {expected}")
 
 
 _DOC = inspect.cleandoc(ReportOptions.__doc__ or "")

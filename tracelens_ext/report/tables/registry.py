@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
-from importlib import import_module
 
 from tracelens_ext import hooks
 from tracelens_ext.errors import UsageError
+from tracelens_ext.report.tables.earlier_declarations import in_current_form
 from tracelens_ext.report.tables.options import ALL_TABLES, ReportOptions
 from tracelens_ext.report.tables.table import Table
 
-#: Lists of tables in the order of the report: `TABLES` of a module, or another list of it.
-_LISTS = (
-    "analysis.coverage.report_tables",
-    "findings.summary",
-    "analysis.timeline.timeline",
-    "analysis.coverage.report_tables:VIEWS",
-    "analysis.modules:VIEWS",
-    "analysis.kernels.tables:BY_CATEGORY",
-    "analysis.operations.tables",
-    "roofline.tables",
-    "analysis.kernels.tables",
-    "analysis.kernels.tables:SHORT",
-    "analysis.collectives",
-    "analysis.cuda_graphs.tables",
-    "roofline.tables:PHASES",
-    "analysis.serving.phases",
-    "analysis.modules",
-    "analysis.memory.usage",
-    "analysis.kernels.tables:UNLINKED_KERNELS",
-    "analysis.idle_time.tables",
-    "analysis.timeline.timeline:COUNTERS",
-    "simulation.simulation",
-    "analysis.iterations.measurement",
-    "analysis.operations.tables:CPU_OPS",
-    "analysis.operations.tables:TREE",
-    "analysis.kernels.tables:STATISTICS",
-    "roofline.tables:MORE",
-)
 #: What tables were called before.
 _OLD_NAMES = {"statistics": "iteration_statistics"}
-
-
-@hooks.hookimpl
-def tracelens_sheets() -> list[Table]:
-    """Our own tables; imported here, as most commands need few of them."""
-    tables: list[Table] = []
-    for each in _LISTS:
-        module, _, name = each.partition(":")
-        tables += getattr(import_module(f"tracelens_ext.{module}"), name or "TABLES")
-    return tables
 
 
 def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.Offered[Table]]:
@@ -63,7 +26,10 @@ def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.O
         with registry.guard(each.plugin.name):
             if name.lower() in found:
                 raise hooks.PluginAnswerError(f"sheet {name!r}: the report has one already")
-            found[name.lower()] = each
+            current = each
+            if not each.plugin.own:
+                current = replace(each, item=in_current_form(each.item))
+            found[name.lower()] = current
     return [*found.values()]
 
 
@@ -92,7 +58,6 @@ def _check(item: object) -> None:
     if not isinstance(item, Table):
         kind = type(item).__name__
         raise hooks.PluginAnswerError(f"tracelens_sheets: expected Table objects, got {kind}")
-    item.described_columns()
     known = ("", *ReportOptions.__dataclass_fields__)
     if wrong := [name for name in (item.asked_by, *item.options) if name not in known]:
         raise hooks.PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")

@@ -1,0 +1,264 @@
+"""Phases of generated traces, exactly; steps within steps; user's phases; steps by shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import SHARED
+from tests.support.make_trace import TraceMaker
+from tests.support.serving_helpers import Engine, sums, tensors, vllm
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.iterations.measurement import iteration_table
+from tracelens_ext.errors import UsageError
+from tracelens_ext.trace.busy_time import BusyTime
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    import pandas as pd
+
+    Lengths = list[tuple[int, int]]
+
+_LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(lambda p: (p[0], sum(p)))
+_STEP = st.tuples(st.lists(_LENGTHS, max_size=3), st.lists(_LENGTHS, max_size=3)).filter(any)
+
+
+def row(frame: pd.DataFrame, phase: str) -> dict[Hashable, Any]:
+    return frame[frame["phase"] == phase].to_dict("records")[0]
+
+
+@given(steps=st.lists(_STEP, min_size=1, max_size=6), outside=st.integers(0, 9))
+def test_steps_tokens_and_busy_time_are_exact(
+    steps: list[tuple[Lengths, Lengths]], outside: int
+) -> None:
+    engine = Engine(layers=1)
+    expected: dict[str, list[int]] = {}
+    for number, (context, generation) in enumerate(steps):
+        busy = engine.step(vllm(context, generation), scale=1 + number)
+        phase = "mixed" if context and generation else "prefill" if context else "decode"
+        of_step = (1, len(context), len(generation), sums(context)[0], sums(generation)[0], busy)
+        before = expected.get(phase, [0] * len(of_step))
+        expected[phase] = [a + b for a, b in zip(before, of_step, strict=True)]
+    if outside:
+        engine.outside(outside)
+    analyzer = TreePerfAnalyzer(engine.document(), use_kernel_name_categories=True)
+    frame = analyzer.get_df_phases()
+    order = [name for name in ("prefill", "decode", "mixed") if name in expected]
+    assert frame["phase"].tolist() == order + ["other"] * (outside > 0)
+    columns = ["steps", "context_requests", "generation_requests"]
+    columns += ["context_tokens", "generation_tokens"]
+    for phase, (*counts, busy) in expected.items():
+        found = row(frame, phase)
+        assert [found[column] for column in columns] == counts
+        assert found["tokens"] == counts[3] + counts[4]
+        assert found["gpu_busy_ms"] == busy / 1000
+    if outside:
+        assert row(frame, "other")["gpu_busy_ms"] == outside / 1000
+    timeline = analyzer.get_df_gpu_timeline().set_index("type")["time ms"]
+    assert frame["gpu_busy_ms"].sum() == pytest.approx(timeline["busy_time"])
+    assert frame["idle_ms"].sum() == pytest.approx(timeline["idle_time"])
+    times = [column for column in frame if str(column).endswith("_time_ms")]
+    assert frame[times].to_numpy().sum() == pytest.approx(frame["gpu_busy_ms"].sum())
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "tokens", "generating"),
+    [
+        ("step[DECODE bs=2]", vllm([], [(1, 100), (1, 50)]), 2, 2),
+        ("step[DECODE bs=2]", "execute_context_0(0)_generation_2(8)", 8, 2),
+        ("step[MIXED bs=3 toks=9]", "execute_context_1(7)_generation_2(2)", 9, 2),
+    ],
+)
+def test_annotations_within_one_another_are_one_step_and_the_most_telling_counts(
+    outer: str, inner: str, tokens: int, generating: int
+) -> None:
+    engine = Engine()
+    busy = engine.step(outer, inner)
+    analyzer = TreePerfAnalyzer(engine.document())
+    steps = analyzer.get_df_phase_steps()
+    columns = ["step", "tokens", "generation_requests"]
+    assert steps[columns].to_numpy().tolist() == [[inner, tokens, generating]]
+    assert steps["gpu_busy_ms"].tolist() == [busy / 1000]
+    assert len(analyzer.get_df_phases()) == 1  # the outer annotation alone has all the work
+
+
+def test_an_annotation_that_rounding_lets_end_after_the_one_around_it_is_within() -> None:
+    maker = TraceMaker()
+    maker.annotation("step[DECODE bs=2]", 10, 20)
+    maker.annotation("execute_context_0(0)_generation_2(2)", 11, 19.001)
+    maker.annotation("execute_context_0(0)_generation_2(2)", 30.001, 0.5)  # follows
+    maker.launched("gemm", 50, 5, correlation=1, at=15)
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    assert frame[["steps", "tokens"]].to_numpy().tolist() == [[2, 4]]
+
+
+def test_work_belongs_to_the_step_on_the_thread_that_launched_it() -> None:
+    engine = Engine(layers=0)
+    engine.step("step[DECODE bs=1]")
+    engine.maker.launched("side", 500, 40, correlation=999, at=15, stream=9)
+    engine.maker.events[-2]["tid"] = 77  # another thread, while the step runs
+    frame = TreePerfAnalyzer(engine.document()).get_df_phases()
+    assert row(frame, "other")["gpu_busy_ms"] == 0.04
+
+
+def test_overlapping_streams_count_once() -> None:
+    maker = TraceMaker()
+    maker.annotation("step[DECODE bs=1]", 0, 100)
+    maker.launched("a", 200, 50, correlation=1, at=10)
+    maker.launched("b", 220, 50, correlation=2, at=20, stream=9)
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    assert frame["gpu_busy_ms"].tolist() == [0.07]
+
+
+def test_phases_of_the_user_win_and_order_follows() -> None:
+    engine = Engine(layers=1)
+    for name in ("draft_3", "step[DECODE bs=2]", "step[EXTEND bs=1 toks=9]"):
+        engine.step(name)
+    analyzer = TreePerfAnalyzer(engine.document())
+    assert analyzer.get_df_phases()["phase"].tolist() == ["prefill", "decode", "other"]
+    frame = analyzer.get_df_phases(["draft=^draft", "short=toks=9"])
+    assert frame["phase"].tolist() == ["decode", "draft", "short"]
+    assert row(frame, "short")["tokens"] == 9
+    for wrong in ("draft", "=x", "draft=", "other=x", "draft=("):
+        with pytest.raises(UsageError, match="--phase"):
+            analyzer.get_df_phases([wrong])
+
+
+def test_idle_time_belongs_to_the_phase_whose_work_ends_it() -> None:
+    maker = TraceMaker()
+    maker.annotation("step[EXTEND bs=1 toks=4]", 0, 10)
+    maker.launched("a", 20, 10, correlation=1, at=5)
+    maker.annotation("step[DECODE bs=1]", 80, 30)
+    maker.launched("b", 100, 10, correlation=2, at=90)
+    maker.launched("c", 115, 5, correlation=3, at=95)
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    prefill = row(frame, "prefill")
+    decode = row(frame, "decode")
+    assert (prefill["idle_ms"], decode["idle_ms"]) == (0, 0.075)
+    assert decode["idle_host_ms"] == 0.061  # launched long after the GPU had run out of work
+    assert decode["busy_%"] == pytest.approx(100 * 15 / 90)
+    assert decode["tokens_per_s"] == pytest.approx(1 / 90e-6)
+    assert decode["tokens_per_s_without_idle"] == pytest.approx(1 / 15e-6)
+
+
+def test_the_share_of_scheduler_and_sampler() -> None:
+    engine = Engine(layers=0)
+    engine.step("step[DECODE bs=1]")
+    first_end = engine.host - 20
+    engine.maker.annotation("scheduler_step", first_end + 5, 10)
+    begin = engine.host
+    engine.step("step[DECODE bs=1]")
+    engine.maker.annotation("gpu_model_runner: sample", begin + 20, 14)
+    length = first_end + (engine.host - 20 - first_end)
+    frame = TreePerfAnalyzer(engine.document()).get_df_phases()
+    assert row(frame, "decode")["scheduler_%"] == pytest.approx(100 * 10 / length)
+    assert row(frame, "decode")["sampler_%"] == pytest.approx(100 * 14 / length)
+
+
+def model_pass(maker: TraceMaker, at: int, indices: list[int], correlation: int) -> None:
+    """An embedding and an attention, each with a kernel."""
+    table = tensors([1000, 8], indices, kinds=["float", "long int"])
+    maker.op("aten::embedding", at, 20, args=table)
+    maker.launched("embed", at + 5, 5, correlation=correlation, at=at + 2)
+    lengths = tensors([5, 2, 8], [5, 2, 8], [5, 2, 8], [4], kinds=["float"] * 3 + ["int"])
+    maker.op("flash_attn::_flash_attn_varlen_forward", at + 30, 20, args=lengths)
+    maker.launched("attention", at + 40, 5, correlation=correlation + 1, at=at + 32)
+
+
+def test_without_annotations_shapes_show_the_steps() -> None:
+    maker = TraceMaker()
+    for number, indices in enumerate(([2, 7], [2, 1], [2, 1], [5], [3])):
+        model_pass(maker, 100 * number, indices, 10 * number + 1)
+    analyzer = TreePerfAnalyzer(maker.document())
+    frame = analyzer.get_df_phases()
+    assert row(frame, "prefill")["tokens"] == 2 * 7 + 5
+    assert row(frame, "prefill")["context_requests"] == 2 + 3
+    assert row(frame, "decode")["tokens"] == 2 + 2 + 3
+    assert frame["gpu_busy_ms"].sum() == 0.05
+    assert "inferred" in analyzer.serving_steps().note
+    maker.op("MmBackward0", 900, 5)
+    assert not len(TreePerfAnalyzer(maker.document()).serving_steps())  # that is training
+
+
+def test_annotations_of_the_gpu_alone_do_too() -> None:
+    maker = TraceMaker()
+    for stream in (7, 9):
+        maker.gpu("gpu_user_annotation", "step[DECODE bs=3]", 10 + stream, 40, stream=stream)
+    maker.gpu("gpu_user_annotation", "step[EXTEND bs=1 toks=8]", 60, 40)
+    maker.kernel("a", 17, 20)
+    maker.kernel("b", 30, 10, stream=9)
+    maker.kernel("c", 61, 30)
+    maker.kernel("late", 120, 5)
+    analyzer = TreePerfAnalyzer(maker.document())
+    frame = analyzer.get_df_phases()
+    shown = frame[["phase", "gpu_busy_ms"]].to_numpy().tolist()
+    assert shown == [["prefill", 0.03], ["decode", 0.023], ["other", 0.005]]
+    assert "annotated on the GPU alone" in analyzer.serving_steps().note
+
+
+def test_without_embeddings_the_sizes_of_attention_show_the_steps() -> None:
+    maker = TraceMaker()
+    for number, (queries, keys) in enumerate([(7, 7), (7, 7), (1, 8), (1, 8), (1, 9)]):
+        sizes = tensors([2, 4, queries, 8], [2, 4, keys, 8], [2, 4, keys, 8])
+        maker.op("aten::_scaled_dot_product_flash_attention", 100 * number, 20, args=sizes)
+        maker.launched("sdpa", 100 * number + 40, 5, correlation=number + 1, at=100 * number + 2)
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    assert frame[["phase", "steps", "tokens"]].to_numpy().tolist() == [
+        ["prefill", 1, 14],
+        ["decode", 2, 4],
+    ]
+
+
+def test_attention_among_convolutions_of_images_is_no_language_model() -> None:
+    maker = TraceMaker()
+    maker.op("aten::cudnn_convolution", 0, 20, args=tensors([1, 3, 224, 224], [64, 3, 16, 16]))
+    maker.op("aten::embedding", 30, 20, args=tensors([4, 8], [1, 4], kinds=["float", "long int"]))
+    sizes = tensors([2, 4, 7, 8], [2, 4, 7, 8], [2, 4, 7, 8])
+    maker.op("aten::_scaled_dot_product_flash_attention", 100, 20, args=sizes)
+    maker.launched("sdpa", 140, 5, correlation=1, at=102)
+    assert not len(TreePerfAnalyzer(maker.document()).serving_steps())
+    model_pass(maker, 200, [2, 7], 11)  # with a vocabulary it is one, whatever else it sees
+    assert len(TreePerfAnalyzer(maker.document()).serving_steps()) == 1
+
+
+def test_python_frames_of_the_engine_are_steps_where_annotations_are_missing() -> None:
+    maker = TraceMaker()
+    for number in range(3):
+        start = 100 * number
+        maker.frame("vllm/v1/worker/gpu_worker.py(9): execute_model", start, 90)
+        maker.frame("vllm/v1/worker/gpu_model_runner.py(7): execute_model", start + 1, 80)
+        if number < 2:  # a graph replays the last, without shapes
+            model_pass(maker, start + 5, [2, 7] if number == 0 else [2, 1], 10 * number + 1)
+        maker.launched("replayed", start + 82, 5, correlation=10 * number + 5, at=start + 75)
+    analyzer = TreePerfAnalyzer(maker.document())
+    steps = analyzer.serving_steps()
+    assert [batch.phase for batch in steps.batch] == ["prefill", "decode", "step"]
+    assert "Python frames" in steps.note
+    frame = iteration_table(analyzer.work).frame
+    assert frame["iteration"].tolist() == [f"execute_model#{number}" for number in range(3)]
+    assert frame["kernels"].tolist() == [3, 3, 1]
+
+
+def test_a_trace_without_steps_has_no_phases() -> None:
+    maker = TraceMaker()
+    maker.launched("a", 20, 10, correlation=1, at=5)
+    frame = TreePerfAnalyzer(maker.document()).get_df_phases()
+    assert frame["phase"].tolist() == ["other"]
+
+
+@pytest.mark.real_data
+def test_the_recorded_decode_step() -> None:
+    path = SHARED / "inference" / "vllm_decode_full" / "graph_execution.json.gz"
+    analyzer = TreePerfAnalyzer(path)
+    found = row(analyzer.get_df_phases(), "decode")
+    assert (found["steps"], found["generation_requests"], found["tokens"]) == (1, 32, 32)
+    assert round(found["gpu_busy_ms"] * 1e6) == 10_717_708
+    assert len(analyzer.get_df_layers()) == 24  # of gpt-oss-20b
+    work = analyzer.work
+    whole = BusyTime(work.start, work.end).by_owner(np.zeros(len(work), dtype=np.int64), 1)
+    assert whole.tolist() == [10_717_708]

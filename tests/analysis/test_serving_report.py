@@ -1,0 +1,208 @@
+"""Phases in reports and on the command line: sheets, columns, page, JSON, errors."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.test_tables import OF_ENGINES
+from tests.support.capture_helpers import Op, Recording
+from tests.support.comparison_helpers import needs_html
+from tests.support.make_trace import TraceMaker
+from tests.support.serving_helpers import Engine, tensors, vllm
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.cli import run
+from tracelens_ext.compare.engine_chart.runs import measure, measure_run
+from tracelens_ext.compare.engine_chart.specification import parse_inputs
+from tracelens_ext.perf_report import build_perf_report
+from tracelens_ext.report.html import page_figures
+from tracelens_ext.report.tables.registry import offered_tables
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    engine = Engine()
+    recorded = tensors([2, 64, 64], [2, 8, 64], [2, 8, 64])
+    engine.step(vllm([(7, 7), (5, 9)], []), attention=recorded)
+    for keys in (10, 11):
+        engine.step(vllm([], [(1, keys), (1, keys)]), attention=recorded)
+    engine.maker.annotation("schedule", engine.host - 10, 5)
+    engine.step("execute_diffusion_1_512x512")
+    engine.outside(9)
+    experts = [[4, 64], [8, 32, 64], [8, 64, 16], [4, 2], [4, 2]]
+    engine.maker.op("vllm::inplace_fused_experts", engine.host, 9, args=tensors(*experts))
+    engine.outside(9)
+    (tmp_path / "run.json").write_text(
+        json.dumps(
+            engine.maker.document(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}])
+        )
+    )
+    return tmp_path / "run.json"
+
+
+def phases(*arguments: object) -> int:
+    return run(["phases", *map(str, arguments)])
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    assert phases(*arguments, "--json") == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_sheets_have_the_columns_that_are_described(trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
+    report = build_perf_report(analyzer)
+    described = {offered.item.name: offered.item for offered in offered_tables()}
+    assert set(OF_ENGINES) <= set(report.sheets)
+    for name in OF_ENGINES:
+        columns = described[name].columns
+        for column in report.sheets[name].columns:
+            assert any(each.matches(str(column)) for each in columns), (name, column)
+    assert any("4 layers of 8 GPU events" in note for note in report.notes)
+    (figure,) = [
+        f
+        for f in page_figures(report.sheets, report.charts)
+        if f.title.startswith("GPU time by phase")
+    ]
+    assert "decode" in json.dumps(figure.spec)
+
+
+def test_other_traces_have_none_of_these_sheets() -> None:
+    maker = TraceMaker()
+    maker.op("aten::embedding", 0, 10)
+    maker.op("flash_attn::fwd", 10, 10)
+    maker.launched("a", 20, 10, correlation=1, at=5)
+    report = build_perf_report(TreePerfAnalyzer(maker.document()))
+    assert not set(OF_ENGINES) & set(report.sheets)
+
+
+def test_json_has_the_tables(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = as_json(capsys, trace)["tables"]
+    assert list(tables) == ["phases", "phase_steps", "layers", "layer_kernels"]
+    shown = [
+        "phase",
+        "steps",
+        "context_requests",
+        "generation_requests",
+        "context_tokens",
+        "generation_tokens",
+        "tokens",
+    ]
+    assert [[row[column] for column in shown] for row in tables["phases"]] == [
+        ["prefill", 1, 2, 0, 12, 0, 12],
+        ["decode", 2, 0, 4, 0, 4, 4],
+        ["diffusion", 1, 0, 0, 0, 0, 0],
+        ["other", 0, 0, 0, 0, 0, 0],
+    ]
+    assert len(tables["phase_steps"]) == 4
+    for row in tables["phases"][:2]:
+        assert row["roofline_time_ms"] > 0
+        assert row["% of roofline"] == pytest.approx(
+            100 * row["roofline_time_ms"] / row["modelled_ms"]
+        )
+
+
+def test_the_terminal(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert phases(trace, "--top", 1, "--notes") == 0
+    out = capsys.readouterr().out
+    for text in ("How busy the GPU was", "By category", "3 more rows not shown"):
+        assert text in out
+    assert "decode: 4 layers of 8 GPU events" in out
+    assert "flash_attn_fwd" in out
+
+
+def test_own_phases(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = as_json(capsys, trace, "--phase", "denoise=^execute_diffusion")["tables"]
+    assert [row["phase"] for row in tables["phases"]] == ["prefill", "decode", "denoise", "other"]
+    assert phases(trace, "--phase", "denoise") == 2
+    assert "expected NAME=REGEX" in capsys.readouterr().err
+
+
+def test_a_comparison_has_the_phases_that_all_traces_have(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Engine()
+    engine.step(vllm([], [(1, 10), (1, 10)]), scale=2)
+    (trace.parent / "other.json").write_text(json.dumps(engine.document()))
+    assert run(["compare", str(trace), "other.json", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tables"]["phases"]
+    decode = next(row for row in rows if row["phase"] == "decode")
+    assert (decode["A_count"], decode["B_count"]) == (2, 1)
+    assert decode["B_ms_per_step"] == 2 * decode["A_ms_per_step"]
+    assert decode["difference_ms"] == 0
+    engine.maker.events = [e for e in engine.maker.events if e["cat"] != "user_annotation"]
+    (trace.parent / "other.json").write_text(json.dumps(engine.document()))
+    assert run(["compare", str(trace), "other.json", "--format", "json"]) == 0
+    assert "phases" not in json.loads(capsys.readouterr().out)["tables"]
+
+
+def test_a_chart_by_phase_divides_the_whole_run(trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(trace, use_kernel_name_categories=True)
+    (given,) = parse_inputs(["run.json,vllm,llama,1"])
+    runs = measure(analyzer.work, given, 0, "phase")
+    whole = measure_run(analyzer.work, given, 0)
+    assert [run.label.rpartition("_")[2] for run in runs] == [
+        "prefill",
+        "decode",
+        "diffusion",
+        "other",
+    ]
+    assert sum(run.gpu_ns for run in runs) == whole.gpu_ns
+    assert whole.elapsed_ns - len(runs) <= sum(run.elapsed_ns for run in runs) <= whole.elapsed_ns
+    assert run(["chart", "run.json,vllm,llama,1", "--by-phase", "--per-device"]) == 2
+
+
+@needs_html
+def test_the_chart_by_phase_is_drawn(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["chart", "run.json", "--categorizer", "builtin", "--by-phase"]
+    assert run(arguments) == 0
+    assert "decode" in capsys.readouterr().out
+    maker = TraceMaker()
+    maker.launched("a", 20, 10, correlation=1, at=5)
+    (trace.parent / "plain.json").write_text(json.dumps(maker.document()))
+    assert run(["chart", "plain.json", *arguments[2:], "--force"]) == 2
+    assert "no annotation of a serving engine" in capsys.readouterr().err
+
+
+_COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_the_examples_of_the_documentation(
+    trace: Path, short_demo_trace: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(short_demo_trace, trace.parent / "demo_trace.json.gz")
+    (trace.parent / "trace.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    (trace.parent / "capture_traces").mkdir()
+    capture = Recording()
+    decode = Recording()
+    capture.capture([Op("aten::mm", ["gemm"], 8)], annotation="capture_8_FULL")
+    capture.write(trace.parent / "capture_traces" / "rank0.json")
+    decode.launch("gemm", annotation="step[DECODE bs=8]")
+    decode.write(trace.parent / "decode.json")
+    assert run(shlex.split(command)) == 0
+    assert ("ProfilerStep#" if "demo" in command else "decode") in capsys.readouterr().out
+
+
+def test_a_trace_without_steps_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    maker = TraceMaker()
+    maker.launched("a", 20, 10, correlation=1, at=5)
+    (tmp_path / "a.json").write_text(json.dumps(maker.document()))
+    assert phases(tmp_path / "a.json") == 2
+    captured = capsys.readouterr()
+    assert "name the steps with --phase NAME=REGEX" in captured.err
+    assert not captured.out

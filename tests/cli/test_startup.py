@@ -1,0 +1,107 @@
+"""What a command imports: its own file, and of the rest only what it uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer.main
+
+from tests.support.comparison_helpers import training, write
+from tracelens_ext.cli import run
+from tracelens_ext.cli.app import app, offered_commands
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Runs a command with every trace worth keeping, and says which modules were imported.
+PROGRAM = """
+import sys
+from tracelens_ext.cli import run
+from tracelens_ext.readers.cache import store as cache
+
+cache.WORTH_KEEPING = 0
+code = run(sys.argv[1:])
+print(*sorted(sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def imported(*arguments: str, folder: Path) -> set[str]:
+    """The modules that a command imports."""
+    environment = os.environ | {"TRACELENS_EXT_CACHE_DIR": str(folder / "cache")}
+    environment.pop("TRACELENS_EXT_NO_CACHE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def commands(modules: set[str]) -> set[str]:
+    """Those of the modules that are commands."""
+    files = {command.function.partition(":")[0] for command in offered_commands().values()}
+    return {file.removeprefix("tracelens_ext.cli.") for file in files & modules}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["report", "gaps", "nsys", "export"])
+def test_only_the_command_that_is_called_is_imported(command: str, tmp_path: Path) -> None:
+    assert commands(imported(command, "--help", folder=tmp_path)) == {command}
+
+
+@pytest.mark.process
+def test_a_trace_out_of_the_cache_needs_no_reader(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", training(3))
+    command = ("report", "a.json", "--quiet", "--output", "a.xlsx")
+    readers = {f"tracelens_ext.readers.{n}" for n in ("formats", "kineto.reader")}
+    first = imported(*command, folder=tmp_path)
+    assert readers <= first
+    assert "tracelens_ext.readers.nsys.sqlite" not in first, "a reader of another format"
+    again = imported(*command, folder=tmp_path)
+    assert not readers & again
+    assert "tracelens_ext.compare.comparison" not in again
+    assert "urllib.request" not in again
+
+
+def test_every_command_has_its_file_and_its_line_of_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out.partition("Options of every")[0]
+    lines = shown[shown.index("Look:") :].splitlines()
+    groups = [line for line in lines if line[:1].isalpha()]
+    assert groups == ["Look:", "Explain:", "Compare:", "Extend:"]
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert all(len(line) < 80 and line.endswith(".") for line in lines if line.startswith("  "))
+    group: Any = typer.main.get_command(app)
+    assert sorted(listed) == sorted(group.commands)
+    assert len(listed) == len(group.commands) >= 14
+    files = {command.function.partition(":")[0] for command in offered_commands().values()}
+    assert all(file.startswith("tracelens_ext.cli.") for file in files)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["reprot"], "Did you mean 'report'"),
+        (["app"], ""),  # a file beside those of the commands
+        (["nsys", "stat"], "Did you mean 'stats'?"),
+    ],
+)
+def test_a_command_that_does_not_exist(
+    wrong: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(wrong) == 2
+    shown = capsys.readouterr().err
+    assert f"No such command '{wrong[-1]}'" in shown
+    if hasattr(typer.main.get_command(app), "suggest_commands"):  # not in old releases of typer
+        assert said in shown

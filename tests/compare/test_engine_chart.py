@@ -1,0 +1,310 @@
+"""The chart's numbers: what an input is, time counted once, sums by kernel and by category."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.chart_helpers import (
+    GEMM,
+    NORM,
+    an_input,
+    analyzed,
+    overlapping,
+    run_of,
+    two_runs,
+)
+from tests.support.make_trace import TraceMaker
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.compare.engine_chart.runs import (
+    ELAPSED,
+    NOT_GPU,
+    category_table,
+    input_table,
+    kernel_table,
+    measure,
+    measure_run,
+)
+from tracelens_ext.compare.engine_chart.specification import ChartInput, parse_inputs
+from tracelens_ext.errors import TraceError, UsageError
+from tracelens_ext.trace.intervals import non_overlapped_time, union_length
+
+DEF_ABC = {
+    "DEF": {"ABC": {"^H|^I": "gemm", "J|K": "attn", "CUDA mem": "non-gpu-H_D_memops", ".*": "misc"}}
+}
+
+intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12)
+
+
+def naive(spans: list[tuple[int, int]]) -> list[int]:
+    """Instant by instant: it belongs to the event that started first of those that cover it."""
+    share = [0] * len(spans)
+    for instant in range(50):
+        covering = [
+            (start, place)
+            for place, (start, duration) in enumerate(spans)
+            if start <= instant < start + duration
+        ]
+        if covering:
+            share[min(covering)[1]] += 1
+    return share
+
+
+@given(intervals)
+def test_each_instant_belongs_to_whom_covers_it_first(spans: list[tuple[int, int]]) -> None:
+    start = np.array([s for s, _ in spans], dtype=np.int64)
+    end = start + np.array([d for _, d in spans], dtype=np.int64)
+    share = non_overlapped_time(start, end)
+    assert share.tolist() == naive(spans)
+    assert share.sum() == union_length(start, end)
+    assert (share <= end - start).all()
+
+
+@given(intervals, st.integers(-(2**61), 2**61))
+def test_it_does_not_matter_when(spans: list[tuple[int, int]], shift: int) -> None:
+    start = np.array([s for s, _ in spans], dtype=np.int64)
+    end = start + np.array([d for _, d in spans], dtype=np.int64)
+    assert (
+        non_overlapped_time(start + shift, end + shift) == non_overlapped_time(start, end)
+    ).all()
+
+
+def test_time_is_counted_once_and_summed_by_kernel() -> None:
+    run = run_of(overlapping())
+    found = dict(
+        zip(run.kernel, zip(run.category, run.gpu_ns_of.tolist(), strict=True), strict=True)
+    )
+    assert found == {
+        GEMM: ("gemm", 45_000),
+        NORM: ("norm", 10_000),
+        "Memset (Device)": ("non-gpu-H_D_memops", 3_000),
+        "Memcpy HtoD (Pinned -> Device)": ("non-gpu-H_D_memops", 0),
+    }
+    assert run.instances.tolist() == [2, 1, 1, 1]
+    assert (run.gpu_ns, run.elapsed_ns, run.not_gpu_ns) == (58_000, 100_000, 42_000)
+    assert run.elapsed_from == "the trace"
+    assert run.label == "llama_vllm_run_0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "elapsed", "source", "warned"),
+    [
+        ("0", 100_000, "the trace", False),
+        ("0.5", 500_000_000, "given", False),
+        ("0.000058", 58_000, "given", False),
+        ("1e-5", 58_000, "GPU time", True),
+    ],
+)
+def test_where_the_elapsed_time_comes_from(
+    seconds: str, elapsed: int, source: str, warned: bool
+) -> None:
+    run = run_of(overlapping(), seconds=seconds)
+    assert (run.elapsed_ns, run.elapsed_from) == (elapsed, source)
+    assert run.not_gpu_ns == elapsed - run.gpu_ns >= 0
+    assert any("less than the GPU time" in warning for warning in run.warnings) == warned
+
+
+def test_several_gpus_share_the_time_unless_each_is_asked_for() -> None:
+    maker = TraceMaker()
+    maker.gpu("kernel", GEMM, 0, 10, device=0)
+    maker.gpu("kernel", NORM, 5, 10, device=1)
+    work = analyzed(maker).work
+    both = measure_run(work, an_input(), 0)
+    assert both.gpu_ns == both.elapsed_ns == 15_000
+    assert both.devices == (0, 1)
+    assert any("2 GPUs" in note and "--per-device" in note for note in both.notes)
+    each = measure(work, an_input(), 0, "device")
+    assert [run.label for run in each] == ["llama_vllm_run_0_gpu0", "llama_vllm_run_0_gpu1"]
+    assert [run.gpu_ns for run in each] == [10_000, 10_000]
+    assert [run.category for run in each] == [["gemm"], ["norm"]]
+    assert not any(run.notes for run in each)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy"),
+        ("Memcpy DtoD (Device -> Device)", "gpu_memcpy"),
+        ("CopyHostToDevice", "gpu_memcpy"),
+        ("something odd", "gpu_memcpy"),
+        ("Memset (Device)", "gpu_memset"),
+        ("[CUDA memcpy Device-to-Host]", "gpu_memcpy"),
+    ],
+)
+def test_copies_and_sets_are_found_by_maps_written_for_nsight(name: str, kind: str) -> None:
+    maker = TraceMaker()
+    maker.gpu(kind, name, 0, 10)
+    maker.gpu("kernel", "J", 20, 10)
+    maker.gpu("kernel", "nobody knows it", 30, 10)
+    run = measure_run(analyzed(maker, DEF_ABC).work, an_input(), 0)
+    found = dict(zip(run.kernel, run.category, strict=True))
+    assert found == {name: "non-gpu-H_D_memops", "J": "attn", "nobody knows it": "misc"}
+
+
+def test_directions_can_be_told_apart_and_rules_of_the_user_win(tmp_path: Path) -> None:
+    ways = {"DEF": {"ABC": {"Host-to-Device": "up", "Device-to-Host": "down", "CUDA mem": "rest"}}}
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\ncategory = "mine"\npattern = "Memset"\n', encoding="utf-8")
+    maker = TraceMaker()
+    names = ["Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pinned)", "Memcpy PtoP"]
+    for place, name in enumerate(names):
+        maker.gpu("gpu_memcpy", name, 10 * place, 10 - place)
+    maker.gpu("gpu_memset", "Memset (Device)", 40, 2)
+    analyzer = TreePerfAnalyzer(maker.document(), categorizer=ways, rules=[rules])
+    run = measure_run(analyzer.work, an_input(), 0)
+    assert run.category == ["up", "down", "rest", "mine"]
+
+
+def test_what_is_left_of_a_map_takes_copies_too() -> None:
+    maker = TraceMaker()
+    maker.gpu("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 10)
+    maker.gpu("gpu_memset", "Memset (Device)", 40, 2)
+    for mapping, category in (
+        ({"gemm": "gemm"}, "others"),
+        ({"DEF": {"ABC": {"nvjet": "b", ".*": "misc"}}}, "misc"),
+        ({"DEF": {"ABC": {"nvjet": "b"}}}, "(no pattern)"),
+    ):
+        analyzer = analyzed(maker, mapping)
+        assert set(measure_run(analyzer.work, an_input(), 0).category) == {category}
+        assert set(analyzer.get_df_kernel_summary()["kernel_category"]) == {category}
+
+
+def test_builtin_categories_do_too() -> None:
+    run = measure_run(analyzed(overlapping(), "builtin").work, an_input(), 0)
+    assert set(run.category) == {"GEMM", "Normalization", "Memory Ops"}
+
+
+def test_without_gpu_events_it_says_how_to_record_them() -> None:
+    maker = TraceMaker()
+    maker.op("aten::mm", 0, 100)
+    with pytest.raises(TraceError, match=r"run\.json: holds no GPU event; record it with GPU"):
+        run_of(maker)
+
+
+def test_without_categories_there_is_no_chart() -> None:
+    with pytest.raises(UsageError, match="categories"):
+        measure_run(TreePerfAnalyzer(overlapping().document()).work, an_input(), 0)
+
+
+def test_the_csv_has_a_row_a_kernel_and_one_for_the_rest() -> None:
+    frame = kernel_table(two_runs())
+    assert list(frame.columns) == ["Model_Engine", "Category", "Instances", "Name", ELAPSED]
+    assert frame["Category"].is_monotonic_increasing
+    assert len(frame) == 4 + 1 + 2 + 1
+    rest = frame[frame["Category"] == NOT_GPU]
+    assert rest["Name"].tolist() == [NOT_GPU, NOT_GPU]
+    assert rest["Instances"].tolist() == [1, 1]
+    totals = frame.groupby("Model_Engine")[ELAPSED].sum()
+    assert totals.index.tolist() == ["llama_vllm_run_0", "llama_vllm_run_1"]
+    assert totals.tolist() == pytest.approx([1e-4, 1e-3])
+
+
+def test_the_pivot_table_compares_categories() -> None:
+    runs = two_runs()
+    table = category_table(runs)
+    assert table.index.tolist() == ["elementwise", "gemm", "norm", "non-gpu-H_D_memops", NOT_GPU]
+    assert [table[run].to_list()[1] for run in (0, 1)] == pytest.approx([45e-6, 20e-6])
+    assert table[1].isna().tolist() == [False, False, True, True, False]
+    assert table[0].isna().tolist() == [True, False, False, False, False]
+    for place, run in enumerate(runs):
+        assert table[place].sum() == pytest.approx(run.elapsed_ns / 1e9)
+
+
+def test_a_category_of_a_map_may_be_called_as_the_rest_is() -> None:
+    run = measure_run(analyzed(overlapping(), {"nvjet": NOT_GPU}).work, an_input(), 0)
+    table = category_table([run])
+    assert table.index.tolist().count(NOT_GPU) == 2
+    assert table[0].sum() == pytest.approx(1e-4)
+
+
+def test_the_inputs_are_told() -> None:
+    frame = input_table(two_runs())
+    assert frame["file"].tolist() == ["run.json", "run.json"]
+    assert frame["elapsed from"].tolist() == ["the trace", "given"]
+    assert frame["GPU (%)"].tolist() == pytest.approx([58.0, 9.0])
+    assert frame["GPU events"].tolist() == [5, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "engine", "model", "ns"),
+    [
+        ("run1.nsys-rep,vllm,llama,306", "run1.nsys-rep", "vllm", "llama", 306_000_000_000),
+        ("a,b,c.sqlite,vllm,gpt-oss,0", "a,b,c.sqlite", "vllm", "gpt-oss", 0),
+        ("x/y.json.gz, vllm , ds , 12.5 ", "x/y.json.gz", "vllm", "ds", 12_500_000_000),
+        ("r.json,vllm,llama,1e2", "r.json", "vllm", "llama", 100_000_000_000),
+        (" odd name ,vllm,llama,-0", " odd name ", "vllm", "llama", 0),
+        ("r.json,vllm,llama,1e-12", "r.json", "vllm", "llama", 1),
+    ],
+)
+def test_specifications(text: str, path: str, engine: str, model: str, ns: int) -> None:
+    assert parse_inputs([text]) == [ChartInput(Path(path), engine, model, ns)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected FILE,ENGINE,MODEL,SECONDS"),
+        ("run.json", "expected FILE,ENGINE,MODEL,SECONDS"),
+        ("run.json,vllm,llama", "expected FILE,ENGINE,MODEL,SECONDS"),
+        (",vllm,llama,1", "FILE is empty"),
+        ("r.json,,llama,1", "ENGINE is empty"),
+        ("r.json,vllm, ,1", "MODEL is empty"),
+        ("r.json,vllm,llama,", "'' is no number of seconds"),
+        ("r.json,vllm,llama,nan", "'nan' is no number of seconds"),
+        ("r.json,vllm,llama,inf", "'inf' is no number of seconds"),
+        ("r.json,vllm,llama,1e999", "'1e999' is no number of seconds"),
+        ("r.json,vllm,llama,1e300", "'1e300' is no number of seconds"),
+        ("r.json,vllm,llama,1e10", "'1e10' is no number of seconds"),
+        ("r.json,vllm,llama,-1", "'-1' is no number of seconds"),
+        ("r.json,vllm,llama,5 min", "'5 min' is no number of seconds"),
+    ],
+)
+def test_wrong_specifications_are_explained(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_inputs([text])
+    assert words in str(caught.value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_specification_or_a_usage_error(text: str) -> None:
+    for bare_files in (False, True):
+        try:
+            (found,) = parse_inputs([text], bare_files=bare_files)
+        except UsageError:
+            continue
+        assert found.elapsed_ns >= 0
+        assert found.label(3).endswith("3")
+
+
+def test_files_alone_will_do_where_one_categorizer_is_for_all() -> None:
+    texts = ["run.json", "a,b.json", "a,b,c,d.json", "r.json,vllm,llama,5"]
+    found = parse_inputs(texts, bare_files=True)
+    assert [str(one.path) for one in found] == ["run.json", "a,b.json", "a,b,c,d.json", "r.json"]
+    assert [one.label(at) for at, one in enumerate(found)] == [
+        "run_0",
+        "a,b_1",
+        "a,b,c,d_2",
+        "llama_vllm_r_3",
+    ]
+    with pytest.raises(UsageError, match="name a file"):
+        parse_inputs([""], bare_files=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("run.nsys-rep", "run"),
+        ("run.SQLITE", "run"),
+        ("a.b.json.gz", "a.b"),
+        ("x/run.json", "run"),
+        ("run.qdrep", "run"),
+        ("run.txt", "run.txt"),
+        ("run_cuda_gpu_trace.csv", "run_cuda_gpu_trace"),
+    ],
+)
+def test_labels(name: str, stem: str) -> None:
+    assert ChartInput(Path(name), "vllm", "ds").label(4) == f"ds_vllm_{stem}_4"

@@ -1,0 +1,166 @@
+"""The ranks of a job together: simulated jobs give the calls and verdicts that are true."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.support.fleet_helpers import needs_fleet
+from tests.support.fleet_maker import Fleet, Simulation
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.distributed.aggregate import fit_clocks
+from tracelens_ext.distributed.calls import match_group, prepared
+from tracelens_ext.distributed.extract import communication_about, rank_tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = needs_fleet
+
+
+class Store:
+    """Parts of ranks in memory, and the tables made of them."""
+
+    is_local = False
+
+    def __init__(self) -> None:
+        self.frames: dict[str, pd.DataFrame] = {}
+
+    def get_table(self, name: str) -> Any:
+        import pyarrow as pa
+
+        return pa.Table.from_pandas(self.frames[name], preserve_index=False)
+
+    def put_table(self, name: str, frame: pd.DataFrame) -> None:
+        self.frames[name] = frame
+
+
+def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """The truth of a simulated job, and the tables over its ranks."""
+    from tracelens_ext.distributed.html_page import ranks_together
+
+    Simulation(fleet).write(folder)
+    store = Store()
+    done = {}
+    for place, path in enumerate(sorted(folder.glob("rank*"))):
+        document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
+        info = document["distributedInfo"]
+        work = TreePerfAnalyzer(path, use_kernel_name_categories=True).work
+        tables = rank_tables(work, info["rank"], place)
+        for name, frame in tables.items():
+            store.put_table(f"{name}/{path.stem}", frame)
+        about = communication_about(work.trace.metadata, tables, info["world_size"])
+        done[path.stem] = {"communication": about, "world_size": info["world_size"]}
+    ranks_together(None, store, done, failed=(), ranks_per_node=None)  # type: ignore[arg-type]
+    return json.loads((folder / "truth.json").read_text()), store.frames
+
+
+def kernels_of(tables: dict[str, pd.DataFrame]) -> dict[frozenset[tuple[int, int]], Any]:
+    """The call of each set of kernels, told by rank and duration."""
+    waits = tables["collective_waits"]
+    ns = (waits["duration_us"] * 1e3).round().astype(int)
+    of_call: dict[int, set[tuple[int, int]]] = {}
+    for call, rank, dur in zip(waits["call"], waits["rank"], ns, strict=True):
+        of_call.setdefault(call, set()).add((rank, dur))
+    rows = {row.call: row for row in tables["collective_sync"].itertuples()}
+    return {frozenset(parts): rows[call] for call, parts in of_call.items()}
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        Fleet(4, tp=2, pp=1, dp=2, fault="lost_equal"),
+        Fleet(6, tp=1, pp=1, dp=4, fault="hang", hang_ms=0),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (
+                Fleet(2, pp=2, dp=2, fault="slow_rank", factor=1.5, drift=True, rccl=True, steps=2),
+                Fleet(1, tp=2, pp=1, dp=4, fault="clean", seq="right", args="record"),
+                Fleet(3, tp=2, pp=1, dp=4, fault="slow_link", factor=4.0, seq="wrong"),
+                Fleet(5, tp=2, pp=1, dp=4, fault="mismatch", moe=True),
+                Fleet(7, tp=2, pp=1, dp=4, fault="moving"),
+                Fleet(8, tp=1, pp=1, dp=8, fault="lost_rank", seq="wrong"),
+            )
+        ),
+    ],
+    ids=lambda fleet: fleet.fault,
+)
+def test_calls_and_verdicts_are_those_of_the_job(fleet: Fleet, tmp_path: Path) -> None:
+    truth, tables = together(tmp_path, fleet)
+    found = kernels_of(tables)
+    for call in truth["calls"]:
+        parts = frozenset((int(r), v["dur_ns"]) for r, v in call["ranks"].items())
+        if not parts:
+            continue
+        row = found[parts]
+        assert (row.state, row.bytes, row.span) == (call["state"], call["bytes"], call["span"])
+        assert (row.matched_by == "seq") == (fleet.seq == "right")
+        if call["state"] == "complete":
+            assert row.in_sync_us == pytest.approx(call["in_sync_ns"] / 1e3, rel=1e-12)
+            assert row.wait_us == pytest.approx(sum(call["waits_ns"].values()) / 1e3, rel=1e-12)
+            assert row.bus_bandwidth_gb_s == pytest.approx(call["bus_bandwidth_gb_s"], rel=1e-12)
+        else:
+            assert pd.isna(row.in_sync_us)
+            assert row.reason
+    fields = ["verdict", "rank", "process_group", "iteration", "cause"]
+    said = tables["verdicts"][fields].astype(object)
+    said_rows = said.where(said.notna() & (said != ""), None).to_dict("records")
+    required = truth["verdicts"]["required"]
+    allowed = truth["verdicts"]["allowed"]
+    assert all(each in said_rows for each in required), said_rows
+    assert all(each in [*required, *allowed] for each in said_rows), said_rows
+    waits = tables["collective_waits"]["wait_us"].sum() / 1e3
+    assert tables["wait_origins"]["wait_ms"].sum() == pytest.approx(waits, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_a_kernel_without_a_name_is_nobodys_where_there_are_several_groups(tmp_path: Path) -> None:
+    _, tables = together(tmp_path / "two", Fleet(9, tp=2, dp=2, steps=2, args="none"))
+    sync = tables["collective_sync"]
+    assert set(sync["state"]) == {"unmatched"}
+    assert sync["reason"].all()
+    _, tables = together(tmp_path / "one", Fleet(9, tp=1, dp=4, steps=2, args="none"))
+    sync = tables["collective_sync"]
+    assert set(zip(sync["state"], sync["matched_by"], strict=True)) == {("complete", "unnamed")}
+    assert sync["in_sync_us"].gt(0).all()
+    assert sync["bus_bandwidth_gb_s"].isna().all()
+
+
+def test_a_lost_call_of_several_equal_ones_shifts_none() -> None:
+    """Without `Seq` and other iterations only the ends tell which of equal calls is lost."""
+    rows = []
+    for rank, offset in ((0, 0), (1, 3_000_000)):
+        for number in range(6):
+            if (rank, number) != (1, 2):
+                end = 1_000_000 * number + offset + 500_000
+                rows.append((rank, number, end - 100_000 - 7 * number, 100_000 + 7 * number))
+    frame = pd.DataFrame(rows, columns=["rank", "launch", "start", "dur"])
+    texts = {"Collective name": "allreduce", "dtype": "Float", "iteration": ""}
+    for name, value in (texts | {"base": 0, "In msg nelems": 8.0, "Out msg nelems": 8.0}).items():
+        frame[name] = value
+    for name in ("Seq", "Src Rank", "Dst Rank"):
+        frame[name] = float("nan")
+    rows_ = prepared(frame, [0, 1])
+    match_group(rows_)
+    together_ = rows_.groupby("no")["launch"].agg(["nunique", "size"])
+    assert together_["nunique"].tolist() == [1] * 6
+    assert sorted(together_["size"]) == [1, 2, 2, 2, 2, 2]
+    assert set(rows_["matched_by"]) == {"alignment"}
+
+
+def test_ranks_that_share_no_call_have_clocks_of_their_own() -> None:
+    rows = [
+        (call, rank, 1000 * call + 50 * rank, rank // 2)
+        for call in range(9)
+        for rank in ((0, 1) if call % 2 else (2, 3))
+    ]
+    frame = pd.DataFrame(rows, columns=["call", "rank", "end", "set"])
+    found = fit_clocks(frame, np.arange(5))
+    assert found["component"].tolist() == [0, 0, 2, 2, 4]
+    assert found["offset_us"].tolist() == pytest.approx([0, 0.05, 0, 0.05, 0])
+    assert (found["error_us"] <= 5).all()

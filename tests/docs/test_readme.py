@@ -1,0 +1,114 @@
+"""The README is true: every command and every line of Python in it runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracelens_ext.cli import run
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def folder(demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder as the README's reader has it: a demo trace, and the rules it shows."""
+    here = tmp_path_factory.mktemp("readme")
+    shutil.copytree(demo_trace.parent, here / "demo")
+    (here / "my_rules.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    return here
+
+
+COMMANDS = [
+    line.removeprefix("$ ").strip()
+    for block in blocks("console")
+    for line in block.splitlines()
+    if line.startswith("$ tracelens-ext")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(
+    command: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    words = shlex.split(command, comments=True)
+    code = run(words[1:])
+    told = capsys.readouterr().err
+    assert code == 0, told
+    # The note of an export.
+    assert [line for line in told.splitlines() if "left out" not in line] == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_runs(code: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^\$ make (\w+)", README, flags=re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_there_are_few_pages() -> None:
+    assert len(list((ROOT / "docs").glob("*.md"))) <= 21
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(there), f"{page.name}: {target}#{anchor}"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("shown", "command"),
+    list(zip(blocks("text"), (["report", "-o", "r.xlsx"], ["findings"]), strict=True)),
+)
+def test_the_output_shown_is_what_the_demo_prints(
+    shown: str, command: list[str], folder: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tracelens_ext", *command, "demo/trace.json.gz"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
+    )
+    printed = [line.rstrip() for line in done.stdout.replace("r.xlsx", "report.xlsx").splitlines()]
+    for line in shown.rstrip().splitlines():
+        assert line.rstrip() in printed or line.strip() == "…", line

@@ -1,0 +1,51 @@
+"""The examples of docs/rocprof.md do what they say; its real table is that of the trace."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.support.rocprof_maker import training
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.cli import run
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "rocprof.md"
+_TEXT = DOCS.read_text(encoding="utf-8")
+_COMMANDS = re.findall(r"^\$ tracelens-ext (.*)$", _TEXT, re.MULTILINE)
+_PREFILL = "prefill_kernel_trace.csv"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "rocm" / "csv" / _PREFILL
+
+
+def test_there_are_examples() -> None:
+    assert len(_COMMANDS) == 8
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_commands(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    training().write_rocpd(tmp_path / "run_results.db")
+    training().write_json(tmp_path / "run_results.json")
+    training().write_csv(tmp_path)
+    training().write_csv(tmp_path, "prefill_")
+    assert run(shlex.split(command)) == 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.real_data
+def test_the_real_table() -> None:
+    rows = re.findall(r"^\| (.+?) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", _TEXT, re.MULTILINE)
+    table = TreePerfAnalyzer(SHARED, use_kernel_name_categories=True).get_df_gpu_time_by_category()
+    columns = ["kernel_category", "total_time_ms", "% of GPU time", "count"]
+    found = [
+        (name, f"{time:.3f}", f"{share:.1f}", str(count))
+        for name, time, share, count in table[columns].itertuples(index=False)
+    ]
+    assert rows == found

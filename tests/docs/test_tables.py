@@ -1,0 +1,226 @@
+"""`docs/tables.md` describes every sheet and every column, in the words of the registry.
+
+`python tests/test_docs_tables.py` brings the page up to date.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tracelens_ext
+from tests.support.make_trace import TraceMaker
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.perf_report import build_perf_report
+from tracelens_ext.report.tables.registry import offered_tables, tables_by_method
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens_ext.report.tables.table import Table
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "tables.md"
+HEAD = "| column | unit | |\n|---|---|---|\n"
+INDEX_HEAD = "| sheet | when | method |\n|---|---|---|\n"
+
+
+def sheets() -> list[Table]:
+    return [offered.item for offered in offered_tables()]
+
+
+def column_table(sheet: Table) -> str:
+    """The columns as a table of Markdown; neighbours with one meaning are one row."""
+    rows: list[tuple[list[str], str, str]] = []
+    for column in sheet.columns:
+        if rows and rows[-1][1:] == (column.shown_unit, column.meaning):
+            rows[-1][0].append(f"`{column.name}`")
+        else:
+            rows.append(([f"`{column.name}`"], column.shown_unit, column.meaning))
+    return HEAD + "".join(_row(", ".join(names), unit, said) for names, unit, said in rows)
+
+
+def _row(*cells: str) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"
+
+
+def index_table(described: Sequence[Table]) -> str:
+    """When each sheet is there, and the method that gives its table, as a table of Markdown."""
+    lines = []
+    for sheet in described:
+        when = [condition.words for condition in sheet.when]
+        if sheet.asked_by == "tables":
+            when += [f'`tables="{sheet.name}"`']
+        elif sheet.asked_by:
+            when += [f"`{sheet.asked_by}=True`"]
+        link = f"[`{sheet.name}`](#{sheet.name.lower()})"
+        lines.append(_row(link, "; ".join(when), f"`{sheet.call}`"))
+    return INDEX_HEAD + "".join(lines)
+
+
+def brought_up_to_date(text: str, described: Sequence[Table]) -> str:
+    """The page with the tables of these sheets; what it says beside them stays."""
+    text = re.sub(
+        re.escape(INDEX_HEAD) + r"(?:\|.*\n)*", lambda _: index_table(described), text, count=1
+    )
+    for sheet in described:
+        table = column_table(sheet)
+        section = re.compile(
+            rf"(^#+ `{re.escape(sheet.name)}`\n(?:(?!#|\|).*\n)*){re.escape(HEAD)}(?:\|.*\n)*",
+            re.MULTILINE,
+        )
+        text, found = section.subn(lambda m, table=table: m[1] + table, text)  # type: ignore[misc]
+        if not found:
+            text += f"\n## `{sheet.name}`\n\n{sheet.shows}.\n\n{table}"
+    return text
+
+
+#: Sheets of traces of serving engines, whose columns `test_serving_report.py` checks.
+OF_ENGINES = (
+    "phases",
+    "phase_steps",
+    "layers",
+    "layer_kernels",
+    "InferenceAttention_fwd",
+    "MoE_fused_fwd",
+)
+
+
+def test_the_page_says_what_the_registry_says() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    message = f"run: python {Path(__file__).name}"
+    assert text == brought_up_to_date(text, sheets()), message
+
+
+def test_every_sheet_of_the_demo_comes_through_the_registry_with_every_column(
+    demo_trace: Path,
+) -> None:
+    analyzer = TreePerfAnalyzer(demo_trace, use_kernel_name_categories=True, add_python_func=True)
+    report = build_perf_report(
+        analyzer,
+        short_kernel_study=True,
+        group_by_num_kernels=True,
+        micro_idle_thresh_us=5,
+        gaps=True,
+        what_if=True,
+        iterations=True,
+        counters=True,
+        finding_details=True,
+        time_axis=True,
+        call_tree=True,
+        kernel_summary=True,
+        tables="all",
+    )
+    described = {sheet.name: sheet for sheet in sheets()}
+    elsewhere = {"graph_operations", "graph_captures", "gpu_counters", *OF_ENGINES}
+    assert list(report.sheets) == [name for name in described if name not in elsewhere]
+    for name, table in report.sheets.items():
+        columns = described[name].columns
+        assert report.descriptions[name] == described[name].shows
+        for column in table.columns:
+            assert any(each.matches(column) for each in columns), (name, column)
+
+
+def test_a_trace_without_gpu_events_has_a_sheet_of_the_registry_too() -> None:
+    maker = TraceMaker()
+    maker.op("aten::mm", 0, 50)
+    report = build_perf_report(TreePerfAnalyzer(maker.document()))
+    assert list(report.sheets) == ["recording", "cpu_ops"]
+    name, table = list(report.sheets.items())[-1]
+    (sheet,) = [sheet for sheet in sheets() if sheet.name == name]
+    assert [column.name for column in sheet.columns] == list(table.columns)
+
+
+def test_tables_that_are_no_sheets_are_described(short_demo_trace: Path) -> None:
+    analyzer = TreePerfAnalyzer(
+        short_demo_trace, use_kernel_name_categories=True, add_python_func=True
+    )
+    tables = {
+        "get_df_kernel_launchers": analyzer.get_df_kernel_launchers(
+            id_cols=True, include_kernel_details=True
+        ),
+        "get_df_kernels": analyzer.get_df_kernels(
+            launcher_detail=True, cpu_op_detail=True, nn_module_detail=True
+        ),
+    }
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        section = text.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
+        assert not [column for column in table.columns if f"`{column}`" not in section], name
+
+
+def test_units_are_those_that_the_names_of_columns_tell() -> None:
+    from tracelens_ext.report.tables.units import unit_of
+
+    for sheet in sheets():
+        for column in sheet.columns:
+            told = unit_of(column.name).symbol
+            assert column.meaning
+            same = {"B": "bytes", "GB/s": "10⁹ bytes/s"}.get(told, told)
+            assert not told or column.shown_unit in (told, same), (sheet.name, column)
+
+
+# The stub of the methods.
+
+STUB = Path(tracelens_ext.__file__).parent / "report" / "tables" / "methods.pyi"
+STUB_HEAD = '''"""Methods of registered tables; `tests/docs/test_tables.py` writes this file."""
+
+import os
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from tracelens_ext.analysis.idle_time.tables import GapSort
+from tracelens_ext.analysis.iterations.selection import Selection
+from tracelens_ext.analysis.kernels.kernels import KernelSort
+from tracelens_ext.trace.gpu_events import Scope
+
+_Chosen = Selection | None
+_Path = str | os.PathLike[str] | None
+_Pattern = str | re.Pattern[str] | None
+
+class TableMethods:
+    def table(self, name: str, **options: object) -> pd.DataFrame: ...
+'''
+#: The longer types by their names in the stub.
+STUB_NAMES = dict(re.findall(r"(?m)^(_\w+) = (.+)", STUB_HEAD))
+
+
+def stub() -> str:
+    """The types of the methods that the registry gives, from the functions of the tables."""
+    lines = [STUB_HEAD]
+    usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for name, table in sorted(tables_by_method().items()):
+        if not hasattr(TreePerfAnalyzer, name):
+            parameters = list(inspect.signature(table.table).parameters.values())[1:]
+            told = ["self"]
+            for at, each in enumerate(parameters):
+                told += ["*"] * (each.kind is not (parameters[at - 1].kind if at else usual))
+                named = [name for name, of in STUB_NAMES.items() if of == each.annotation]
+                told.append(f"{each.name}: {(named or [each.annotation])[0]} = ...")
+            lines.append(f"    def {name}({', '.join(told)}) -> pd.DataFrame: ...\n")
+    return formatted("".join(lines))
+
+
+def formatted(code: str) -> str:
+    """As ruff formats it."""
+    ruff = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(STUB), "-"]
+    done = subprocess.run(ruff, input=code, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.process
+def test_the_stub_has_the_types_of_the_tables() -> None:
+    assert STUB.read_text(encoding="utf-8") == stub(), f"run: python {Path(__file__).name}"
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")
+    page = brought_up_to_date(DOCUMENT.read_text(encoding="utf-8"), sheets())
+    DOCUMENT.write_text(page, encoding="utf-8")

@@ -1,0 +1,59 @@
+"""Findings over the ranks of a job: what many have, and what one has alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+
+from tests.support.fleet_helpers import needs_fleet
+from tracelens_ext.distributed.html_page import reductions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+pytestmark = needs_fleet
+
+
+class Parts:
+    """Parts of a fleet in memory; those of tables that are not given have no rows."""
+
+    def __init__(self, findings: Mapping[str, pd.DataFrame]) -> None:
+        self.findings = findings
+
+    def get_table(self, name: str, columns: Sequence[str]) -> object:
+        import pyarrow as pa
+
+        folder, _, stem = name.partition("/")
+        if folder == "findings":
+            return pa.Table.from_pandas(self.findings[stem][list(columns)], preserve_index=False)
+        numbers = {"rank", "device", "sequence", "part"}
+        columns_of = {c: pa.array([], pa.int64() if c in numbers else None) for c in columns}
+        return pa.table(columns_of)
+
+
+def reduced(*ranks: Mapping[str, float]) -> tuple[pd.DataFrame, list[str]]:
+    """The table over ranks that save so many ms by each finding, and the notes."""
+    parts = {
+        f"r{rank}": pd.DataFrame(
+            {"rank": rank, "finding": list(found), "claimed_ms": list(found.values())}
+        ).astype({"rank": "int64", "finding": "str", "claimed_ms": "float64"})
+        for rank, found in enumerate(ranks)
+    }
+    tables, notes = reductions(Parts(parts), {stem: {} for stem in parts})  # type: ignore[arg-type]
+    return tables["finding_spread"].set_index("finding"), notes
+
+
+def test_what_many_ranks_have_and_what_one_has_alone() -> None:
+    table, notes = reduced({"host-bound": 3.0}, {"host-bound": 5.0, "dataloader": 20.0}, {})
+    shown = table[["ranks", "mean_ms", "max_ms", "max_rank"]].to_dict("index")
+    assert list(shown["host-bound"].values()) == [2, 4.0, 5.0, 1]
+    assert table.loc["dataloader", "top_ranks"] == "1 (20.000)"
+    assert notes == ["What no other rank has: rank 1 has dataloader (20.0 ms)."]
+
+
+@pytest.mark.parametrize("ranks", [[{"dataloader": 20.0}], [{}, {}]])
+def test_one_rank_is_not_alone_with_anything(ranks: list[dict[str, float]]) -> None:
+    _, notes = reduced(*ranks)
+    assert notes == []

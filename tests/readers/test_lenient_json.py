@@ -1,0 +1,59 @@
+"""Backslashes that were not escaped stand for themselves; all that was right stays as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.trace_properties import SMALL_SLICE, result_of
+from tracelens_ext.readers.lenient_json import length_before, mend_bytes, mend_text
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        (r'"C:\kernels\q.cu"', r"C:\kernels\q.cu"),
+        (r'"C:\user"', r"C:\user"),
+        (r'"\u00e9\u12"', "é\\u12"),
+        (r'"a\\b\c"', "a\\b\\c"),
+        (r'"\new"', "\new"),
+        (r'"\"\/"', '"/'),
+        (r'"\ud83d\ude00"', "😀"),
+    ],
+)
+def test_what_is_meant(text: str, meant: str) -> None:
+    assert json.loads(mend_text(text), strict=False) == meant
+    assert mend_bytes(text.encode()) == mend_text(text).encode()
+
+
+@given(st.text())
+def test_what_is_right_is_left_alone(value: str) -> None:
+    text = json.dumps(value)
+    assert mend_text(text) == text
+    data = text.encode()
+    assert mend_bytes(data) is data
+
+
+@given(st.lists(st.sampled_from([r"\q", r"\\", r"\n", "a", "é", r"\u00e9", r"\u1", "\\"])))
+def test_lengths_lead_back(pieces: list[str]) -> None:
+    pieces = [f"{piece}|" for piece in pieces]  # so that no two make an escape together
+    text = "".join(pieces)
+    for count in range(len(pieces) + 1):
+        before = "".join(pieces[:count])
+        assert length_before(text, len(mend_text(before))) == len(before)
+
+
+def _document(name: str, count: int) -> bytes:
+    event = '{"ph": "X", "cat": "cpu_op", "name": "NAME", "pid": 1, "tid": 1, "ts": 5, "dur": 2}'
+    return ("[" + ",\n".join([event.replace("NAME", name)] * count) + "]").encode()
+
+
+@pytest.mark.parametrize("name", [r"C:\kernels\q.cu", r"\é\ ", r"\u12 }, {\"ph\": \q"])
+def test_in_a_trace_whatever_the_slices(name: str) -> None:
+    data = _document(name, 50)
+    right = _document(json.dumps(json.loads(mend_text(f'"{name}"')))[1:-1], 50)
+    assert result_of(data) == result_of(right)
+    assert result_of(data, slice_bytes=SMALL_SLICE) == result_of(right)

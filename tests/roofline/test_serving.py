@@ -1,0 +1,233 @@
+"""Models of serving engines: attention by lengths, quantised products, experts; worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import SHARED
+from tests.roofline.test_models import BF16, F32, MODELS, NOTHING, cost, operation, tensor, value
+from tests.support.make_trace import TraceMaker
+from tests.support.serving_helpers import Engine, sums, tensors, vllm
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.serving.annotations import parse_annotation
+from tracelens_ext.roofline.models import model_of
+from tracelens_ext.roofline.operation import Cost, NoModelError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FP8 = "c10::Float8_e4m3fn"
+BYTE = "unsigned char"
+INT = "int"
+INT8 = "signed char"
+Q = tensor(32, 64, 64)
+KV = tensor(32, 8, 64)
+
+
+def in_step(annotation: str, name: str, *arguments: dict[str, Any]) -> Cost:
+    op = replace(operation(name, *arguments), batch=parse_annotation(annotation))
+    model = model_of(op.name, MODELS)
+    assert model is not None
+    return model.item(op)
+
+
+def test_attention_of_the_recorded_decode_step() -> None:
+    """FLOPs and bytes of `InferenceAttention_fwd.csv` beside that trace."""
+    name = "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)"
+    found = in_step(name, "vllm::unified_attention_with_output", Q, KV, KV, Q)
+    assert found.flops == 902_529_024
+    assert found.bytes == 108.08984375 * 2**20
+
+
+_LENGTHS = st.tuples(st.integers(1, 99), st.integers(0, 999)).map(lambda p: (p[0], sum(p)))
+
+
+@given(context=st.lists(_LENGTHS, max_size=3), keys=st.lists(st.integers(1, 999), max_size=3))
+def test_attention_is_the_sum_over_requests(
+    context: list[tuple[int, int]], keys: list[int]
+) -> None:
+    generation = [(1, k) for k in keys]
+    if not context and not generation:
+        return
+    cache = tensor(100, 16, 8, 64)
+    found = in_step(vllm(context, generation), "_vllm_fa3_C::fwd", Q, cache, cache)
+    pairs_twice = sum(2 * q * k - q * q for q, k in context) + sum(2 * k for k in keys)
+    assert found.flops == 64 * (64 + 64) * pairs_twice
+    tokens, length = (sums(context)[i] + sums(generation)[i] for i in (0, 1))
+    per_token = 2 * (64 + 64) * 64 + 2 * (64 + 64) * 8
+    assert found.bytes == tokens * per_token + (length - tokens) * 2 * (64 + 64) * 8
+
+
+def test_layouts_of_the_cache() -> None:
+    step = vllm([], [(1, 500), (1, 12)])
+    x = tensor(2, 8, 128)
+    out = tensor(2, 8, 128)
+    k = tensor(10, 4, 16, 16, 8, kind=BYTE)
+    v = tensor(10, 4, 128, 16, kind=BYTE)
+    paged = in_step(step, "_C::paged_attention_v1", out, x, k, v)
+    assert paged.flops == 2 * 8 * 256 * 512
+    assert paged.parameters["H_KV"] == 4
+    cached = 510 * 256 * 4
+    new = 2 * 2 * 256 * (8 + 4)
+    assert paged.bytes == cached + new  # a byte an element in the cache, two elsewhere
+    buffers = [tensor(10, kind=BYTE), tensor(10, kind=BYTE), value([1], "ScalarList")]
+    pages = tensor(10, 16, 4, 128)
+    flash = in_step(
+        step, "flashinfer::batch_decode_with_paged_kv_cache_run", *buffers, x, pages, pages
+    )
+    assert flash.flops == paged.flops
+    spec = in_step(
+        "decode[bs=1 tok=4 d=1 spec=3 sqsq=16 sqsk=400 sk=100]", "sgl_kernel::fwd", x, pages, pages
+    )
+    assert spec.flops == 2 * 8 * 256 * 400  # each of four queries sees the keys
+
+
+def test_latent_attention() -> None:
+    q = tensor(7, 16, 192)
+    latent = tensor(7, 512)
+    rotary = tensor(7, 1, 64)
+    out = tensor(7, 16 * 128)
+    name = "vllm::unified_mla_attention_with_output"
+    found = in_step(vllm([(5, 5)], [(1, 30), (1, 40)]), name, q, latent, rotary, out)
+    assert found.flops == 16 * (192 + 128) * (2 * 25 - 25) + 2 * 16 * (576 + 512) * 70
+    assert found.bytes == 2 * (7 * (16 * 320 + 576) + (75 - 7) * 576)
+
+
+def test_without_lengths_there_is_no_model() -> None:
+    name = "vllm::unified_attention"
+    with pytest.raises(NoModelError, match="no annotation of a serving engine"):
+        cost(name, Q, KV, KV)
+    with pytest.raises(NoModelError, match="the engine's annotation lacks them"):
+        in_step("step[DECODE bs=4]", name, Q, KV, KV)
+    with pytest.raises(NoModelError, match="not those of attention"):
+        in_step(vllm([], [(1, 5)]), name, tensor(4, 8), KV, KV)
+
+
+A = tensor(4, 64, kind=FP8)
+B = tensor(16, 64, kind=FP8)
+B_TRANSPOSED = tensor(64, 16, kind=FP8)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind"),
+    [
+        ("_C::cutlass_scaled_mm", [tensor(4, 16), A, B_TRANSPOSED], "fp8"),
+        ("sgl_kernel::fp8_scaled_mm", [A, B_TRANSPOSED], "fp8"),
+        (
+            "sgl_kernel::int8_scaled_mm",
+            [tensor(4, 64, kind=INT8), tensor(64, 16, kind=INT8)],
+            "int8",
+        ),
+        ("vllm::w8a8_triton_block_scaled_mm_func", [A, B], "fp8"),
+        ("aiter::gemm_a8w8_bpreshuffle", [A, B], "fp8"),
+        ("aiter::gemm_a4w4", [tensor(4, 32, kind=BYTE), tensor(16, 32, kind=BYTE)], "fp4"),
+        ("vllm::gemm_with_dynamic_quant", [tensor(4, 64), tensor(16, 32, kind=BYTE)], "bf16"),
+        ("_C::awq_gemm", [tensor(4, 64), tensor(64, 2, kind=INT)], "bf16"),
+        ("_C::gptq_gemm", [tensor(4, 64), tensor(8, 16, kind=INT)], "bf16"),
+        ("_C::gptq_marlin_gemm", [tensor(4, 64), NOTHING, tensor(4, 32, kind=INT)], "bf16"),
+        ("flashinfer::mm_fp4", [tensor(4, 32, kind=BYTE), tensor(32, 16, kind=BYTE)], "fp4"),
+    ],
+)
+def test_quantised_products(name: str, arguments: list[dict[str, Any]], kind: str) -> None:
+    """All of 4 rows, 64 in, 16 out, with a scale for each of 16 columns."""
+    found = cost(name, *arguments, tensor(16, 1, kind=F32))
+    assert (found.family, found.flops, found.data_type) == ("GEMM", 2 * 4 * 16 * 64, kind)
+    assert [found.parameters[key] for key in "MNK"] == [4, 16, 64]
+    results_first = found.parameters["dtype_A_B"] == (FP8, FP8) and len(arguments) == 3
+    read = arguments[1:] if results_first else arguments
+    stored = sum(operation("x", each).need(0).read for each in read if each is not NOTHING)
+    assert found.bytes == stored + 16 * 4 + 4 * 16 * 2
+
+
+def test_skinny_products_name_the_weights_first() -> None:
+    found = cost("_rocm_C::wvSplitK", tensor(16, 64), tensor(4, 64), tensor(16), value(304))
+    assert (found.flops, found.parameters["M"]) == (2 * 4 * 16 * 64 + 64, 4)
+
+
+EXPERTS = [tensor(8, 32, 64), tensor(8, 64, 16)]
+CHOICE = [tensor(4, 2, kind=F32), tensor(4, 2, kind=INT)]
+
+
+def test_experts() -> None:
+    found = cost("vllm::outplace_fused_experts", tensor(4, 64), *EXPERTS, *CHOICE)
+    assert (found.family, found.flops) == ("MoE_fused_fwd", 2 * 4 * 2 * 64 * (32 + 16))
+    active = 8 * (1 - (6 / 8) ** 4)
+    assert found.bytes == round(512 + active * 64 * 48 * 2) + 512
+    assert found.parameters["gated"] is True
+    marlin = [tensor(8, 4, 64, kind=INT), tensor(8, 1, 128, kind=INT)]
+    scales = [tensor(8, 1, 32), tensor(8, 1, 64), tensor(4, 8)]
+    packed = cost("vllm::fused_marlin_moe", tensor(4, 64), *marlin, *scales, *CHOICE)
+    assert (packed.flops, packed.parameters["topk"]) == (found.flops, 2)
+    quantised = [tensor(8, 32, 64, kind=FP8), tensor(8, 64, 16, kind=FP8)]
+    direct = [tensor(4, 64), tensor(4, 64, kind=FP8), *quantised, *[NOTHING] * 4, value(2)]
+    assert cost("aiter::fmoe_fp8_blockscale_g1u1", *direct).flops == found.flops
+    for wrong in ([tensor(4, 64)], [tensor(4, 64), *EXPERTS], [*EXPERTS, *CHOICE]):
+        with pytest.raises(NoModelError):
+            cost("vllm::outplace_fused_experts", *wrong)
+
+
+def test_experts_whose_weights_show_below_the_engines_operation() -> None:
+    """Packed weights in views, and the choice beside the sorting; a trace without has no model."""
+    router = tensor(4, 8)
+    choice = [tensor(4, 2), tensor(4, 2, kind="short int")]
+    weights = [tensor(8, 32, 32, kind=BYTE), tensor(8, 8, 64, kind=BYTE)]
+
+    def roofline(*below: list[dict[str, Any]]) -> pd.Series[Any]:
+        maker = TraceMaker()
+        for number, its in enumerate([[tensor(4, 64), router, NOTHING], *below]):
+            name, lasts = ("aten::view", 0.5) if number else ("vllm::moe_forward", 90)
+            sizes = [each["dims"] for each in its]
+            kinds = [each["type"] for each in its]
+            maker.op(name, number, lasts, args={"Input Dims": sizes, "Input type": kinds})
+        maker.call("cudaLaunchKernel", 50, 5, correlation=1)
+        maker.gpu("kernel", "_matmul_ogs", 60, 20, correlation=1)
+        return TreePerfAnalyzer(maker.document()).get_df_roofline().iloc[0]
+
+    bits = [tensor(4, 1, kind="unsigned int")]
+    found = roofline(bits, [weights[0]], [*choice, value(0)], [weights[1]], [tensor(1, 8, 16)])
+    assert (found["family"], found["flops"]) == ("MoE_fused_fwd", 2 * 4 * 2 * 64 * (32 + 16))
+    active = 8 * (1 - (6 / 8) ** 4)
+    assert found["bytes"] == round(512 + active * (32 * 32 + 8 * 64)) + 512
+    for below in ([weights], [choice], [[weights[0]], choice]):
+        assert "not recorded" in roofline(*below)["why_no_model"]
+
+
+def test_each_step_has_its_own_lengths() -> None:
+    engine = Engine(layers=2)
+    steps = [([], [(1, 100)]), ([], [(1, 101)]), ([(7, 9)], [])]
+    recorded = tensors([1, 64, 64], [1, 8, 64], [1, 8, 64])
+    for context, generation in steps:
+        engine.step(vllm(context, generation), attention=recorded)
+    engine.step("step[DECODE bs=1]", attention=recorded)
+    analyzer = TreePerfAnalyzer(engine.document())
+    frame = analyzer.get_df_roofline()
+    frame = frame[frame["op_name"] == "vllm::unified_attention_with_output"]
+    known = frame[frame["family"] == "InferenceAttention_fwd"]
+    per_pair = 64 * (64 + 64)
+    assert sorted(known["flops"]) == [per_pair * n for n in (2 * 63 - 49, 2 * 100, 2 * 101)]
+    assert known["count"].tolist() == [2] * 3  # layers
+    (missing,) = frame[frame["family"].isna()]["why_no_model"]
+    assert "lacks them" in missing
+    table = analyzer.get_df_performance_model("InferenceAttention_fwd")
+    assert sorted(table["param: g_sk"]) == [0, 100, 101]
+    assert BF16 in set(table["param: dtype_Q"])
+
+
+@pytest.mark.real_data
+def test_attention_within_a_graph_has_the_lengths_of_the_step_that_launched_it() -> None:
+    folder = SHARED / "inference" / "vllm_decode_full"
+    analyzer = TreePerfAnalyzer(
+        folder / "graph_execution.json.gz", capture=folder / "capture_traces"
+    )
+    (found,) = analyzer.get_df_performance_model("InferenceAttention_fwd").to_dict("records")
+    assert (found["name_count"], found["GFLOPS_first"]) == (24, 0.902529024)
+    assert found["Data Moved (MB)_first"] == 113.340416
+    assert found["Kernel Time (µs)_sum"] == pytest.approx(724.36)
+    (experts,) = analyzer.get_df_performance_model("MoE_fused_fwd").to_dict("records")
+    flops = 2 * 32 * 4 * 3072 * (5888 + 2944)  # of 32 tokens, four experts each, padded
+    assert experts["GFLOPS_first"] == pytest.approx(flops / 1e9)

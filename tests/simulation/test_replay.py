@@ -1,0 +1,378 @@
+"""A replay predicts what was recorded, and what would be, from edges and constants alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.make_trace import TraceMaker
+from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.cli import run
+from tracelens_ext.errors import UsageError
+from tracelens_ext.simulation.replay import Change, Replay
+from tracelens_ext.simulation.scenarios import parse_change
+from tracelens_ext.simulation.simulation import read_waits
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tracelens_ext.simulation.dependency_graph import DependencyGraph
+    from tracelens_ext.simulation.simulation import Simulation
+    from tracelens_ext.trace import Int64Array
+
+PROGRAMS = Path(__file__).resolve().parents[3] / "shared" / "replay" / "programs"
+NAMES = (
+    "single",
+    "streams1",
+    "streams2",
+    "graph",
+    "autograd1",
+    "autograd2",
+    "threads",
+    "copies",
+    "before",
+    "assumed",
+    "unexplained1",
+    "unexplained2",
+)
+# µs, of the programs made here
+LATENCY = 5
+GAP = 1
+TAIL = 3
+CALL = 2
+
+
+def made(steps: list[tuple[str, int]], streams: int = 1) -> TraceMaker:
+    """A program of launches (on a stream, of a length in µs), thinking, and synchronisation."""
+    maker = TraceMaker()
+    now = 0
+    number = 0
+    ended = [-(10**6)] * streams
+    for what, amount in steps:
+        if what == "think":
+            now += amount
+        elif what == "wait":
+            until = max(now, *ended) + TAIL
+            maker.call("cudaDeviceSynchronize", now, until - now)
+            now = until
+        else:
+            stream = int(what) % streams
+            number = number + 1
+            start = max(now + LATENCY, ended[stream] + GAP)
+            maker.call("cudaLaunchKernel", now, CALL, correlation=number)
+            maker.kernel(f"k{stream}", start, amount, stream=stream, correlation=number)
+            ended[stream], now = start + amount, now + CALL
+    return maker
+
+
+#: An idle stream, a queue and a wait each, so that all constants can be measured.
+TELLING = [
+    *[(s, 50) for _ in range(3) for s in "01"],
+    ("wait", 0),
+    ("0", 1),
+    ("wait", 0),
+    ("1", 1),
+    ("wait", 0),
+]
+STEPS = st.one_of(
+    st.tuples(st.sampled_from("01"), st.integers(1, 60)),
+    st.tuples(st.just("think"), st.integers(1, 40)),
+    st.tuples(st.just("wait"), st.just(0)),
+)
+
+
+def simulated(maker: TraceMaker) -> Simulation:
+    return TreePerfAnalyzer(maker.document()).simulation()
+
+
+def saved(simulation: Simulation, *changes: str) -> list[float]:
+    frame = simulation.what_if([parse_change(change) for change in changes])
+    return [float(ms) for ms in frame["saved_ms"]]
+
+
+def partitions(simulation: Simulation) -> bool:
+    """Whether the path has no gap and no overlap, and sums to the replayed wall time."""
+    path = simulation.critical_path
+    ends = np.rint(1e3 * (path["start_us"] + path["duration_us"])).astype(int).tolist()
+    starts = np.rint(1e3 * path["start_us"]).astype(int).tolist()
+    return bool([*starts[1:], simulation.replayed.wall] == ends and starts[0] == 0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(STEPS, max_size=25), st.integers(1, 2))
+def test_a_program_is_replayed_as_it_ran(steps: list[tuple[str, int]], streams: int) -> None:
+    """Kernels gone or doubled give what the same program takes with such kernels."""
+    whole = [*TELLING, *steps, ("wait", 0)]
+    simulation = simulated(made(whole, streams))
+    assert simulation.error_percent == 0
+    assert partitions(simulation)
+    for factor in (0, 1, 2):
+        other = [(what, factor * n if what in "01" else n) for what, n in whole]
+        wall = simulated(made(other, streams)).program.window[1]
+        got = saved(simulation, f"kernels={factor}")[0]
+        assert got == pytest.approx((simulation.replayed.wall - wall) / 1e6, abs=1e-9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(STEPS, min_size=1, max_size=25), st.integers(1, 2))
+def test_less_work_never_takes_longer(steps: list[tuple[str, int]], streams: int) -> None:
+    simulation = simulated(made([*TELLING, *steps], streams))
+    for name in ("kernels", "host", "launch", "gaps", "kernels=0.5,host"):
+        savings = saved(simulation, *(f"{name}={factor}" for factor in (0, 0.5, 2)))
+        assert savings == sorted(savings, reverse=True)
+    assert saved(simulation, "kernels=1", "host=1,gaps=1") == [0, 0]
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_of_known_makespan(name: str) -> None:
+    """Streams, waits, graphs, threads, copies: exact where waits are known, else nearly."""
+    truth = json.loads((PROGRAMS / f"{name}.truth.json").read_text())
+    simulation = TreePerfAnalyzer(
+        PROGRAMS / f"{name}.json.gz", use_kernel_name_categories=True
+    ).simulation()
+    assert simulation.error_percent == pytest.approx(truth["error_percent"], abs=0.1)
+    assert partitions(simulation)
+    if truth["kind"] == "unexplained":
+        assert simulation.state == ("withheld" if truth["error_percent"] < -15 else "warned")
+        assert "does not tell" in str(simulation.model()["reason"])
+        return
+    changes = [each["change"] for each in truth["what_if"]]
+    off = [
+        abs(got - each["saved_ms"]) / truth["makespan_ms"]
+        for got, each in zip(saved(simulation, *changes), truth["what_if"], strict=True)
+    ]
+    near = 0.01 if truth["waits"] == "assumed" else 0.0005
+    assert np.mean([each <= near for each in off]) >= (0.9 if truth["waits"] == "assumed" else 1)
+
+
+def test_a_withheld_replay_has_no_what_if() -> None:
+    """Without a call nothing tells what the GPU waits for, whatever the error."""
+    maker = TraceMaker()
+    for at in range(0, 500, 100):
+        maker.kernel("k", at, 50)
+    simulation = simulated(maker)
+    assert simulation.state == "withheld"
+    assert len(simulation.what_if()) == 0
+
+
+def test_waiting_for_other_ranks_is_not_shortened(tmp_path: Path) -> None:
+    maker = TraceMaker()
+    maker.launched("ncclDevKernel_AllReduce", 10, 90, correlation=1, at=5)
+    path = tmp_path / "collective_waits.parquet"
+    row = {"call": [0], "rank": [0], "start_us": [5.0], "wait_us": [60.0]}
+    pd.DataFrame(row).to_parquet(path)
+    analyzer = TreePerfAnalyzer(maker.document())
+    whole = analyzer.simulation()
+    known = analyzer.simulation(waits=read_waits(path))
+    assert saved(whole, "communication=0") == [pytest.approx(0.09)]
+    assert saved(known, "communication=0") == [pytest.approx(0.03)]
+    assert known.critical_path["kind"].tolist()[-2:] == ["other rank", "communication"]
+    assert whole.critical_path["known"].tolist()[-1] is False
+    with pytest.raises(UsageError, match="no table of collective_waits"):
+        read_waits(Path(__file__))
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("GEMM=0.5", (("GEMM", 0.5),)),
+        ("a=b=0,kernel:x,y=2", (("a=b", 0.0), ("kernel:x,y", 2.0))),
+        ("op:f<1,2>=.5", (("op:f<1,2>", 0.5),)),
+    ],
+)
+def test_commas_separate_only_after_a_number(text: str, terms: object) -> None:
+    assert parse_change(text).terms == terms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GEMM", "GEMM=", "GEMM=-1", "GEMM=nan", "=0", "finding:x=0.5"]
+)
+def test_what_is_no_change_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--change"):
+        parse_change(text)
+
+
+@pytest.mark.parametrize("name", ["Gem", "op:none", "host:none", "finding:none", "kernel:none"])
+def test_what_the_trace_does_not_have_is_named(name: str) -> None:
+    simulation = simulated(made(TELLING))
+    with pytest.raises(UsageError, match=name.rpartition(":")[2]):
+        simulation.what_if([parse_change(f"{name}=0")])
+
+
+def test_findings_save_what_the_replay_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`finding:ID=0` saves a finding's saving, all of them together the sum of what each adds."""
+    steps = [("0", 5), ("think", 200)] * 8  # the host limits
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(made([*TELLING, *steps]).document()).encode()))
+
+    def printed(*arguments: str) -> dict[str, Any]:
+        assert run([*arguments, "--json", "--no-cache"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    document = printed("findings", str(path))
+    findings = [each for each in document["findings"] if each["simulated"]]
+    assert document["model"]["state"] == "good"
+    assert findings
+    assert [each["saving_ms"] for each in findings] == sorted(
+        (each["saving_ms"] for each in findings), reverse=True
+    )
+    changes = [f"finding:{each['id']}=0" for each in findings]
+    alone = [part for change in changes for part in ("--change", change)]
+    rows = printed("what-if", str(path), *alone, "--change", ",".join(changes))["what_if"]
+    assert [row["saved_ms"] for row in rows[:-1]] == [each["saving_ms"] for each in findings]
+    together = sum(each["saving_together_ms"] for each in findings)
+    assert rows[-1]["saved_ms"] == pytest.approx(together)
+    assert (rows[-1]["factor"] is None) == (len(changes) > 1)
+
+
+def test_the_command_prints_its_error_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.json"
+    table = tmp_path / "what_if.csv"
+    path.write_text(json.dumps(made(TELLING).document()))
+    assert run(["what-if", str(path), "--no-cache", "--csv", str(table)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Replay: ")
+    assert "error +0.00 %, good" in shown.splitlines()[0]
+    assert "CRITICAL PATH" in shown
+    assert "kernels" in set(pd.read_csv(table)["change"])
+    assert run(["what-if", str(path), "--no-cache", "--iteration", "9"]) == 2
+    assert "no ProfilerStep#9" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_page_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands and its program run, its first line is printed, its JSON has every field."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    for command in re.findall(r"(?m)^\$ tracelens-ext (.*)$", page):
+        assert run(shlex.split(command)) == 0, command
+    assert re.findall(r"(?m)^Replay: .*$", page)[0] in capsys.readouterr().out
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(program, {})  # noqa: S102  # the documentation's own
+    assert run(["what-if", "slow.json.gz", "--change", "GEMM=0.5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    parts = (document, document["model"], document["window"], document["what_if"][0])
+    assert [name for part in parts for name in part if f'"{name}":' not in page] == []
+
+
+def test_threads_and_tracks_beyond_the_bounds_are_replayed_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maker = TraceMaker()
+    for n in range(1, 13):
+        maker.call("cudaLaunchKernel", 100 * n - 50, 2, correlation=n, thread=n)
+        maker.kernel(f"k{n}", 100 * n, 90, stream=n, correlation=n)
+    monkeypatch.setattr("tracelens_ext.simulation.replay._MOST_THREADS", 3)
+    for module in ("dependency_graph", "simulation"):
+        monkeypatch.setattr(f"tracelens_ext.simulation.{module}.MOST_TRACKS", 3)
+    simulation = simulated(maker)
+    assert simulation.state == "warned"
+    assert partitions(simulation)
+    assert saved(simulation, "kernel:k12=0.5") == [0.045]
+
+
+def run_by_node(replay: Replay, change: Change) -> tuple[int, list[int], list[int]]:
+    """When all ends, when each node starts and each block returns, a step a node."""
+    program = replay.program
+    offset, block_offset, last_offset, duration, tail, gap, wall = replay.columns(change)
+    source = dict(program.waits.tolist())
+    returned = [0] * len(replay.recorded)
+    starts = dict[int, int]()
+    ends = dict[int, int]()
+    reached = dict[int, int]()
+    turns = [(key, 0, node) for node, key in enumerate(program.key.tolist())]
+    turns += [(begin, 1, block) for block, begin in enumerate(program.block_start.tolist())]
+    for _, is_block, at in sorted(turns):
+        if is_block:
+            times = [ends[node] for block, node in program.awaited.tolist() if block == at]
+            time = max([returned[replay.base_of_block[at]] + block_offset[at], *times])
+            returned[replay.clocks + at] = int(time + tail[at])
+            continue
+        track = int(program.track[at])
+        ready = max(returned[replay.base_of_node[at]] + offset[at], program.earliest[at])
+        ready = ends[source[at]] if at in source else ready
+        follows = reached[track] + gap[at] if track in reached else ready
+        starts[at] = int(max(ready, follows))
+        ends[at] = reached[track] = int(starts[at] + duration[at])
+    last = [returned[base] + last_offset[c] for c, base in enumerate(replay.base_of_clock)]
+    wall = int(max([wall, *last, *reached.values()]))
+    return wall, [starts[node] for node in range(len(starts))], returned[: len(replay.clock)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 3, 4096]))
+def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) -> None:
+    """Streams that wait for each other in chains and circles, across chunks, and overlap."""
+
+    def numbers(count: int, low: int, high: int) -> Int64Array:
+        return np.array([random.randint(low, high) for _ in range(count)], dtype=np.int64)
+
+    streams = random.randint(1, 4)
+    clocks = random.randint(1, 2)
+    count = random.randint(0, 40)
+    blocks = random.randint(0, 5)
+    track = numbers(count, 0, streams - 1)
+    key = numbers(count, 0, 60)
+    waiting = numbers(count, 0, 2)
+    order = np.lexsort((key, track))
+    track = track[order]
+    key = key[order]
+    waits = [
+        (node, random.choice(before))
+        for node in np.flatnonzero(waiting == 0).tolist()
+        if (before := np.flatnonzero((key < key[node]) & (track != track[node])).tolist())
+    ]
+    is_wait = np.isin(np.arange(count), [node for node, _ in waits])
+    edges = np.sort(numbers(2 * blocks, 0, 60)).reshape(-1, 2)  # some take no time
+    awaited = [
+        (block, node)
+        for block, begin in enumerate(edges[:, 0].tolist())
+        for node in np.flatnonzero(key < begin).tolist()
+        if random.random() < 0.2
+    ]
+    constants = {"latency": numbers(count, 0, 9), "gap": numbers(count, -2, 5)}
+    program = SimpleNamespace(
+        track=track,
+        tracks=range(streams),
+        key=key,
+        call=np.where(is_wait | (waiting == 1), -1, key),
+        event=np.where(is_wait, -1, np.arange(count)),
+        clock=numbers(count, 0, clocks - 1),
+        duration=np.where(is_wait, 0, numbers(count, 0, 30)),
+        earliest=np.where(is_wait, 0, numbers(count, 0, 20)),
+        waits=np.array(waits, dtype=np.int64).reshape(-1, 2),
+        awaited=np.array(awaited, dtype=np.int64).reshape(-1, 2),
+        block_start=edges[:, 0],
+        block_end=edges[:, 1],
+        block_clock=numbers(blocks, 0, clocks - 1),
+        clocks=SimpleNamespace(end=numbers(clocks, 60, 90)),
+        constant={**constants, "tail": np.full(count, 3)}.__getitem__,
+    )
+    changes = [Change(), Change(duration=program.duration * 2, gap=0.5, at_least=100)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelens_ext.simulation.replay._ROWS_AT_ONCE", rows_at_once)
+        replay = Replay(cast("DependencyGraph", program))
+        walls, unchanged = replay.run(changes)
+    wall, starts, returned = run_by_node(replay, changes[0])
+    assert (unchanged.wall, unchanged.start.tolist()) == (wall, starts)
+    assert unchanged.returned[:-1].tolist() == returned
+    assert walls.tolist() == [run_by_node(replay, change)[0] for change in changes]

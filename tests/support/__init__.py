@@ -1,0 +1,1 @@
+"""Helpers of several tests: makers of traces, strategies, drivers of other programs."""
