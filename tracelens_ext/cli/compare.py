@@ -20,7 +20,8 @@ from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import OutputFormat, Report
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.writing import OutputFormat
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:

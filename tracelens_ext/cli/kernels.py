@@ -64,7 +64,7 @@ def kernels(
         gaps -g: Also analyse the idle time between kernels.
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
-    from tracelens_ext.analysis.coverage.report_tables import no_gpu_work
+    from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
     from tracelens_ext.analysis.kernels import kernels as found
 
     wants_gaps = gaps or gap_output is not None
