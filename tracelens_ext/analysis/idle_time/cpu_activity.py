@@ -18,7 +18,7 @@ from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, IntAr
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before, renamed
 from tracelens_ext.trace.intervals import union
-from tracelens_ext.trace.nesting import ROOT, nest
+from tracelens_ext.trace.nesting import ROOT, ends_within, nest
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 #: Of host threads, `NONE` where not known, from when to when.
@@ -157,9 +157,9 @@ def _moments(trace: Trace, rows: Int64Array, parent: IntArray) -> Moments:
     """The innermost of nested events, moment by moment."""
     # At each moment of a thread what ends has ended, the inner first, before anything begins.
     both = np.append(rows[::-1], rows)
-    last = rows[::-1]
     lane = trace.thread[both]
-    moment = np.append(trace.end_of(last), trace.ts[rows])
+    end = ends_within(parent.astype(np.int32, copy=False), trace.end_of(rows))
+    moment = np.append(end[::-1], trace.ts[rows])
     here = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
     at = by_group_and_time(lane, moment)
     moment = moment[at]
