@@ -353,6 +353,6 @@ def _operations(rows: Sequence[RooflineRow], title: str, console: Console) -> li
         room = max(console.width - len(head), 16)
         lines.append(head + cut_middle(name_text(row.operation.name), room))
         why = row.why_slow or (f"no model: {row.why_no_model}" if row.why_no_model else "")
-        for text in (shape_text(row), why):
+        for text in (shape_text(row), row.device_model, why):
             lines += screen.folded(_INDENT + text, console.width, _INDENT) if text else []
     return lines

@@ -219,13 +219,13 @@ def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
 
 def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.analysis.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
+    from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length
 
     work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):
         raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
     tables = {"queue_length": queue_length(work), "copy_bandwidth": copy_bandwidth(work)}
-    parts = [Part.of(table, tables[table.name]) for table in COUNTERS]
+    parts = [Part.of(name, table) for name, table in tables.items()]
     show(trace_report("Counters", trace, tables), [[f"Trace: {trace}"], *parts], json=json)
 
 

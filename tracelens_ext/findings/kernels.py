@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.operations.launchers import argument_values
+from tracelens_ext.analysis.operations.arguments import argument_values
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
@@ -41,7 +41,7 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
         return None
     mean = float(np.average(blocks[few], weights=work.duration[few]))
     share = np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0)
-    return inspection.claimed("launch-geometry", share, [mean, float(units.max())])
+    return inspection.claimed("launch-geometry", share, [mean, float(units[few].max())])
 
 
 def capability(device: Device | None, peaks: DevicePeaks | None) -> int:

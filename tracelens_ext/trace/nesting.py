@@ -172,7 +172,7 @@ def _with_cut_ends(
     return result
 
 
-def ends_within(parent: Int32Array, end: Int64Array) -> Int64Array:
+def ends_within(parent: IntArray, end: Int64Array) -> Int64Array:
     """Return where nested intervals end, those that end late cut where their parents end, (m,)."""
     cut_end = end.copy()
     nodes = np.flatnonzero(parent != ROOT)
