@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from tracelens_ext.compatibility import moved_modules
+from tracelens_ext.settings import VERSION
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.layout import StatisticClassifier
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
     from tracelens_ext.trace.call_tree import CallTree
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 moved_modules.install()
 

@@ -18,6 +18,7 @@ from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, defa
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import report as reports
+from tracelens_ext.report import writing
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.report.tables.registry import check_names, offered_tables
@@ -31,7 +32,7 @@ _Tables = Mapping[str, "pd.DataFrame"]
 
 @knows_tracelens
 @takes_report_options
-@reports.fast_pandas()
+@writing.fast_pandas()
 def build_perf_report(
     analyzer: TreePerfAnalyzer,
     report_options: ReportOptions | None = None,
@@ -175,7 +176,7 @@ def plugin_tables(
 
 @knows_tracelens
 @takes_report_options
-@reports.fast_pandas()
+@writing.fast_pandas()
 def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are described there
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
@@ -217,12 +218,12 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.OutputFormat.csv}
+    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): writing.OutputFormat.csv}
     if output_xlsx_path is not None or not places:
         workbook = Path(output_xlsx_path or default_report_path(profile_json_path))
-        places[workbook] = reports.OutputFormat.xlsx
+        places[workbook] = writing.OutputFormat.xlsx
     inputs = [Path(profile_json_path)]
-    reports.check_places(places, inputs, force=True)
+    writing.check_places(places, inputs, force=True)
     analyzer = TreePerfAnalyzer(
         profile_json_path,
         use_kernel_name_categories=use_kernel_name_categories,
@@ -235,7 +236,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         reading=reading,
     )
     report = build_perf_report(analyzer, chosen)
-    reports.write_report(report, places, inputs, force=True)
+    writing.write_report(report, places, inputs, force=True)
     return dict(report.sheets)
 
 

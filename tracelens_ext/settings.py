@@ -1,10 +1,14 @@
-"""How traces are read, as the user chose it: what is done about broken, huge and foreign files."""
+"""The version, and how traces are read: what is done about broken, huge and foreign files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+#: The version of this distribution.
+VERSION: Final = "0.1.0"
 
 #: Called with the bytes of a file that are read so far, and its size or None.
 Progress = Callable[[int, int | None], None]
@@ -20,7 +24,7 @@ class ReadingOptions:
     max_bytes: int | None = None
     #: threads that read one large file; None for as many as there are cores
     jobs: int | None = None
-    #: the `nsys` program that converts Nsight Systems reports; None: found on the PATH
+    #: the `nsys` program that shall convert Nsight Systems reports; None: they are read directly
     nsys: str | None = None
     #: the file that says what is in CUDA graphs; None: found beside the trace
     kernel_annotations: str | None = None

@@ -22,12 +22,12 @@ from tracelens_ext import TreePerfAnalyzer, builtin_tables, generate_perf_report
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.report import OutputFormat, write_report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.earlier_declarations import columns_of_text, screen_of_text
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.writing import OutputFormat, write_report
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report

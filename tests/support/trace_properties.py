@@ -338,7 +338,7 @@ def a_report_is_safe(data: bytes) -> None:
     """All tables of a whole report, and its texts: a result or one of our errors."""
     from tracelens_ext import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report
-    from tracelens_ext.report.report import OutputFormat, report_text
+    from tracelens_ext.report.writing import OutputFormat, report_text
 
     try:
         trace = read_trace(io.BytesIO(data))
@@ -362,6 +362,13 @@ def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
         _load(data, suffix, check_file)
 
     return check
+
+
+def a_nsys_report_is_safe(data: bytes) -> None:
+    """A report of Nsight Systems, whole or salvaged: the same by both decoders, or our error."""
+    for salvage in (False, True):
+        result_of(data, salvage=salvage, oracle=".csv")
+        readers_agree(data, SMALL_SLICE, salvage=salvage)
 
 
 def a_profile_is_safe(data: bytes) -> None:

@@ -20,7 +20,8 @@ from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import OutputFormat, Report
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.writing import OutputFormat
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:
@@ -444,7 +445,7 @@ def ranks(results: str, top: int = 20, json: bool = False) -> None:
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.distributed.html_page import TABLES
+    from tracelens_ext.distributed.collective_analysis import TABLES
     from tracelens_ext.distributed.storage import ResultStore
 
     store = ResultStore.at(results)

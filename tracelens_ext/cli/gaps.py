@@ -115,8 +115,8 @@ class GapReport:
         self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
     ) -> None:
         from tracelens_ext.analysis.idle_time import tables
+        from tracelens_ext.analysis.idle_time.answer import answer
         from tracelens_ext.analysis.idle_time.causes import classify_gaps
-        from tracelens_ext.analysis.idle_time.histogram import answer
 
         work = analyzer.work
         sort = options.gap_sort or _GAP_SORT
@@ -155,7 +155,7 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Totals and streams, a line each."""
-        from tracelens_ext.analysis.idle_time.histogram import in_words
+        from tracelens_ext.analysis.idle_time.answer import in_words
 
         gaps = self.streams.gaps
         idle = int(self.asked.gaps.duration.sum())

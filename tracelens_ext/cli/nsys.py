@@ -23,8 +23,8 @@ from tracelens_ext.compare.engine_chart.specification import (
 )
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import OutputFormat, Places
 from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.report.writing import OutputFormat, Places
 from tracelens_ext.settings import ReadingOptions
 
 if TYPE_CHECKING:

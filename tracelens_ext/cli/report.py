@@ -14,9 +14,10 @@ from tracelens_ext.cli import load, screen
 from tracelens_ext.cli import options as shared
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Places, Report
+from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.units import FIRST_FACTS
+from tracelens_ext.report.writing import Places
 from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:

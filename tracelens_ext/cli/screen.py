@@ -20,13 +20,14 @@ import typer
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.report import report as reports
+from tracelens_ext.report import writing
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
 from tracelens_ext.report.manifest import check_output, written_beside
-from tracelens_ext.report.report import OutputFormat, Places, Report
+from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.registry import find_table
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.terminal import frame_table, safe_text
+from tracelens_ext.report.writing import OutputFormat, Places
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def trace_report(
 
 def print_report(report: Report, form: OutputFormat | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    for piece in reports.report_text(report, form or OutputFormat.json):
+    for piece in writing.report_text(report, form or OutputFormat.json):
         typer.echo(piece, nl=False)
 
 
@@ -297,7 +298,7 @@ class Wanted:
                 place /= _file_name(stem, chosen)
             files.append((place, chosen))
         if self.html is not None:
-            files.append((_page(self.html, f"{stem}.html", several=several), reports.PAGE))
+            files.append((_page(self.html, f"{stem}.html", several=several), writing.PAGE))
         resolved = [os.path.realpath(path) for path, _ in files]
         for at, path in enumerate(resolved):
             if path in resolved[:at]:
@@ -307,15 +308,15 @@ class Wanted:
     def check_extras(self) -> None:
         """Check that what the formats need is installed, before a trace is read for nothing."""
         if self.format is not None:
-            reports.require_format(self.format)
+            writing.require_format(self.format)
         if self.html is not None:
-            reports.require_format(reports.PAGE)
+            writing.require_format(writing.PAGE)
 
     def _format(self, *, several: bool) -> OutputFormat:
         """The format that was asked for, or that the name of the output tells."""
         output = self.output or ""
         suffix = Path(output).suffix.lower()
-        told = reports.FORMAT_OF_SUFFIX.get(suffix)
+        told = writing.FORMAT_OF_SUFFIX.get(suffix)
         is_folder = self.output is None or _is_folder(output)
         if several and not is_folder and (told or suffix in _PAGE_SUFFIXES):
             raise UsageError(f"{output}: names one file for several traces; name a folder")
@@ -342,7 +343,7 @@ def write_outputs(
     """Write a report, and say on standard error which tables are large for a workbook."""
     from tracelens_ext.report.excel import slow_tables
 
-    written = reports.write_report(report, places, inputs, force=force)
+    written = writing.write_report(report, places, inputs, force=force)
     for line in slow_tables(report.sheets) if OutputFormat.xlsx in places.values() else ():
         print_line(line, error=True)
     return written
@@ -350,7 +351,7 @@ def write_outputs(
 
 def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
     """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
-    for note in reports.check_places(places, inputs, force=force):
+    for note in writing.check_places(places, inputs, force=force):
         tell(note)
 
 

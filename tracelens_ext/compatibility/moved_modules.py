@@ -106,7 +106,6 @@ RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
     "readers.xplane.profile": {"Recording": "XplaneProfile"},
     "report.excel_cells": {"Column": "ExcelColumn"},
     "report.html_tables": {"Column": "HtmlColumn", "Table": "HtmlTable"},
-    "report.report": {"Format": "OutputFormat"},
     "roofline.hlo": {"Work": "HloWork"},
     "simulation.dependency_graph": {"Program": "DependencyGraph"},
     "trace.gpu_events": {"GpuWork": "GpuEvents"},

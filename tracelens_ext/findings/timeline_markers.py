@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.analysis.timeline.timeline import MOST_BINS
 from tracelens_ext.findings.context import FindingsContext
+from tracelens_ext.findings.finding import Finding
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
@@ -33,7 +36,10 @@ def timeline_markers(
     cuts = parts[["start", "end"]].assign(kind=kind, name=parts["what"], device=device, finding="")
     tables = [pd.DataFrame(steps), cuts]
     bin_ns = recording.wall_ns // MOST_BINS
-    for finding in context.findings(device_peaks).findings:
+    findings: Sequence[Finding] = ()
+    with context.failures.isolate("The findings on the time axis"):
+        findings = context.findings(device_peaks).findings
+    for finding in findings:
         if finding.claim is not None:
             start, end, *_ = finding.claim.intervals
             start, end = union(start, end + bin_ns)

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from tracelens_ext.analysis.operations.launchers import (
+from tracelens_ext.analysis.operations.arguments import (
     ARGUMENTS,
-    EXPERTS_BELOW,
-    Launchers,
+    ParsedArgument,
     argument_values,
-    experts_below,
-    is_of_experts,
     parsed,
 )
+from tracelens_ext.analysis.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.roofline.operation import Operation
@@ -27,6 +25,7 @@ from tracelens_ext.trace.grouping import inverse, number_groups, sums, texts
 from tracelens_ext.trace.lookup import values_at
 
 if TYPE_CHECKING:
+    from tracelens_ext.analysis.operations.launchers import Launchers
     from tracelens_ext.analysis.serving.annotations import Batch
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
     from tracelens_ext.trace.gpu_events import GpuEvents
@@ -214,12 +213,12 @@ def _arguments(work: GpuEvents, row: IntArray) -> _Arguments:
         row_or_none[-1] = NONE
     columns = []
     texts_of_arguments = {}
-    without_argument: tuple[object, str] = ((), "")
+    without_argument = ParsedArgument((), "")
     for argument in ARGUMENTS:
-        number, pairs = argument_values(trace, row_or_none, argument, parsed, without_argument)
-        values = [value for value, _ in pairs]
-        columns.append([values[place] for place in number.tolist()])
-        texts_of_arguments[argument] = texts(number, [text for _, text in pairs])
+        distinct = argument_values(trace, row_or_none, argument, parsed, without_argument)
+        columns.append([distinct.values[code].value for code in distinct.code.tolist()])
+        texts_of_values = [parsed_argument.text for parsed_argument in distinct.values]
+        texts_of_arguments[argument] = texts(distinct.code, texts_of_values)
     is_engine = trace.named(trace.name[row], is_of_experts)
     for place in np.flatnonzero(is_engine).tolist():
         below = _arguments_below(work, int(row[place]))
@@ -236,7 +235,7 @@ def _arguments_below(work: GpuEvents, row: int) -> tuple[tuple[object, ...], ...
     text = experts_below(work.tree, row) if code == NONE else (kept.texts or [])[code]
     if not text:
         return ()
-    return parsed(text)[0]  # type: ignore[return-value]  # as `experts_below` wrote it
+    return parsed(text).value  # type: ignore[return-value]  # as `experts_below` wrote it
 
 
 def _item_at(items: Sequence[_Item], index: int) -> _Item | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens_ext.analysis.operations.launchers import is_of_experts
+from tracelens_ext.analysis.operations.experts import is_of_experts
 from tracelens_ext.roofline.element_types import BFLOAT16, PACKED_FP4
 from tracelens_ext.roofline.gemm import NO_PRODUCT, ProductSizes, linear_layer, product_parameters
 from tracelens_ext.roofline.operation import Cost, Engine, Models, bytes_read, require, required

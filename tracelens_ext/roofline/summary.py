@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.operations.launchers import ARGUMENTS, Launchers
+from tracelens_ext.analysis.operations.arguments import ARGUMENTS
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.roofline.analysis import Roofline, RooflineRow, roofline_table
@@ -18,6 +18,7 @@ from tracelens_ext.roofline.operation import Engine
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Trace
 
 if TYPE_CHECKING:
+    from tracelens_ext.analysis.operations.launchers import Launchers
     from tracelens_ext.analysis.serving.steps import Steps
     from tracelens_ext.roofline.peaks import DevicePeaks
     from tracelens_ext.trace import Float64Array, Int64Array

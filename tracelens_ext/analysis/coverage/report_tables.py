@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
 from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, START_UP, recording_of
-from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
 from tracelens_ext.analysis.timeline.timeline import time_axis
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
@@ -18,18 +18,11 @@ from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import group_durations
-from tracelens_ext.trace.linking import is_graph_launch
 
 _MANY_LOST: Final = 0.01  # of the launches
 _CALLS_SHOWN: Final = 10
-_RECORD_GPU: Final = {
-    "torch": "ProfilerActivity.CUDA",
-    "nsys": "nsys profile -t cuda",
-    "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
-}
 _SUMS: Final = "wall", "not_recorded", "start_up", "judged"
 _COUNTS: Final = "launches", "launches_without_gpu_work"
-_TPU: Final = "/device:TPU"
 
 
 def recording_dict(work: GpuEvents) -> dict[str, object]:
@@ -106,30 +99,6 @@ def recording_lines(work: GpuEvents) -> list[str]:
         told = f"{missing:,} of {every:,} launches ({100 * missing / every:.1f} %)"
         lines.append(f"{told} have no GPU work in the file.")
     return lines
-
-
-def no_gpu_work(work: GpuEvents) -> str:
-    """Why there is no GPU work in a trace without any, as far as the file says."""
-    trace = work.trace
-    found = recording_of(work)
-    if is_of_tpu(trace):
-        return "This is a profile of a TPU, of which only the host's part is read."
-    if lost := trace.provenance.salvaged:
-        of = f" of {found.launches:,} launches" if found.launches else ""
-        return f"No GPU work{of} is in what is left of the file; it may be in what is lost. {lost}"
-    if found.launches:
-        named = trace.named(trace.name[found.lost], is_graph_launch)
-        what = "kernels and graphs" if named.any() else "kernels"
-        told = f"{found.launches:,} {what} were launched, none was recorded."
-        return " ".join([told, *(f"{note}." for note in trace.provenance.notes)])
-    how = _RECORD_GPU.get(program_of(trace).tool)
-    return f"There is no GPU work in the trace{f'; record it with {how}' if how else ''}."
-
-
-def is_of_tpu(trace: Trace) -> bool:
-    """Whether a trace is a profile of TPUs, without any GPU's work."""
-    tpu = any(str(name).startswith(_TPU) for name in trace.process_names.values())
-    return tpu and not len(trace.gpu_rows)
 
 
 def _time(ns: float) -> str:

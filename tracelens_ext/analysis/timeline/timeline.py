@@ -94,6 +94,9 @@ def time_axis(work: GpuEvents) -> pd.DataFrame:
     device = work.trace.device
     labels = found.labels if found is not None else ["GPU work"]
     code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
+    if not len(work):
+        names = ["device", "category", "bin", "start_ms", "end_ms", "gpu_time_ns"]
+        return pd.DataFrame(columns=names)
     first = work.start.min()
     last = max(work.end.max(), work.start.min() + 1)
     edges = np.unique(np.linspace(first, last, MOST_BINS + 1).astype(np.int64))
