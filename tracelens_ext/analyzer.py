@@ -229,7 +229,11 @@ class TreePerfAnalyzer(TableMethods):
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)
         self._found = find_findings(
-            self.gpu_events, lambda: self.launchers, roofline, simulate=self.simulation
+            self.gpu_events,
+            lambda: self.launchers,
+            roofline,
+            simulate=self.simulation,
+            failures=self.failures,
         )
         return self._found
 
