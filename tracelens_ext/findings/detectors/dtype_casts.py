@@ -14,7 +14,8 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import bytes_of_row
 from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
-from tracelens_ext.roofline.operation import Operation, short_type
+from tracelens_ext.roofline.element_types import short_type
+from tracelens_ext.roofline.operation import Operation
 from tracelens_ext.trace import NONE
 
 TEXT: Final = FindingText(

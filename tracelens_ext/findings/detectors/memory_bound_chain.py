@@ -13,7 +13,7 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.findings.optimizer_steps import bytes_of_row, optimizer_steps
 from tracelens_ext.findings.texts import EvidenceText, FindingText
 from tracelens_ext.roofline.analysis import RooflineRow
-from tracelens_ext.roofline.operation import short_type
+from tracelens_ext.roofline.element_types import short_type
 from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.grouping import inverse, maxima, sums
 
