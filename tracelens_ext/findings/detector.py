@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from tracelens_ext.analysis.coverage.program import PYTORCH, Kind
 from tracelens_ext.findings.texts import Advice, FindingText, Remedy
 
 if TYPE_CHECKING:
     from tracelens_ext.findings.finding import Finding
-    from tracelens_ext.findings.inspection import Inspection
 
-#: Attributes time of the inspected trace and tells what it found; None for nothing.
-Detect = Callable[["Inspection"], "Finding | None"]
+#: Attributes time of an `inspection.Inspection` and tells what it found; None for nothing. (The
+#: module of that class offers the ones of this module to plugins, so it cannot be named here.)
+Detect = Callable[[Any], "Finding | None"]
 
 
 @dataclass(frozen=True)
