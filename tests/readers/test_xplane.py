@@ -37,7 +37,7 @@ from tests.support.xplane_maker import (
 )
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
-from tracelens_ext.distributed.storage import rank_in_name
+from tracelens_ext.distributed.rank_numbers import rank_in_name
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache

@@ -445,7 +445,7 @@ def ranks(results: str, top: int = 20, json: bool = False) -> None:
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.distributed.html_page import TABLES
+    from tracelens_ext.distributed.collective_analysis import TABLES
     from tracelens_ext.distributed.storage import ResultStore
 
     store = ResultStore.at(results)

@@ -17,7 +17,7 @@ from tracelens_ext.report.terminal import frame_table
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.export.perfetto import Choice
+    from tracelens_ext.export.choice import Choice
 
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
@@ -57,7 +57,7 @@ def export(
         stacks: With Python frames.
         clocks FILE: clocks.parquet of fleet: puts several ranks on one axis.
     """
-    from tracelens_ext.export.perfetto import Choice, parse_window
+    from tracelens_ext.export.choice import Choice, parse_window
 
     if window is not None and iteration is not None:
         raise UsageError("--window and --iteration exclude each other; give one")
@@ -95,8 +95,9 @@ def _write_perfetto(
 ) -> None:
     import gzip
 
-    from tracelens_ext.export.perfetto import Source, Told, perfetto_json, shifts
-    from tracelens_ext.export.tracks import spans_of
+    from tracelens_ext.export.perfetto import ExportSummary, Source, perfetto_json
+    from tracelens_ext.export.rank_shifts import shifts
+    from tracelens_ext.export.spans import spans_of
 
     if findings is None:
         part = choice.window is not None or choice.iteration is not None
@@ -104,10 +105,15 @@ def _write_perfetto(
     # Each with its place on the axis: without clocks each begins at 0.
     placed = shifts([each.trace for each in analyzers], [path.name for path in found], clocks)
     sources = [
-        Source(each.work, *where, spans=spans_of(each, with_findings=findings))
+        Source(
+            each.work,
+            *where,
+            spans=spans_of(each, with_findings=findings),
+            failures=each.failures,
+        )
         for each, where in zip(analyzers, placed, strict=True)
     ]
-    told = Told()
+    told = ExportSummary()
     size = 0
     with written_beside(output) as beside, beside.open("wb") as file:
         packed = output.suffix == ".gz"
