@@ -47,7 +47,7 @@ fuzz: $(READY)
 	$(BIN)/python fuzz/native.py --seconds $(FUZZ_SECONDS) || [ $$? = 2 ]
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-$(READY): pyproject.toml tracelens_ext/readers/kineto/_native.c
+$(READY): pyproject.toml $(wildcard tracelens_ext/readers/*/_native.c)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools
@@ -55,4 +55,4 @@ $(READY): pyproject.toml tracelens_ext/readers/kineto/_native.c
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo report.xlsx tracelens_ext/readers/kineto/*.so
+	rm -rf $(VENV) build dist *.egg-info demo report.xlsx tracelens_ext/readers/*/*.so

@@ -235,7 +235,11 @@ class TreePerfAnalyzer(TableMethods):
         roofline = partial(self.roofline, device_peaks)
         with self.failures.base("The findings"):
             self._found = find_findings(
-                self.gpu_events, lambda: self.launchers, roofline, simulate=self.simulation
+                self.gpu_events,
+                lambda: self.launchers,
+                roofline,
+                simulate=self.simulation,
+                failures=self.failures,
             )
         return self._found
 

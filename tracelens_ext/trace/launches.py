@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,14 +13,10 @@ from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.trace.linking import is_graph_launch
 from tracelens_ext.trace.nesting import ROOT
+from tracelens_ext.trace.runtime_calls import CAPTURES, COPIES, LAUNCHES_KERNEL
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
-
-#: Calls that start a kernel; `…LaunchHostFunc` starts none.
-_KERNEL: Final = re.compile(r"(?:cuda|hip|cu)\w*?Launch(?:\w*Kernel|ByPtr|Grid|$)")
-_COPY: Final = re.compile(r"(?:cuda|hip|cu)Memcpy")
-_CAPTURE: Final = re.compile(r"(?:cuda|hip|cu)Stream(Begin|End)Capture")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +38,13 @@ def find_launches(work: GpuEvents) -> Launches:
     """
     trace = work.trace
     tree = work.tree
-    graph, kernel = (trace.names_matching(test) for test in (is_graph_launch, _KERNEL.match))
+    graph, kernel = (
+        trace.names_matching(test) for test in (is_graph_launch, LAUNCHES_KERNEL.match)
+    )
     kernel &= ~graph
     starts = graph | kernel
     if work.is_copy.any():
-        starts |= trace.names_matching(_COPY.match)
+        starts |= trace.names_matching(COPIES.match)
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[starts[trace.name[calls]] & (trace.correlation[calls] > 0)]
     begins, ends = captures(trace)
@@ -73,13 +70,13 @@ def find_launches(work: GpuEvents) -> Launches:
 
 def begins_capture(call: str) -> bool:
     """Whether a runtime call of that name begins the capture of a stream."""
-    return (found := _CAPTURE.match(call)) is not None and found[1] == "Begin"
+    return (found := CAPTURES.match(call)) is not None and found[1] == "Begin"
 
 
 def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
     """The calls that begin captures of streams, by thread and time, and those that end them."""
     calls = trace.rows_of(*LAUNCH_KINDS)
-    edges = calls[trace.named(trace.name[calls], _CAPTURE.match)]
+    edges = calls[trace.named(trace.name[calls], CAPTURES.match)]
     edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
     begins = trace.named(trace.name[edges], begins_capture)
     pair = begins[:-1] & ~begins[1:] & (np.diff(trace.thread[edges]) == 0)
