@@ -154,8 +154,8 @@ class _ReportBuilder:
         """Return the charts of a table that have something to draw."""
         fitting = []
         for chart in offered.item.charts:
-            fits = self._ask(offered, chart.part, lambda _, chart=chart: chart.fits(frame))
-            if fits:
+            fits = partial(_fits, chart, frame)
+            if self._ask(offered, chart.part, fits):
                 fitting.append(chart)
         return fitting
 
@@ -251,6 +251,10 @@ class _ReportBuilder:
             answer: Result = call_within(time_limit(), partial(function, offered.item))
             return answer
         return None
+
+
+def _fits(chart: Chart, frame: pd.DataFrame, _table: Table) -> bool:
+    return chart.fits(frame)
 
 
 def plugin_tables(
