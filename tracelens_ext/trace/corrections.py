@@ -49,8 +49,7 @@ class _Streams:
 
 def _by_stream(trace: Trace) -> _Streams:
     rows = trace.gpu_rows
-    process = trace.process_of_thread[trace.thread[rows]]
-    _, stream = number_groups([process, trace.device, trace.stream])
+    stream = _number_streams(trace)
     start = trace.ts[rows]
     end = trace.end_of(rows)
     order = np.argsort(start, kind="stable")  # traces are nearly sorted by start
@@ -59,6 +58,30 @@ def _by_stream(trace: Trace) -> _Streams:
     if has_same_start.any():
         order = np.lexsort((rows, trace.name[rows], end, start, stream))
     return _Streams(rows[order], stream[order], start[order], end[order])
+
+
+def _number_streams(trace: Trace) -> Int64Array:
+    """Return a number for the stream (process, device and stream) of each GPU event, (g,).
+
+    In most traces all events of a thread are of one stream, so that few have to be compared.
+    """
+    thread = trace.thread[trace.gpu_rows]
+    place = np.zeros(len(trace.threads), dtype=np.int64)
+    place[thread] = np.arange(len(thread))  # of the last event of each thread
+    is_usual = trace.device == trace.device[place[thread]]
+    is_usual &= trace.stream == trace.stream[place[thread]]
+    process = trace.process_of_thread
+    if not is_usual.all():
+        _, number = number_groups([process[thread], trace.device, trace.stream])
+        return number
+    numbers: dict[tuple[int, int, int], int] = {}
+    devices = trace.device[place].tolist()
+    streams = trace.stream[place].tolist()
+    number_of_thread = [
+        numbers.setdefault(key, len(numbers))
+        for key in zip(process.tolist(), devices, streams, strict=True)
+    ]
+    return np.array(number_of_thread, dtype=np.int64)[thread]
 
 
 def _written_twice(trace: Trace, streams: _Streams) -> BoolArray:
