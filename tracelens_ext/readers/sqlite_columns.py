@@ -20,11 +20,9 @@ import numpy as np
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.cache.folder import journal_beside
 from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.tables import MISSING, Equal, Tables
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import Int64Array
-
-#: What a column holds where a row has no whole number; as a time it is beyond all limits.
-MISSING = -(2**62)
 
 _ROWS_AT_ONCE = 1 << 17
 _IDS_AT_ONCE = 20_000
@@ -42,7 +40,7 @@ class OtherDatabaseError(TraceFormatError):
     """The file is a database of another program."""
 
 
-class Database:
+class Database(Tables):
     """An open database, of a file or of the bytes of one.
 
     Attributes:
@@ -191,14 +189,14 @@ class Database:
             yield rows
 
     def chunks(
-        self, table: str, columns: tuple[str, ...], where: str = ""
+        self, table: str, columns: tuple[str, ...], where: Equal | None = None
     ) -> Iterator[dict[str, Int64Array]]:
         """Yield the whole numbers of a table, some hundred thousand rows at a time, in its order.
 
         Args:
             table: its name; a table that does not exist has no rows.
             columns: the names of those that are read.
-            where: a condition in SQL, on a column that is certain to exist.
+            where: a condition, on a column that is certain to exist.
 
         Yields:
             The columns by name; `MISSING` stands where a row has no whole number.
@@ -208,35 +206,21 @@ class Database:
         expressions = [_WHOLE_NUMBER.format(_quoted(name), MISSING) for name in stored]
         if not expressions:
             expressions = ["1"]
-        for rows in self._rows(table, expressions, where):
+        for rows in self._rows(table, expressions, _condition(where)):
             cells = np.fromiter(chain.from_iterable(rows), np.int64)
             cells_by_column = np.ascontiguousarray(cells.reshape(len(rows), -1).T)
             chunk = {name: np.full(len(rows), MISSING, dtype=np.int64) for name in columns}
             chunk.update(zip(stored, cells_by_column, strict=False))
             yield chunk
 
-    def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
+    def texts(self, table: str, column: str, where: Equal | None = None) -> Iterator[bytes | None]:
         """Yield the texts of a column in the table's order; None for a row or a column without."""
         expression = "NULL"
         if column in self.tables.get(table, frozenset()):
             expression = f"CAST({_quoted(column)} AS TEXT)"
-        for rows in self._rows(table, [expression], where):
+        for rows in self._rows(table, [expression], _condition(where)):
             for (text,) in rows:
                 yield text
-
-    def words(self, table: str, column: str) -> list[str]:
-        """Return the texts of a column; an empty one for a row without."""
-        return [_text(text or b"") for text in self.texts(table, column)]
-
-    def whole(self, table: str, *columns: str) -> dict[str, Int64Array]:
-        """Return the whole numbers of all rows of a table, as `chunks` yields them."""
-        pieces: dict[str, list[Int64Array]] = {}
-        for name in columns:
-            pieces[name] = [np.empty(0, dtype=np.int64)]
-        for chunk in self.chunks(table, columns):
-            for name in columns:
-                pieces[name].append(chunk[name])
-        return {name: np.concatenate(parts) for name, parts in pieces.items()}
 
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
         """Return the texts of a column in the rows with some ids; None for a missing row."""
@@ -253,6 +237,13 @@ class Database:
                     if text is not None:
                         text_of_id[number] = _text(text)
         return [text_of_id.get(number) for number in ids.tolist()]
+
+
+def _condition(where: Equal | None) -> str:
+    """Return a condition in SQL; empty without one."""
+    if where is None:
+        return ""
+    return f" WHERE {_quoted(where.column)} = {int(where.value)}"
 
 
 def _quoted(name: str) -> str:
