@@ -25,10 +25,11 @@ test-rest: $(READY)
 ## test-all: every test that this machine can run
 test-all: test test-rest
 
-## lint: style, types, and who may import whom
+## lint: style, types, and which package may import which
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/check_plain_code.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 

@@ -78,7 +78,7 @@ def iterations(
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
-    from tracelens_ext.analysis.iterations.selection import likely_iterations
+    from tracelens_ext.analysis.iterations.candidates import likely_iterations
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"
@@ -219,7 +219,7 @@ def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
 
 def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length
+    from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
 
     work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import compilations, instantiations, slow_regions
+from tracelens_ext.analysis.coverage.warm_up import compilations, instantiations, slow_regions
 from tracelens_ext.analysis.idle_time import causes
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.idle_time.cpu_activity import HostIntervals, innermost_segments
