@@ -74,8 +74,8 @@ from tracelens_ext.readers.kineto import compiled_reader
 from tracelens_ext.readers.kineto import reader as kineto
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.source import ByteSource
-from tracelens_ext.report.report import Format
-from tracelens_ext.report.report import write_report
+from tracelens_ext.report.writing import OutputFormat
+from tracelens_ext.report.writing import write_report
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.trace.call_tree import CallTree
 
@@ -131,9 +131,9 @@ for name, table in tables.items():
 result = timed("all sheets again", lambda: build_perf_report(
     analyzer, short_kernel_study=True, gaps=True))
 with tempfile.TemporaryDirectory() as folder:
-    timed("xlsx", lambda: write_report(result, {pathlib.Path(folder, "r.xlsx"): Format.xlsx}))
+    timed("xlsx", lambda: write_report(result, {pathlib.Path(folder, "r.xlsx"): OutputFormat.xlsx}))
     try:
-        from tracelens_ext.report.report import PAGE, require_format
+        from tracelens_ext.report.writing import PAGE, require_format
         require_format(PAGE)
     except Exception:
         pass

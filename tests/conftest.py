@@ -175,17 +175,22 @@ def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracelens_ext.builtin_tables import ordered_tables
     from tracelens_ext.findings.finding import Findings
-    from tracelens_ext.report.tables import registry
 
-    few = (
-        "analysis.timeline.timeline",
-        "analysis.iterations.measurement",
-        "analysis.kernels.tables:BY_CATEGORY",
-    )
-    lists = tuple(each for each in registry._LISTS if each in few)
-    assert len(lists) == len(few)
-    monkeypatch.setattr("tracelens_ext.report.tables.registry._LISTS", lists)
+    few = {
+        "gpu_timeline",
+        "gpu_counters",
+        "iterations",
+        "iteration_statistics",
+        "gpu_time_by_category",
+        "kernels",
+        "kernels_by_category",
+        "kernel_categories",
+    }
+    tables = [table for table in ordered_tables() if table.name in few]
+    assert len(tables) == len(few)
+    monkeypatch.setattr("tracelens_ext.builtin_tables.ordered_tables", lambda: tables)
     none = Findings(0.0)
     monkeypatch.setattr("tracelens_ext.findings.engine.find_findings", lambda *_, **__: none)
 

@@ -12,6 +12,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from tracelens_ext.compatibility import moved_modules
+from tracelens_ext.settings import VERSION
+
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.layout import StatisticClassifier
     from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
     from tracelens_ext.trace import Trace
     from tracelens_ext.trace.call_tree import CallTree
 
-__version__ = "0.1.0"
+__version__ = VERSION
+
+moved_modules.install()
 
 _HOME = {
     "CallTree": "trace.call_tree",

@@ -137,7 +137,7 @@ class TreePerfAnalyzer(TableMethods):
             make_builtin=builtin_categorizer,
             make_default=KernelCategorizer.create,
         )
-        self.work: GpuEvents = GpuEvents(
+        self.gpu_events: GpuEvents = GpuEvents(
             self.tree, categorizers, include_unlinked=include_unlinked_kernels
         )
         return_freed_memory()
@@ -149,7 +149,7 @@ class TreePerfAnalyzer(TableMethods):
 
     def __repr__(self) -> str:
         trace = self.trace
-        holds = {"GPU event": len(self.work), "device": len(set(trace.device.tolist()))}
+        holds = {"GPU event": len(self.gpu_events), "device": len(set(trace.device.tolist()))}
         holds["CPU operation"] = trace.count_of(*trace.operation_kinds)
         counts = [f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in holds.items()]
         counts += [] if self.categorizer is None else ["kernel categories"]
@@ -158,7 +158,7 @@ class TreePerfAnalyzer(TableMethods):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the facts of the first sheet, and the methods for the tables."""
-        facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.work, self.coverage)])
+        facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.gpu_events, self.coverage)])
         methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
         table = facts.to_html(index=False, header=False)
         return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
@@ -167,6 +167,11 @@ class TreePerfAnalyzer(TableMethods):
         """The report, which a notebook shows as its page: findings, charts, notes, tables."""
         above = import_module("tracelens_ext.perf_report")  # no layer imports those above it
         return cast("Report", above.build_perf_report(self, for_page=True))
+
+    @property
+    def work(self) -> GpuEvents:
+        """The GPU events, by their earlier name."""
+        return self.gpu_events
 
     @property
     def problems(self) -> list[str]:
@@ -181,7 +186,7 @@ class TreePerfAnalyzer(TableMethods):
     @cached_property
     def coverage(self) -> CategoryCoverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
-        return coverage(self.work)
+        return coverage(self.gpu_events)
 
     def simulation(
         self,
@@ -191,12 +196,12 @@ class TreePerfAnalyzer(TableMethods):
     ) -> Simulation:
         """The replay of the whole recording, or of an iteration; see `Simulation`."""
         if iteration is not None or device is not None or waits is not None:
-            return Simulation(self.work, iteration, device, waits)
+            return Simulation(self.gpu_events, iteration, device, waits)
         return self._whole_simulation
 
     @cached_property
     def _whole_simulation(self) -> Simulation:
-        simulation = Simulation(self.work)
+        simulation = Simulation(self.gpu_events)
         if self._found is not None:  # and the replay was forgotten since
             tell_claims(simulation, self._found.findings)
         return simulation
@@ -211,22 +216,31 @@ class TreePerfAnalyzer(TableMethods):
     ) -> Roofline:
         """The operations and their best case, found once for each choice; see `get_df_roofline`."""
         peaks = None if device_peaks is None else read_peaks(device_peaks)
-        selected = None if selection is None else selection.of(self.work)
-        return find_roofline(self.work, self.launchers, peaks, selected)
+        selected = None if selection is None else selection.of(self.gpu_events)
+        return find_roofline(self.gpu_events, self.launchers, peaks, selected)
 
     @cached_property
     def launchers(self) -> Launchers:
         """The operations that launched GPU work."""
-        return find_launchers(self.work)
+        return find_launchers(self.gpu_events)
 
     @cached_per_object
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)
         self._found = find_findings(
-            self.work, lambda: self.launchers, roofline, simulate=self.simulation
+            self.gpu_events, lambda: self.launchers, roofline, simulate=self.simulation
         )
         return self._found
+
+    def cited_tables(self, device_peaks: str | os.PathLike[str] | None = None) -> frozenset[str]:
+        """The names of the tables, and commands, that the evidence of the findings cites."""
+        if not len(self.gpu_events):
+            return frozenset()
+        names: set[str] = set()
+        for finding in self.findings(device_peaks).findings:
+            names.update(evidence.see for evidence in finding.evidence)
+        return frozenset(names)
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
         """The steps of a serving engine; see `serving.steps.serving_steps`."""
@@ -264,10 +278,10 @@ class TreePerfAnalyzer(TableMethods):
             )
             frame["external_id"] = trace.external_id[rows]
         if include_kernel_details:
-            details = op_tables.kernel_details(self.work, self.launchers)
+            details = op_tables.kernel_details(self.gpu_events, self.launchers)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
-            stacks = call_stacks(self.work, self.launchers.of_gpu, frame["name"].tolist())
+            stacks = call_stacks(self.gpu_events, self.launchers.of_gpu, frame["name"].tolist())
             frame["parent_module"], frame["call_stack"] = (pd.array(s, dtype="str") for s in stacks)
         if include_first_occurrence_time:
             frame["ts"] = trace.ts[rows] / NS_PER_US
@@ -318,7 +332,7 @@ class TreePerfAnalyzer(TableMethods):
             table = table[table["name"] == event_name]
         frame = op_tables.unique_args(
             table,
-            None if self is None else (self.work, self.launchers),
+            None if self is None else (self.gpu_events, self.launchers),
             metrics=agg_metrics,
             group_by_num_kernels=group_by_num_kernels,
         )
@@ -329,7 +343,7 @@ class TreePerfAnalyzer(TableMethods):
 
         With `detail` also `op category`, `streams` and `% of total time`.
         """
-        return (kernels.kernel_detail if detail else kernels.kernel_summary)(self.work)
+        return (kernels.kernel_detail if detail else kernels.kernel_summary)(self.gpu_events)
 
     def get_df_kernels(
         self,
@@ -349,7 +363,7 @@ class TreePerfAnalyzer(TableMethods):
         if nn_module_detail and not self.tree.add_python_func:
             raise UsageError("nn_module_detail needs TreePerfAnalyzer(…, add_python_func=True)")
         return kernels.kernels(
-            self.work,
+            self.gpu_events,
             launcher_detail=launcher_detail,
             cpu_op_detail=cpu_op_detail,
             nn_module_detail=nn_module_detail,
@@ -370,11 +384,11 @@ class TreePerfAnalyzer(TableMethods):
 
         With `instances` a row for each module (`Block_0`, `Block_1` …), not for each class.
         """
-        return nn_modules(self.work, instances=instances)
+        return nn_modules(self.gpu_events, instances=instances)
 
     @cached_property
     def _launcher_table(self) -> pd.DataFrame:
-        return launcher_table(self.work, self.launchers)
+        return launcher_table(self.gpu_events, self.launchers)
 
 
 def _given_or_all(

@@ -18,10 +18,11 @@ from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, defa
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import report as reports
+from tracelens_ext.report import writing
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.report.tables.registry import check_names, offered_tables
-from tracelens_ext.report.tables.table import Table, cited_sheets
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
@@ -31,7 +32,7 @@ _Tables = Mapping[str, "pd.DataFrame"]
 
 @knows_tracelens
 @takes_report_options
-@reports.fast_pandas()
+@writing.fast_pandas()
 def build_perf_report(
     analyzer: TreePerfAnalyzer,
     report_options: ReportOptions | None = None,
@@ -56,7 +57,7 @@ def build_perf_report(
     offers = offered_tables(registry)
     sheets = {offered.item.name: offered.item for offered in offers}
     check_names(chosen.named_tables, sheets)
-    cited = cited_sheets(analyzer, chosen)
+    cited = analyzer.cited_tables(chosen.device_peaks)
     if not any(t.is_asked_for(chosen) for t in sheets.values() if t.asked_by == "what_if"):
         analyzer.forget_replay()
     tables = dict[str, pd.DataFrame]()
@@ -72,18 +73,18 @@ def build_perf_report(
             if made is not None:
                 (tables if asked else page_tables)[sheet.name] = made[0]
                 charts += made[1]
-    if len(analyzer.work):
+    if len(analyzer.gpu_events):
         tables |= plugin_tables(analyzer, tables, registry)
-    notes = overview.advice(analyzer.work, analyzer.coverage)
+    notes = overview.advice(analyzer.gpu_events, analyzer.coverage)
     for offered in offers:
         told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
         notes += told or ()
     notes += [f"{problem[0].upper()}{problem[1:]}" for problem in analyzer.problems]
     left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
-    first, *others = overview.overview(analyzer.work, analyzer.coverage)
+    first, *others = overview.overview(analyzer.gpu_events, analyzer.coverage)
     facts: list[tuple[str, object]] = [
         first,
-        *zip(FIRST_FACTS, recording_lines(analyzer.work), strict=False),
+        *zip(FIRST_FACTS, recording_lines(analyzer.gpu_events), strict=False),
     ]
     if cited:
         facts.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))
@@ -175,7 +176,7 @@ def plugin_tables(
 
 @knows_tracelens
 @takes_report_options
-@reports.fast_pandas()
+@writing.fast_pandas()
 def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are described there
     profile_json_path: str | os.PathLike[str],
     output_xlsx_path: str | os.PathLike[str] | None = None,
@@ -217,12 +218,12 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): reports.OutputFormat.csv}
+    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): writing.OutputFormat.csv}
     if output_xlsx_path is not None or not places:
         workbook = Path(output_xlsx_path or default_report_path(profile_json_path))
-        places[workbook] = reports.OutputFormat.xlsx
+        places[workbook] = writing.OutputFormat.xlsx
     inputs = [Path(profile_json_path)]
-    reports.check_places(places, inputs, force=True)
+    writing.check_places(places, inputs, force=True)
     analyzer = TreePerfAnalyzer(
         profile_json_path,
         use_kernel_name_categories=use_kernel_name_categories,
@@ -235,7 +236,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
         reading=reading,
     )
     report = build_perf_report(analyzer, chosen)
-    reports.write_report(report, places, inputs, force=True)
+    writing.write_report(report, places, inputs, force=True)
     return dict(report.sheets)
 
 

@@ -1,10 +1,14 @@
-"""How traces are read, as the user chose it: what is done about broken, huge and foreign files."""
+"""The version, and how traces are read: what is done about broken, huge and foreign files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+#: The version of this distribution.
+VERSION: Final = "0.1.0"
 
 #: Called with the bytes of a file that are read so far, and its size or None.
 Progress = Callable[[int, int | None], None]

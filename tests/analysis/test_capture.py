@@ -14,7 +14,7 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.cuda_graphs.captures import tokens_of_step
 from tracelens_ext.analysis.cuda_graphs.matching import AlignmentBudget
-from tracelens_ext.analysis.cuda_graphs.tables import TABLES
+from tracelens_ext.analysis.cuda_graphs.tables import GRAPH_CAPTURES, GRAPH_OPERATIONS
 from tracelens_ext.cli import run as run_command
 from tracelens_ext.errors import MergedRanksError, TraceFormatError, TraceNotFoundError, UsageError
 from tracelens_ext.perf_report import build_perf_report
@@ -463,7 +463,7 @@ def test_the_report_has_described_sheets_and_says_how_much_matched(tmp_path: Pat
     run = Recording()
     run.launch("gemm", "attend", "reduce", "extra", annotation="step[DECODE bs=6]")
     report = build_perf_report(TreePerfAnalyzer(run.document(), capture=capture))
-    described = {sheet.name: sheet for sheet in TABLES}
+    described = {table.name: table for table in (GRAPH_OPERATIONS, GRAPH_CAPTURES)}
     for name in ("graph_operations", "graph_captures"):
         columns = [column.name for column in described[name].columns]
         assert columns == list(report.sheets[name].columns)

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.idle_time.cpu_activity import innermost_during, innermost_moments
+from tracelens_ext.analysis.idle_time.cpu_activity import (
+    HostIntervals,
+    innermost_during,
+    innermost_segments,
+)
 from tracelens_ext.trace import NONE, EventKind
 
 Nested = list[tuple[int, int]]
@@ -52,7 +56,7 @@ def test_against_a_plain_loop(
     thread = np.full(len(stretches), trace.thread[rows[0]] if rows else 0)
     begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
     ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    found = innermost_during(tree.trace, (kind,), (thread, begins, ends))
+    found = innermost_during(tree.trace, (kind,), HostIntervals(thread, begins, ends))
     if not rows:
         return
     for at, row in enumerate(found.tolist()):
@@ -70,9 +74,9 @@ def test_against_a_plain_loop(
             assert chosen in covering
             inside = [c for c in covering if trace.ts[c[1]] >= trace.ts[row]]
             assert all(duration >= chosen[0] for duration, _ in inside)
-    nobody = innermost_during(tree.trace, (kind,), (thread * 0 + NONE, begins, ends))
+    nobody = innermost_during(tree.trace, (kind,), HostIntervals(thread * 0 + NONE, begins, ends))
     assert (nobody == NONE).all()
-    ignored = innermost_during(tree.trace, (kind,), (thread, begins, ends), ("op ",))
+    ignored = innermost_during(tree.trace, (kind,), HostIntervals(thread, begins, ends), ("op ",))
     assert (ignored == NONE).all()
 
 
@@ -88,7 +92,7 @@ def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, 
     thread = np.full(len(stretches), trace.thread[mine[0]] if mine else 0)
     begins = np.array([1000 * (at + 1) for at, _ in stretches], dtype=np.int64)
     ends = begins + np.array([1000 * length for _, length in stretches], dtype=np.int64)
-    moments = innermost_moments(trace, (EventKind.CPU_OP,), (thread, begins, ends))
+    moments = innermost_segments(trace, (EventKind.CPU_OP,), HostIntervals(thread, begins, ends))
     assert len(moments.row) <= 2 * len(events)
     covered = [0] * len(stretches)
     of_row = dict.fromkeys(mine, 0)
@@ -96,15 +100,15 @@ def test_moments_against_each_moment(events: Nested, stretches: list[tuple[int, 
         for moment in range(begin, end, 1000):
             around = [row for row in mine if trace.ts[row] <= moment < trace.end[row]]
             now = moments.during(thread[:1], np.array([moment]), np.array([moment + 1]))
-            assert now.of_stretch.tolist() == [bool(around)]
+            assert now.of_interval.tolist() == [bool(around)]
             if around:
                 innermost = min(around, key=lambda row: (int(trace.dur[row]), -row))
                 assert moments.row[now.first].tolist() == [innermost]
                 covered[number] += 1000
                 of_row[innermost] += 1000
     its = moments.during(thread, begins, ends)
-    assert its.of_stretch.tolist() == covered
+    assert its.of_interval.tolist() == covered
     assert [bool(count) for count in its.past - its.first] == [bool(ns) for ns in covered]
-    time = np.bincount(moments.row, its.of_moment, len(trace))
+    time = np.bincount(moments.row, its.of_segment, len(trace))
     assert {row: time[row] for row in mine} == of_row
-    assert not moments.during(thread * 0 + NONE, begins, ends).of_stretch.any()
+    assert not moments.during(thread * 0 + NONE, begins, ends).of_interval.any()

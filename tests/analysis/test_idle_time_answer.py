@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.gap_helpers import TRACES, recorded
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.idle_time.answer import answer, watched_time
 from tracelens_ext.analysis.idle_time.causes import classify_gaps
-from tracelens_ext.analysis.idle_time.histogram import answer, watched_time
 from tracelens_ext.analysis.iterations.selection import Selection
 
 if TYPE_CHECKING:

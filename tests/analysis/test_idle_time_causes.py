@@ -23,7 +23,7 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.idle_time.causes import (
     CAUSES,
-    EDGE,
+    Cause,
     classify_gaps,
     usual_launch_latency,
 )
@@ -203,12 +203,22 @@ def test_the_usual_launch_latency_is_that_of_the_trace() -> None:
         maker.launched("k", at + 8, 10, correlation=number, at=at)
         at += 100
     work = TreePerfAnalyzer(maker.document()).work
-    assert usual_launch_latency(work) == 16_000
+    assert usual_launch_latency(work).tolist() == [16_000]
     maker.launched("k", at + 8, 50, correlation=20, at=at)
     maker.launched("k", at + 58 + 16, 50, correlation=21, at=at + 10)
     assert cause(maker) == "launch overhead"
     maker.launched("k", at + 58 + 16 + 50 + 17, 50, correlation=22, at=at + 20)
     assert cause(maker) == "unknown"
+
+
+def test_the_usual_launch_latency_is_that_of_the_device() -> None:
+    maker = TraceMaker()
+    for number in range(1, 9):
+        at = 100.0 * number
+        maker.launched("k", at + 8, 10, correlation=number, at=at)
+        maker.launched("k", at + 30, 10, correlation=100 + number, at=at + 9, device=1)
+    work = TreePerfAnalyzer(maker.document()).work
+    assert usual_launch_latency(work).tolist() == [16_000, 42_000]
 
 
 def test_unknown() -> None:
@@ -293,7 +303,7 @@ def test_little_is_unknown(name: str) -> None:
     summary = recorded(name).get_df_gap_summary()
     for _, rows in summary.groupby("scope"):
         by_cause = rows.set_index("cause")["% of idle time"]
-        assert list(by_cause.index) == list(CAUSES[:EDGE])
+        assert list(by_cause.index) == list(CAUSES[: Cause.EDGE.code])
         assert by_cause["unknown"] < 2
         assert by_cause.sum() == pytest.approx(100 if rows["count"].sum() else 0)
 
@@ -341,7 +351,7 @@ def test_host_time_agrees_with_hta(path: Any) -> None:
     launch = judged.launch
     begun = analyzer.trace.ts[np.maximum(launch, 0)]
     was_late = (launch >= 0) & (begun >= judged.gaps.start)
-    pieces = judged.pieces.chosen(judged.pieces.gap >= 0)
-    before = was_late[pieces.gap] & (pieces.end <= judged.returned[pieces.gap])
+    pieces = judged.intervals.chosen(judged.intervals.gap >= 0)
+    before = was_late[pieces.gap] & (pieces.end <= judged.launch_returned[pieces.gap])
     names = np.array(CAUSES)[pieces.cause]
     assert set(names[before]) <= {"synchronisation", "host", "start_up", "not_recorded"}

@@ -22,8 +22,8 @@ from tracelens_ext.compare.finished import is_report, measure_report, with_refer
 from tracelens_ext.errors import TraceError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.manifest import MANIFEST
-from tracelens_ext.report.report import OutputFormat, write_report
 from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.writing import OutputFormat, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -168,7 +168,7 @@ def test_units_are_those_that_the_names_of_columns_tell() -> None:
 # The stub of the methods.
 
 STUB = Path(tracelens_ext.__file__).parent / "report" / "tables" / "methods.pyi"
-STUB_HEAD = '''"""Methods of registered tables; `tests/test_docs_tables.py` writes this file."""
+STUB_HEAD = '''"""Methods of registered tables; `tests/docs/test_tables.py` writes this file."""
 
 import os
 import re
@@ -197,7 +197,7 @@ def stub() -> str:
     lines = [STUB_HEAD]
     usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
     for name, table in sorted(tables_by_method().items()):
-        if not hasattr(TreePerfAnalyzer, name) and table.named_options() is not None:
+        if not hasattr(TreePerfAnalyzer, name):
             parameters = list(inspect.signature(table.table).parameters.values())[1:]
             told = ["self"]
             for at, each in enumerate(parameters):

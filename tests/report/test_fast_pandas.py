@@ -7,7 +7,7 @@ import gc
 import pandas as pd
 import pytest
 
-from tracelens_ext.report.report import fast_pandas
+from tracelens_ext.report.writing import fast_pandas
 
 
 def settings() -> tuple[bool, object]:

@@ -36,8 +36,9 @@ from tracelens_ext.report.excel_text import cleaned
 from tracelens_ext.report.html import require_html_extra
 from tracelens_ext.report.html_figures import json_for_script
 from tracelens_ext.report.html_tables import check_source_url
-from tracelens_ext.report.report import PAGE, Answer, Report, write_report
+from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.writing import PAGE, write_report
 
 needs_extra = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("jinja2", "plotly")),

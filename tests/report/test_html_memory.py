@@ -10,7 +10,7 @@ import numpy as np
 from tests.analysis.test_memory import analyzed, recorded
 from tests.support.make_trace import TraceMaker
 from tests.support.report_html_helpers import HOSTILE
-from tracelens_ext.analysis.memory.usage import TABLES
+from tracelens_ext.builtin_tables import ordered_tables
 from tracelens_ext.report.html_drawings import memory_figures
 from tracelens_ext.report.tables.options import ReportOptions
 
@@ -28,7 +28,8 @@ def at_peak(
 
 
 def page_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame]:
-    tables = {each.name: each.make(analyzer, ReportOptions()) for each in TABLES}
+    declared = [table for table in ordered_tables() if table.name.startswith("memory_")]
+    tables = {table.name: table.make(analyzer, ReportOptions()) for table in declared}
     return {name: table for name, table in tables.items() if table is not None}
 
 

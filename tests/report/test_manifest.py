@@ -24,7 +24,8 @@ from tracelens_ext.report.manifest import (
     manifest_files,
     write_folder,
 )
-from tracelens_ext.report.report import OutputFormat, Report, write_report
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.writing import OutputFormat, write_report
 
 REPORT = Report("A report", {"table": pd.DataFrame({"a": [1]})}, notes=["A note."])
 if TYPE_CHECKING:

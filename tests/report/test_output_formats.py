@@ -18,14 +18,9 @@ from markdown_it import MarkdownIt
 from tracelens_ext.errors import OutputError, UsageError
 from tracelens_ext.report import formats
 from tracelens_ext.report.formats import plain_column, plain_headers
-from tracelens_ext.report.report import (
-    OutputFormat,
-    Report,
-    report_text,
-    require_format,
-    write_report,
-)
+from tracelens_ext.report.report import Report
 from tracelens_ext.report.terminal import safe_text
+from tracelens_ext.report.writing import OutputFormat, report_text, require_format, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path

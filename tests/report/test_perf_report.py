@@ -15,8 +15,8 @@ from tests.support.comparison_helpers import training, write
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.errors import OutputError, TraceError, UsageError
 from tracelens_ext.perf_report import build_perf_report, default_report_path
-from tracelens_ext.report.report import OutputFormat, fast_pandas, write_report
 from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.writing import OutputFormat, fast_pandas, write_report
 
 
 @pytest.fixture

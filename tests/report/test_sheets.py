@@ -18,43 +18,44 @@ from tests.docs.test_tables import DOCUMENT, brought_up_to_date, sheets
 from tests.support.categorize_helpers import FakeEntryPoint, plugin
 from tests.support.comparison_helpers import training, write
 from tests.support.make_trace import cuda_graph_example
-from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
+from tracelens_ext import TreePerfAnalyzer, builtin_tables, generate_perf_report_pytorch, hookimpl
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import PluginRegistry
 from tracelens_ext.perf_report import build_perf_report
-from tracelens_ext.report.report import OutputFormat, write_report
-from tracelens_ext.report.tables import registry as builtin
 from tracelens_ext.report.tables.charts import Chart
-from tracelens_ext.report.tables.column_text import columns_of_text
 from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.earlier_declarations import columns_of_text, screen_of_text
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.report.writing import OutputFormat, write_report
 
 if TYPE_CHECKING:
     from tracelens_ext.report.report import Report
+    from tracelens_ext.trace.gpu_events import GpuEvents
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def example() -> tuple[str, str, list[str]]:
-    """The diff of the page on the architecture: the new file, its text, and the other hunk."""
+def example() -> tuple[str, str, list[list[str]]]:
+    """The diff of the page on the architecture: the new file, its text, and the other hunks."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (diff,) = re.findall(
         r"```diff\n(--- /dev/null\n\+\+\+ b/tracelens_ext/analysis/timeline/.*?)```",
         text,
         re.DOTALL,
     )
-    new, changed = diff.split("--- a/tracelens_ext/report/tables/registry.py\n")
+    new, changed = diff.split("--- a/tracelens_ext/builtin_tables.py\n")
     header, _, *lines = new.removeprefix("--- /dev/null\n").splitlines()
     assert all(line.startswith("+") for line in lines)
     code = "".join(f"{line[1:]}\n" for line in lines)
-    return Path(header.removeprefix("+++ b/")).stem, code, changed.splitlines()[2:]
+    hunks = [hunk.splitlines() for hunk in changed.split("@@\n")[1:]]
+    return Path(header.removeprefix("+++ b/")).stem, code, hunks
 
 
 @pytest.fixture
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The example applied, nothing more: a file, and a line that registers it."""
-    name, code, hunk = example()
+    """The example applied, nothing more: a file, and its registration."""
+    name, code, hunks = example()
     (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     full_name = f"tracelens_ext.analysis.timeline.{name}"
     spec = importlib.util.spec_from_file_location(full_name, tmp_path / f"{name}.py")
@@ -64,18 +65,20 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(sys.modules, full_name, module)
     spec.loader.exec_module(module)
 
-    source = inspect.getsource(builtin)
-    before = "".join(f"{line[1:]}\n" for line in hunk if line[0] in " -")
-    after = "".join(f"{line[1:]}\n" for line in hunk if line[0] in " +")
-    assert source.count(before) == 1
-    assert [line[0] for line in hunk].count("+") == 1
+    source = inspect.getsource(builtin_tables)
+    for hunk in hunks:
+        before = "".join(f"{line[1:]}\n" for line in hunk if line[0] in " -")
+        after = "".join(f"{line[1:]}\n" for line in hunk if line[0] in " +")
+        assert source.count(before) == 1
+        assert [line[0] for line in hunk].count("+") == 1
+        source = source.replace(before, after)
     changed: dict[str, Any] = {"__name__": "changed"}
-    exec(source.replace(before, after), changed)  # noqa: S102  # a file of this project
-    monkeypatch.setattr(builtin, "_LISTS", changed["_LISTS"])
+    exec(source, changed)  # noqa: S102  # a file of this project
+    monkeypatch.setattr(builtin_tables, "ordered_tables", changed["ordered_tables"])
     return name
 
 
-def test_adding_a_sheet_is_one_file_and_one_line(added: str, tmp_path: Path) -> None:
+def test_adding_a_sheet_is_one_file_and_one_registration(added: str, tmp_path: Path) -> None:
     trace = write(tmp_path / "t.json", training(2))
     tables = generate_perf_report_pytorch(trace, tmp_path / "r.xlsx", tmp_path / "csv")
     assert list(tables[added]) == ["stream", "count", "total_time_us"]
@@ -101,7 +104,7 @@ def report_with(monkeypatch: pytest.MonkeyPatch, *items: object) -> tuple[Report
         return items
 
     found = [
-        FakeEntryPoint("sheets", builtin, own=True),
+        FakeEntryPoint("sheets", builtin_tables, own=True),
         FakeEntryPoint("theirs", plugin(tracelens_sheets=tracelens_sheets)),
     ]
     registry = PluginRegistry(found)
@@ -194,6 +197,19 @@ def test_a_text_that_describes_no_column_is_the_plugins_problem(
     assert {"gpu_timeline", "good"} <= set(report.sheets)
 
 
+@pytest.mark.filterwarnings("ignore:table 'mine'.*:DeprecationWarning")
+def test_functions_of_tables_in_the_earlier_form_are_called_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def count(work: GpuEvents, options: ReportOptions) -> pd.DataFrame:
+        return pd.DataFrame({"name": [options.topk_ops], "time_ms": [float(len(work))]})
+
+    report, problems = report_with(monkeypatch, mine(table=count))
+    assert problems == []
+    assert report.sheets["mine"]["time_ms"].tolist() == [3.0]
+    assert screen_of_text("By name: name, time_ms") == ScreenView("By name", ["name", "time_ms"])
+
+
 def test_a_slow_sheet_of_a_plugin_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACELENS_EXT_PLUGIN_SECONDS", "0.1")
     report, problems = report_with(monkeypatch, mine(table=lambda *_: time.sleep(0.5)))
@@ -221,7 +237,6 @@ def test_options_are_spelled_once() -> None:
         assert parameters["short_kernel_histogram_bins"].default == 100
         assert all(f"        {name}: " in str(function.__doc__) for name in named)
     used = {name for sheet in sheets() for name in (sheet.asked_by, *sheet.options) if name}
-    used |= {name for sheet in sheets() for name in sheet.named_options() or ()}
     assert used == named
     with pytest.raises(TypeError, match="topk_opps"):
         generate_perf_report_pytorch("trace.json", topk_opps=3)

@@ -338,7 +338,7 @@ def a_report_is_safe(data: bytes) -> None:
     """All tables of a whole report, and its texts: a result or one of our errors."""
     from tracelens_ext import TreePerfAnalyzer
     from tracelens_ext.perf_report import build_perf_report
-    from tracelens_ext.report.report import OutputFormat, report_text
+    from tracelens_ext.report.writing import OutputFormat, report_text
 
     try:
         trace = read_trace(io.BytesIO(data))

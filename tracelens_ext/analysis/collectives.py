@@ -16,12 +16,15 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.analysis.iterations.selection import find_iterations
 from tracelens_ext.analysis.operations.launchers import argument_values
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.text import encodable, json_value
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind, Int64Array, IntArray
 from tracelens_ext.trace.caching import cached_per_object
@@ -219,52 +222,51 @@ def _whole(values: npt.NDArray[np.float64]) -> pd.Series[int]:
     return pd.Series(np.floor(np.where(np.abs(values) < _MOST, values, np.nan))).astype("Int64")
 
 
-_COMMUNICATES = Condition(
-    "there is communication", lambda a, _: bool(a.work.is_communication.any())
+def _has_communication(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return bool(context.gpu_events.is_communication.any())
+
+
+COLL_ANALYSIS = Table(
+    name="coll_analysis",
+    shows="Collectives by size: duration and bandwidth",
+    columns=[
+        Column("kernel", "a short name, which tells it from the others of the sheet"),
+        Column("Collective name", "of the metadata, else of the annotation `nccl:…` around it"),
+        Column("Process Group Name", "of the metadata"),
+        Column("Process Group Description", "of the metadata"),
+        Column("Group size", "of the process group", unit="ranks"),
+        Column("dtype", "of an element"),
+        Column("In msg nelems", "what this rank puts in", unit="elements"),
+        Column("Out msg nelems", "what this rank gets out", unit="elements"),
+        Column("In msg bytes", "what this rank puts in", unit="bytes"),
+        Column("Out msg bytes", "what this rank gets out", unit="bytes"),
+        Column("count", "how many", unit="kernels"),
+        Column("total_time_ms", "summed duration"),
+        Column("avg_time_us", "of a kernel; `std` is that of a sample"),
+        Column("std_time_us", "of a kernel; `std` is that of a sample"),
+        Column("min_time_us", "of a kernel; `std` is that of a sample"),
+        Column("max_time_us", "of a kernel; `std` is that of a sample"),
+        Column("% of communication time", "of the summed durations of all communication"),
+        Column(
+            "algorithm bandwidth (GB/s)",
+            "size of the whole array, that is the larger side, divided by the mean duration",
+            unit="10⁹ bytes/s",
+        ),
+        Column(
+            "bus bandwidth (GB/s)",
+            "algorithm bandwidth times a factor of the collective",
+            unit="10⁹ bytes/s",
+        ),
+        Column(
+            "best bus bandwidth (GB/s)",
+            "the same at the shortest duration",
+            unit="10⁹ bytes/s",
+        ),
+        Column("kernel_name", "as the trace has it"),
+    ],
+    table=of_gpu_events(collectives),
+    short_names="kernel_name",
+    when=[GPU_EVENTS, Condition("there is communication", _has_communication)],
+    asked_by="collective_analysis",
+    method="get_df_collectives()",
 )
-TABLES = [
-    Table(
-        name="coll_analysis",
-        shows="Collectives by size: duration and bandwidth",
-        columns=[
-            Column("kernel", "a short name, which tells it from the others of the sheet"),
-            Column("Collective name", "of the metadata, else of the annotation `nccl:…` around it"),
-            Column("Process Group Name", "of the metadata"),
-            Column("Process Group Description", "of the metadata"),
-            Column("Group size", "of the process group", unit="ranks"),
-            Column("dtype", "of an element"),
-            Column("In msg nelems", "what this rank puts in", unit="elements"),
-            Column("Out msg nelems", "what this rank gets out", unit="elements"),
-            Column("In msg bytes", "what this rank puts in", unit="bytes"),
-            Column("Out msg bytes", "what this rank gets out", unit="bytes"),
-            Column("count", "how many", unit="kernels"),
-            Column("total_time_ms", "summed duration"),
-            Column("avg_time_us", "of a kernel; `std` is that of a sample"),
-            Column("std_time_us", "of a kernel; `std` is that of a sample"),
-            Column("min_time_us", "of a kernel; `std` is that of a sample"),
-            Column("max_time_us", "of a kernel; `std` is that of a sample"),
-            Column("% of communication time", "of the summed durations of all communication"),
-            Column(
-                "algorithm bandwidth (GB/s)",
-                "size of the whole array, that is the larger side, divided by the mean duration",
-                unit="10⁹ bytes/s",
-            ),
-            Column(
-                "bus bandwidth (GB/s)",
-                "algorithm bandwidth times a factor of the collective",
-                unit="10⁹ bytes/s",
-            ),
-            Column(
-                "best bus bandwidth (GB/s)",
-                "the same at the shortest duration",
-                unit="10⁹ bytes/s",
-            ),
-            Column("kernel_name", "as the trace has it"),
-        ],
-        table=collectives,
-        short_names="kernel_name",
-        when=[GPU_EVENTS, _COMMUNICATES],
-        asked_by="collective_analysis",
-        method="get_df_collectives()",
-    )
-]

@@ -16,10 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,
@@ -301,79 +304,81 @@ def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
     }
 
 
-_HAS_MODULES = Condition(
-    "the trace has Python frames of `nn.Module`s", lambda its, _: has_modules(its.trace)
+def _nn_modules(context: AnalysisContext, *, nn_module_instances: bool = False) -> pd.DataFrame:
+    """GPU time by `nn.Module`."""
+    return nn_modules(context.gpu_events, instances=nn_module_instances)
+
+
+def _has_modules(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return has_modules(context.trace)
+
+
+_HAS_MODULES = Condition("the trace has Python frames of `nn.Module`s", _has_modules)
+NN_MODULES = Table(
+    name="nn_modules",
+    shows="GPU time by nn.Module",
+    columns=[
+        Column(
+            "path",
+            "classes, the outermost module first, joined by `/`; with "
+            "`nn_module_instances=True` modules, `Block_0`, `Block_1`",
+        ),
+        Column(
+            "modules",
+            "how many there are of the path; not with `nn_module_instances=True`",
+            unit="modules",
+        ),
+        Column("calls", "how many", unit="calls"),
+        Column("kernels", "launched within", unit="GPU events"),
+        Column("gpu_time_total_ms", "busy time of those, summed over the calls"),
+        Column("gpu_time_self_ms", "of those that no module within launched"),
+        Column(
+            "% of GPU busy time",
+            "of `gpu_time_total_ms` in the busy time of all GPU events",
+        ),
+        Column(
+            "top_category",
+            "when categories are on: that with the longest summed duration within",
+        ),
+        Column("top_category (% of kernel time)", "its share"),
+        Column(
+            "backward_time_ms",
+            "in training: busy time of what autograd launched for the operations of the "
+            "module. It runs on another thread, outside of the module, and is in no other "
+            "column.",
+        ),
+    ],
+    table=_nn_modules,
+    options=["nn_module_instances"],
+    when=[GPU_EVENTS, _HAS_MODULES],
+    method="get_df_nn_modules()",
+    charts=[
+        Chart(
+            *("GPU time by module class, without the modules within", "nn_modules", "path"),
+            "gpu_time_self_ms",
+            top=15,
+            on="page",
+        )
+    ],
 )
-TABLES = [
-    Table(
-        name="nn_modules",
-        shows="GPU time by nn.Module",
-        columns=[
-            Column(
-                "path",
-                "classes, the outermost module first, joined by `/`; with "
-                "`nn_module_instances=True` modules, `Block_0`, `Block_1`",
-            ),
-            Column(
-                "modules",
-                "how many there are of the path; not with `nn_module_instances=True`",
-                unit="modules",
-            ),
-            Column("calls", "how many", unit="calls"),
-            Column("kernels", "launched within", unit="GPU events"),
-            Column("gpu_time_total_ms", "busy time of those, summed over the calls"),
-            Column("gpu_time_self_ms", "of those that no module within launched"),
-            Column(
-                "% of GPU busy time",
-                "of `gpu_time_total_ms` in the busy time of all GPU events",
-            ),
-            Column(
-                "top_category",
-                "when categories are on: that with the longest summed duration within",
-            ),
-            Column("top_category (% of kernel time)", "its share"),
-            Column(
-                "backward_time_ms",
-                "in training: busy time of what autograd launched for the operations of the "
-                "module. It runs on another thread, outside of the module, and is in no other "
-                "column.",
-            ),
-        ],
-        table=lambda work, options: nn_modules(work, instances=options.nn_module_instances),
-        options=["nn_module_instances"],
-        when=[GPU_EVENTS, _HAS_MODULES],
-        method="get_df_nn_modules()",
-        charts=[
-            Chart(
-                *("GPU time by module class, without the modules within", "nn_modules", "path"),
-                "gpu_time_self_ms",
-                top=15,
-                on="page",
-            )
-        ],
-    )
-]
-VIEWS = [
-    Table(
-        name="call_tree",
-        shows="GPU time by module, operation and kernel, the largest kernels",
-        columns=[
-            Column("node", "its number"),
-            Column("parent", "the node above it; -1 at the top"),
-            Column(
-                "label",
-                "module, operation or kernel; `other` for what is too small to be shown",
-            ),
-            Column("kind", "`module`, `operation`, `kernel` or `other`"),
-            Column("category", "of its kernels, or of most of them"),
-            Column("gpu_time_ns", "summed durations of its GPU events", unit="ns"),
-        ],
-        table=call_tree,
-        asked_by="call_tree",
-        method='table("call_tree")',
-        on_every_page=True,
-        charts=[
-            Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")
-        ],
-    )
-]
+
+CALL_TREE = Table(
+    name="call_tree",
+    shows="GPU time by module, operation and kernel, the largest kernels",
+    columns=[
+        Column("node", "its number"),
+        Column("parent", "the node above it; -1 at the top"),
+        Column(
+            "label",
+            "module, operation or kernel; `other` for what is too small to be shown",
+        ),
+        Column("kind", "`module`, `operation`, `kernel` or `other`"),
+        Column("category", "of its kernels, or of most of them"),
+        Column("gpu_time_ns", "summed durations of its GPU events", unit="ns"),
+    ],
+    table=of_gpu_events(call_tree),
+    asked_by="call_tree",
+    method='table("call_tree")',
+    on_every_page=True,
+    charts=[Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")],
+)

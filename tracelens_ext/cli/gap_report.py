@@ -99,7 +99,7 @@ class GapReport:
     ) -> None:
         from tracelens_ext.analysis.idle_time import tables
         from tracelens_ext.analysis.idle_time.causes import classify_gaps
-        from tracelens_ext.analysis.idle_time.histogram import answer
+        from tracelens_ext.analysis.idle_time.answer import answer
 
         work = analyzer.work
         self._options = options
@@ -126,7 +126,7 @@ class GapReport:
 
     def headline(self) -> list[str]:
         """Return totals and streams, a line each."""
-        from tracelens_ext.analysis.idle_time.histogram import in_words
+        from tracelens_ext.analysis.idle_time.answer import in_words
 
         gaps = self._streams.gaps
         idle_ns = int(self._main_gaps.gaps.duration.sum())
@@ -149,7 +149,7 @@ class GapReport:
 
     def _stream_lines(self, idle_ns: int) -> list[str]:
         """Return how many streams worked, and a line for each."""
-        from tracelens_ext.analysis.idle_time.histogram import in_words
+        from tracelens_ext.analysis.idle_time.answer import in_words
 
         streams = self.tables.get("gap_streams")
         if streams is None:

@@ -151,7 +151,7 @@ def analyze(
         without_tpu: Refuse a profile of TPUs, of which the host's part is read.
         progress: Who is told how far it is read, instead of a bar.
     """
-    from tracelens_ext.analysis.coverage.report_tables import is_of_tpu
+    from tracelens_ext.analysis.coverage.missing_gpu_work import is_of_tpu
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
     trace = files.only_trace(trace)

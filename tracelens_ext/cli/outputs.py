@@ -14,10 +14,11 @@ import typer
 
 from tracelens_ext.cli.screen import STANDARD_OUTPUT, print_line, tell
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report import report as reports
+from tracelens_ext.report import writing
 from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
 from tracelens_ext.report.manifest import check_output
-from tracelens_ext.report.report import OutputFormat, Places, Report
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.writing import OutputFormat, Places
 
 _BEGINNING_BYTES = 200
 _PAGE_SUFFIXES = (".html", ".htm")
@@ -122,7 +123,7 @@ class OutputOptions:
             outputs.append(self._main_output(stem, default, several=several))
         if self.html is not None:
             page = _page(self.html, f"{stem}.html", several=several)
-            outputs.append(_Output(page, reports.PAGE))
+            outputs.append(_Output(page, writing.PAGE))
         _refuse_repetition([output.path for output in outputs])
         return {output.path: output.output_format for output in outputs}
 
@@ -140,15 +141,15 @@ class OutputOptions:
     def check_extras(self) -> None:
         """Check that what the formats need is installed, before a trace is read for nothing."""
         if self.format is not None:
-            reports.require_format(self.format)
+            writing.require_format(self.format)
         if self.html is not None:
-            reports.require_format(reports.PAGE)
+            writing.require_format(writing.PAGE)
 
     def _format(self, *, several: bool) -> OutputFormat:
         """Return the format that was chosen, or that the name of the output tells."""
         output = self.output or ""
         suffix = Path(output).suffix.lower()
-        format_of_name = reports.FORMAT_OF_SUFFIX.get(suffix)
+        format_of_name = writing.FORMAT_OF_SUFFIX.get(suffix)
         is_folder = self.output is None or _is_folder(output)
         names_file = format_of_name is not None or suffix in _PAGE_SUFFIXES
         if several and not is_folder and names_file:
@@ -194,7 +195,7 @@ def write_outputs(
     """Write a report, and say on standard error which tables are large for a workbook."""
     from tracelens_ext.report.excel import slow_tables
 
-    written = reports.write_report(report, places, inputs, force=force)
+    written = writing.write_report(report, places, inputs, force=force)
     if OutputFormat.xlsx in places.values():
         for line in slow_tables(report.sheets):
             print_line(line, error=True)
@@ -203,7 +204,7 @@ def write_outputs(
 
 def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
     """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
-    for note in reports.check_places(places, inputs, force=force):
+    for note in writing.check_places(places, inputs, force=force):
         tell(note)
 
 

@@ -17,8 +17,9 @@ import typer
 
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
-from tracelens_ext.report import report as reports
-from tracelens_ext.report.report import OutputFormat, Report
+from tracelens_ext.report import writing
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.writing import OutputFormat
 from tracelens_ext.report.tables.registry import find_table
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.terminal import frame_table, safe_text
@@ -60,8 +61,8 @@ class Part:
         """Return a registered table, or that of a name, as its declaration has it on a screen."""
         if isinstance(table, str):
             table = find_table(table)
-        title, _, columns = table.screen.partition(": ")
-        return cls(title, frame, columns.split(", ") if columns else None, rows)
+        view = table.screen
+        return cls(view.title, frame, view.columns or None, rows)
 
     def __call__(self, _: Console) -> Iterable[Any]:
         """Return what is printed."""
@@ -203,7 +204,7 @@ def trace_report(
 
 def print_report(report: Report, output_format: OutputFormat | None = None) -> None:
     """Print a report to standard output, piece by piece."""
-    for piece in reports.report_text(report, output_format or OutputFormat.json):
+    for piece in writing.report_text(report, output_format or OutputFormat.json):
         typer.echo(piece, nl=False)
 
 

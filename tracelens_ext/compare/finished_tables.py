@@ -20,7 +20,7 @@ from xml.parsers import expat
 from tracelens_ext import errors
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION_KEY, made_here, read_manifest
-from tracelens_ext.report.report import OutputFormat, require_format
+from tracelens_ext.report.writing import OutputFormat, require_format
 from tracelens_ext.settings import size_text
 from tracelens_ext.text import one_line
 

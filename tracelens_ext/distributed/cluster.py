@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from importlib import util
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext import __version__
 from tracelens_ext.distributed.job import JobOutcome, TraceJob, run_job
 from tracelens_ext.distributed.storage import FleetInput, reason
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.processes import cores, processes_starting, traces_at_once
 from tracelens_ext.readers.ahead import text_bytes
+from tracelens_ext.settings import VERSION
 
 if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster
@@ -161,15 +161,15 @@ def _check_versions(client: Client, scheduler: str) -> None:
     except OSError:
         raise ClusterError(_GONE) from None
     for worker, answer in found.items():
-        if answer != __version__:
+        if answer != VERSION:
             has = f"has version {answer}" if isinstance(answer, str) else "lacks it"
-            differ = f"{scheduler}: this is tracelens-ext {__version__}, but worker {worker} {has}"
+            differ = f"{scheduler}: this is tracelens-ext {VERSION}, but worker {worker} {has}"
             raise ClusterError(f"{differ}; install the same version there, with the extra fleet")
 
 
 def _version() -> str:
     require_fleet_extra()
-    return __version__
+    return VERSION
 
 
 @contextmanager

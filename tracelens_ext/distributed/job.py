@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens_ext import __version__, errors
+from tracelens_ext import errors
 from tracelens_ext.analysis.collectives import collective_calls
 from tracelens_ext.analysis.timeline.timeline import gpu_timeline
 from tracelens_ext.analyzer import TreePerfAnalyzer
@@ -27,7 +27,7 @@ from tracelens_ext.distributed.extract import communication_about, rank_tables
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.hooks.registry import one_line
 from tracelens_ext.lazy import pd
-from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
+from tracelens_ext.settings import DEFAULT_READING_OPTIONS, VERSION, ReadingOptions
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, number_groups, percent, sums, texts
 
@@ -53,7 +53,7 @@ class JobOptions:
         """A hash of all that changes the result: what was done with another is done again."""
         plugins = sorted((p.name, p.distribution) for p in default_registry().plugins)
         reading = (self.reading.salvage, self.reading.max_bytes)
-        parts = [LAYOUT, __version__, self.rules, self.unlinked_kernels, reading, plugins]
+        parts = [LAYOUT, VERSION, self.rules, self.unlinked_kernels, reading, plugins]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 

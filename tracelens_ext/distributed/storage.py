@@ -20,10 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tracelens_ext import __version__, trace_files
+from tracelens_ext import trace_files
 from tracelens_ext.errors import OutputError, TraceNotFoundError, UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import GENERATOR, MANIFEST
+from tracelens_ext.settings import VERSION
 from tracelens_ext.trace import distributed_info
 
 #: What file systems call the version of a file, the first that one has.
@@ -315,7 +316,7 @@ class ResultStore:
             problem = f"{self.shown(others[0])}: exists and was not made by tracelens-ext"
             raise OutputError(f"{problem}; choose another folder, or --force to overwrite it")
         listed = list(dict.fromkeys([*names, *ours]))
-        manifest = {"generator": GENERATOR, "version": __version__, "files": listed}
+        manifest = {"generator": GENERATOR, "version": VERSION, "files": listed}
         self.put(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
 
     # Tables.

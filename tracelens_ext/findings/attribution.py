@@ -39,7 +39,7 @@ _NO_LINES: Final = (
 )
 
 #: The innermost events of some kinds, but for those whose names begin so.
-FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.Moments]
+FindMoments = Callable[[tuple[EventKind, ...], tuple[str, ...]], hosts.HostSegments]
 
 
 def places_of(
@@ -50,7 +50,7 @@ def places_of(
 ) -> dict[str, Sequence[Place]]:
     """Where a claim is, by kind of place, or what is known better; what is not told is left out.
 
-    `idle_moments` is `hosts.idle_moments` of the work.
+    `idle_moments` is `hosts.idle_time_segments` of the work.
     """
     both = _of_gaps(work, claim, idle_moments), _of_events(work, claim)
     kinds = ["operations", "modules", "python_frames", "iterations", "streams", "kernels", "calls"]
@@ -94,14 +94,14 @@ def _of_gaps(work: GpuEvents, claim: Claim, idle_moments: FindMoments) -> dict[s
 
     def ranks(kinds: tuple[EventKind, ...]) -> list[Place]:
         find = partial(idle_moments, kinds)
-        parts = _innermost(find, kinds, (thread, start, end))
+        parts = _innermost(find, kinds, hosts.HostIntervals(thread, start, end))
         before = 0
         columns = []  # of each part the row and the ns of moments, and the gap and the moments of
         for moments, asked, (first, past, _, ns) in parts:  # stretches
             columns.append((moments.row, ns, gap[asked], first + before, past + before))
             before += len(ns)
         row, ns, gaps, first, past = map(np.concatenate, zip(*columns, strict=True))
-        code, labels = hosts.labels_of(work.trace, row)
+        code, labels = hosts.event_labels(work.trace, row)
         code = np.where(ns > 0, code, NONE)
 
         def gaps_with(label: str) -> int:
@@ -117,10 +117,10 @@ def _of_gaps(work: GpuEvents, claim: Claim, idle_moments: FindMoments) -> dict[s
 
 
 def _innermost(
-    find: Callable[[tuple[str, ...]], hosts.Moments],
+    find: Callable[[tuple[str, ...]], hosts.HostSegments],
     kinds: tuple[EventKind, ...],
-    stretches: hosts.Stretches,
-) -> list[tuple[hosts.Moments, Int64Array, hosts.Overlap]]:
+    stretches: hosts.HostIntervals,
+) -> list[tuple[hosts.HostSegments, Int64Array, hosts.SegmentOverlap]]:
     """The innermost events around stretches of time, and which of those were asked about.
 
     Of Python frames those that somebody can change, then the others, where there are none of these.
@@ -129,11 +129,11 @@ def _innermost(
     found = []
     asked = np.arange(len(start))
     for ignored in (_NO_LINES, ()):
-        stretches = thread[asked], start[asked], end[asked]
+        stretches = hosts.HostIntervals(thread[asked], start[asked], end[asked])
         moments = find(("ProfilerStep#", *ignored))
         its = moments.during(*stretches)
         found.append((moments, asked, its))
-        asked = asked[its.of_stretch == 0]
+        asked = asked[its.of_interval == 0]
         if EventKind.PYTHON_FUNCTION not in kinds or not len(asked):
             break
     return found
@@ -200,9 +200,9 @@ def around(
     thread = work.trace.thread[calls]
     begun = work.trace.ts[calls]
     row = np.full(len(calls), NONE, dtype=np.int64)
-    stretches = thread, begun, begun + 1
-    find = partial(hosts.innermost_moments, trace, kinds, stretches)
+    stretches = hosts.HostIntervals(thread, begun, begun + 1)
+    find = partial(hosts.innermost_segments, trace, kinds, stretches)
     for moments, asked, its in _innermost(find, kinds, stretches):
-        there = its.of_stretch > 0
+        there = its.of_interval > 0
         row[asked[there]] = moments.row[its.first[there]]
-    return ranked(*hosts.labels_of(trace, row), ns)
+    return ranked(*hosts.event_labels(trace, row), ns)

@@ -13,7 +13,7 @@ import numpy as np
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.coverage.report_tables import recording_dict, recording_lines
-from tracelens_ext.analysis.idle_time.causes import UNKNOWN
+from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.finding import Claim, Confidence, Finding, Findings, saving_text
 from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection, Instead
@@ -191,8 +191,11 @@ def _not_known(inspection: Inspection) -> str:
 
 def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
     """How much idle time has no cause, if it is so much at least; else empty."""
-    pieces = inspection.wall.classified.pieces
-    idle = inspection.wall.mean_ms((pieces.end - pieces.start)[pieces.cause == UNKNOWN]) * NS_PER_MS
+    pieces = inspection.wall.classified.intervals
+    idle = (
+        inspection.wall.mean_ms((pieces.end - pieces.start)[pieces.cause == Cause.UNKNOWN.code])
+        * NS_PER_MS
+    )
     if idle < least_ns:
         return ""
     how = inspection.missing.get("API calls")

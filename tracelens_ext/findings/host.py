@@ -10,7 +10,8 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import compilations, instantiations, slow_regions
 from tracelens_ext.analysis.idle_time import causes
-from tracelens_ext.analysis.idle_time.cpu_activity import innermost_moments
+from tracelens_ext.analysis.idle_time.causes import Cause
+from tracelens_ext.analysis.idle_time.cpu_activity import HostIntervals, innermost_segments
 from tracelens_ext.analysis.memory.events import has_memory_events
 from tracelens_ext.analysis.memory.usage import find_memory, memory_by_operation
 from tracelens_ext.findings.attribution import around, frames_around
@@ -68,7 +69,7 @@ def synchronisation(inspection: Inspection) -> Finding | None:
     """Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
     wall = inspection.wall
     work = inspection.work
-    synchronising = wall.classified.synchronising
+    synchronising = wall.classified.synchronizing_call
     after = wall.claim_idle_after(synchronising)
     claim = after + wall.claim_idle_during(causes.blocking_calls(work))
     asking = synchronising[after.intervals.gap]
@@ -151,11 +152,13 @@ def host_bound(inspection: Inspection) -> Finding | None:
     wall = inspection.wall
     idle = wall.idle
     length = wall.idle.end - wall.idle.start
-    late = np.isin(idle.cause, (causes.HOST, causes.LAUNCH_OVERHEAD, causes.SYNCHRONISATION))
+    late = np.isin(
+        idle.cause, (Cause.HOST.code, Cause.LAUNCH_OVERHEAD.code, Cause.SYNCHRONIZATION.code)
+    )
     # Why something starts late that was launched long before is not known, unless the host, too,
     # stood still.
     late |= wall.may_wait(idle) & wall.nothing_launched[idle.gap]
-    holes = wall.mean_ms(length[late & (idle.cause == causes.LAUNCH_OVERHEAD)]) * NS_PER_MS
+    holes = wall.mean_ms(length[late & (idle.cause == Cause.LAUNCH_OVERHEAD.code)]) * NS_PER_MS
     claim = wall.claim_idle(late)
     if not inspection.is_worth(claim):
         return None
@@ -177,11 +180,13 @@ def _split(inspection: Inspection, claim: Claim) -> list[float]:
     """What the host was in during a claim, ms: `_PARTS`."""
     trace = inspection.work.trace
     (start, end, _, gap, _, thread) = claim.intervals
-    moments = innermost_moments(trace, (EventKind.CPU_OP, *LAUNCH_KINDS), (thread, start, end))
+    moments = innermost_segments(
+        trace, (EventKind.CPU_OP, *LAUNCH_KINDS), HostIntervals(thread, start, end)
+    )
     row = moments.row
     its = moments.during(thread, start, end)
-    ns = its.of_moment
-    left = end - start - its.of_stretch
+    ns = its.of_segment
+    left = end - start - its.of_interval
     if not ns.any():  # no operation and call is recorded
         return [0.0] * len(_PARTS)
     launches = (trace.kind[row] != EventKind.CPU_OP) | inspection.starts_work(row)
@@ -226,9 +231,9 @@ def _recorder_percent(inspection: Inspection) -> float:
     trace = inspection.work.trace
     wall = inspection.wall
     linked = inspection.work.tree.linked
-    pieces = wall.classified.pieces
+    pieces = wall.classified.intervals
     total = 0
-    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause < causes.NOT_RECORDED])
+    waits = wall.mean_ms((pieces.end - pieces.start)[pieces.cause < Cause.NOT_RECORDED.code])
     threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
     for what, (kind, cost) in _COSTS.items():
         if what not in inspection.missing:

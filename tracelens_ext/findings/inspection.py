@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.program import PYTORCH, Kind, program_of
-from tracelens_ext.analysis.idle_time.cpu_activity import idle_moments
+from tracelens_ext.analysis.idle_time.cpu_activity import idle_time_segments
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.attribution import places_of, ranked
 from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
@@ -61,8 +61,8 @@ class Inspection:
 
     @cached_property
     def idle_moments(self) -> Any:  # noqa: ANN401 (a function with a cache)
-        """`hosts.idle_moments` of the work, which finds them once for the same arguments."""
-        return cache(partial(idle_moments, self.work))
+        """`idle_time_segments` of the work, which finds them once for the same arguments."""
+        return cache(partial(idle_time_segments, self.work))
 
     @cached_property
     def roofline(self) -> Roofline:

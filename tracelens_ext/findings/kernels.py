@@ -41,7 +41,7 @@ def launch_geometry(inspection: Inspection) -> Finding | None:
         return None
     mean = float(np.average(blocks[few], weights=work.duration[few]))
     share = np.where(few, 1 - blocks / np.maximum(waves * there, 1), 0.0)
-    return inspection.claimed("launch-geometry", share, [mean, float(units.max())])
+    return inspection.claimed("launch-geometry", share, [mean, float(units[few].max())])
 
 
 def capability(device: Device | None, peaks: DevicePeaks | None) -> int:

@@ -1,21 +1,14 @@
-"""Findings as tables, and their places and evidence as texts."""
+"""Findings as a table, and their places and evidence as texts."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import Table
 from tracelens_ext.text import NO_NAME, ms_text
 
 if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
     from tracelens_ext.findings.finding import Evidence, Finding, Findings
 
 NOTHING: Final = "Nothing that was looked for would save more than 1 % of the judged time."
@@ -58,33 +51,12 @@ def findings_table(found: Findings) -> pd.DataFrame:
             "largest_place": largest_place(finding),
             "where": " | ".join(f"{kind}: {text}" for kind, text in place_texts(finding).items()),
             "evidence": "; ".join(evidence_text(each) for each in finding.evidence),
-            "see": ", ".join(dict.fromkeys(_seen(each) for each in finding.evidence)),
+            "see": ", ".join(dict.fromkeys(cited(each) for each in finding.evidence)),
             "documentation": f"{finding.documentation} of tracelens-ext's source",
         }
         for finding in found.findings
     ]
     return pd.DataFrame(rows, columns=_COLUMNS).astype(_KINDS)
-
-
-def _details(
-    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
-) -> pd.DataFrame | None:
-    """Where each finding is, and the numbers it rests on."""
-    found = analyzer.findings(device_peaks)
-    rows = [
-        (finding.id, kind, each.name or NO_NAME, each.saving_ms, "ms", float(each.count), "")
-        for finding in found.findings
-        for kind, places in finding.where.items()
-        for each in places
-    ]
-    rows += [
-        (finding.id, "evidence", each.what, float(each.value), each.unit, np.nan, _seen(each))
-        for finding in found.findings
-        for each in finding.evidence
-    ]
-    columns = ["finding", "kind", "name", "amount", "unit", "count", "see"]
-    kinds = dict.fromkeys(columns, "str") | {"amount": "float64", "count": "float64"}
-    return pd.DataFrame(rows, columns=columns).astype(kinds) if rows else None
 
 
 def summary_sentence(found: Findings) -> str:
@@ -118,7 +90,7 @@ def place_texts(finding: Finding, cut: Callable[[str], str] = str) -> dict[str, 
     return {kind: text for kind, text in told.items() if text}
 
 
-def _seen(evidence: Evidence) -> str:
+def cited(evidence: Evidence) -> str:
     """The sheet, or the whole command, that shows a number."""
     return f"tracelens-ext {evidence.see}" if evidence.see in _COMMANDS else evidence.see
 
@@ -129,92 +101,4 @@ def evidence_text(evidence: Evidence) -> str:
     unit = evidence.unit
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     shown = ms_text(value) if unit == "ms" else f"{shown} {unit}" if unit else shown
-    return f"{evidence.what}: {shown} ({_seen(evidence)})"
-
-
-def _found(analyzer: TreePerfAnalyzer, options: ReportOptions) -> Findings:
-    return analyzer.findings(options.device_peaks)
-
-
-def _findings(
-    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
-) -> pd.DataFrame:
-    """What would save the most wall time, a row a finding; see `findings`."""
-    return findings_table(analyzer.findings(device_peaks))
-
-
-TABLES = [
-    Table(
-        name="findings",
-        shows="What would save the most time, why, and what to do",
-        columns=[
-            Column(
-                "finding",
-                "which kind of finding; [findings](findings.md) has a section on each",
-            ),
-            Column("title", "what it is, a sentence"),
-            Column(
-                "saving_ms",
-                "wall time that the fix removes, as a replay of the trace tells; savings overlap. "
-                "0 of what only informs",
-            ),
-            Column("claimed_ms", "wall time that it is about; no time is claimed by two findings"),
-            Column(
-                "% of judged time",
-                "the claim, of the time that was recorded and is no start-up",
-            ),
-            Column(
-                "saving_low_ms",
-                "the least and the most that the fix saves; empty where that is the saving",
-            ),
-            Column(
-                "saving_high_ms",
-                "the least and the most that the fix saves; empty where that is the saving",
-            ),
-            Column("confidence", "`high`, `medium` or `low`"),
-            Column("confidence_reason", "why"),
-            Column("largest_place", "the place with the most of the saving"),
-            Column(
-                "where",
-                "places by their kind (operations, Python frames, kernels …), between bars, with "
-                "their part of the saving and how many gaps or GPU events that is, the largest "
-                "first",
-            ),
-            Column("evidence", "the numbers it rests on, and the sheet or command that shows each"),
-            Column("see", "those sheets and commands"),
-            Column("advice", "what to change"),
-            Column("snippet", "the change in code, where one line does it"),
-            Column("documentation", "the section about it"),
-        ],
-        table=_findings,
-        notes=lambda it, options, tables: _found(it, options).notes if "findings" in tables else (),
-        answer="What would save the most time",
-        answer_if_empty=lambda *its: summary_sentence(_found(*its)).rstrip("."),
-        answer_columns=[
-            "title",
-            "saving_ms",
-            "% of judged time",
-            "advice",
-            "confidence",
-            "largest_place",
-            "see",
-        ],
-        answer_links="see",
-    ),
-    Table(
-        name="finding_details",
-        shows="Where each finding is, and the numbers it rests on",
-        columns=[
-            Column("finding", "which kind of finding"),
-            Column("kind", "of place (`operations`, `python_frames`, `kernels` …), or `evidence`"),
-            Column("name", "the place, or what the number is"),
-            Column("amount", "the part of the saving that is there, or the number"),
-            Column("unit", "of the amount"),
-            Column("count", "in the place", unit="GPU events or gaps"),
-            Column("see", "the sheet or the command that shows the number"),
-        ],
-        table=_details,
-        asked_by="finding_details",
-        on_every_page=True,
-    ),
-]
+    return f"{evidence.what}: {shown} ({cited(evidence)})"

@@ -276,7 +276,7 @@ def _claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
     copies &= trace.named(trace.name[launch], _COPIES.match)
     idle = wall.claim_idle_during(np.unique(launch[copies]))
     after = copies[wall.classified.gaps.before]
-    return idle + wall.claim_idle_after(np.where(after, wall.classified.synchronising, NONE))
+    return idle + wall.claim_idle_after(np.where(after, wall.classified.synchronizing_call, NONE))
 
 
 def exposed_communication(inspection: Inspection) -> Finding | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import HOLE, recording_of
 from tracelens_ext.analysis.idle_time import causes
-from tracelens_ext.analysis.idle_time.causes import classify_gaps
+from tracelens_ext.analysis.idle_time.causes import Cause, classify_gaps
 from tracelens_ext.findings.finding import Claim, Intervals
 from tracelens_ext.trace import (
     NONE,
@@ -67,12 +67,12 @@ class WallTime:
 
     def parts(self) -> list[Claim]:
         """The idle time in each part of the recording that cannot be judged, in their order."""
-        pieces = self.classified.pieces
-        idle = pieces.chosen(np.isin(pieces.cause, (causes.NOT_RECORDED, causes.START_UP)))
+        pieces = self.classified.intervals
+        idle = pieces.chosen(np.isin(pieces.cause, (Cause.NOT_RECORDED.code, Cause.WARM_UP.code)))
         found = []
         times = recording_of(self.work).parts[["device", "start", "end"]].to_numpy()
         for device, start, end in times.tolist():
-            within, _ = idle.chosen(idle.track == device).cut(np.array([start]), np.array([end]))
+            within, _ = idle.chosen(idle.track == device).split(np.array([start]), np.array([end]))
             intervals = self._of_gaps(within, np.full(len(within.gap), NONE))
             found.append(Claim(intervals, self._devices, self.start))
         return found
@@ -81,9 +81,9 @@ class WallTime:
         """Times on all devices as the mean over them, ms."""
         return float(ns.sum()) / len(self._devices) / NS_PER_MS
 
-    def _judged_idle(self) -> causes.Pieces:
-        pieces = self.classified.pieces
-        others = causes.NOT_RECORDED, causes.START_UP, causes.EDGE
+    def _judged_idle(self) -> causes.IdleIntervals:
+        pieces = self.classified.intervals
+        others = Cause.NOT_RECORDED.code, Cause.WARM_UP.code, Cause.EDGE.code
         return pieces.chosen(~np.isin(pieces.cause, others))
 
     @cached_property
@@ -97,21 +97,22 @@ class WallTime:
         """
         classified = self.classified
         gaps = self.classified.gaps
-        left = gaps.end - classified.returned
-        pieces = classified.pieces.chosen(classified.pieces.cause == causes.DEPENDENCY)
+        left = gaps.end - classified.launch_returned
+        pieces = classified.intervals.chosen(classified.intervals.cause == Cause.DEPENDENCY.code)
         depends = np.isin(np.arange(len(gaps)), pieces.gap)
         calls = causes.blocking_calls(self.work)
         trace = self.work.trace
         thread = self.threads_of_gap[1]
         ended = np.append(trace.end_of(calls), 0)
         at = grouping.last_before(trace.thread[calls], trace.ts[calls], thread, gaps.end)
-        queued: BoolArray = (classified.returned == gaps.start) & (ended[at] <= gaps.end)
-        return queued & (~depends | (left > causes.usual_launch_latency(self.work)))
+        queued: BoolArray = (classified.launch_returned == gaps.start) & (ended[at] <= gaps.end)
+        latency = causes.usual_launch_latency(self.work)[gaps.track]
+        return queued & (~depends | (left > latency))
 
-    def may_wait(self, idle: causes.Pieces) -> BoolArray:
+    def may_wait(self, idle: causes.IdleIntervals) -> BoolArray:
         """Whether the GPU may wait for the host in some pieces of idle time."""
-        left: BoolArray = np.isin(idle.cause, (causes.DEPENDENCY, causes.UNKNOWN))
-        waits: BoolArray = idle.cause != causes.LAUNCH_OVERHEAD
+        left: BoolArray = np.isin(idle.cause, (Cause.DEPENDENCY.code, Cause.UNKNOWN.code))
+        waits: BoolArray = idle.cause != Cause.LAUNCH_OVERHEAD.code
         return waits & (~left | self.waits_for_host[idle.gap])
 
     @cached_property
@@ -177,8 +178,8 @@ class WallTime:
             idle = self.idle
             asked = (launched[idle.gap] == number) | (following[idle.gap] == number)
             asked &= self.may_wait(idle)
-            inside, rest = idle.chosen(asked).cut(*union(start[mine], end[mine]))
-            self.idle = idle.chosen(~asked).joined(rest)
+            inside, rest = idle.chosen(asked).split(*union(start[mine], end[mine]))
+            self.idle = causes.joined_intervals(idle.chosen(~asked), rest)
             asking = np.full(len(inside.gap), number)
             claim = claim + self._claimed(self._of_gaps(inside, asking))
         return claim
@@ -216,7 +217,7 @@ class WallTime:
         """The idle time of each gap that nobody has claimed, ns, (k,)."""
         return grouping.sums(self.idle.gap, self.idle.end - self.idle.start, len(self.classified))
 
-    def _of_gaps(self, idle: causes.Pieces, thread: Int64Array | None = None) -> Intervals:
+    def _of_gaps(self, idle: causes.IdleIntervals, thread: Int64Array | None = None) -> Intervals:
         nothing = np.full(len(idle.gap), NONE)
         waited_for = self.threads_of_gap[1][idle.gap] if thread is None else thread
         return Intervals(idle.start, idle.end, idle.track, idle.gap, nothing, waited_for)
@@ -262,7 +263,7 @@ class WallTime:
     def on_device(self, device_index: int, first: Int64Array, last: Int64Array) -> Claim:
         """What a device does in some windows, which are ascending and apart; claims nothing."""
         pieces = self._judged_idle()
-        idle, _ = pieces.chosen(pieces.track == device_index).cut(first, last)
+        idle, _ = pieces.chosen(pieces.track == device_index).split(first, last)
         events = self._alone(self.tracks.of_gpu == device_index)
         start, end, which, _ = inside(events.start, events.end, first, last)
         both = Intervals.joined(

@@ -9,7 +9,7 @@ Also here: `Table` (or `Sheet`), `Column`, `Chart`, `Condition`, `GPU_EVENTS`, `
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tracelens_ext.hooks.hookspecs import Command, Reader, hookimpl
 from tracelens_ext.hooks.registry import (
@@ -23,18 +23,15 @@ from tracelens_ext.hooks.registry import (
     load_registry,
 )
 
-if TYPE_CHECKING:
-    from tracelens_ext.report.tables.charts import Chart
-    from tracelens_ext.report.tables.columns import Column
-    from tracelens_ext.report.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
-    from tracelens_ext.report.tables.table import Table as Sheet
-
+#: What plugins need for tables. Its package depends on this one, so it is imported on demand.
 _HOMES = {
     "Chart": "report.tables.charts",
     "Column": "report.tables.columns",
-    **dict.fromkeys(
-        ("CATEGORIES", "Condition", "GPU_EVENTS", "Sheet", "Table"), "report.tables.table"
-    ),
+    "CATEGORIES": "report.tables.conditions",
+    "Condition": "report.tables.conditions",
+    "GPU_EVENTS": "report.tables.conditions",
+    "Sheet": "report.tables.table",
+    "Table": "report.tables.table",
 }
 
 __all__ = [
@@ -59,7 +56,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"tracelens_ext.{_HOMES[name]}")

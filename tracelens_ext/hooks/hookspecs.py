@@ -19,7 +19,6 @@ run, so a plugin should import what is slow (pandas) inside its functions.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,9 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
 
 if TYPE_CHECKING:
-    from tracelens_ext.categorize.rules import RulePack
-    from tracelens_ext.readers.source import ByteSource
-    from tracelens_ext.roofline.operation import Cost, Operation
     from tracelens_ext.trace import Trace
+
+# The packages that use a hook depend on this one, so it names no type of theirs: the docstrings do.
 
 PROJECT: Final = "tracelens_ext"
 """The project name for pluggy and the entry point group."""
@@ -83,12 +81,12 @@ def options_of(function: Callable[..., Any]) -> HookOptions:
 
 
 @_hookspec
-def tracelens_rule_packs() -> Iterable[str | os.PathLike[str] | Mapping[str, Any] | RulePack]:
+def tracelens_rule_packs() -> Iterable[Any]:
     """Rule packs to add.
 
     Returns:
         Any mix of paths of TOML rule packs, paths of JSON engine/model maps, the same tables as
-        dicts, and `RulePack` objects.
+        dicts, and `tracelens_ext.categorize.RulePack` objects.
     """
 
 
@@ -111,7 +109,7 @@ def tracelens_sheets() -> Iterable[Any]:
     """Tables that say what they hold: sheets of the report.
 
     Returns:
-        `tracelens_ext.report.tables.table.Sheet` objects.
+        `tracelens_ext.report.tables.table.Table` objects.
     """
 
 
@@ -155,7 +153,7 @@ def tracelens_commands() -> Iterable[Command]:
 
 
 @_hookspec
-def tracelens_performance_models() -> Mapping[str, Callable[[Operation], Cost]]:
+def tracelens_performance_models() -> Mapping[str, Callable[[Any], Any]]:
     """Performance models: what an operation has to compute and to move, from its arguments.
 
     Returns:
@@ -204,12 +202,12 @@ class Reader:
         """
         raise NotImplementedError
 
-    def read_source(self, source: ByteSource) -> Mapping[str, Any] | Trace:
+    def read_source(self, source: Any) -> Mapping[str, Any] | Trace:  # noqa: ANN401
         """Read a file, or an open file; as `read`, which this method calls unless it is overridden.
 
-        `source` has the unpacked bytes, of which none are read yet, the `path`, the `progress` to
-        report and the `cache` for what is converted. Raises TraceFormatError where the file cannot
-        be read; other readers may be asked.
+        `source`, a `tracelens_ext.readers.source.ByteSource`, has the unpacked bytes, of which none
+        are read yet, the `path`, the `progress` to report and the `cache` for what is converted.
+        Raises TraceFormatError where the file cannot be read; other readers may be asked.
         """
         if source.file is None:
             raise TraceFormatError(

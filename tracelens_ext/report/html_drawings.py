@@ -39,9 +39,8 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[pl
     part = part.sort_values("size", ascending=False, kind="stable").head(_MOST_POINTS)
     if part.empty:
         return []
-    peaks = {} if roofs is None else dict(zip(roofs["what"], roofs["peak"], strict=True))
-    memory = peaks.pop("memory", None)
-    ridges = [2 * peak / memory for peak in peaks.values()] if memory else []
+    devices = _peaks_of_models(roofs)
+    ridges = [2 * peak / memory for memory, peaks in devices for peak in peaks.values()]
     across = [float(part["x"].min()) / 2, max([2 * float(part["x"].max()), *ridges])]
     area = part["size"] / max(part["size"].max(), 1e-12)
     part["pixels"] = np.maximum(_SMALLEST, _LARGEST * np.sqrt(area))
@@ -57,7 +56,7 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[pl
         )
         for name, dims, bound, percent, ms, rest in part[_TOLD].itertuples(index=False)
     ]
-    data = _roofs(peaks, memory, across) if memory else []
+    data = [roof for memory, peaks in devices for roof in _roofs(peaks, memory, across)]
     legend: list[tuple[str, str]] = []
     for family, own in part.groupby(part["family"].astype(str), sort=False):
         look = {"color": colour_of(family), "opacity": 0.75}
@@ -67,7 +66,8 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[pl
         legend.append((family, colour_of(family)))
     largest = part[["op_name", "size"]].head(_IN_SUMMARY).itertuples(index=False)
     said = [f"{plot.elided(str(name), 40)} {plot.duration_text(ms)}" for name, ms in largest]
-    up = part["y"].min() / 2, 2 * max([part["y"].max(), *peaks.values()])
+    highest = [peak for _, peaks in devices for peak in peaks.values()]
+    up = part["y"].min() / 2, 2 * max([part["y"].max(), *highest])
     axes = {"FLOPs per byte": across, "TFLOP/s": up}
     x, y = (_logarithmic(title, *ends) for title, ends in axes.items())
     summary = f"{'Time lost' if known else 'GPU time'}: {', '.join(said)}"
@@ -78,6 +78,22 @@ def roofline_figures(frame: pd.DataFrame, roofs: pd.DataFrame | None) -> list[pl
 def _logarithmic(title: str, low: float, high: float) -> plot.Plotly:
     ends = {"range": [math.log10(low), math.log10(high)], "title": {"text": title}}
     return {"type": "log", "dtick": 1, "exponentformat": "none", **ends}
+
+
+def _peaks_of_models(roofs: pd.DataFrame | None) -> list[tuple[float, dict[str, float]]]:
+    """Return, for each GPU model, the bandwidth of its memory and its peaks by engine and type."""
+    if roofs is None:
+        return []
+    several = "device_model" in roofs.columns
+    models = roofs["device_model"] if several else pd.Series("", index=roofs.index)
+    result = []
+    for model, rows in roofs.groupby(models, sort=False):
+        peaks = dict(zip(rows["what"], rows["peak"], strict=True))
+        memory = peaks.pop("memory", None)
+        if memory:
+            prefix = f"{model} " if several else ""
+            result.append((memory, {prefix + name: peak for name, peak in peaks.items()}))
+    return result
 
 
 def _roofs(peaks: dict[str, float], memory: float, across: list[float]) -> list[plot.Plotly]:

@@ -34,8 +34,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from tracelens_ext import __version__
 from tracelens_ext.errors import OutputError
+from tracelens_ext.settings import VERSION
 
 AnyPath = str | os.PathLike[str]
 # Names longer than 255 bytes are refused by nearly every file system, and a character takes up to
@@ -151,7 +151,7 @@ GENERATOR = "tracelens-ext"
 TABLES_VERSION = 1
 TABLES_VERSION_KEY = "tables_version"
 #: How JSON of ours begins.
-ABOUT_US = {"generator": GENERATOR, "version": __version__, TABLES_VERSION_KEY: TABLES_VERSION}
+ABOUT_US = {"generator": GENERATOR, "version": VERSION, TABLES_VERSION_KEY: TABLES_VERSION}
 #: How a text file of ours begins.
 _MARK = re.compile(
     rb'\{\s*"generator": "tracelens-ext",'

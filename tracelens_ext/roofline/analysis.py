@@ -37,7 +37,12 @@ from tracelens_ext.roofline.gemm import product_sizes
 from tracelens_ext.roofline.hlo import works_of
 from tracelens_ext.roofline.models import model_of, offered_models
 from tracelens_ext.roofline.operation import Cost, Model, NoModelError, Operation, Tensor, known
-from tracelens_ext.roofline.peaks import DevicePeaks, capability_of, peaks_of_devices
+from tracelens_ext.roofline.peaks import (
+    DevicePeaks,
+    capability_of,
+    device_models,
+    peaks_of_devices,
+)
 from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import inverse, number_groups, sums, texts
@@ -97,6 +102,8 @@ class RooflineRow:
     #: 10^12 operations a second of its engine and type; None where it is not known
     peak: float | None = None
     why_slow: str = ""  #: what shows of the reason for the time lost
+    #: the GPU model that ran it, where GPUs of several models did the work; else empty
+    device_model: str = ""
 
     @property
     def lost_ns(self) -> float | None:
@@ -133,6 +140,11 @@ class Roofline:
         return any(row.operation.types for row in self.rows)
 
     @cached_property
+    def has_several_models(self) -> bool:
+        """Whether GPUs of several models did the work."""
+        return any(row.device_model for row in self.rows)
+
+    @cached_property
     def families(self) -> frozenset[str]:
         """The families of the operations that have a model."""
         return frozenset(row.cost.family for row in self.rows if row.cost)
@@ -150,8 +162,9 @@ def find_roofline(
     Those of the GPU events `selected`, (g,), see `group_operations`; of all by default.
     """
     registry = registry or default_registry()
-    groups = group_operations(work, launchers, selected)
     peaks = peaks_of_devices(work.trace, own_peaks)
+    models_of_devices = device_models(work.trace, peaks)
+    groups = group_operations(work, launchers, selected, models_of_devices)
     offered = offered_models(registry)
     names = {op.model_name for op in groups.operations}
     by_name = {name: model_of(name, offered) for name in names}
@@ -163,13 +176,20 @@ def find_roofline(
     for row, device in zip(rows, groups.device.tolist(), strict=True):
         if row.cost is not None:
             _compare(row, row.cost, by_name[row.operation.model_name], peaks[device])
+        if row.operation.name != OTHERS:
+            row.device_model = models_of_devices.get(device, "")
     return Roofline(groups, rows, peaks)
 
 
 def group_operations(
-    work: GpuEvents, launchers: Launchers, selected: npt.NDArray[np.bool_] | None = None
+    work: GpuEvents,
+    launchers: Launchers,
+    selected: npt.NDArray[np.bool_] | None = None,
+    models_of_devices: Mapping[int, str] | None = None,
 ) -> OperationGroups:
     """Group the launchers of a trace by their names and arguments, the longest time first.
+
+    With `models_of_devices` (see `device_models`), what GPUs of two models did is two groups.
 
     Beyond `MOST_OPERATIONS` groups the shorter ones are one, the last: `OTHERS`, without arguments.
     A launcher takes part with all that it launched if its first GPU event is `selected`, (g,).
@@ -183,7 +203,10 @@ def group_operations(
     codes = [trace.arg(argument).at(rows) for argument in ARGUMENTS]
     batch, batches = _batches(work, trace.name[rows], first_gpu[taken])
     work_of, works = works_of(trace, rows)
-    first, group = number_groups([trace.name[rows], *codes, batch, work_of])
+    keys: list[IntArray] = [trace.name[rows], *codes, batch, work_of]
+    if models_of_devices:
+        keys.append(_model_numbers(trace.device[first_gpu[taken]], models_of_devices))
+    first, group = number_groups(keys)
     order = np.lexsort((first, -sums(group, launchers.direct_ns[taken], len(first))))
     group = np.minimum(inverse(order)[group], MOST_OPERATIONS)
     first = first[order][: MOST_OPERATIONS + 1]
@@ -216,6 +239,15 @@ def group_operations(
     figures = count, sums(group, gpu_ns, len(first)), host_ns
     device = trace.device[first_gpu[taken[first]]]
     return OperationGroups(operations, shown, *figures, device, of_gpu, first_gpu[taken])
+
+
+def _model_numbers(device: IntArray, models_of_devices: Mapping[int, str]) -> Int64Array:
+    """Return a number for the GPU model of each device: devices of one model have one number."""
+    model_names = sorted(set(models_of_devices.values()))
+    numbers = np.zeros(len(device), dtype=np.int64)
+    for device_number, model_name in models_of_devices.items():
+        numbers[device == device_number] = model_names.index(model_name)
+    return numbers
 
 
 def _batches(
@@ -428,4 +460,7 @@ def roofline_table(roofline: Roofline) -> pd.DataFrame:
     columns["roofline_time_ms"] = best_ns / NS_PER_MS
     columns |= told("bound")
     columns |= {"% of roofline": best_ns / measured * 100, "time_lost_ms": lost_ns / NS_PER_MS}
-    return pd.DataFrame(columns | told("why_slow"))
+    columns |= told("why_slow")
+    if roofline.has_several_models:
+        columns |= told("device_model")
+    return pd.DataFrame(columns)

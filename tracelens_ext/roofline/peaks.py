@@ -196,6 +196,23 @@ def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, 
     return found
 
 
+def device_models(trace: Trace, peaks: Mapping[int, DevicePeaks | None]) -> dict[int, str]:
+    """Return the GPU model of each device where there are several; empty where there is one.
+
+    A device without known peaks goes by the name that the trace gives it. Devices that are judged
+    by the same peaks are one model, as all are by those that a user gives.
+    """
+    models = {number: _model_name(trace, number, known) for number, known in peaks.items()}
+    return models if len(set(models.values())) > 1 else {}
+
+
+def _model_name(trace: Trace, number: int, peaks: DevicePeaks | None) -> str:
+    if peaks is not None:
+        return peaks.name
+    device = trace.described(number)
+    return device.name if device is not None and device.name else "unknown GPU"
+
+
 def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
     """The peaks in a user's file, or those of a known device.
 

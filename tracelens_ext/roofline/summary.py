@@ -58,14 +58,21 @@ def modelled(roofline: Roofline) -> Modelled:
 
 def roofline_peaks(roofline: Roofline) -> pd.DataFrame:
     """The peaks of the types in use (10^12 operations a second), and `memory` (10^12 bytes)."""
-    roofs: dict[str, float] = {
-        f"{row.cost.engine} {row.cost.data_type}": row.peak
+    roofs: dict[tuple[str, str], float] = {
+        (row.device_model, f"{row.cost.engine} {row.cost.data_type}"): row.peak
         for row in reversed(roofline.rows)
         if row.cost is not None and row.peak is not None and row.cost.flops
     }
-    if known := [peaks for peaks in roofline.peaks.values() if peaks is not None]:
-        roofs["memory"] = known[0].memory / 1e3
-    return pd.DataFrame({"what": list(roofs), "peak": list(roofs.values())})
+    for peaks in roofline.peaks.values():
+        if peaks is not None:
+            model = peaks.name if roofline.has_several_models else ""
+            roofs.setdefault((model, "memory"), peaks.memory / 1e3)
+    what = [name for _, name in roofs]
+    table = pd.DataFrame({"what": what, "peak": list(roofs.values())})
+    if roofline.has_several_models:
+        table["device_model"] = [model for model, _ in roofs]
+        table = table.sort_values("device_model", kind="stable", ignore_index=True)
+    return table
 
 
 def shape_text(row: RooflineRow) -> str:
@@ -303,6 +310,8 @@ def family_table(roofline: Roofline, family: str) -> pd.DataFrame:
         "name_count": count,
         **{name: table[name] for name in ("bound", "% of roofline", "time_lost_ms", "why_slow")},
     }
+    if roofline.has_several_models:
+        columns["device_model"] = table["device_model"]
     return pd.DataFrame(columns)
 
 

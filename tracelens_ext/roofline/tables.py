@@ -4,42 +4,60 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tracelens_ext.analysis.iterations.selection import Selection
-from tracelens_ext.analysis.serving.phases import HAS_STEPS, phase_notes, phase_table
+from tracelens_ext.analysis.operations.launchers import Launchers
+from tracelens_ext.analysis.serving.phases import (
+    HAS_STEPS,
+    ServingContext,
+    phase_notes,
+    phase_table,
+)
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.table import ScreenView, Table, Tables
 from tracelens_ext.roofline import summary
 from tracelens_ext.roofline.analysis import Roofline, roofline_table
 
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
 
-_SHAPES = Condition(
-    "shapes were recorded",
-    lambda analyzer, options: (
-        analyzer.roofline(options.device_peaks).has_shapes
-        or options.names("roofline", "families", "mfu_by_iteration")
-    ),
-)
+class RooflineContext(ServingContext, Protocol):
+    """A trace that is being analyzed, its serving steps, and its roofline."""
+
+    @property
+    def launchers(self) -> Launchers:
+        """The operations that launched GPU work."""
+
+    def roofline(
+        self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
+    ) -> Roofline:
+        """Return the operations and their best case."""
+
+
+def _has_shapes(context: RooflineContext, options: ReportOptions) -> bool:
+    if context.roofline(options.device_peaks).has_shapes:
+        return True
+    return options.names("roofline", "families", "mfu_by_iteration")
+
+
+_SHAPES = Condition("shapes were recorded", _has_shapes)
 
 
 def _of(make: Callable[[Roofline], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
     """A table of the roofline."""
 
     def table(
-        analyzer: TreePerfAnalyzer,
+        context: RooflineContext,
         device_peaks: str | os.PathLike[str] | None = None,
         *,
         selection: Selection | None = None,
     ) -> pd.DataFrame:
-        return make(analyzer.roofline(device_peaks, selection))
+        return make(context.roofline(device_peaks, selection))
 
     table.__doc__ = f"""{make.__doc__}
 
@@ -54,46 +72,47 @@ def _of(make: Callable[[Roofline], pd.DataFrame]) -> Callable[..., pd.DataFrame]
 
 
 def _peaks(
-    analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+    context: RooflineContext, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
     """The peaks that operations are judged by."""
-    return summary.roofline_peaks(analyzer.roofline(device_peaks))
+    return summary.roofline_peaks(context.roofline(device_peaks))
 
 
 def _utilisation(
-    analyzer: TreePerfAnalyzer,
+    context: RooflineContext,
     device_peaks: str | os.PathLike[str] | None = None,
     annotation: str | re.Pattern[str] | None = None,
     *,
     selection: Selection | None = None,
 ) -> pd.DataFrame:
     """Model FLOPs utilisation (MFU) of each whole iteration."""
-    roofline = analyzer.roofline(device_peaks, selection)
-    return summary.utilisation(analyzer.work, roofline, annotation)
+    roofline = context.roofline(device_peaks, selection)
+    return summary.utilisation(context.gpu_events, roofline, annotation)
 
 
 def _family(
-    family: str, analyzer: TreePerfAnalyzer, device_peaks: str | os.PathLike[str] | None = None
+    family: str, context: RooflineContext, device_peaks: str | os.PathLike[str] | None = None
 ) -> pd.DataFrame:
-    return summary.family_table(analyzer.roofline(device_peaks), family)
+    return summary.family_table(context.roofline(device_peaks), family)
 
 
-def _has(family: str, analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
-    return family in analyzer.roofline(options.device_peaks).families
+def _has(family: str, context: RooflineContext, options: ReportOptions) -> bool:
+    return family in context.roofline(options.device_peaks).families
 
 
-def _notes(
-    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: Mapping[str, pd.DataFrame]
-) -> Iterator[str]:
+def _notes(context: RooflineContext, options: ReportOptions, tables: Tables) -> Iterator[str]:
     if "roofline" in tables:
-        roofline = analyzer.roofline(options.device_peaks)
+        roofline = context.roofline(options.device_peaks)
         yield f"Roofline: {summary.modelled(roofline)}."
-        yield from summary.advice(analyzer.work, roofline)
+        yield from summary.advice(context.gpu_events, roofline)
 
 
 _BOUND = Column("bound", "`compute`, `memory` or `link`: what limits the best case")
 _SHARE_OF_ROOFLINE = Column("% of roofline", "the best case in percent of the GPU time", unit="%")
 _TIME_LOST = Column("time_lost_ms", "GPU time beyond the best case, never negative")
+_DEVICE_MODEL = Column(
+    "device_model", "the GPU that ran it; only where GPUs of several models did the work"
+)
 _WHY_SLOW = Column("why_slow", "the reason, where names and shapes show one")
 _PARAMETER = "as the performance model has them; strides in elements"
 #: The columns of a family behind its parameters.
@@ -119,6 +138,7 @@ _FAMILY_MEASUREMENTS = [
     _SHARE_OF_ROOFLINE,
     _TIME_LOST,
     _WHY_SLOW,
+    _DEVICE_MODEL,
 ]
 
 
@@ -130,74 +150,79 @@ def _family_columns(parameters: str) -> list[Column]:
     return columns
 
 
-TABLES = [
-    Table(
-        name="roofline",
-        shows="Each operation against what the GPU can do, and the time lost",
-        columns=[
-            Column("op_name", "the *launcher*, as in `ops_unique_args`"),
-            Column("family", "of the performance model"),
-            Column("Input Dims", "tuples as text"),
-            Column("Input type", "tuples as text"),
-            Column("Input Strides", "tuples as text"),
-            Column("Concrete Inputs", "tuples as text"),
-            Column("count", "calls", unit="operations"),
-            Column("gpu_time_ms", "busy time of what all calls launched"),
-            Column("flops", "floating point operations of a call", unit="FLOP"),
-            Column(
-                "bytes",
-                "of a call: what crosses the device's memory at the least",
-                unit="bytes",
-            ),
-            Column("engine", "`matrix`, `vector`, or `link` for copies between host and device"),
-            Column("data_type", "whose peak it is judged by"),
-            Column("model", "the performance model"),
-            Column("why_no_model", "why there is none"),
-            Column("tflops_per_s", "of all calls, by their GPU time"),
-            Column("tb_per_s", "of all calls, by their GPU time"),
-            Column("roofline_time_ms", "the best case of all calls"),
-            _BOUND,
-            _SHARE_OF_ROOFLINE,
-            _TIME_LOST,
-            _WHY_SLOW,
-        ],
-        table=_of(roofline_table),
-        when=[GPU_EVENTS, _SHAPES],
-        notes=_notes,
-        charts=[
-            Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")
-        ],
-    ),
-    *(
-        Table(
-            name=family,
-            shows=f"Operations of the family {family}, with their parameters",
-            columns=_family_columns(parameters),
-            table=partial(_family, family),
-            when=[GPU_EVENTS, Condition("an operation is of that family", partial(_has, family))],
-            method=f'get_df_performance_model("{family}")',
-        )
-        for family, parameters in summary.FAMILIES.items()
-    ),
+ROOFLINE = Table(
+    name="roofline",
+    shows="Each operation against what the GPU can do, and the time lost",
+    columns=[
+        Column("op_name", "the *launcher*, as in `ops_unique_args`"),
+        Column("family", "of the performance model"),
+        Column("Input Dims", "tuples as text"),
+        Column("Input type", "tuples as text"),
+        Column("Input Strides", "tuples as text"),
+        Column("Concrete Inputs", "tuples as text"),
+        Column("count", "calls", unit="operations"),
+        Column("gpu_time_ms", "busy time of what all calls launched"),
+        Column("flops", "floating point operations of a call", unit="FLOP"),
+        Column(
+            "bytes",
+            "of a call: what crosses the device's memory at the least",
+            unit="bytes",
+        ),
+        Column("engine", "`matrix`, `vector`, or `link` for copies between host and device"),
+        Column("data_type", "whose peak it is judged by"),
+        Column("model", "the performance model"),
+        Column("why_no_model", "why there is none"),
+        Column("tflops_per_s", "of all calls, by their GPU time"),
+        Column("tb_per_s", "of all calls, by their GPU time"),
+        Column("roofline_time_ms", "the best case of all calls"),
+        _BOUND,
+        _SHARE_OF_ROOFLINE,
+        _TIME_LOST,
+        _WHY_SLOW,
+        _DEVICE_MODEL,
+    ],
+    table=_of(roofline_table),
+    options=["device_peaks"],
+    when=[GPU_EVENTS, _SHAPES],
+    notes=_notes,
+    charts=[Chart("Roofline", "roofline", "op_name", "time_lost_ms", kind="roofline", on="page")],
+)
+
+
+def _family_table(family: str, parameters: str) -> Table:
+    """Declare the table of a family of operations."""
+    return Table(
+        name=family,
+        shows=f"Operations of the family {family}, with their parameters",
+        columns=_family_columns(parameters),
+        table=partial(_family, family),
+        options=["device_peaks"],
+        when=[GPU_EVENTS, Condition("an operation is of that family", partial(_has, family))],
+        method=f'get_df_performance_model("{family}")',
+    )
+
+
+FAMILY_TABLES = [
+    _family_table(family, parameters) for family, parameters in summary.FAMILIES.items()
 ]
 
 
 def _phases(
-    analyzer: TreePerfAnalyzer,
+    context: RooflineContext,
     phases: Sequence[str] = (),
     device_peaks: str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
     """Prefill, decode …: tokens, GPU time and idle time.
 
     Args:
-        analyzer: of the trace.
+        context: of the trace.
         phases: phases of your own, each `NAME=REGEX`, as `--phase` takes them.
         device_peaks: see `roofline.peaks.read_peaks`.
     """
-    steps = analyzer.serving_steps(phases)
-    frame = phase_table(analyzer.work, steps)
-    roofline = analyzer.roofline(device_peaks)
-    return summary.with_roofline(frame, roofline, analyzer.launchers, steps)
+    steps = context.serving_steps(phases)
+    frame = phase_table(context.gpu_events, steps)
+    roofline = context.roofline(device_peaks)
+    return summary.with_roofline(frame, roofline, context.launchers, steps)
 
 
 def _by_category(table: pd.DataFrame) -> pd.DataFrame:
@@ -212,120 +237,135 @@ def _by_category(table: pd.DataFrame) -> pd.DataFrame:
     return long
 
 
-PHASES = [
-    Table(
-        name="phases",
-        shows="Prefill, decode and mixed steps: tokens, GPU time, idle time",
-        columns=[
-            Column(
-                "phase",
-                "`prefill`, `decode`, `mixed`, `diffusion`; `other` is outside of all steps",
-            ),
-            Column("steps", "annotations; those within one another are one", unit="steps"),
-            Column(
-                "context_requests",
-                "of all steps: whose prompt is read, and which generate",
-                unit="requests",
-            ),
-            Column(
-                "generation_requests",
-                "of all steps: whose prompt is read, and which generate",
-                unit="requests",
-            ),
-            Column("context_tokens", "those that they compute", unit="tokens"),
-            Column("generation_tokens", "those that they compute", unit="tokens"),
-            Column("tokens", "those that they compute", unit="tokens"),
-            Column("gpu_busy_ms", "busy time of what each step launched on its thread, summed"),
-            Column("gpu_ms_per_step", "of an average step"),
-            Column("gpu_us_per_token", "GPU time by tokens"),
-            Column("idle_ms", "of the devices, before GPU events of the phase"),
-            Column("busy_%", "busy time in percent of busy and idle time"),
-            Column("tokens_per_s", "by busy and idle time"),
-            Column(
-                "tokens_per_s_without_idle",
-                "by busy time: what the GPU could reach if it never idled",
-            ),
-            Column("modelled_ms", "GPU time of operations with a best case"),
-            Column("roofline_time_ms", "their best case"),
-            Column("% of roofline", "the best case in percent of that GPU time", unit="%"),
-            Column("idle_synchronisation_ms", "idle time by cause, as in `gap_summary`"),
-            Column("idle_host_ms", "idle time by cause, as in `gap_summary`"),
-            Column("idle_dependency_ms", "idle time by cause, as in `gap_summary`"),
-            Column("idle_launch_overhead_ms", "idle time by cause, as in `gap_summary`"),
-            Column("idle_unknown_ms", "idle time by cause, as in `gap_summary`"),
-            Column(
-                "scheduler_%",
-                "how much of the time from step to step the host spent there, where annotations "
-                "or frames name it",
-            ),
-            Column(
-                "sampler_%",
-                "how much of the time from step to step the host spent there, where annotations "
-                "or frames name it",
-            ),
-            Column("attention_%", "when categories are on: share in the summed durations"),
-            Column("gemm_%", "when categories are on: share in the summed durations"),
-            Column("CATEGORY_time_ms", "when categories are on: summed durations"),
-        ],
-        table=_phases,
-        when=[GPU_EVENTS, HAS_STEPS],
-        notes=lambda analyzer, _, tables: phase_notes(analyzer) if "phases" in tables else (),
-        charts=[
-            Chart(
-                "GPU time by phase",
-                "phases",
-                "phase",
-                "gpu_busy_ms",
-                kind="stacked",
-                series_column="category",
-                prepare=_by_category,
-                on="page",
-            )
-        ],
-    )
-]
-_more = partial(Table, when=[GPU_EVENTS, _SHAPES], asked_by="tables")
-MORE = [
-    _more(
-        name="roofline_peaks",
-        shows="What the GPU can do at best, of the types in use",
-        columns=[
-            Column("what", "engine and data type, or `memory`"),
-            Column("peak", "operations, or bytes", unit="10¹²/s"),
-        ],
-        table=_peaks,
-        on_every_page=True,
-    ),
-    _more(
-        name="families",
-        shows="Families of operations against what the GPU can do",
-        columns=[
-            Column("family", "of the performance model; `(no model)`"),
-            Column("gpu_time_ms", "busy time of what all calls launched"),
-            Column("gpu_time_%", "of all operations"),
-            Column("tflops_per_s", "of all calls, by their GPU time"),
-            Column("tb_per_s", "of all calls, by their GPU time"),
-            Column(
-                "% of roofline",
-                "the best case in percent of the GPU time, of what has one",
-                unit="%",
-            ),
-            Column("time_lost_ms", "GPU time beyond the best case"),
-        ],
-        table=_of(summary.family_summary),
-        screen="By family",
-    ),
-    _more(
-        name="mfu_by_iteration",
-        shows="Model FLOPs utilisation of each whole iteration; of the whole trace without any",
-        columns=[
-            Column("iteration", "its name"),
-            Column("wall_time_ms", "of the iteration"),
-            Column("tflop", "of the products, convolutions and attention", unit="TFLOP"),
-            Column("tflops_per_s", "of those, by the wall time"),
-            Column("mfu_%", "the time they would take at the peak of their type, by the wall time"),
-        ],
-        table=_utilisation,
-        screen="Model FLOPs utilisation (products, convolutions, attention; by wall time)",
-    ),
-]
+def _phase_notes(
+    context: RooflineContext, _options: ReportOptions, tables: Tables
+) -> Iterable[str]:
+    if "phases" not in tables:
+        return ()
+    return phase_notes(context)
+
+
+PHASES = Table(
+    name="phases",
+    shows="Prefill, decode and mixed steps: tokens, GPU time, idle time",
+    columns=[
+        Column(
+            "phase",
+            "`prefill`, `decode`, `mixed`, `diffusion`; `other` is outside of all steps",
+        ),
+        Column("steps", "annotations; those within one another are one", unit="steps"),
+        Column(
+            "context_requests",
+            "of all steps: whose prompt is read, and which generate",
+            unit="requests",
+        ),
+        Column(
+            "generation_requests",
+            "of all steps: whose prompt is read, and which generate",
+            unit="requests",
+        ),
+        Column("context_tokens", "those that they compute", unit="tokens"),
+        Column("generation_tokens", "those that they compute", unit="tokens"),
+        Column("tokens", "those that they compute", unit="tokens"),
+        Column("gpu_busy_ms", "busy time of what each step launched on its thread, summed"),
+        Column("gpu_ms_per_step", "of an average step"),
+        Column("gpu_us_per_token", "GPU time by tokens"),
+        Column("idle_ms", "of the devices, before GPU events of the phase"),
+        Column("busy_%", "busy time in percent of busy and idle time"),
+        Column("tokens_per_s", "by busy and idle time"),
+        Column(
+            "tokens_per_s_without_idle",
+            "by busy time: what the GPU could reach if it never idled",
+        ),
+        Column("modelled_ms", "GPU time of operations with a best case"),
+        Column("roofline_time_ms", "their best case"),
+        Column("% of roofline", "the best case in percent of that GPU time", unit="%"),
+        Column("idle_synchronisation_ms", "idle time by cause, as in `gap_summary`"),
+        Column("idle_host_ms", "idle time by cause, as in `gap_summary`"),
+        Column("idle_dependency_ms", "idle time by cause, as in `gap_summary`"),
+        Column("idle_launch_overhead_ms", "idle time by cause, as in `gap_summary`"),
+        Column("idle_unknown_ms", "idle time by cause, as in `gap_summary`"),
+        Column(
+            "scheduler_%",
+            "how much of the time from step to step the host spent there, where annotations "
+            "or frames name it",
+        ),
+        Column(
+            "sampler_%",
+            "how much of the time from step to step the host spent there, where annotations "
+            "or frames name it",
+        ),
+        Column("attention_%", "when categories are on: share in the summed durations"),
+        Column("gemm_%", "when categories are on: share in the summed durations"),
+        Column("CATEGORY_time_ms", "when categories are on: summed durations"),
+    ],
+    table=_phases,
+    options=["device_peaks"],
+    when=[GPU_EVENTS, HAS_STEPS],
+    notes=_phase_notes,
+    charts=[
+        Chart(
+            "GPU time by phase",
+            "phases",
+            "phase",
+            "gpu_busy_ms",
+            kind="stacked",
+            series_column="category",
+            prepare=_by_category,
+            on="page",
+        )
+    ],
+)
+
+ROOFLINE_PEAKS = Table(
+    name="roofline_peaks",
+    shows="What the GPU can do at best, of the types in use",
+    columns=[
+        Column("what", "engine and data type, or `memory`"),
+        Column("peak", "operations, or bytes", unit="10¹²/s"),
+        Column("device_model", "the GPU; only where GPUs of several models did the work"),
+    ],
+    table=_peaks,
+    options=["device_peaks"],
+    when=[GPU_EVENTS, _SHAPES],
+    asked_by="tables",
+    on_every_page=True,
+)
+FAMILIES = Table(
+    name="families",
+    shows="Families of operations against what the GPU can do",
+    columns=[
+        Column("family", "of the performance model; `(no model)`"),
+        Column("gpu_time_ms", "busy time of what all calls launched"),
+        Column("gpu_time_%", "of all operations"),
+        Column("tflops_per_s", "of all calls, by their GPU time"),
+        Column("tb_per_s", "of all calls, by their GPU time"),
+        Column(
+            "% of roofline",
+            "the best case in percent of the GPU time, of what has one",
+            unit="%",
+        ),
+        Column("time_lost_ms", "GPU time beyond the best case"),
+    ],
+    table=_of(summary.family_summary),
+    options=["device_peaks"],
+    when=[GPU_EVENTS, _SHAPES],
+    asked_by="tables",
+    screen=ScreenView("By family"),
+)
+MFU_BY_ITERATION = Table(
+    name="mfu_by_iteration",
+    shows="Model FLOPs utilisation of each whole iteration; of the whole trace without any",
+    columns=[
+        Column("iteration", "its name"),
+        Column("wall_time_ms", "of the iteration"),
+        Column("tflop", "of the products, convolutions and attention", unit="TFLOP"),
+        Column("tflops_per_s", "of those, by the wall time"),
+        Column("mfu_%", "the time they would take at the peak of their type, by the wall time"),
+    ],
+    table=_utilisation,
+    options=["device_peaks", "annotation"],
+    when=[GPU_EVENTS, _SHAPES],
+    asked_by="tables",
+    screen=ScreenView("Model FLOPs utilisation (products, convolutions, attention; by wall time)"),
+)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.analysis.idle_time.cpu_activity import innermost_during
+from tracelens_ext.analysis.idle_time.cpu_activity import HostIntervals, innermost_during
 from tracelens_ext.lazy import pd
 from tracelens_ext.simulation.replay import Replay, Replayed
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_US, EventKind
@@ -226,6 +226,6 @@ def _host(
             threads = np.full(len(asked), thread)
             begin = start[asked] - later[asked]
             stop = end[asked] - later[asked]
-            stretches = threads, begin, stop
-            result[asked] = innermost_during(work.trace, kinds, stretches, ("ProfilerStep#",))
+            intervals = HostIntervals(threads, begin, stop)
+            result[asked] = innermost_during(work.trace, kinds, intervals, ("ProfilerStep#",))
     return _labels(np.where(result == NONE, NONE, work.trace.name[result]), work.trace.names)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext
 from tracelens_ext.analysis.iterations.selection import Selection, span_of_step
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.simulation.critical_path import (
     CriticalPath,
     critical_path,
@@ -27,9 +29,6 @@ from tracelens_ext.simulation.scenarios import Changes, Named, parse_change
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, distributed_info
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent
-
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 #: Errors beyond which the replay is warned of, and withheld, percent.
 _WARNED: Final = 5.0
@@ -231,8 +230,28 @@ def waiting_of(program: DependencyGraph, waits: pd.DataFrame) -> Int64Array:
     return result
 
 
+class SimulationContext(AnalysisContext, Protocol):
+    """A trace that is being analyzed, and its simulation."""
+
+    def simulation(
+        self,
+        iteration: int | None = None,
+        device: int | None = None,
+        waits: pd.DataFrame | None = None,
+    ) -> Simulation:
+        """Return the simulation of the recording, or of an iteration."""
+
+
+def _simulation_notes(
+    context: SimulationContext, _options: ReportOptions, tables: Tables
+) -> Iterable[str]:
+    if "what_if" not in tables:
+        return ()
+    return context.simulation().lines()
+
+
 def _what_if(
-    analyzer: TreePerfAnalyzer,
+    context: SimulationContext,
     changes: Sequence[str] = (),
     iteration: int | None = None,
     device: int | None = None,
@@ -240,7 +259,7 @@ def _what_if(
     """The wall time if something changed.
 
     Args:
-        analyzer: of the trace.
+        context: of the trace.
         changes: each as `--change` of `tracelens-ext what-if`; the usual ones by default.
         iteration: the N of a `ProfilerStep#N`, the window; the whole recording by default.
         device: the only device that is asked about.
@@ -249,79 +268,79 @@ def _what_if(
         UsageError: a change, the iteration or the device is of nothing that the trace has.
     """
     asked = [parse_change(text) for text in changes] or None
-    return analyzer.simulation(iteration, device).what_if(asked)
+    return context.simulation(iteration, device).what_if(asked)
 
 
 def _critical_path(
-    analyzer: TreePerfAnalyzer, iteration: int | None = None, device: int | None = None
+    context: SimulationContext, iteration: int | None = None, device: int | None = None
 ) -> pd.DataFrame:
     """What the wall time is made of, segment by segment."""
-    return analyzer.simulation(iteration, device).critical_path.copy()
+    return context.simulation(iteration, device).critical_path.copy()
 
 
 def _critical_path_summary(
-    analyzer: TreePerfAnalyzer, iteration: int | None = None, device: int | None = None
+    context: SimulationContext, iteration: int | None = None, device: int | None = None
 ) -> pd.DataFrame:
     """The critical path by kind and category."""
-    return analyzer.simulation(iteration, device).critical_path_summary()
+    return context.simulation(iteration, device).critical_path_summary()
 
 
 _PATH = ("Critical path", "critical_path_summary", "kind", "on_path_ms")
 _CHART = Chart(*_PATH, kind="stacked", on="page")
-_table = partial(Table, asked_by="what_if")
-TABLES = [
-    _table(
-        name="what_if",
-        shows="The wall time if something took longer or shorter, by a replay of the trace",
-        columns=[
-            Column("change", "what is multiplied; [replay](replay.md) has all names"),
-            Column("factor", "by what; empty where several are, which `change` then tells"),
-            Column("wall_ms", "the wall time then"),
-            Column("saved_ms", "of the unchanged replay's wall time"),
-            Column("saved (%)", "likewise"),
-        ],
-        table=_what_if,
-        notes=lambda it, _, tables: it.simulation().lines() if "what_if" in tables else (),
-    ),
-    _table(
-        name="critical_path_summary",
-        shows="What the wall time hangs on, by kind and category",
-        columns=[
-            Column(
-                "kind",
-                "`host`, `launch` (calls that launch, and the latency after them), `kernel`, "
-                "`copy`, `communication`, `other rank`, `gap` or `sync`",
-            ),
-            Column("category", "of the GPU work"),
-            Column("on_path_ms", "time on the critical path"),
-            Column("on_path (%)", "of all of it"),
-            Column("total_ms", "all GPU work of the kind and category; empty of what is none"),
-        ],
-        table=_critical_path_summary,
-        charts=[_CHART],
-        on_every_page=True,
-    ),
-    _table(
-        name="critical_path",
-        shows="What the wall time hangs on, segment by segment",
-        columns=[
-            Column("start_us", "from the start of the window"),
-            Column("duration_us", "segments leave no gap: they sum to the replayed wall time"),
-            Column("kind", "as in `critical_path_summary`"),
-            Column("category", "as in `critical_path_summary`"),
-            Column("name", "of the kernel, the copy, or the call"),
-            Column("operation", "the one that launched it, or the host was in"),
-            Column("stream", "-1 of the host"),
-            Column(
-                "edge",
-                "what bound it: `stream`, `wait`, `launch`, `sync` or `not in the file`",
-            ),
-            Column(
-                "known",
-                "whether the recording tells that, and how long it lasts by itself",
-                unit="yes/no",
-            ),
-        ],
-        table=_critical_path,
-    ),
-]
+WHAT_IF = Table(
+    name="what_if",
+    shows="The wall time if something took longer or shorter, by a replay of the trace",
+    columns=[
+        Column("change", "what is multiplied; [replay](replay.md) has all names"),
+        Column("factor", "by what; empty where several are, which `change` then tells"),
+        Column("wall_ms", "the wall time then"),
+        Column("saved_ms", "of the unchanged replay's wall time"),
+        Column("saved (%)", "likewise"),
+    ],
+    table=_what_if,
+    asked_by="what_if",
+    notes=_simulation_notes,
+)
+CRITICAL_PATH_SUMMARY = Table(
+    name="critical_path_summary",
+    shows="What the wall time hangs on, by kind and category",
+    columns=[
+        Column(
+            "kind",
+            "`host`, `launch` (calls that launch, and the latency after them), `kernel`, "
+            "`copy`, `communication`, `other rank`, `gap` or `sync`",
+        ),
+        Column("category", "of the GPU work"),
+        Column("on_path_ms", "time on the critical path"),
+        Column("on_path (%)", "of all of it"),
+        Column("total_ms", "all GPU work of the kind and category; empty of what is none"),
+    ],
+    table=_critical_path_summary,
+    asked_by="what_if",
+    charts=[_CHART],
+    on_every_page=True,
+)
+CRITICAL_PATH = Table(
+    name="critical_path",
+    shows="What the wall time hangs on, segment by segment",
+    columns=[
+        Column("start_us", "from the start of the window"),
+        Column("duration_us", "segments leave no gap: they sum to the replayed wall time"),
+        Column("kind", "as in `critical_path_summary`"),
+        Column("category", "as in `critical_path_summary`"),
+        Column("name", "of the kernel, the copy, or the call"),
+        Column("operation", "the one that launched it, or the host was in"),
+        Column("stream", "-1 of the host"),
+        Column(
+            "edge",
+            "what bound it: `stream`, `wait`, `launch`, `sync` or `not in the file`",
+        ),
+        Column(
+            "known",
+            "whether the recording tells that, and how long it lasts by itself",
+            unit="yes/no",
+        ),
+    ],
+    table=_critical_path,
+    asked_by="what_if",
+)

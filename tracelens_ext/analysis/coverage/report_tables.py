@@ -1,39 +1,28 @@
-"""The recording as a table, as JSON, and in sentences; and what is marked on a time axis."""
+"""The recording as a table, as JSON, and in sentences."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.context import of_gpu_events
 from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, START_UP, recording_of
-from tracelens_ext.analysis.coverage.program import program_of
-from tracelens_ext.analysis.iterations.selection import find_iterations
-from tracelens_ext.analysis.timeline.timeline import MOST_BINS, time_axis
+from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
+from tracelens_ext.analysis.timeline.timeline import time_axis
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, NS_PER_MS, Trace
+from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import group_durations
-from tracelens_ext.trace.intervals import union
-from tracelens_ext.trace.linking import is_graph_launch
-
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 _MANY_LOST: Final = 0.01  # of the launches
 _CALLS_SHOWN: Final = 10
-_RECORD_GPU: Final = {
-    "torch": "ProfilerActivity.CUDA",
-    "nsys": "nsys profile -t cuda",
-    "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
-}
 _SUMS: Final = "wall", "not_recorded", "start_up", "judged"
 _COUNTS: Final = "launches", "launches_without_gpu_work"
-_TPU: Final = "/device:TPU"
 
 
 def recording_dict(work: GpuEvents) -> dict[str, object]:
@@ -112,126 +101,49 @@ def recording_lines(work: GpuEvents) -> list[str]:
     return lines
 
 
-def no_gpu_work(work: GpuEvents) -> str:
-    """Why there is no GPU work in a trace without any, as far as the file says."""
-    trace = work.trace
-    found = recording_of(work)
-    if is_of_tpu(trace):
-        return "This is a profile of a TPU, of which only the host's part is read."
-    if lost := trace.provenance.salvaged:
-        of = f" of {found.launches:,} launches" if found.launches else ""
-        return f"No GPU work{of} is in what is left of the file; it may be in what is lost. {lost}"
-    if found.launches:
-        named = trace.named(trace.name[found.lost], is_graph_launch)
-        what = "kernels and graphs" if named.any() else "kernels"
-        told = f"{found.launches:,} {what} were launched, none was recorded."
-        return " ".join([told, *(f"{note}." for note in trace.provenance.notes)])
-    how = _RECORD_GPU.get(program_of(trace).tool)
-    return f"There is no GPU work in the trace{f'; record it with {how}' if how else ''}."
-
-
-def is_of_tpu(trace: Trace) -> bool:
-    """Whether a trace is a profile of TPUs, without any GPU's work."""
-    tpu = any(str(name).startswith(_TPU) for name in trace.process_names.values())
-    return tpu and not len(trace.gpu_rows)
-
-
 def _time(ns: float) -> str:
     return f"{ns / NS_PER_MS:,.1f} ms" if ns >= NS_PER_MS else f"{ns / 1e3:,.1f} µs"
 
 
-def _marks(analyzer: TreePerfAnalyzer, *, device_peaks: str | None = None) -> pd.DataFrame | None:
-    """Iterations of the first process that has any, parts of the recording, findings."""
-    work = analyzer.work
-    found = find_iterations(work.tree)
-    recording = recording_of(work)
-    first = found.process == found.process[:1]
-    parts = recording.parts
-    names = np.array([f"ProfilerStep#{number}" for number in found.number], dtype=object)[first]
-    steps = {"kind": "iteration", "name": names, "device": NONE, "finding": ""}
-    steps |= {"start": found.start[first], "end": found.end[first]}
-    device = find_tracks(work, "device").device[parts["device"].to_numpy()]
-    kind = parts["kind"].replace({"before": "hole"})
-    cuts = parts[["start", "end"]].assign(kind=kind, name=parts["what"], device=device, finding="")
-    tables = [pd.DataFrame(steps), cuts]
-    bin_ns = recording.wall_ns // MOST_BINS
-    for finding in analyzer.findings(device_peaks).findings:
-        if finding.claim is not None:
-            start, end, *_ = finding.claim.intervals
-            start, end = union(start, end + bin_ns)
-            row = {"kind": "finding", "name": finding.title, "device": NONE, "finding": finding.id}
-            tables.append(pd.DataFrame({**row, "start": start, "end": end - bin_ns}))
-    marks = pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
-    for name in ("start", "end"):
-        marks[f"{name}_ms"] = marks.pop(name) / NS_PER_MS
-    return marks if len(marks) else None
+RECORDING = Table(
+    name="recording",
+    shows="How much of the wall time can be judged, and what was not recorded",
+    columns=[
+        Column(
+            "kind",
+            "`wall`, what of it is `not_recorded` and `start_up`, and what can be `judged`, "
+            "as means over the devices; `launches` of kernels, graphs and copies, and how "
+            "many of them have no GPU work; then each `hole`, work of `before` the recording "
+            "and `start_up`, the longest first; without GPU work `api_calls` by time; and "
+            "what is `missing`",
+        ),
+        Column("device", "the number of the device"),
+        Column("start_ms", "since the start of the wall"),
+        Column("end_ms", "since the start of the wall"),
+        Column("ms", "idle time of the device in it"),
+        Column("% of wall time", "`ms`, of the wall time"),
+        Column("count", "launches, or calls, that it is about", unit="launches"),
+        Column("what", "what it is"),
+        Column("place", "the operation, annotation or frame in which it begins"),
+        Column("how", "how to record what is missing"),
+    ],
+    table=of_gpu_events(recording_table),
+    when=(),
+)
 
-
-TABLES = [
-    Table(
-        name="recording",
-        shows="How much of the wall time can be judged, and what was not recorded",
-        columns=[
-            Column(
-                "kind",
-                "`wall`, what of it is `not_recorded` and `start_up`, and what can be `judged`, "
-                "as means over the devices; `launches` of kernels, graphs and copies, and how "
-                "many of them have no GPU work; then each `hole`, work of `before` the recording "
-                "and `start_up`, the longest first; without GPU work `api_calls` by time; and "
-                "what is `missing`",
-            ),
-            Column("device", "the number of the device"),
-            Column("start_ms", "since the start of the wall"),
-            Column("end_ms", "since the start of the wall"),
-            Column("ms", "idle time of the device in it"),
-            Column("% of wall time", "`ms`, of the wall time"),
-            Column("count", "launches, or calls, that it is about", unit="launches"),
-            Column("what", "what it is"),
-            Column("place", "the operation, annotation or frame in which it begins"),
-            Column("how", "how to record what is missing"),
-        ],
-        table=recording_table,
-        when=(),
-    )
-]
-VIEWS = [
-    Table(
-        name="time_axis",
-        shows="GPU time by category over time",
-        columns=[
-            Column("device", "its number"),
-            Column("category", "of the GPU events"),
-            Column("bin", "number of a stretch of time, from 0"),
-            Column("start_ms", "of it, since the trace's first event"),
-            Column("end_ms", "of it, since the trace's first event"),
-            Column("gpu_time_ns", "summed durations of the GPU events in it", unit="ns"),
-        ],
-        table=time_axis,
-        asked_by="time_axis",
-        on_every_page=True,
-        charts=[Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")],
-    ),
-    Table(
-        name="time_axis_marks",
-        shows="What is marked on the time axis",
-        columns=[
-            Column("kind", "`iteration`, `hole`, `start_up` or `finding`"),
-            Column("name", "what it is"),
-            Column("device", "-1 for all"),
-            Column("finding", "which kind of finding; empty for what is none"),
-            Column(
-                "start_ms",
-                "since the trace's first event; what a finding claims less than a 600th of the "
-                "wall time apart is one stretch",
-            ),
-            Column(
-                "end_ms",
-                "since the trace's first event; what a finding claims less than a 600th of the "
-                "wall time apart is one stretch",
-            ),
-        ],
-        table=_marks,
-        asked_by="time_axis",
-        on_every_page=True,
-    ),
-]
+TIME_AXIS = Table(
+    name="time_axis",
+    shows="GPU time by category over time",
+    columns=[
+        Column("device", "its number"),
+        Column("category", "of the GPU events"),
+        Column("bin", "number of a stretch of time, from 0"),
+        Column("start_ms", "of it, since the trace's first event"),
+        Column("end_ms", "of it, since the trace's first event"),
+        Column("gpu_time_ns", "summed durations of the GPU events in it", unit="ns"),
+    ],
+    table=of_gpu_events(time_axis),
+    asked_by="time_axis",
+    on_every_page=True,
+    charts=[Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")],
+)

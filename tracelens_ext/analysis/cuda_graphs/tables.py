@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.analysis.cuda_graphs.captures import Capture
+from tracelens_ext.analysis.cuda_graphs.replays import GraphReplays
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import ScreenView, Table, Tables
 from tracelens_ext.trace import (
     LAUNCH_KINDS,
     NONE,
@@ -34,8 +38,13 @@ from tracelens_ext.trace.grouping import maxima, minima, number_groups, percent,
 from tracelens_ext.trace.intervals import union_length
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+class GraphContext(AnalysisContext, Protocol):
+    """A trace that is being analyzed, and what its graph launches replay."""
+
+    @property
+    def graph_replays(self) -> GraphReplays | None:
+        """What graph launches replay, where a capture says so."""
 
 
 def _graph_launches(work: GpuEvents) -> pd.DataFrame:
@@ -140,13 +149,13 @@ _KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
 _SUMMED = ["replays", "gpu_events", "matched", "inserted", "missing", "gpu_time_ms", "tokens"]
 
 
-def _graph_captures(analyzer: TreePerfAnalyzer) -> pd.DataFrame:
+def _graph_captures(context: GraphContext) -> pd.DataFrame:
     """Graph launches by the captured graph that they replay, longest GPU time first.
 
     Raises:
         UsageError: there is no graph launch, or no capture.
     """
-    if (replays := analyzer.graph_replays) is None:
+    if (replays := context.graph_replays) is None:
         raise UsageError(
             "this needs a trace with graph launches, and"
             " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
@@ -208,26 +217,45 @@ def _sites(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _ask_for_captures(analyzer: TreePerfAnalyzer) -> Iterator[str]:
+def _ask_for_captures(context: GraphContext) -> Iterator[str]:
     """What to do about graph launches that nothing is known of."""
-    opaque = analyzer.tree.by_unknown_graph
-    total = int(analyzer.work.duration.sum())
-    if analyzer.graph_replays is None and analyzer.work.duration[opaque].sum() > _MUCH * total:
+    opaque = context.tree.by_unknown_graph
+    gpu_events = context.gpu_events
+    total = int(gpu_events.duration.sum())
+    if context.graph_replays is None and gpu_events.duration[opaque].sum() > _MUCH * total:
         yield (
-            f"Graph launches tell no operations of {analyzer.work.count_text(opaque)}; --capture"
+            f"Graph launches tell no operations of {gpu_events.count_text(opaque)}; --capture"
             " FILE_OR_FOLDER takes them from the profile in which the graphs were captured."
         )
 
 
-def capture_notes(analyzer: TreePerfAnalyzer) -> Iterator[str]:
+def capture_notes(context: GraphContext) -> Iterator[str]:
     """How much of the graph launches the captures tell."""
-    if analyzer.graph_replays is None:
+    if context.graph_replays is None:
         return
-    by_graph = analyzer.tree.by_graph
-    opaque = analyzer.tree.by_opaque_graph
+    by_graph = context.tree.by_graph
+    opaque = context.tree.by_opaque_graph
     known = f"{int((by_graph & ~opaque).sum()):,} of {int(by_graph.sum()):,}"
-    rest = f"; {analyzer.work.count_text(opaque)} do not" if opaque.any() else ""
+    rest = f"; {context.gpu_events.count_text(opaque)} do not" if opaque.any() else ""
     yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
+
+
+def _has_graph_launches(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return bool(context.tree.by_graph.any())
+
+
+def _has_captures(context: GraphContext, _options: ReportOptions) -> bool:
+    return context.graph_replays is not None
+
+
+def _launch_notes(context: GraphContext, _options: ReportOptions, _tables: Tables) -> Iterator[str]:
+    return _ask_for_captures(context)
+
+
+def _capture_notes(
+    context: GraphContext, _options: ReportOptions, _tables: Tables
+) -> Iterator[str]:
+    return capture_notes(context)
 
 
 GRAPH_LAUNCHES = Table(
@@ -257,12 +285,12 @@ GRAPH_LAUNCHES = Table(
             "when categories are on: share in the summed durations of the site",
         ),
     ],
-    table=lambda analyzer: _graph_launches(analyzer.work),
+    table=of_gpu_events(_graph_launches),
     when=[
         GPU_EVENTS,
-        Condition("a graph launch started GPU events", lambda a, _: bool(a.tree.by_graph.any())),
+        Condition("a graph launch started GPU events", _has_graph_launches),
     ],
-    notes=lambda analyzer, *_: _ask_for_captures(analyzer),
+    notes=_launch_notes,
     charts=[
         Chart(
             *("GPU time by graph launch", "graph_launches", "site", "busy_time_ms"),
@@ -279,7 +307,7 @@ CAPTURED = [
     GPU_EVENTS,
     Condition(
         "a graph launch started GPU events, and the trace or `--capture` holds captures of graphs",
-        lambda analyzer, _: analyzer.graph_replays is not None,
+        _has_captures,
     ),
 ]
 GRAPH_OPERATIONS = Table(
@@ -291,8 +319,8 @@ GRAPH_OPERATIONS = Table(
         Column("kernels", "how many replay what those launched", unit="GPU events"),
         Column("total_time_us", "summed duration of these"),
     ],
-    table=lambda analyzer: _graph_operations(analyzer.work),
-    screen="Operations inside of graph launches",
+    table=of_gpu_events(_graph_operations),
+    screen=ScreenView("Operations inside of graph launches"),
     when=CAPTURED,
 )
 GRAPH_CAPTURES = Table(
@@ -335,6 +363,5 @@ GRAPH_CAPTURES = Table(
     ],
     table=_graph_captures,
     when=CAPTURED,
-    notes=lambda analyzer, *_: capture_notes(analyzer),
+    notes=_capture_notes,
 )
-TABLES = [GRAPH_LAUNCHES, GRAPH_OPERATIONS, GRAPH_CAPTURES]

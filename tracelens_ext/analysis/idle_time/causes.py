@@ -1,18 +1,26 @@
-"""Why the GPU was idle: each gap divided into pieces, by what the launching thread and others did.
+"""Why the GPU was idle: each gap is divided into intervals, each with one cause.
 
-A gap lasts from E, when the event before ended, to S, when the event after started, whose launch
-began at L and returned at R; `docs/commands.md` says what the causes are. What a recording does not
-hold, and what happens once (`recording`), is `not_recorded` and `start_up` instead. `edge` is what
-of the wall time lies before the first and after the last event of a device, and in no gap.
+The launch of the event that ends a gap divides it. E is the end of the event before, S the start of
+the event after, L and R are the begin and the return of its launch:
+
+    E ───────── L ───────── R ───────── S
+      the CPU's   launching   the GPU's
+
+Until R the CPU keeps the GPU waiting: it synchronizes, or does something else. After R the GPU
+needs time to start, waits for other work, or nothing tells why it waits. `docs/commands.md` has the
+causes in words. What a recording lacks, and what is paid once (`analysis.coverage`), has causes of
+its own. The edges of a device are the wall time before its first and after its last event.
 
 An event without a launch in a trace that has launches was launched before the recording began, so
-before E. In a trace without any launches nothing is known of the host.
+before E. In a trace without any launches nothing is known of the CPU.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple, get_args
 
@@ -33,119 +41,197 @@ from tracelens_ext.trace import (
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Scope, find_gaps, find_tracks
 from tracelens_ext.trace.intervals import distinct, inside, outside, union
+from tracelens_ext.trace.lookup import values_at
 
-SYNCHRONISATION, HOST, DEPENDENCY, LAUNCH_OVERHEAD, UNKNOWN = range(5)
-NOT_RECORDED, START_UP, EDGE = range(5, 8)
-CAUSES = (
-    "synchronisation",
-    "host",
-    "dependency",
-    "launch overhead",
-    "unknown",
-    "not_recorded",
-    "start_up",
-    "edge",
-)
+
+class Cause(StrEnum):
+    """Why the GPU was idle, as tables and JSON call it."""
+
+    SYNCHRONIZATION = "synchronisation"
+    """The launching thread waited for the GPU."""
+    HOST = "host"
+    """The launching thread did something else, or launched."""
+    DEPENDENCY = "dependency"
+    """The work was launched, and waited for other work of the GPU."""
+    LAUNCH_OVERHEAD = "launch overhead"
+    """The work was launched, and the GPU needed the time to start it."""
+    UNKNOWN = "unknown"
+    """The work was launched, and nothing tells why it did not start."""
+    NOT_RECORDED = "not_recorded"
+    """Events were dropped, or the work was launched before the recording began."""
+    WARM_UP = "start_up"
+    """First use, compilation, capture of graphs: what is paid once."""
+    EDGE = "edge"
+    """Before the first event of a device, or after its last."""
+
+    @property
+    def code(self) -> int:
+        """The number that stands for the cause in arrays: its place in `CAUSES`."""
+        return CAUSES.index(self.value)
+
+
+CAUSES = tuple(cause.value for cause in Cause)
 
 #: How soon after work on another stream an event starts that waited for it.
 DEPENDENCY_LATENCY_NS = 5_000
 
 #: Calls that return only when the GPU has done what they wait for.
-_SYNCHRONISING = re.compile(
+_BLOCKING_CALL = re.compile(
     r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|Memcpy(?!.*Async))"
 )
 _STREAM_WAIT = re.compile(r"(?:cuda|hip|cu)StreamWait(?:Event|Value)")
 
 _LONG_AGO = np.iinfo(np.int64).min
-_LATENCY_SAMPLES = 5  # fewer tell nothing
-_LATENCY_UNKNOWN_NS = 20_000
-_LATENCY_BOUNDS_NS = (10_000, 100_000)
+_FEWEST_LATENCY_SAMPLES = 5
+_UNKNOWN_LATENCY_NS = 20_000
+_LEAST_LATENCY_NS = 10_000
+_GREATEST_LATENCY_NS = 100_000
 
 
-class Pieces(NamedTuple):
-    """Stretches of idle time, apart on each track, by track and time, p of them."""
+class IdleIntervals(NamedTuple):
+    """Intervals of idle time, by track and time, which do not overlap on a track; p of them."""
 
-    start: Int64Array  #: ns since the trace's first event
-    end: Int64Array
-    track: IntArray
-    gap: IntArray  #: the gap that each is a part of, `NONE` for an edge
-    cause: IntArray  #: an index into `CAUSES`
+    start: Int64Array  #: ns since the trace's first event, (p,)
+    end: Int64Array  #: likewise, (p,)
+    track: IntArray  #: the stream or device that was idle, an index, (p,)
+    gap: IntArray  #: the gap that the interval is a part of, `NONE` for an edge, (p,)
+    cause: IntArray  #: the code of a `Cause`, (p,)
 
-    def chosen(self, which: BoolArray | IntArray) -> Pieces:
-        """Some of them."""
-        return Pieces._make(column[which] for column in self)
+    @property
+    def duration(self) -> Int64Array:
+        """The length of each interval, ns, (p,)."""
+        return self.end - self.start
 
-    def joined(self, *others: Pieces) -> Pieces:
-        """These and others."""
-        pieces = Pieces._make(map(np.concatenate, zip(self, *others, strict=True)))
-        return pieces.chosen(np.lexsort((pieces.start, pieces.track)))
+    def chosen(self, which: BoolArray | IntArray) -> IdleIntervals:
+        """Return the intervals that a mask or indices choose."""
+        return IdleIntervals(
+            start=self.start[which],
+            end=self.end[which],
+            track=self.track[which],
+            gap=self.gap[which],
+            cause=self.cause[which],
+        )
 
-    def cut(self, first: Int64Array, last: Int64Array) -> tuple[Pieces, Pieces]:
-        """What lies inside some windows, which are ascending and apart, and what outside."""
-        start, end, within, _ = inside(self.start, self.end, first, last)
-        begin, until, without = outside(self.start, self.end, first, last)
-        within_them = self.chosen(within)._replace(start=start, end=end)
-        return within_them, self.chosen(without)._replace(start=begin, end=until)
+    def with_cause(self, cause: Cause) -> IdleIntervals:
+        """Return the same intervals with another cause."""
+        return self._replace(cause=np.full(len(self.gap), cause.code, dtype=np.int8))
+
+    def split(self, window_start: Int64Array, window_end: Int64Array) -> SplitIntervals:
+        """Split the intervals at windows, which are ascending and do not overlap."""
+        start, end, which, _ = inside(self.start, self.end, window_start, window_end)
+        inner = self.chosen(which)._replace(start=start, end=end)
+        start, end, which = outside(self.start, self.end, window_start, window_end)
+        outer = self.chosen(which)._replace(start=start, end=end)
+        return SplitIntervals(inside=inner, outside=outer)
+
+
+class SplitIntervals(NamedTuple):
+    """What of idle intervals lies inside of windows, and what outside."""
+
+    inside: IdleIntervals
+    outside: IdleIntervals
+
+
+def joined_intervals(*parts: IdleIntervals) -> IdleIntervals:
+    """Return the intervals of all parts, by track and time."""
+    joined = IdleIntervals(
+        start=np.concatenate([part.start for part in parts]),
+        end=np.concatenate([part.end for part in parts]),
+        track=np.concatenate([part.track for part in parts]),
+        gap=np.concatenate([part.gap for part in parts]),
+        cause=np.concatenate([part.cause for part in parts]),
+    )
+    return joined.chosen(np.lexsort((joined.start, joined.track)))
 
 
 @dataclass(frozen=True, eq=False)
 class ClassifiedGaps:
-    """Gaps with their causes, k of them."""
+    """Gaps with their causes, k of them.
 
-    gaps: Gaps  #: when each began and ended, and between which events
-    pieces: Pieces  #: the gaps divided by cause; of whole devices, unless selected, with edges
-    launch: Int64Array  #: row of the launch of the event after, `NONE` without, (k,)
-    returned: Int64Array  #: until when each may be the host's: R, within the gap, (k,)
-    synchronising: Int64Array  #: row of the synchronising call that ran, `NONE` without, (k,)
-    selected: BoolArray  #: which GPU events are selected, (g,)
+    Attributes:
+        gaps: when each began and ended, and between which events.
+        intervals: the gaps divided by cause; of whole devices, unless selected, with edges.
+        launch: row of the launch of the event after, `NONE` without one, (k,).
+        launch_returned: until when the CPU kept each gap going: R, within the gap, (k,).
+        synchronizing_call: row of the call that waited for the GPU, `NONE` without one, (k,).
+        selected: whether each GPU event is selected, (g,).
+    """
+
+    gaps: Gaps
+    intervals: IdleIntervals
+    launch: Int64Array
+    launch_returned: Int64Array
+    synchronizing_call: Int64Array
+    selected: BoolArray
 
     def __len__(self) -> int:
         return len(self.gaps)
 
     @cached_property
     def events(self) -> Int64Array:
-        """How many selected GPU events each track has, (p,)."""
+        """The number of selected GPU events of each track, (p,)."""
         tracks = self.gaps.tracks
         return np.bincount(tracks.of_gpu[self.selected], minlength=len(tracks))
 
     @cached_property
-    def within(self) -> Pieces:
-        """The pieces that are parts of gaps."""
-        return self.pieces.chosen(self.pieces.gap != NONE)
+    def within(self) -> IdleIntervals:
+        """The intervals that are parts of gaps, so without edges."""
+        return self.intervals.chosen(self.intervals.gap != NONE)
 
     @cached_property
     def cause(self) -> Int64Array:
-        """The cause of most of each gap, an index into `CAUSES`, (k,)."""
+        """The cause of most of each gap, a code, (k,)."""
         return self.main_cause(np.arange(len(self)), len(self))
 
     def main_cause(self, group: Int64Array, groups: int) -> Int64Array:
-        """The cause of most of the idle time of each group of gaps, `group` being each gap's."""
-        main: Int64Array = by_cause(self.within, group[self.within.gap], groups).argmax(axis=1)
+        """Return the cause of most of the idle time of each group of gaps, a code.
+
+        Args:
+            group: the group of each gap, (k,).
+            groups: how many groups there are.
+        """
+        times = time_by_cause(self.within, group[self.within.gap], groups)
+        main: Int64Array = times.argmax(axis=1)
         return main
 
     def idle_by_cause_ms(self) -> dict[int | str, dict[str, float]]:
-        """The idle time of each device by cause; without a selection that is all of its wall."""
+        """Return the idle time of each device by cause; without a selection all of its wall."""
         tracks = self.gaps.tracks
-        rows = (by_cause(self.pieces, self.pieces.track, len(tracks)) / NS_PER_MS).tolist()
-        times = (dict(zip(CAUSES, row, strict=True)) for row in rows)
-        return dict(zip(tracks.device_labels, times, strict=True))
+        times = time_by_cause(self.intervals, self.intervals.track, len(tracks)) / NS_PER_MS
+        result: dict[int | str, dict[str, float]] = {}
+        for label, row in zip(tracks.device_labels, times.tolist(), strict=True):
+            result[label] = dict(zip(CAUSES, row, strict=True))
+        return result
 
     def of(self, selected: BoolArray) -> ClassifiedGaps:
-        """Those that selected GPU events end, without edges."""
-        which = selected[self.gaps.after]
-        pieces = self.within.chosen(which[self.within.gap])
-        pieces = pieces._replace(gap=(np.cumsum(which, dtype=np.int32) - 1)[pieces.gap])
-        names = "launch", "returned", "synchronising"
-        columns = {name: getattr(self, name)[which] for name in names}
-        gaps = self.gaps.chosen(which)
-        return replace(self, gaps=gaps, pieces=pieces, selected=selected, **columns)
+        """Return the gaps that selected GPU events end, without edges."""
+        is_chosen = selected[self.gaps.after]
+        intervals = self.within.chosen(is_chosen[self.within.gap])
+        new_number = np.cumsum(is_chosen, dtype=np.int32) - 1
+        return ClassifiedGaps(
+            gaps=self.gaps.chosen(is_chosen),
+            intervals=intervals._replace(gap=new_number[intervals.gap]),
+            launch=self.launch[is_chosen],
+            launch_returned=self.launch_returned[is_chosen],
+            synchronizing_call=self.synchronizing_call[is_chosen],
+            selected=selected,
+        )
 
 
-def by_cause(pieces: Pieces, group: IntArray, groups: int) -> Int64Array:
-    """The time of pieces by their groups and causes, ns, (groups, causes)."""
-    shape = groups, len(CAUSES)
-    cells = group * shape[1] + pieces.cause
-    return grouping.sums(cells, pieces.end - pieces.start, groups * shape[1]).reshape(shape)
+def time_by_cause(intervals: IdleIntervals, group: IntArray, groups: int) -> Int64Array:
+    """Return the idle time by groups of intervals and by causes, ns, (groups, causes)."""
+    cells = group * len(CAUSES) + intervals.cause
+    times = grouping.sums(cells, intervals.duration, groups * len(CAUSES))
+    return times.reshape(groups, len(CAUSES))
+
+
+class _GapLaunches(NamedTuple):
+    """The launches of the events that end gaps, k of them."""
+
+    row: Int64Array  #: the launch, `NONE` without one, (k,)
+    thread: IntArray  #: its thread, `NONE` without one, (k,)
+    begun: Int64Array  #: L; long ago without a launch, (k,)
+    returned: Int64Array  #: R, moved into the gap; its start without a launch, (k,)
 
 
 @cached_per_object
@@ -154,185 +240,317 @@ def classify_gaps(
 ) -> ClassifiedGaps:
     """Divide each gap of the streams, or of the devices, by its causes; see the module.
 
-    A gap is selected when the event after it is. (The gaps of a device belong to no stream: its
-    number does not restrict them.)
+    Args:
+        work: the GPU events.
+        scope: whether gaps are those of streams, or of whole devices.
+        selection: a gap counts when the event after it is selected. The gaps of a device belong to
+            no stream, so the number of a stream does not restrict them.
+
+    Raises:
+        UsageError: there is no such scope, or nothing is selected.
     """
-    if scope not in (scopes := get_args(Scope)):
+    scopes = get_args(Scope)
+    if scope not in scopes:
         raise UsageError(f"no such scope: {scope!r}; choose from {', '.join(scopes)}")
     if selection is not None:
-        selected = selection.of(work)
-        if scope == "device" and selection.stream is not None:
-            selected = replace(selection, stream=None).of(work)
-        whole = classify_gaps(work, scope)
-        return whole if selected.all() else whole.of(selected)
-    trace = work.trace
+        return _selected_gaps(work, scope, selection)
     gaps = find_gaps(work, scope)
-    blocking = blocking_calls(work)
-    launch = work.tree.launch_of_gpu[gaps.after]
-    linked = launch != NONE
-    safe = np.maximum(launch, 0)
-    thread = np.where(linked, trace.thread[safe], NONE)
-    begun = np.where(linked, trace.ts[safe], _LONG_AGO)
-    returned = np.where(linked, trace.end_of(safe), gaps.start).clip(gaps.start, gaps.end)
-    track = gaps.track.astype(np.int32)
-    number = np.arange(len(gaps), dtype=np.int32)
-    late = Pieces(gaps.start, returned, track, number, np.full_like(number, HOST, dtype=np.int8))
-    launching = late._replace(start=np.clip(begun, gaps.start, returned))
-    left = _left(work, gaps, thread, begun, returned)
-    parts = [launching, Pieces(returned, gaps.end, track, number, left)]
-    late = late._replace(end=launching.start)
-    of_call = trace.thread[blocking]
-    for asked in np.unique(of_call).tolist():
-        mine = thread[late.gap] == asked
-        those = blocking[of_call == asked]
-        waits, rest = late.chosen(mine).cut(*union(trace.ts[those], trace.end_of(those)))
-        parts.append(waits._replace(cause=np.full_like(waits.gap, SYNCHRONISATION, dtype=np.int8)))
-        late = late.chosen(~mine).joined(rest)
+    launches = _launches_of_gaps(work, gaps)
+    parts = list(_gap_parts(work, gaps, launches))
     if scope == "device":
         parts.append(_edges(work))
-    pieces = late.joined(*parts)
-    pieces = _without_parts(work, scope, pieces.chosen(pieces.end > pieces.start))
-    synchronising = _synchronising(work, gaps, thread, begun)
-    every = np.ones(len(work), dtype=bool)
-    return ClassifiedGaps(gaps, pieces, launch, returned, synchronising, every)
+    intervals = joined_intervals(*parts)
+    intervals = intervals.chosen(intervals.end > intervals.start)
+    return ClassifiedGaps(
+        gaps=gaps,
+        intervals=_with_unrecorded_parts(work, scope, intervals),
+        launch=launches.row,
+        launch_returned=launches.returned,
+        synchronizing_call=_synchronizing_calls(work, gaps, launches),
+        selected=np.ones(len(work), dtype=bool),
+    )
 
 
-def _left(
-    work: GpuEvents, gaps: Gaps, thread: IntArray, begun: Int64Array, returned: Int64Array
-) -> IntArray:
-    """Why each gap lasts on when the host has launched: by which thread, from when to when."""
+def _selected_gaps(work: GpuEvents, scope: Scope, selection: Selection) -> ClassifiedGaps:
+    selected = selection.of(work)
+    if scope == "device" and selection.stream is not None:
+        selected = replace(selection, stream=None).of(work)
+    all_gaps = classify_gaps(work, scope)
+    if selected.all():
+        return all_gaps
+    return all_gaps.of(selected)
+
+
+def _launches_of_gaps(work: GpuEvents, gaps: Gaps) -> _GapLaunches:
     trace = work.trace
-    (waits, launches, _) = _calls(work)
-    short = gaps.end - returned <= usual_launch_latency(work)
-    late = begun >= gaps.start
-    known = work.tree.linked.any() or trace.count_of(*LAUNCH_KINDS) > 0
-    cause = np.where((short | late) & known, LAUNCH_OVERHEAD, UNKNOWN).astype(np.int8)
+    launch = work.tree.launch_of_gpu[gaps.after]
+    returned = values_at(trace.ts, launch) + values_at(trace.dur, launch)
+    returned = np.where(launch != NONE, returned, gaps.start)
+    return _GapLaunches(
+        row=launch,
+        thread=values_at(trace.thread, launch),
+        begun=values_at(trace.ts, launch, missing=_LONG_AGO),
+        returned=returned.clip(gaps.start, gaps.end),
+    )
 
-    def latest(rows: Int64Array) -> Int64Array:
-        at = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, begun)
-        return np.append(trace.ts[rows], _LONG_AGO)[at]
 
+def _gap_parts(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) -> Iterator[IdleIntervals]:
+    """Yield the parts of all gaps before, during and after the launch; some are of no length."""
+    number = np.arange(len(gaps), dtype=np.int32)
+    begun = np.clip(launches.begun, gaps.start, launches.returned)
+    before_launch = IdleIntervals(
+        start=gaps.start,
+        end=begun,
+        track=gaps.track.astype(np.int32),
+        gap=number,
+        cause=np.full_like(number, Cause.HOST.code, dtype=np.int8),
+    )
+    yield before_launch._replace(start=begun, end=launches.returned)
+    yield before_launch._replace(
+        start=launches.returned,
+        end=gaps.end,
+        cause=_causes_after_launch(work, gaps, launches),
+    )
+    yield from _split_at_blocking_calls(work, before_launch, launches.thread)
+
+
+def _split_at_blocking_calls(
+    work: GpuEvents, intervals: IdleIntervals, thread_of_gap: IntArray
+) -> Iterator[IdleIntervals]:
+    """Yield the intervals split at the blocking calls of the launching threads."""
+    trace = work.trace
+    calls = blocking_calls(work)
+    thread_of_call = trace.thread[calls]
+    thread_of_interval = thread_of_gap[intervals.gap]
+    blocking_threads = np.unique(thread_of_call)
+    for thread in blocking_threads.tolist():
+        calls_of_thread = calls[thread_of_call == thread]
+        windows = union(trace.ts[calls_of_thread], trace.end_of(calls_of_thread))
+        of_thread = intervals.chosen(thread_of_interval == thread)
+        split = of_thread.split(*windows)
+        yield split.inside.with_cause(Cause.SYNCHRONIZATION)
+        yield split.outside
+    yield intervals.chosen(~np.isin(thread_of_interval, blocking_threads))
+
+
+def _causes_after_launch(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) -> IntArray:
+    """Return why each gap lasts on when its launch has returned, codes, (k,)."""
+    device_index = find_tracks(work, "device").of_gpu[gaps.after]
+    after_launch = gaps.end - launches.returned
+    is_short = after_launch <= usual_launch_latency(work)[device_index]
+    is_launched_within = launches.begun >= gaps.start
+    is_known = _has_launches(work)[device_index]
+    is_overhead = (is_short | is_launched_within) & is_known
+    cause = np.full(len(gaps), Cause.UNKNOWN.code, dtype=np.int8)
+    cause[is_overhead] = Cause.LAUNCH_OVERHEAD.code
     # The last thing before the launch on its thread is a wait of a stream: of the one that is
     # launched on next, as its target is not in the trace.
-    depends = (latest(waits) > latest(launches)) & ~(short & late)
-    depends |= (
-        gaps.end - _last_end_beside(work, replace(gaps, start=returned)) <= DEPENDENCY_LATENCY_NS
-    )
-    cause[depends] = DEPENDENCY
+    calls = _gpu_calls(work)
+    last_wait = _last_call_before(work, calls.stream_waits, launches)
+    last_launch = _last_call_before(work, calls.launches, launches)
+    waits_for_stream = (last_wait > last_launch) & ~(is_short & is_launched_within)
+    after_return = replace(gaps, start=launches.returned)
+    since_other_work = gaps.end - _last_end_on_other_streams(work, after_return)
+    depends = waits_for_stream | (since_other_work <= DEPENDENCY_LATENCY_NS)
+    cause[depends] = Cause.DEPENDENCY.code
     return cause
 
 
-def _edges(work: GpuEvents) -> Pieces:
-    """The time from the beginning of the wall to a device's first event, and after its last."""
+def _last_call_before(work: GpuEvents, calls: Int64Array, launches: _GapLaunches) -> Int64Array:
+    """Return when the last of some calls before each launch began on its thread, (k,)."""
+    trace = work.trace
+    last = grouping.last_before(
+        trace.thread[calls], trace.ts[calls], launches.thread, launches.begun
+    )
+    return values_at(trace.ts[calls], last, missing=_LONG_AGO)
+
+
+def _edges(work: GpuEvents) -> IdleIntervals:
+    """Return the wall time before the first event of each device, and after its last."""
     tracks = find_tracks(work, "device")
     recording = recording_of(work)
     count = len(tracks)
-    first = grouping.minima(tracks.of_gpu, work.start, count)
-    last = grouping.maxima(tracks.of_gpu, work.end, count)
-    return Pieces(
-        np.append(np.full(count, recording.wall_start), last),
-        np.append(first, np.full(count, recording.wall_end)),
-        np.tile(np.arange(count, dtype=np.int32), 2),
-        np.full(2 * count, NONE, dtype=np.int32),
-        np.full(2 * count, EDGE, dtype=np.int8),
+    first_start = grouping.minima(tracks.of_gpu, work.start, count)
+    last_end = grouping.maxima(tracks.of_gpu, work.end, count)
+    return IdleIntervals(
+        start=np.append(np.full(count, recording.wall_start), last_end),
+        end=np.append(first_start, np.full(count, recording.wall_end)),
+        track=np.tile(np.arange(count, dtype=np.int32), 2),
+        gap=np.full(2 * count, NONE, dtype=np.int32),
+        cause=np.full(2 * count, Cause.EDGE.code, dtype=np.int8),
     )
 
 
-def _without_parts(work: GpuEvents, scope: Scope, pieces: Pieces) -> Pieces:
-    """The pieces with what lies in parts of the recording that cannot be judged told apart."""
+def _with_unrecorded_parts(
+    work: GpuEvents, scope: Scope, intervals: IdleIntervals
+) -> IdleIntervals:
+    """Return the intervals split at the parts of the recording that cannot be analyzed."""
     parts = recording_of(work).parts
+    if not len(parts):
+        return intervals
     tracks = find_tracks(work, scope)
-    device_of = np.zeros(len(tracks), dtype=np.int64)
-    device_of[tracks.of_gpu] = find_tracks(work, "device").of_gpu
-    causes = np.where(parts["kind"] == "start_up", START_UP, NOT_RECORDED)
-    for (device, cause), those in parts.groupby(["device", causes]):
-        mine = device_of[pieces.track] == device
-        within, rest = pieces.chosen(mine).cut(*union(*those[["start", "end"]].to_numpy().T))
-        within = within._replace(cause=np.full_like(within.gap, cause, dtype=np.int8))
-        pieces = pieces.chosen(~mine).joined(within, rest)
-    return pieces
+    device_of_track = np.zeros(len(tracks), dtype=np.int64)
+    device_of_track[tracks.of_gpu] = find_tracks(work, "device").of_gpu
+    device_of_interval = device_of_track[intervals.track]
+    result = []
+    for device in range(len(find_tracks(work, "device"))):
+        remaining = intervals.chosen(device_of_interval == device)
+        of_device = parts[parts["device"] == device]
+        is_warm_up = of_device["kind"] == "start_up"
+        for cause, windows in (
+            (Cause.NOT_RECORDED, of_device[~is_warm_up]),
+            (Cause.WARM_UP, of_device[is_warm_up]),
+        ):
+            window = union(windows["start"].to_numpy(), windows["end"].to_numpy())
+            split = remaining.split(*window)
+            result.append(split.inside.with_cause(cause))
+            remaining = split.outside
+        result.append(remaining)
+    return joined_intervals(*result)
 
 
 @cached_per_object
-def usual_launch_latency(work: GpuEvents) -> int:
-    """How long a launch takes at most, as a rule, to start work on an idle stream, ns.
+def usual_launch_latency(work: GpuEvents) -> Int64Array:
+    """Return how long a launch takes at most, as a rule, to start work on an idle stream.
 
-    Twice the lower quartile of the times from launch to start over all events that found their
-    stream idle: what waits for other work only makes the upper half longer. Within 10 and 100 µs;
-    20 µs where fewer than five events tell.
+    Twice the lower quartile of the times from launch to start over all events of the device that
+    found their stream idle: what waits for other work only makes the upper half longer. Within 10
+    and 100 µs; 20 µs where fewer than five events tell.
+
+    Returns:
+        ns, for each device, (p,).
     """
+    tracks = find_tracks(work, "device")
     gaps = find_gaps(work, "stream")
     launch = work.tree.launch_of_gpu[gaps.after]
     launched_at = work.trace.ts[launch]
-    delay = (gaps.end - launched_at)[(launch != NONE) & (launched_at >= gaps.start)]
-    if len(delay) < _LATENCY_SAMPLES:
-        return _LATENCY_UNKNOWN_NS
-    return int(np.clip(2 * int(np.quantile(delay, 0.25)), *_LATENCY_BOUNDS_NS))
+    found_idle = (launch != NONE) & (launched_at >= gaps.start)
+    delay = (gaps.end - launched_at)[found_idle]
+    device_index = tracks.of_gpu[gaps.after[found_idle]]
+    latency = np.full(len(tracks), _UNKNOWN_LATENCY_NS, dtype=np.int64)
+    for device in range(len(tracks)):
+        delay_on_device = delay[device_index == device]
+        if len(delay_on_device) >= _FEWEST_LATENCY_SAMPLES:
+            usual = 2 * int(np.quantile(delay_on_device, 0.25))
+            latency[device] = np.clip(usual, _LEAST_LATENCY_NS, _GREATEST_LATENCY_NS)
+    return latency
+
+
+def _has_launches(work: GpuEvents) -> BoolArray:
+    """Return whether the trace has launches of work of each device, (p,).
+
+    Where launches are recorded and none is linked, they may be of any device.
+    """
+    tracks = find_tracks(work, "device")
+    linked_events = np.bincount(tracks.of_gpu[work.tree.linked], minlength=len(tracks))
+    if linked_events.any():
+        return linked_events > 0
+    has_any = work.trace.count_of(*LAUNCH_KINDS) > 0
+    return np.full(len(tracks), has_any)
+
+
+class _GpuCalls(NamedTuple):
+    """Rows of the calls that concern the GPU, each kind by thread and start."""
+
+    stream_waits: Int64Array  #: calls that make a stream wait
+    launches: Int64Array  #: calls that launched GPU work
+    blocking: Int64Array  #: calls that wait for the GPU
 
 
 @cached_per_object
-def _calls(work: GpuEvents) -> tuple[Int64Array, ...]:
-    """Rows of the calls that make a stream wait, that launch, and that wait for the GPU.
+def _gpu_calls(work: GpuEvents) -> _GpuCalls:
+    """Find the calls that concern the GPU.
 
-    Each by thread and start. Those that wait are told by name, or copy and return after the copy.
+    Blocking calls are known by name, or copy and return after the copy.
     """
     trace = work.trace
     launch = work.tree.launch_of_gpu
     copies = np.flatnonzero(work.is_copy & work.tree.linked)
-    copies = copies[trace.end_of(launch[copies]) >= work.end[copies]]
-    waits, blocking = (trace.rows_named(p, *LAUNCH_KINDS) for p in (_STREAM_WAIT, _SYNCHRONISING))
-    found = waits, distinct(launch[work.tree.linked]), np.union1d(blocking, launch[copies])
-    order = grouping.by_group_and_time
-    return tuple(rows[order(trace.thread[rows], trace.ts[rows])] for rows in found)
+    returns_after_copy = trace.end_of(launch[copies]) >= work.end[copies]
+    blocking_copies = launch[copies[returns_after_copy]]
+    named = trace.rows_named(_BLOCKING_CALL, *LAUNCH_KINDS)
+    return _GpuCalls(
+        stream_waits=_by_thread_and_start(work, trace.rows_named(_STREAM_WAIT, *LAUNCH_KINDS)),
+        launches=_by_thread_and_start(work, distinct(launch[work.tree.linked])),
+        blocking=_by_thread_and_start(work, np.union1d(named, blocking_copies)),
+    )
+
+
+def _by_thread_and_start(work: GpuEvents, rows: Int64Array) -> Int64Array:
+    trace = work.trace
+    return rows[grouping.by_group_and_time(trace.thread[rows], trace.ts[rows])]
 
 
 def blocking_calls(work: GpuEvents) -> Int64Array:
-    """Rows of the calls that wait for the GPU, by thread and start."""
-    return _calls(work)[2]
+    """Return the rows of the calls that wait for the GPU, by thread and start."""
+    return _gpu_calls(work).blocking
 
 
-def _synchronising(work: GpuEvents, gaps: Gaps, thread: IntArray, begun: Int64Array) -> Int64Array:
-    """The row of the synchronising call that kept each launch from coming sooner, or `NONE`."""
+def _synchronizing_calls(work: GpuEvents, gaps: Gaps, launches: _GapLaunches) -> Int64Array:
+    """Return the row of the blocking call that delayed each launch, `NONE` without one, (k,).
+
+    Of the blocking calls that began before the launch on its thread it is the one that ended last,
+    if it ran within the gap, and either began before it or took half of it.
+    """
     trace = work.trace
     rows = blocking_calls(work)
-    if not len(rows):
-        return np.full(len(thread), NONE, dtype=np.int64)
-    of_call = trace.thread[rows]
-    begins = trace.ts[rows]
-    ends = trace.end_of(rows)
-    at = grouping.last_before(of_call, begins, thread, begun)
-    call = grouping.running_maximum(of_call, ends)[1][at]
-    inside = np.minimum(ends[call], gaps.end) - np.maximum(begins[call], gaps.start)
-    runs = (begins[call] <= gaps.start) | (inside * 2 >= gaps.duration)
-    return np.where((at != NONE) & (inside > 0) & runs, rows[call], NONE)
+    result = np.full(len(gaps), NONE, dtype=np.int64)
+    thread = trace.thread[rows]
+    begin = trace.ts[rows]
+    end = trace.end_of(rows)
+    last = grouping.last_before(thread, begin, launches.thread, launches.begun)
+    gap = np.flatnonzero(last != NONE)
+    _, longest_so_far = grouping.running_maximum(thread, end)
+    call = longest_so_far[last[gap]]
+    overlap = np.minimum(end[call], gaps.end[gap]) - np.maximum(begin[call], gaps.start[gap])
+    spans_begin = begin[call] <= gaps.start[gap]
+    takes_half = overlap * 2 >= gaps.duration[gap]
+    delays = (overlap > 0) & (spans_begin | takes_half)
+    result[gap[delays]] = rows[call[delays]]
+    return result
+
+
+class _Ends(NamedTuple):
+    """When GPU events ended, by track and end."""
+
+    track: Int64Array  #: (g,)
+    end: Int64Array  #: ns, (g,)
 
 
 @cached_per_object
-def _ends(work: GpuEvents, scope: Scope) -> tuple[Int64Array, Int64Array]:
-    """The track and the end of each GPU event, by track and end, both (g,)."""
+def _ends(work: GpuEvents, scope: Scope) -> _Ends:
     track = find_tracks(work, scope).of_gpu
     order = grouping.by_group_and_time(track, work.end)
-    return track[order], work.end[order]
+    return _Ends(track=track[order], end=work.end[order])
 
 
-def _last_end_beside(work: GpuEvents, gaps: Gaps) -> Int64Array:
-    """When the last event that the device finished within each gap ended, far back without, (k,).
+def _last_end_on_other_streams(work: GpuEvents, gaps: Gaps) -> Int64Array:
+    """Return when the last event that the device finished within each gap ended, (k,).
 
     What ends before a gap does ran on another stream. What ends with it may also be an event of no
-    length that ended the gap itself, and for which nothing waited.
+    length that ended the gap itself, and for which nothing waited. Far back without such an event.
     """
+    own_scope = gaps.tracks.scope
+    ended_before = _events_ended(work, gaps, "device", gaps.end)
+    ended_until = _events_ended(work, gaps, "device", gaps.end + 1)
+    with_gap_on_device = ended_until - ended_before
+    with_gap_on_track = _events_ended(work, gaps, own_scope, gaps.end + 1)
+    with_gap_on_track -= _events_ended(work, gaps, own_scope, gaps.end)
+    ends_with_gap_elsewhere = with_gap_on_device > with_gap_on_track
+    last = np.where(ends_with_gap_elsewhere, ended_until, ended_before) - 1
+    ends = _ends(work, "device")
+    device_of_gap = find_tracks(work, "device").of_gpu[gaps.after]
+    far_back = _LONG_AGO // 2
+    last_end = values_at(ends.end, last, missing=far_back)
+    is_of_device = values_at(ends.track, last) == device_of_gap
+    return np.where(is_of_device & (last_end > gaps.start), last_end, far_back)
 
-    def ended(scope: Scope, until: Int64Array) -> Int64Array:
-        """How many events have ended on the track of each gap, and on those before it."""
-        track = find_tracks(work, scope).of_gpu[gaps.after]
-        return grouping.items_before(*_ends(work, scope), track, until)
 
-    before = ended("device", gaps.end)
-    until = ended("device", gaps.end + 1)
-    own = gaps.tracks.scope
-    beside = until - before > ended(own, gaps.end + 1) - ended(own, gaps.end)
-    last = np.where(beside, until, before) - 1
-    device, end = _ends(work, "device")
-    of_gap = find_tracks(work, "device").of_gpu[gaps.after]
-    found = (last >= 0) & (device[last] == of_gap) & (end[last] > gaps.start)
-    return np.where(found, end[last], _LONG_AGO // 2)
+def _events_ended(work: GpuEvents, gaps: Gaps, scope: Scope, until: Int64Array) -> Int64Array:
+    """Return how many events have ended before a time on the track of each gap, (k,).
+
+    Those on the tracks before it in the order of `_ends` count, too.
+    """
+    track = find_tracks(work, scope).of_gpu[gaps.after]
+    ends = _ends(work, scope)
+    return grouping.items_before(ends.track, ends.end, track, until)

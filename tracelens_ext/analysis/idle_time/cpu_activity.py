@@ -1,7 +1,7 @@
-"""What the host was in while the GPU was idle: gap by gap, and the idle time by it.
+"""What the CPU was in while the GPU was idle: gap by gap, and the idle time by it.
 
-It is asked of the thread that launched the event after a gap, for the time until it launched: the
-innermost event that covers at least half of that time.
+The thread in question is the one that launched the event after a gap, for the time until it
+launched: the innermost event that covers at least half of that time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from tracelens_ext.trace.intervals import union
 from tracelens_ext.trace.nesting import ROOT, nest
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
-#: Of host threads, `NONE` where not known, from when to when.
-Stretches = tuple[IntArray, Int64Array, Int64Array]
 
 #: As in `<built-in method item of Tensor object at 0x7f3a91c04d60>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_IGNORED = ("ProfilerStep#",)  # it tells nothing
-#: What is told of the host, by column.
+#: How names begin that say nothing of what the CPU did.
+_IGNORED = ("ProfilerStep#",)
+#: The kinds of events that each column is about.
 HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
     "host_op": (EventKind.CPU_OP, EventKind.USER_ANNOTATION),
     "host_call": LAUNCH_KINDS,
@@ -35,167 +34,260 @@ HOST_KINDS: dict[HostColumn, tuple[EventKind, ...]] = {
 }
 
 
-def labels_of(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
-    """Codes of events' names without addresses in memory, and the names; empty without an event."""
-    names = [*trace.names, ""]  # the last is that of NONE
+class HostIntervals(NamedTuple):
+    """Intervals of time of host threads, which may overlap, n of them."""
+
+    thread: IntArray  #: `NONE` where it is not known, (n,)
+    start: Int64Array  #: ns since the trace's first event, (n,)
+    end: Int64Array  #: likewise, (n,)
+
+    def of_known_threads(self) -> HostIntervals:
+        """Return the intervals whose thread is known."""
+        is_known = self.thread != NONE
+        return HostIntervals(
+            thread=self.thread[is_known],
+            start=self.start[is_known],
+            end=self.end[is_known],
+        )
+
+
+def event_labels(trace: Trace, rows: IntArray) -> tuple[Int64Array, list[str]]:
+    """Return codes of events' names without addresses in memory, and the names.
+
+    The name of `NONE` is empty.
+    """
     codes = np.where(rows != NONE, trace.name[rows], NONE)
-    return renamed(codes, lambda code: _ADDRESS.sub("", names[code]))
+
+    def label(code: int) -> str:
+        if code == NONE:
+            return ""
+        return _ADDRESS.sub("", trace.names[code])
+
+    return renamed(codes, label)
 
 
-def host_rows(
+def cpu_activity_rows(
     work: GpuEvents,
     classified: ClassifiedGaps,
     column: HostColumn,
     chosen: IntArray | slice = slice(None),
 ) -> Int64Array:
-    """Rows of the events that the host was in during each (chosen) gap, `NONE` where there is none.
+    """Return the row of the event that the CPU was in during each gap, `NONE` without one.
 
-    As `host_call` a synchronisation has the call that synchronised.
+    As `host_call`, a synchronization has the call that synchronized.
+
+    Args:
+        work: the GPU events.
+        classified: the gaps.
+        column: which kind of event is meant.
+        chosen: the gaps that matter, all by default.
     """
     trace = work.trace
     start = classified.gaps.start[chosen]
     end = classified.gaps.end[chosen]
     launch = classified.launch[chosen]
-    cause = classified.synchronising[chosen]
-    linked = launch != NONE
-    begun = trace.ts[launch]
-    thread = np.where(linked, trace.thread[launch], NONE)
-    until = np.where(linked & (begun > start) & (begun < end), begun, end)
-    rows = innermost_during(trace, HOST_KINDS[column], (thread, start, until), _IGNORED)
-    return np.where(cause != NONE, cause, rows) if column == "host_call" else rows
+    is_linked = launch != NONE
+    launched_at = trace.ts[launch]
+    launched_within = is_linked & (launched_at > start) & (launched_at < end)
+    until_launch = HostIntervals(
+        thread=np.where(is_linked, trace.thread[launch], NONE),
+        start=start,
+        end=np.where(launched_within, launched_at, end),
+    )
+    rows = innermost_during(trace, HOST_KINDS[column], until_launch, _IGNORED)
+    if column != "host_call":
+        return rows
+    synchronizing_call = classified.synchronizing_call[chosen]
+    return np.where(synchronizing_call != NONE, synchronizing_call, rows)
 
 
 def innermost_during(
-    trace: Trace, kinds: Sequence[EventKind], stretches: Stretches, ignored: tuple[str, ...] = ()
+    trace: Trace,
+    kinds: Sequence[EventKind],
+    intervals: HostIntervals,
+    ignored: tuple[str, ...] = (),
 ) -> Int64Array:
-    """The innermost event of a host thread that covers half of each stretch at least, or `NONE`.
+    """Return the innermost event of a thread that covers half of each interval, or `NONE`; (n,).
 
-    Names that begin as one of `ignored` tell nothing.
+    Args:
+        trace: the trace.
+        kinds: the kinds of events that matter.
+        intervals: threads and times.
+        ignored: events whose names begin like this do not matter.
     """
-    thread, start, end = stretches
-    # What encloses one that may cover half of a stretch is as long, and runs in it.
-    shortest = int((end - start)[thread != NONE].min(initial=np.iinfo(np.int64).max >> 1))
-    known = thread != NONE
-    times = start[known], end[known]
-    rows, parent = _nested_around(trace, kinds, thread[known], times, ignored, shortest / 2)
-    result = np.full(len(thread), NONE, dtype=np.int64)
-    middle = start + (end - start) // 2  # what covers more than half covers this
-    at = last_before(trace.thread[rows], trace.ts[rows], thread, middle + 1)
-    climbing = np.flatnonzero(at != ROOT)
+    known = intervals.of_known_threads()
+    # An event around one that covers half of an interval is as long, and runs in it.
+    longest_interval = np.iinfo(np.int64).max >> 1
+    shortest = int((known.end - known.start).min(initial=longest_interval)) / 2
+    rows, parent = _nested_around(trace, kinds, known, ignored, shortest)
+    start = intervals.start
+    end = intervals.end
+    result = np.full(len(start), NONE, dtype=np.int64)
+    middle = start + (end - start) // 2  # what covers more than half covers the middle
+    position = last_before(trace.thread[rows], trace.ts[rows], intervals.thread, middle + 1)
+    # Each interval climbs from the last event that began before its middle, parent by parent.
+    climbing = np.flatnonzero(position != ROOT)
     while len(climbing):
-        here = rows[at[climbing]]
-        since = start[climbing]
-        until = end[climbing]
-        inside = np.minimum(trace.end_of(here), until) - np.maximum(trace.ts[here], since)
-        fits = inside * 2 >= until - since
-        result[climbing[fits]] = here[fits]
-        climbing = climbing[~fits]
-        at[climbing] = parent[at[climbing]]
-        climbing = climbing[at[climbing] != ROOT]
+        row = rows[position[climbing]]
+        ends_first = np.minimum(trace.end_of(row), end[climbing])
+        overlap = ends_first - np.maximum(trace.ts[row], start[climbing])
+        covers_half = overlap * 2 >= end[climbing] - start[climbing]
+        result[climbing[covers_half]] = row[covers_half]
+        climbing = climbing[~covers_half]
+        position[climbing] = parent[position[climbing]]
+        climbing = climbing[position[climbing] != ROOT]
     return result
 
 
-class Overlap(NamedTuple):
-    """What n stretches of time have of m moments."""
+class SegmentOverlap(NamedTuple):
+    """How n intervals and m segments overlap."""
 
-    first: Int64Array  #: the first moment that runs in each stretch, (n,)
-    past: Int64Array  #: one past the last of them, (n,)
-    of_stretch: Int64Array  #: how long moments run in each stretch, ns, (n,)
-    of_moment: Int64Array  #: what of each moment lies in stretches, which may overlap; ns, (m,)
+    first: Int64Array  #: the first segment that runs in each interval, (n,)
+    past: Int64Array  #: one past the last segment that runs in each interval, (n,)
+    of_interval: Int64Array  #: how long segments run in each interval, ns, (n,)
+    #: how much of each segment lies in intervals, which may overlap; ns, (m,)
+    of_segment: Int64Array
 
 
-class Moments(NamedTuple):
-    """Stretches of time of host threads in one event each, apart, by thread and time; m of them."""
+class HostSegments(NamedTuple):
+    """Times in which host threads were in one innermost event; by thread and time, m of them."""
 
-    thread: IntArray
-    start: Int64Array
-    end: Int64Array
-    row: Int64Array  #: the event
+    thread: IntArray  #: (m,)
+    start: Int64Array  #: ns since the trace's first event, (m,)
+    end: Int64Array  #: likewise, (m,)
+    row: Int64Array  #: the innermost event, (m,)
 
-    def during(self, thread: IntArray, start: Int64Array, end: Int64Array) -> Overlap:
-        """What stretches of time of threads have of them."""
+    def during(self, thread: IntArray, start: Int64Array, end: Int64Array) -> SegmentOverlap:
+        """Return how the segments overlap with intervals of time of threads.
+
+        Interval 3 to 9 and segments 0 to 4, 4 to 5, 5 to 8, 8 to 12 of one thread: the first is 0,
+        past the last is 4; all four take 12 ns, of which 3 (of the first) and 3 (of the last) lie
+        outside.
+        """
         first = items_before(self.thread, self.end, thread, start + 1)
         past = items_before(self.thread, self.start, thread, end)
         length = self.end - self.start
-        size = len(self.row) + 1
         passed = np.append(0, np.cumsum(length))
-        of_stretch = passed[past] - passed[first]
-        runs = np.bincount(first, minlength=size) - np.bincount(past, minlength=size)
-        of_moment = np.cumsum(runs)[:-1] * length
-        some = np.flatnonzero(past > first)
-        one = first[some]
-        last = past[some] - 1
-        # Of the first and the last a part may be outside.
-        for at, cut in ((one, start[some] - self.start[one]), (last, self.end[last] - end[some])):
-            outside = np.maximum(cut, 0)
-            of_stretch[some] -= outside
-            np.subtract.at(of_moment, at, outside)
-        return Overlap(first, past, of_stretch, of_moment)
+        of_interval = passed[past] - passed[first]
+        of_segment = self._intervals_of_segments(first, past) * length
+        # Of the first and the last segment of an interval, a part may lie outside.
+        overlapping = np.flatnonzero(past > first)
+        first_segment = first[overlapping]
+        last_segment = past[overlapping] - 1
+        before_interval = start[overlapping] - self.start[first_segment]
+        after_interval = self.end[last_segment] - end[overlapping]
+        for segment, excess in ((first_segment, before_interval), (last_segment, after_interval)):
+            outside = np.maximum(excess, 0)
+            of_interval[overlapping] -= outside
+            np.subtract.at(of_segment, segment, outside)
+        return SegmentOverlap(first, past, of_interval, of_segment)
+
+    def _intervals_of_segments(self, first: Int64Array, past: Int64Array) -> Int64Array:
+        """Return how many intervals each segment overlaps, (m,)."""
+        size = len(self.row) + 1
+        begin = np.bincount(first, minlength=size)
+        end = np.bincount(past, minlength=size)
+        return np.cumsum(begin - end)[:-1]
 
 
-def innermost_moments(
-    trace: Trace, kinds: Sequence[EventKind], stretches: Stretches, ignored: tuple[str, ...] = ()
-) -> Moments:
-    """The innermost events of host threads, moment by moment, around some stretches of time."""
-    thread, start, end = (column[stretches[0] != NONE] for column in stretches)
-    return _moments(trace, *_nested_around(trace, kinds, thread, (start, end), ignored, shortest=1))
+def innermost_segments(
+    trace: Trace,
+    kinds: Sequence[EventKind],
+    intervals: HostIntervals,
+    ignored: tuple[str, ...] = (),
+) -> HostSegments:
+    """Return the innermost events of host threads around some intervals, segment by segment.
+
+    Args:
+        trace: the trace.
+        kinds: the kinds of events that matter.
+        intervals: threads and times; what runs at none of these times may be left out.
+        ignored: events whose names begin like this do not matter.
+    """
+    known = intervals.of_known_threads()
+    rows, parent = _nested_around(trace, kinds, known, ignored, shortest=1)
+    return _segments(trace, rows, parent)
 
 
-def idle_moments(
+def idle_time_segments(
     work: GpuEvents, kinds: tuple[EventKind, ...], ignored: tuple[str, ...]
-) -> Moments:
-    """Likewise around all idle time of devices, of the threads that launch GPU work."""
+) -> HostSegments:
+    """Return the segments around all idle time of devices, of the threads that launch GPU work.
+
+    Arguments are those of `innermost_segments`.
+    """
     trace = work.trace
     launch = work.tree.launch_of_gpu
-    thread = trace.thread[launch[launch != NONE]]
-    pieces = classify_gaps(work, "device").pieces
-    times = pieces.start, pieces.end
-    return _moments(trace, *_nested_around(trace, kinds, thread, times, ignored, shortest=1))
+    idle = classify_gaps(work, "device").intervals
+    launching = HostIntervals(
+        thread=trace.thread[launch[launch != NONE]],
+        start=idle.start,
+        end=idle.end,
+    )
+    rows, parent = _nested_around(trace, kinds, launching, ignored, shortest=1)
+    return _segments(trace, rows, parent)
 
 
-def _moments(trace: Trace, rows: Int64Array, parent: IntArray) -> Moments:
-    """The innermost of nested events, moment by moment."""
-    # At each moment of a thread what ends has ended, the inner first, before anything begins.
-    both = np.append(rows[::-1], rows)
-    last = rows[::-1]
-    lane = trace.thread[both]
-    moment = np.append(trace.end_of(last), trace.ts[rows])
-    here = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
-    at = by_group_and_time(lane, moment)
-    moment = moment[at]
-    lane = lane[at]
-    here = here[at]
-    real = (lane[1:] == lane[:-1]) & (moment[1:] > moment[:-1]) & (here[:-1] != ROOT)
-    real = np.flatnonzero(real)
-    return Moments(lane[real], moment[real], moment[real + 1], rows[here[real]])
+def _segments(trace: Trace, rows: Int64Array, parent: IntArray) -> HostSegments:
+    """Return the innermost of nested events, segment by segment.
+
+    Each begin and each end of an event starts a segment: after a begin the thread is in the event,
+    after an end in its parent. At one time what ends has ended, the inner first, before anything
+    begins.
+    """
+    inner_first = rows[::-1]
+    thread = trace.thread[np.append(inner_first, rows)]
+    time = np.append(trace.end_of(inner_first), trace.ts[rows])
+    position = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
+    order = by_group_and_time(thread, time)
+    thread = thread[order]
+    time = time[order]
+    position = position[order]
+    same_thread = thread[1:] == thread[:-1]
+    has_length = time[1:] > time[:-1]
+    in_event = position[:-1] != ROOT
+    chosen = np.flatnonzero(same_thread & has_length & in_event)
+    return HostSegments(
+        thread=thread[chosen],
+        start=time[chosen],
+        end=time[chosen + 1],
+        row=rows[position[chosen]],
+    )
 
 
-def nested(trace: Trace, rows: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:
-    """Some host events in tree order, and the position of the parent of each."""
-    columns = trace.thread[rows], trace.ts[rows], trace.end_of(rows), trace.external_id[rows]
-    nesting = nest(*columns, np.zeros(len(rows), dtype=bool))
+def nested_events(trace: Trace, rows: Int64Array) -> tuple[Int64Array, npt.NDArray[np.int32]]:
+    """Return some host events in tree order, and the position of the parent of each."""
+    nesting = nest(
+        trace.thread[rows],
+        trace.ts[rows],
+        trace.end_of(rows),
+        trace.external_id[rows],
+        np.zeros(len(rows), dtype=bool),
+    )
     return rows[nesting.order], nesting.parent
 
 
 def _nested_around(
     trace: Trace,
     kinds: Sequence[EventKind],
-    thread: IntArray,
-    times: tuple[Int64Array, Int64Array],
+    intervals: HostIntervals,
     ignored: tuple[str, ...],
     shortest: float,
 ) -> tuple[Int64Array, IntArray]:
-    """What is as long, on one of the threads, and runs between some times, nested.
+    """Return events of some threads that run at some times and last long enough, nested.
 
-    Any of the threads at any of the times: there may be more of one than of the other.
+    Any of the threads at any of the times: there may be more threads than times, and the other way
+    around.
     """
     rows = trace.rows_of(*kinds)
     rows = rows[trace.dur[rows] >= shortest]
-    rows = rows[np.bincount(thread, minlength=len(trace.threads))[trace.thread[rows]] > 0]
-    first, last = union(*times)
-    at = np.searchsorted(last, trace.ts[rows], side="right")  # the first stretch that ends later
-    runs = at < len(first)
-    runs[runs] = first[at[runs]] < trace.end_of(rows[runs])
-    rows = rows[runs]
-    told = trace.named(trace.name[rows], lambda name: not name.startswith(ignored))
-    return nested(trace, rows[told])
+    uses_of_thread = np.bincount(intervals.thread, minlength=len(trace.threads))
+    rows = rows[uses_of_thread[trace.thread[rows]] > 0]
+    first, last = union(intervals.start, intervals.end)
+    next_to_end = np.searchsorted(last, trace.ts[rows], side="right")
+    is_before_an_end = next_to_end < len(first)
+    rows = rows[is_before_an_end]
+    next_to_end = next_to_end[is_before_an_end]
+    rows = rows[first[next_to_end] < trace.end_of(rows)]
+    is_telling = trace.named(trace.name[rows], lambda name: not name.startswith(ignored))
+    return nested_events(trace, rows[is_telling])

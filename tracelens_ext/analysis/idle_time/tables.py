@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.causes import CAUSES, EDGE, classify_gaps
-from tracelens_ext.analysis.idle_time.cpu_activity import HOST_KINDS, host_rows, labels_of
+from tracelens_ext.analysis.context import of_gpu_events
+from tracelens_ext.analysis.idle_time.causes import (
+    CAUSES,
+    Cause,
+    ClassifiedGaps,
+    classify_gaps,
+)
+from tracelens_ext.analysis.idle_time.cpu_activity import (
+    HOST_KINDS,
+    cpu_activity_rows,
+    event_labels,
+)
 from tracelens_ext.analysis.idle_time.histogram import BINS, telling_histogram
 from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.analysis.kernels.kernels import simple_codes
@@ -17,7 +26,7 @@ from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, IntArray
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Int64Array, IntArray
 from tracelens_ext.trace.call_tree import UNLINKED
 from tracelens_ext.trace.gpu_events import (
     Gaps,
@@ -27,22 +36,43 @@ from tracelens_ext.trace.gpu_events import (
     busy_within,
     find_tracks,
 )
-from tracelens_ext.trace.grouping import group_labelled, maxima, number_groups, percent, sums, texts
+from tracelens_ext.trace.grouping import (
+    Labelled,
+    group_labelled,
+    maxima,
+    number_groups,
+    percent,
+    sums,
+    texts,
+)
 
 GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
 
 #: Rows of the sheet of the longest gaps.
 LONGEST_LISTED = 100
-#: What a sort of pairs goes by: the column, and what it is called.
-PAIR_SORTS: dict[str, tuple[str, str]] = {
-    "count": ("count", "count"),
-    **dict.fromkeys(("avg", "avggap"), ("avg_gap_us", "average gap duration")),
-    **dict.fromkeys(("max", "maxgap"), ("max_gap_us", "maximum gap duration")),
-    "stdev": ("std_gap_us", "standard deviation of gap duration"),
+
+
+class PairSort(NamedTuple):
+    """What a sort of pairs goes by."""
+
+    column: str
+    title: str
+
+
+_BY_AVERAGE = PairSort("avg_gap_us", "average gap duration")
+_BY_MAXIMUM = PairSort("max_gap_us", "maximum gap duration")
+#: What each sort of pairs goes by.
+PAIR_SORTS: dict[str, PairSort] = {
+    "count": PairSort("count", "count"),
+    "avg": _BY_AVERAGE,
+    "avggap": _BY_AVERAGE,
+    "max": _BY_MAXIMUM,
+    "maxgap": _BY_MAXIMUM,
+    "stdev": PairSort("std_gap_us", "standard deviation of gap duration"),
 }
 
 
-# `selection` says which GPU events end the gaps, all by default.
+# In all functions, `selection` says which GPU events end the gaps, all by default.
 
 
 def gap_summary(
@@ -52,32 +82,41 @@ def gap_summary(
     selection: Selection | None = None,
 ) -> pd.DataFrame:
     """Why the GPU was idle: idle time by cause."""
-    parts = []
-    for scope in scopes:
-        each = classify_gaps(work, scope, selection)
-        pieces = each.pieces.chosen(each.pieces.cause != EDGE)
-        length = pieces.end - pieces.start
-        cause = pieces.cause
-        first, number = number_groups([cause, pieces.gap, pieces.track])
-        of_gap = cause[first], sums(number, length, len(first))
-        count = np.bincount(of_gap[0], minlength=EDGE)
-        idle = sums(cause, length, EDGE)
-        overlapped = np.zeros(len(length), dtype=np.int64)
-        if scope == "stream":
-            device = find_tracks(work, "device").of_gpu[each.gaps.after[pieces.gap]]
-            overlapped = busy_within(work, device, pieces.start, pieces.end)
-        columns = {
-            "scope": pd.array([scope] * EDGE, dtype="str"),
-            "cause": pd.array(list(CAUSES[:EDGE]), dtype="str"),
+    parts = [_summary_of_scope(work, scope, selection) for scope in scopes]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _summary_of_scope(work: GpuEvents, scope: Scope, selection: Selection | None) -> pd.DataFrame:
+    """Return a row for each cause of the gaps of streams, or of devices."""
+    classified = classify_gaps(work, scope, selection)
+    cause_count = Cause.EDGE.code  # the last; edges are not gaps
+    intervals = classified.intervals
+    intervals = intervals.chosen(intervals.cause != Cause.EDGE.code)
+    duration = intervals.duration
+    idle = sums(intervals.cause, duration, cause_count)
+    # A gap may have several intervals of one cause; together they are one part of the gap.
+    first, part = number_groups([intervals.cause, intervals.gap, intervals.track])
+    cause_of_part = intervals.cause[first]
+    length_of_part = sums(part, duration, len(first))
+    count = np.bincount(cause_of_part, minlength=cause_count)
+    longest = np.maximum(maxima(cause_of_part, length_of_part, cause_count), 0)
+    overlapped = np.zeros(len(duration), dtype=np.int64)
+    if scope == "stream":
+        event_after = classified.gaps.after[intervals.gap]
+        device = find_tracks(work, "device").of_gpu[event_after]
+        overlapped = busy_within(work, device, intervals.start, intervals.end)
+    return pd.DataFrame(
+        {
+            "scope": pd.array([scope] * cause_count, dtype="str"),
+            "cause": pd.array(list(CAUSES[:cause_count]), dtype="str"),
             "count": count,
             "idle_time_ms": idle / NS_PER_MS,
             "% of idle time": percent(idle, int(idle.sum())),
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": np.maximum(maxima(*of_gap, EDGE), 0) / NS_PER_US,
-            "overlapped_time_ms": sums(cause, overlapped, EDGE) / NS_PER_MS,
+            "max_gap_us": longest / NS_PER_US,
+            "overlapped_time_ms": sums(intervals.cause, overlapped, cause_count) / NS_PER_MS,
         }
-        parts.append(pd.DataFrame(columns))
-    return pd.concat(parts, ignore_index=True)
+    )
 
 
 def gap_hosts(
@@ -87,10 +126,13 @@ def gap_hosts(
     classified = classify_gaps(work, scope, selection)
     duration = classified.gaps.duration
     trace = work.trace
-    op, ops = labels_of(trace, host_rows(work, classified, "host_op"))
-    frame, frames = labels_of(trace, host_rows(work, classified, "python_frame"))
-    op[classified.launch == NONE] = len(ops)
-    keys = {"host_op": (op, [*ops, UNLINKED]), "python_frame": (frame, frames)}
+    op, op_labels = event_labels(trace, cpu_activity_rows(work, classified, "host_op"))
+    frame, frame_labels = event_labels(trace, cpu_activity_rows(work, classified, "python_frame"))
+    op[classified.launch == NONE] = len(op_labels)
+    keys = {
+        "host_op": (op, [*op_labels, UNLINKED]),
+        "python_frame": (frame, frame_labels),
+    }
     columns, groups = group_labelled(keys, duration)
     cause = classified.main_cause(groups.number, len(groups))
     return pd.DataFrame(
@@ -109,44 +151,54 @@ def gap_streams(work: GpuEvents, *, selection: Selection | None = None) -> pd.Da
     """Gaps by stream, most gaps first; a stream without selected events is left out."""
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
-    tracks = classified.gaps.tracks
+    tracks = gaps.tracks
     events = classified.events
-    idle, overlapped = (
-        sums(gaps.track, ns, len(tracks)) for ns in (gaps.duration, gaps.overlapped)
-    )
+    idle = sums(gaps.track, gaps.duration, len(tracks))
+    overlapped = sums(gaps.track, gaps.overlapped, len(tracks))
+    longest = np.maximum(maxima(gaps.track, gaps.duration, len(tracks)), 0)
     count = np.bincount(gaps.track, minlength=len(tracks))
     frame = pd.DataFrame(
         {
-            **_of_tracks(tracks),
+            **_track_columns(tracks),
             "events": events,
             "gap_count": count,
             "idle_time_us": idle / NS_PER_US,
             "avg_gap_us": idle / NS_PER_US / np.maximum(count, 1),
-            "max_gap_us": np.maximum(maxima(gaps.track, gaps.duration, len(tracks)), 0) / NS_PER_US,
+            "max_gap_us": longest / NS_PER_US,
             "overlapped_us": overlapped / NS_PER_US,
             "device_idle_us": (idle - overlapped) / NS_PER_US,
         }
     )
     order = np.lexsort((-idle, -count))
-    return frame.iloc[order[events[order] > 0]].reset_index(drop=True)
+    has_events = events[order] > 0
+    return frame.iloc[order[has_events]].reset_index(drop=True)
 
 
-def _of_tracks(tracks: GpuTracks, chosen: IntArray | slice = slice(None)) -> dict[str, object]:
-    process = np.array([str(process) for process in tracks.process], dtype=object)[chosen]
-    columns = {"device": tracks.device[chosen], "stream": tracks.stream[chosen]}
-    return {"process": pd.array(process, dtype="str"), **columns}
+def _track_columns(tracks: GpuTracks, chosen: IntArray | slice = slice(None)) -> dict[str, object]:
+    """Return the columns that name tracks."""
+    process = np.array([str(process) for process in tracks.process], dtype=object)
+    return {
+        "process": pd.array(process[chosen], dtype="str"),
+        "device": tracks.device[chosen],
+        "stream": tracks.stream[chosen],
+    }
 
 
 def gap_pairs(
     work: GpuEvents, sort: GapSort = "avg", *, selection: Selection | None = None
 ) -> pd.DataFrame:
     """Gaps by the kernels around them; `sort` by size."""
-    if sort not in get_args(GapSort):
-        raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(get_args(GapSort))}")
+    sorts = get_args(GapSort)
+    if sort not in sorts:
+        raise UsageError(f"no such sort: {sort!r}; choose from {', '.join(sorts)}")
     classified = classify_gaps(work, "stream", selection)
     gaps = classified.gaps
-    columns, groups = group_labelled(_around(gaps, simple_codes(work)), gaps.duration)
-    by_name, _ = number_groups([groups.number, work.name[gaps.before], work.name[gaps.after]])
+    names, labels = simple_codes(work)
+    columns, groups = group_labelled(_names_around(gaps, "kernel", names, labels), gaps.duration)
+    first_of_full_names, _ = number_groups(
+        [groups.number, work.name[gaps.before], work.name[gaps.after]]
+    )
+    group_of_full_names = groups.number[first_of_full_names]
     cause = classified.main_cause(groups.number, len(groups))
     frame = pd.DataFrame(
         {
@@ -155,20 +207,26 @@ def gap_pairs(
             "std_gap_us": groups.deviation(gaps.duration) / NS_PER_US,
             **groups.figures("total_gap_us"),
             "main_cause": pd.array(texts(cause, CAUSES), dtype="str"),
-            "full_names": np.bincount(groups.number[by_name], minlength=len(groups)),
+            "full_names": np.bincount(group_of_full_names, minlength=len(groups)),
         }
     )
-    keys = [PAIR_SORTS[sort][0], "total_gap_us", "kernel_before", "kernel_after"]
+    keys = [PAIR_SORTS[sort].column, "total_gap_us", "kernel_before", "kernel_after"]
     return frame.sort_values(keys, ascending=[False, False, True, True]).reset_index(drop=True)
 
 
-def _around(
-    gaps: Gaps, names: tuple[IntArray, list[str]], called: str = "kernel"
-) -> dict[str, tuple[IntArray, list[str]]]:
-    """The names of the GPU events before and after each gap, as `group_labelled` takes them."""
-    code, labels = names
-    both = {"before": gaps.before, "after": gaps.after}
-    return {f"{called}_{side}": (code[events], labels) for side, events in both.items()}
+def _names_around(gaps: Gaps, column: str, code: IntArray, labels: Sequence[str]) -> Labelled:
+    """Return the names of the GPU events before and after each gap, as `group_labelled` takes them.
+
+    Args:
+        gaps: the gaps.
+        column: how the names of both columns begin.
+        code: the name of each GPU event, an index into `labels`, (g,).
+        labels: the names.
+    """
+    return {
+        f"{column}_before": (code[gaps.before], labels),
+        f"{column}_after": (code[gaps.after], labels),
+    }
 
 
 def gap_full_names(
@@ -176,9 +234,12 @@ def gap_full_names(
 ) -> pd.DataFrame:
     """The full names behind the simplified ones of `gap_pairs`."""
     gaps = classify_gaps(work, "stream", selection).gaps
-    around = _around(gaps, simple_codes(work))
-    around |= _around(gaps, (work.name, work.trace.names), "full_name")
-    columns, groups = group_labelled(around, gaps.duration)
+    names, labels = simple_codes(work)
+    keys = {
+        **_names_around(gaps, "kernel", names, labels),
+        **_names_around(gaps, "full_name", work.name, work.trace.names),
+    }
+    columns, groups = group_labelled(keys, gaps.duration)
     frame = pd.DataFrame({**columns, **groups.figures("count", "total_gap_us")})
     pairs = gap_pairs(work, sort, selection=selection)[["kernel_before", "kernel_after"]]
     pairs.insert(0, "rank", np.arange(1, len(pairs) + 1))
@@ -203,34 +264,42 @@ def gaps(
     if longest is not None and longest < 0:
         raise UsageError(f"longest is how many gaps to list, 0 or more, and not {longest}")
     classified = classify_gaps(work, scope, selection)
-    order = np.arange(len(classified))
-    if longest is not None:
-        order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
-    gaps = classified.gaps.chosen(order)
-    tracks = classified.gaps.tracks
+    if longest is None:
+        return pd.DataFrame(_gap_columns(work, classified, np.arange(len(classified))))
+    order = np.argsort(-classified.gaps.duration, kind="stable")[:longest]
+    columns = _gap_columns(work, classified, order)
     trace = work.trace
-    names = work.trace.names
+    for column in HOST_KINDS:
+        rows = cpu_activity_rows(work, classified, column, order).tolist()
+        names = [trace.name_of(row) if row != NONE else "" for row in rows]
+        columns[column] = pd.array(names, dtype="str")
+    return pd.DataFrame(columns)
+
+
+def _gap_columns(
+    work: GpuEvents, classified: ClassifiedGaps, order: Int64Array
+) -> dict[str, object]:
+    """Return the columns of the table of gaps, for some gaps in some order."""
+    trace = work.trace
+    gaps = classified.gaps.chosen(order)
     launch = classified.launch[order]
     delay = gaps.end - trace.ts[launch]
-    (op, ops) = work.tree.cpu_op_label_of_gpu
-    told: dict[str, tuple[IntArray, Sequence[str]]] = {
+    op, op_labels = work.tree.cpu_op_label_of_gpu
+    named: Labelled = {
         "cause": (classified.cause[order], CAUSES),
-        "cpu_op": (op[gaps.after], ops),
-        **_around(gaps, (work.name, names)),
+        "cpu_op": (op[gaps.after], op_labels),
+        **_names_around(gaps, "kernel", work.name, trace.names),
     }
     columns = {
-        **_of_tracks(tracks, gaps.track),
+        **_track_columns(classified.gaps.tracks, gaps.track),
         "start_us": gaps.start / NS_PER_US,
         "gap_us": gaps.duration / NS_PER_US,
         "overlapped_us": gaps.overlapped / NS_PER_US,
-        **{name: pd.array(texts(*column), dtype="str") for name, column in told.items()},
-        "launch_delay_us": np.where(launch != NONE, delay / NS_PER_US, np.nan),
     }
-    for column in HOST_KINDS if longest is not None else ():
-        rows = host_rows(work, classified, column, order).tolist()
-        shown = [names[trace.name[row]] if row != NONE else "" for row in rows]
-        columns[column] = pd.array(shown, dtype="str")
-    return pd.DataFrame(columns)
+    for name, (code, labels) in named.items():
+        columns[name] = pd.array(texts(code, labels), dtype="str")
+    columns["launch_delay_us"] = np.where(launch != NONE, delay / NS_PER_US, np.nan)
+    return columns
 
 
 def gaps_longest(
@@ -253,12 +322,18 @@ def gap_histogram(
     selection: Selection | None = None,
 ) -> pd.DataFrame:
     """How long the gaps of the streams are; the bounds are µs, those of the gaps by default."""
-    length = classify_gaps(work, "stream", selection).gaps.duration / 1e3
-    found, _ = telling_histogram(length, BINS, smallest, largest, log=log)
+    length = classify_gaps(work, "stream", selection).gaps.duration / NS_PER_US
+    found = telling_histogram(length, BINS, smallest, largest, log=log).histogram
     edges = found.edges if len(found.edges) else np.array([np.nan])
-    ends = {"from_us": [np.nan, *edges], "to_us": [*edges, np.nan]}
-    bins = pd.DataFrame({**ends, "count": [found.below, *found.counts.tolist(), found.above]})
-    return bins[bins.notna().all(axis=1) | (bins["count"] > 0)]
+    bins = pd.DataFrame(
+        {
+            "from_us": [np.nan, *edges],
+            "to_us": [*edges, np.nan],
+            "count": [found.below, *found.counts.tolist(), found.above],
+        }
+    )
+    has_bounds = bins.notna().all(axis=1)
+    return bins[has_bounds | (bins["count"] > 0)]
 
 
 _GAP_COLUMNS = [
@@ -278,146 +353,150 @@ _GAP_COLUMNS = [
     ),
 ]
 
-_table = partial(Table, asked_by="gaps")
-_named = partial(Table, asked_by="tables")
-TABLES = [
-    _table(
-        name="gap_summary",
-        shows="Why the GPU was idle: gaps by cause",
-        columns=[
-            Column(
-                "scope",
-                "`device`: times when all streams were idle, in sum the `idle_time` of "
-                "`gpu_timeline`; `stream`: each stream by itself",
-            ),
-            Column(
-                "cause",
-                "`synchronisation`, `host`, `dependency`, `launch overhead`, `unknown`, "
-                "`not_recorded` or `start_up`; a gap may have several",
-            ),
-            Column("count", "how many have time of this cause", unit="gaps"),
-            Column("idle_time_ms", "of this cause"),
-            Column("% of idle time", "of that scope"),
-            Column("avg_gap_us", "of this cause, in a gap that has it"),
-            Column("max_gap_us", "of this cause, in a gap that has it"),
-            Column(
-                "overlapped_time_ms",
-                "of `idle_time_ms`, while other streams of the device were busy",
-            ),
-        ],
-        table=gap_summary,
-        on_every_page=True,
-    ),
-    _table(
-        name="gap_hosts",
-        shows="What the host was in while the GPU was idle",
-        columns=[
-            Column(
-                "host_op",
-                "the innermost operation or annotation that covers at least half of that time; "
-                "empty for none, `(unlinked)` where the launch of the event after is not in the "
-                "trace",
-            ),
-            Column(
-                "python_frame",
-                "likewise the innermost Python frame, without addresses in memory; empty for none",
-            ),
-            Column("main_cause", "of most of that time"),
-            Column("count", "how many", unit="gaps"),
-            Column("idle_time_ms", "of those gaps"),
-            Column("% of idle time", "of all of it"),
-            Column("avg_gap_us", "of a gap"),
-            Column("max_gap_us", "of a gap"),
-        ],
-        table=gap_hosts,
-        on_every_page=True,
-    ),
-    _table(
-        name="gap_streams",
-        shows="Gaps between GPU events by stream",
-        columns=[
-            Column("process", "as the trace names it"),
-            Column("device", "-1 where the trace does not say; of a whole device the stream is -1"),
-            Column("stream", "-1 where the trace does not say; of a whole device the stream is -1"),
-            Column("events", "on the stream", unit="GPU events"),
-            Column("gap_count", "between them", unit="gaps"),
-            Column("idle_time_us", "between the first and the last event of the stream"),
-            Column("avg_gap_us", "of a gap"),
-            Column("max_gap_us", "of a gap"),
-            Column("overlapped_us", "of the idle time, while another stream was busy"),
-            Column("device_idle_us", "of the idle time, while no stream of the device was busy"),
-        ],
-        table=gap_streams,
-    ),
-    _table(
-        name="gap_pairs",
-        shows="Gaps by the kernels around them",
-        columns=[
-            Column("kernel_before", "simplified name"),
-            Column("kernel_after", "simplified name"),
-            Column("count", "how many", unit="gaps"),
-            Column("avg_gap_us", "of a gap"),
-            Column("max_gap_us", "of a gap"),
-            Column("min_gap_us", "of a gap"),
-            Column("std_gap_us", "standard deviation of a sample; 0 for a single gap"),
-            Column("total_gap_us", "of all"),
-            Column("main_cause", "of most of that time"),
-            Column("full_names", "of full names that share the simplified ones", unit="pairs"),
-        ],
-        table=gap_pairs,
-    ),
-    _table(
-        name="gaps_longest",
-        shows="The longest times without any GPU work, and what the host did",
-        columns=[
-            *_GAP_COLUMNS,
-            Column(
-                "host_op",
-                "the innermost operation or annotation that the launching thread was in for half "
-                "of the time until it launched",
-            ),
-            Column(
-                "host_call",
-                "likewise the runtime call; of a synchronisation the call that synchronised",
-            ),
-            Column("python_frame", "likewise the Python frame"),
-        ],
-        table=gaps_longest,
-    ),
-    _named(
-        name="gaps",
-        shows="Every gap of each stream, by stream and time",
-        columns=_GAP_COLUMNS,
-        table=gaps,
-    ),
-    _named(
-        name="gap_full_names",
-        shows="The names behind the simplified ones of gap_pairs",
-        columns=[
-            Column("rank", "of the row of `gap_pairs`, from 1"),
-            Column("kernel_before", "as there"),
-            Column("kernel_after", "as there"),
-            Column("full_name_before", "of each rank the most frequent first"),
-            Column("full_name_after", "of each rank the most frequent first"),
-            Column("count", "how many", unit="gaps"),
-            Column("total_gap_us", "of all"),
-        ],
-        table=gap_full_names,
-    ),
-    _named(
-        name="gap_histogram",
-        shows="How long the gaps of the streams are",
-        columns=[
-            Column(
-                "from_us",
-                "bounds of the bin; empty for what is shorter, or longer, than all bins",
-            ),
-            Column(
-                "to_us",
-                "bounds of the bin; empty for what is shorter, or longer, than all bins",
-            ),
-            Column("count", "how many", unit="gaps"),
-        ],
-        table=gap_histogram,
-    ),
-]
+GAP_SUMMARY = Table(
+    name="gap_summary",
+    shows="Why the GPU was idle: gaps by cause",
+    columns=[
+        Column(
+            "scope",
+            "`device`: times when all streams were idle, in sum the `idle_time` of "
+            "`gpu_timeline`; `stream`: each stream by itself",
+        ),
+        Column(
+            "cause",
+            "`synchronisation`, `host`, `dependency`, `launch overhead`, `unknown`, "
+            "`not_recorded` or `start_up`; a gap may have several",
+        ),
+        Column("count", "how many have time of this cause", unit="gaps"),
+        Column("idle_time_ms", "of this cause"),
+        Column("% of idle time", "of that scope"),
+        Column("avg_gap_us", "of this cause, in a gap that has it"),
+        Column("max_gap_us", "of this cause, in a gap that has it"),
+        Column(
+            "overlapped_time_ms",
+            "of `idle_time_ms`, while other streams of the device were busy",
+        ),
+    ],
+    table=of_gpu_events(gap_summary),
+    asked_by="gaps",
+    on_every_page=True,
+)
+GAP_HOSTS = Table(
+    name="gap_hosts",
+    shows="What the host was in while the GPU was idle",
+    columns=[
+        Column(
+            "host_op",
+            "the innermost operation or annotation that covers at least half of that time; "
+            "empty for none, `(unlinked)` where the launch of the event after is not in the "
+            "trace",
+        ),
+        Column(
+            "python_frame",
+            "likewise the innermost Python frame, without addresses in memory; empty for none",
+        ),
+        Column("main_cause", "of most of that time"),
+        Column("count", "how many", unit="gaps"),
+        Column("idle_time_ms", "of those gaps"),
+        Column("% of idle time", "of all of it"),
+        Column("avg_gap_us", "of a gap"),
+        Column("max_gap_us", "of a gap"),
+    ],
+    table=of_gpu_events(gap_hosts),
+    asked_by="gaps",
+    on_every_page=True,
+)
+GAP_STREAMS = Table(
+    name="gap_streams",
+    shows="Gaps between GPU events by stream",
+    columns=[
+        Column("process", "as the trace names it"),
+        Column("device", "-1 where the trace does not say; of a whole device the stream is -1"),
+        Column("stream", "-1 where the trace does not say; of a whole device the stream is -1"),
+        Column("events", "on the stream", unit="GPU events"),
+        Column("gap_count", "between them", unit="gaps"),
+        Column("idle_time_us", "between the first and the last event of the stream"),
+        Column("avg_gap_us", "of a gap"),
+        Column("max_gap_us", "of a gap"),
+        Column("overlapped_us", "of the idle time, while another stream was busy"),
+        Column("device_idle_us", "of the idle time, while no stream of the device was busy"),
+    ],
+    table=of_gpu_events(gap_streams),
+    asked_by="gaps",
+)
+GAP_PAIRS = Table(
+    name="gap_pairs",
+    shows="Gaps by the kernels around them",
+    columns=[
+        Column("kernel_before", "simplified name"),
+        Column("kernel_after", "simplified name"),
+        Column("count", "how many", unit="gaps"),
+        Column("avg_gap_us", "of a gap"),
+        Column("max_gap_us", "of a gap"),
+        Column("min_gap_us", "of a gap"),
+        Column("std_gap_us", "standard deviation of a sample; 0 for a single gap"),
+        Column("total_gap_us", "of all"),
+        Column("main_cause", "of most of that time"),
+        Column("full_names", "of full names that share the simplified ones", unit="pairs"),
+    ],
+    table=of_gpu_events(gap_pairs),
+    asked_by="gaps",
+)
+GAPS_LONGEST = Table(
+    name="gaps_longest",
+    shows="The longest times without any GPU work, and what the host did",
+    columns=[
+        *_GAP_COLUMNS,
+        Column(
+            "host_op",
+            "the innermost operation or annotation that the launching thread was in for half "
+            "of the time until it launched",
+        ),
+        Column(
+            "host_call",
+            "likewise the runtime call; of a synchronisation the call that synchronised",
+        ),
+        Column("python_frame", "likewise the Python frame"),
+    ],
+    table=of_gpu_events(gaps_longest),
+    asked_by="gaps",
+)
+GAPS = Table(
+    name="gaps",
+    shows="Every gap of each stream, by stream and time",
+    columns=_GAP_COLUMNS,
+    table=of_gpu_events(gaps),
+    asked_by="tables",
+)
+GAP_FULL_NAMES = Table(
+    name="gap_full_names",
+    shows="The names behind the simplified ones of gap_pairs",
+    columns=[
+        Column("rank", "of the row of `gap_pairs`, from 1"),
+        Column("kernel_before", "as there"),
+        Column("kernel_after", "as there"),
+        Column("full_name_before", "of each rank the most frequent first"),
+        Column("full_name_after", "of each rank the most frequent first"),
+        Column("count", "how many", unit="gaps"),
+        Column("total_gap_us", "of all"),
+    ],
+    table=of_gpu_events(gap_full_names),
+    asked_by="tables",
+)
+GAP_HISTOGRAM = Table(
+    name="gap_histogram",
+    shows="How long the gaps of the streams are",
+    columns=[
+        Column(
+            "from_us",
+            "bounds of the bin; empty for what is shorter, or longer, than all bins",
+        ),
+        Column(
+            "to_us",
+            "bounds of the bin; empty for what is shorter, or longer, than all bins",
+        ),
+        Column("count", "how many", unit="gaps"),
+    ],
+    table=of_gpu_events(gap_histogram),
+    asked_by="tables",
+)

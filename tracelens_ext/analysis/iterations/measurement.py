@@ -13,17 +13,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.analysis.iterations.selection import Iterations, iteration_at, named_iterations
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.caching import cached_per_object
@@ -31,9 +32,6 @@ from tracelens_ext.trace.gpu_events import COMMUNICATION, GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import number_groups, sums
 from tracelens_ext.trace.intervals import covered
 from tracelens_ext.trace.launches import find_launches
-
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 #: An iteration is odd when it is this many median absolute deviations from the median …
 ODD_BEYOND = 3
@@ -265,20 +263,20 @@ def _statistics(work: GpuEvents, annotation: str | re.Pattern[str] | None = None
 
 
 def _report_notes(
-    analyzer: TreePerfAnalyzer, options: ReportOptions, _: Mapping[str, pd.DataFrame]
+    context: AnalysisContext, options: ReportOptions, _: Mapping[str, pd.DataFrame]
 ) -> Iterable[str]:
-    if not options.iterations or not len(analyzer.work):
+    if not options.iterations or not len(context.gpu_events):
         return []
-    if not len(found := iteration_table(analyzer.work, options.annotation)):
+    if not len(found := iteration_table(context.gpu_events, options.annotation)):
         asked = options.annotation
         wanted = "ProfilerStep#N" if asked is None else f"annotation like {asked!r}"
         return [f"The trace has no {wanted}, so there are no tables of iterations."]
     return found.notes
 
 
-def _enough(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
+def _enough(context: AnalysisContext, options: ReportOptions) -> bool:
     """Whether there are iterations; if nobody asked for them, two whole ones to be compared."""
-    found = iteration_table(analyzer.work, options.annotation)
+    found = iteration_table(context.gpu_events, options.annotation)
     asked = options.iterations or options.names("iterations", "iteration_statistics")
     whole = found.frame[found.frame["whole"]]["iteration"].nunique()
     return len(found) > 0 if asked else whole > 1
@@ -286,70 +284,69 @@ def _enough(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
 
 _HAS_ITERATIONS = Condition("the trace has iterations (for a page, two whole ones)", _enough)
 
-TABLES = [
-    Table(
-        name="iterations",
-        shows="Time of each iteration, and which are odd",
-        columns=[
-            Column("iteration", "the annotation's name"),
-            Column("process", "where there are several"),
-            Column("device", "where there are several"),
-            Column("start_ms", "since the trace's first event"),
-            Column("wall_time_ms", "of the annotation, on the host"),
-            Column(
-                "busy_time_ms",
-                "of what was launched in it, and what started in it without a launch in the "
-                "trace: the sum of the three that follow",
-            ),
-            Column("computation_time_ms", "kernels that neither communicate nor copy, and memsets"),
-            Column(
-                "exposed_comm_time_ms",
-                "communication (by the built-in rules) that none of those hid",
-            ),
-            Column("exposed_memcpy_time_ms", "copies that neither hid"),
-            Column("idle_time_ms", "of the wall time, while the device ran nothing at all"),
-            Column("kernels", "of its GPU work", unit="kernels"),
-            Column(
-                "launches_without_gpu_work",
-                "of kernels, graphs and copies; they were lost, or cut off by the end of the "
-                "recording",
-                unit="launches",
-            ),
-            Column("whole", "it ended before the recording did, and launched GPU work"),
-            Column("odd", "the columns in which it is odd"),
-            Column("CATEGORY_time_ms", "when categories are on: summed durations"),
-        ],
-        table=_iterations,
-        when=[GPU_EVENTS, _HAS_ITERATIONS],
-        asked_by="iterations",
-        charts=[
-            Chart("Iterations", "iterations", "iteration", "wall_time_ms", "iterations", on="page")
-        ],
-        notes=_report_notes,
-        on_every_page=True,
-    ),
-    Table(
-        name="iteration_statistics",
-        shows="Mean and spread over whole iterations",
-        columns=[
-            Column("column", "what was measured, with its unit"),
-            Column("device", "where there are several"),
-            Column("iterations", "that are whole", unit="iterations"),
-            Column("mean", "over them", unit="unit of what is told"),
-            Column(
-                "std",
-                "standard deviation of a sample, 0 for a single iteration",
-                unit="unit of what is told",
-            ),
-            Column("median", "over them", unit="unit of what is told"),
-            Column("mad", "median absolute deviation", unit="unit of what is told"),
-            Column("min", "the least", unit="unit of what is told"),
-            Column("max", "the largest", unit="unit of what is told"),
-            Column("odd", "beyond three of `mad`, and 5 %, from the median", unit="iterations"),
-        ],
-        table=_statistics,
-        when=[GPU_EVENTS, _HAS_ITERATIONS],
-        asked_by="iterations",
-        on_every_page=True,
-    ),
-]
+ITERATIONS = Table(
+    name="iterations",
+    shows="Time of each iteration, and which are odd",
+    columns=[
+        Column("iteration", "the annotation's name"),
+        Column("process", "where there are several"),
+        Column("device", "where there are several"),
+        Column("start_ms", "since the trace's first event"),
+        Column("wall_time_ms", "of the annotation, on the host"),
+        Column(
+            "busy_time_ms",
+            "of what was launched in it, and what started in it without a launch in the "
+            "trace: the sum of the three that follow",
+        ),
+        Column("computation_time_ms", "kernels that neither communicate nor copy, and memsets"),
+        Column(
+            "exposed_comm_time_ms",
+            "communication (by the built-in rules) that none of those hid",
+        ),
+        Column("exposed_memcpy_time_ms", "copies that neither hid"),
+        Column("idle_time_ms", "of the wall time, while the device ran nothing at all"),
+        Column("kernels", "of its GPU work", unit="kernels"),
+        Column(
+            "launches_without_gpu_work",
+            "of kernels, graphs and copies; they were lost, or cut off by the end of the recording",
+            unit="launches",
+        ),
+        Column("whole", "it ended before the recording did, and launched GPU work"),
+        Column("odd", "the columns in which it is odd"),
+        Column("CATEGORY_time_ms", "when categories are on: summed durations"),
+    ],
+    table=of_gpu_events(_iterations),
+    options=["annotation"],
+    when=[GPU_EVENTS, _HAS_ITERATIONS],
+    asked_by="iterations",
+    charts=[
+        Chart("Iterations", "iterations", "iteration", "wall_time_ms", "iterations", on="page")
+    ],
+    notes=_report_notes,
+    on_every_page=True,
+)
+ITERATION_STATISTICS = Table(
+    name="iteration_statistics",
+    shows="Mean and spread over whole iterations",
+    columns=[
+        Column("column", "what was measured, with its unit"),
+        Column("device", "where there are several"),
+        Column("iterations", "that are whole", unit="iterations"),
+        Column("mean", "over them", unit="unit of what is told"),
+        Column(
+            "std",
+            "standard deviation of a sample, 0 for a single iteration",
+            unit="unit of what is told",
+        ),
+        Column("median", "over them", unit="unit of what is told"),
+        Column("mad", "median absolute deviation", unit="unit of what is told"),
+        Column("min", "the least", unit="unit of what is told"),
+        Column("max", "the largest", unit="unit of what is told"),
+        Column("odd", "beyond three of `mad`, and 5 %, from the median", unit="iterations"),
+    ],
+    table=of_gpu_events(_statistics),
+    options=["annotation"],
+    when=[GPU_EVENTS, _HAS_ITERATIONS],
+    asked_by="iterations",
+    on_every_page=True,
+)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.analysis.kernels import kernels
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import CATEGORIES, GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.short_names import with_short_names
-from tracelens_ext.report.tables.table import CATEGORIES, GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace.call_tree import UNLINKED
 from tracelens_ext.trace.gpu_events import GpuEvents
 
@@ -28,13 +31,36 @@ _TOLD = "kernel_categories", "kernels_by_category"
 _of_duration = partial(
     Chart, sheet="kernel_summary", value_column="Kernel duration (µs)_sum", on="page"
 )
-_FRAMES = Condition("Python frames are in the call tree", lambda its, _: its.tree.add_python_func)
-_UNLINKED = Condition("some GPU events are unlinked", lambda its, _: not its.tree.linked.all())
-KERNELS_WANTED = Condition(
-    "categories are on, or `tracelens_sheets=False`",
-    lambda its, options: its.work.categories is not None or not options.tracelens_sheets,
-)
-KERNELS: Table = Table(
+
+
+def _has_python_frames(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return context.tree.add_python_func
+
+
+def _has_unlinked_events(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return not context.tree.linked.all()
+
+
+def _wants_kernels(context: AnalysisContext, options: ReportOptions) -> bool:
+    return context.gpu_events.categories is not None or not options.tracelens_sheets
+
+
+_PYTHON_FRAMES = Condition("Python frames are in the call tree", _has_python_frames)
+_UNLINKED_EVENTS = Condition("some GPU events are unlinked", _has_unlinked_events)
+KERNELS_WANTED = Condition("categories are on, or `tracelens_sheets=False`", _wants_kernels)
+
+
+def _kernels(context: AnalysisContext) -> pd.DataFrame:
+    """GPU time by kernel."""
+    return _as_described(KERNELS, kernels.kernel_names(context.gpu_events))
+
+
+def _kernels_by_category(context: AnalysisContext) -> pd.DataFrame:
+    """GPU time by operation, category and kernel."""
+    return _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(context.gpu_events))
+
+
+KERNELS = Table(
     name="kernels",
     shows="GPU time by kernel",
     columns=[
@@ -56,7 +82,7 @@ KERNELS: Table = Table(
         Column("kind", "`kernel`, `memcpy` or `memset`"),
         Column("kernel_name", "as the trace has it"),
     ],
-    table=lambda work: _as_described(KERNELS, kernels.kernel_names(work)),
+    table=_kernels,
     when=[GPU_EVENTS, KERNELS_WANTED],
     method='table("kernels")',
     answer="Top kernels",
@@ -80,7 +106,7 @@ GPU_TIME_BY_CATEGORY = Table(
         Column("kernel_names", "distinct ones", unit="names"),
         Column("% of GPU time", "of all summed durations"),
     ],
-    table=kernels.gpu_time_by_category,
+    table=of_gpu_events(kernels.gpu_time_by_category),
     when=[GPU_EVENTS, CATEGORIES],
     answer="GPU time by category",
     answer_columns=("kernel_category", "total_time_ms", "% of GPU time"),
@@ -103,13 +129,13 @@ KERNEL_CATEGORIES = Table(
         Column("% of GPU time", "of all summed durations"),
         Column("kind", "`kernel`, `memcpy` or `memset`"),
     ],
-    table=kernels.kernel_category_summary,
+    table=of_gpu_events(kernels.kernel_category_summary),
     when=[GPU_EVENTS, CATEGORIES],
     method="get_df_kernel_category_summary()",
     charts=[_stacked("GPU time by operation", "kernel_categories", "cpu_op", top=15, on="page")],
 )
 
-KERNELS_BY_CATEGORY: Table = Table(
+KERNELS_BY_CATEGORY = Table(
     name="kernels_by_category",
     shows="GPU time by operation, category and kernel",
     columns=[
@@ -136,7 +162,7 @@ KERNELS_BY_CATEGORY: Table = Table(
         Column("streams", "that it ran on"),
         Column("kernel_name", "as the trace has it"),
     ],
-    table=lambda work: _as_described(KERNELS_BY_CATEGORY, kernels.kernel_detail(work)),
+    table=_kernels_by_category,
     when=[GPU_EVENTS, KERNELS_WANTED],
     method="get_df_kernel_summary(detail=True)",
     charts=[
@@ -145,8 +171,6 @@ KERNELS_BY_CATEGORY: Table = Table(
         _of_time("Top kernels", "kernels_by_category", "kernel", unless=_ALONE, top=20, on="page"),
     ],
 )
-
-BY_CATEGORY = [GPU_TIME_BY_CATEGORY, KERNELS, KERNELS_BY_CATEGORY, KERNEL_CATEGORIES]
 
 KERNEL_SUMMARY = Table(
     name="kernel_summary",
@@ -169,7 +193,7 @@ KERNEL_SUMMARY = Table(
         Column("Percent of kernels time (%)", "of the summed durations of all kernels"),
         Column("Percent of total time (%)", "of `total_time` of `gpu_timeline`"),
     ],
-    table=kernels.reference_kernel_summary,
+    table=of_gpu_events(kernels.reference_kernel_summary),
     asked_by="kernel_summary",
     method='table("kernel_summary")',
     charts=[
@@ -177,8 +201,6 @@ KERNEL_SUMMARY = Table(
         _of_duration("Top kernels", label_column="Kernel name", unless=_TOLD[1:], top=20),
     ],
 )
-
-TABLES = [KERNEL_SUMMARY]
 
 
 def _short_kernels_summary(
@@ -194,155 +216,151 @@ def _short_kernels_summary(
     return with_short_names(table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name")
 
 
-SHORT = [
-    Table(
-        name="short_kernel_histogram",
-        shows="Durations of short kernels",
-        columns=[
-            Column("bin_start", "bins of one width, from the shortest kernel on", unit="µs"),
-            Column("bin_end", "at most `short_kernel_threshold_us`", unit="µs"),
-            Column("count", "how many", unit="kernels"),
-        ],
-        table=kernels.short_kernel_histogram,
-        asked_by="short_kernel_study",
-    ),
-    Table(
-        name="short_kernels_summary",
-        shows="Short kernels by operation, arguments and name",
-        columns=[
-            Column(
-                "Parent cpu_op",
-                "the innermost CPU op around the launch; else the launch's name; else empty. "
-                "Missing when the trace has no CPU ops",
-            ),
-            Column(
-                "kernel",
-                "a short name, which tells it from the others of the sheet; not with "
-                "`tracelens_sheets=True`",
-            ),
-            Column("Input dims", "of that operation, tuples as text"),
-            Column("Input strides", "of that operation, tuples as text"),
-            Column("Concrete Inputs", "of that operation, tuples as text"),
-            Column("Kernel name", "of kernels shorter than `short_kernel_threshold_us`"),
-            Column("Short Kernel duration (µs) sum", "of all"),
-            Column("Short Kernel count", "how many", unit="kernels"),
-            Column("Short Kernel duration (µs) mean", "of one"),
-            Column(
-                "Short Kernel duration (µs) percent of total time",
-                "of `total_time` of `gpu_timeline`",
-            ),
-        ],
-        table=_short_kernels_summary,
-        asked_by="short_kernel_study",
-    ),
-]
+SHORT_KERNEL_HISTOGRAM = Table(
+    name="short_kernel_histogram",
+    shows="Durations of short kernels",
+    columns=[
+        Column("bin_start", "bins of one width, from the shortest kernel on", unit="µs"),
+        Column("bin_end", "at most `short_kernel_threshold_us`", unit="µs"),
+        Column("count", "how many", unit="kernels"),
+    ],
+    table=of_gpu_events(kernels.short_kernel_histogram),
+    options=["short_kernel_threshold_us", "short_kernel_histogram_bins"],
+    asked_by="short_kernel_study",
+)
+SHORT_KERNELS_SUMMARY = Table(
+    name="short_kernels_summary",
+    shows="Short kernels by operation, arguments and name",
+    columns=[
+        Column(
+            "Parent cpu_op",
+            "the innermost CPU op around the launch; else the launch's name; else empty. "
+            "Missing when the trace has no CPU ops",
+        ),
+        Column(
+            "kernel",
+            "a short name, which tells it from the others of the sheet; not with "
+            "`tracelens_sheets=True`",
+        ),
+        Column("Input dims", "of that operation, tuples as text"),
+        Column("Input strides", "of that operation, tuples as text"),
+        Column("Concrete Inputs", "of that operation, tuples as text"),
+        Column("Kernel name", "of kernels shorter than `short_kernel_threshold_us`"),
+        Column("Short Kernel duration (µs) sum", "of all"),
+        Column("Short Kernel count", "how many", unit="kernels"),
+        Column("Short Kernel duration (µs) mean", "of one"),
+        Column(
+            "Short Kernel duration (µs) percent of total time",
+            "of `total_time` of `gpu_timeline`",
+        ),
+    ],
+    table=of_gpu_events(_short_kernels_summary),
+    options=["short_kernel_threshold_us", "topk_short_kernels", "tracelens_sheets"],
+    asked_by="short_kernel_study",
+)
 
 
-UNLINKED_KERNELS = [
-    Table(
-        name="unlinked_kernels",
-        shows="GPU events whose launch is not in the trace",
-        columns=[
-            Column("kernel", "a short name, which tells it from the others of the sheet"),
-            Column("kernel_category", "of the kernel, by its name; when categories are on"),
-            Column("kind", "`kernel`, `memcpy` or `memset`"),
-            Column(
-                "reason",
-                "`launch not in the trace` (as when the profiler started between launch and "
-                "kernel) or `no correlation id`",
-            ),
-            Column("count", "how many", unit="GPU events"),
-            Column("total_time_ms", "summed duration"),
-            Column("avg_time_us", "of a GPU event"),
-            Column("min_time_us", "of a GPU event"),
-            Column("max_time_us", "of a GPU event"),
-            Column("% of unlinked time", "of the summed durations of unlinked GPU events"),
-            Column("% of GPU time", "of all summed durations"),
-            Column("first_start_ms", "since the trace's first event"),
-            Column("last_end_ms", "likewise; all early means that the profiler started late"),
-            Column("kernel_name", "as the trace has it"),
-        ],
-        table=kernels.unlinked_kernels,
-        short_names="kernel_name",
-        when=[GPU_EVENTS, _UNLINKED],
-    )
-]
+UNLINKED_KERNELS = Table(
+    name="unlinked_kernels",
+    shows="GPU events whose launch is not in the trace",
+    columns=[
+        Column("kernel", "a short name, which tells it from the others of the sheet"),
+        Column("kernel_category", "of the kernel, by its name; when categories are on"),
+        Column("kind", "`kernel`, `memcpy` or `memset`"),
+        Column(
+            "reason",
+            "`launch not in the trace` (as when the profiler started between launch and "
+            "kernel) or `no correlation id`",
+        ),
+        Column("count", "how many", unit="GPU events"),
+        Column("total_time_ms", "summed duration"),
+        Column("avg_time_us", "of a GPU event"),
+        Column("min_time_us", "of a GPU event"),
+        Column("max_time_us", "of a GPU event"),
+        Column("% of unlinked time", "of the summed durations of unlinked GPU events"),
+        Column("% of GPU time", "of all summed durations"),
+        Column("first_start_ms", "since the trace's first event"),
+        Column("last_end_ms", "likewise; all early means that the profiler started late"),
+        Column("kernel_name", "as the trace has it"),
+    ],
+    table=of_gpu_events(kernels.unlinked_kernels),
+    short_names="kernel_name",
+    when=[GPU_EVENTS, _UNLINKED_EVENTS],
+)
 
 
-STATISTICS = [
-    Table(
-        name="kernel_statistics",
-        shows="How often and how long kernels ran, by simplified name",
-        columns=[
-            Column("rank", "by what the table is sorted by; by count"),
-            Column("kernel_name", "simplified"),
-            Column("count", "how many", unit="GPU events"),
-            Column(
-                "avg_time_us",
-                "of a GPU event; `std` is that of a sample, 0 for a single event",
-            ),
-            Column(
-                "total_time_us",
-                "of a GPU event; `std` is that of a sample, 0 for a single event",
-            ),
-            Column(
-                "std_time_us",
-                "of a GPU event; `std` is that of a sample, 0 for a single event",
-            ),
-            Column(
-                "min_time_us",
-                "of a GPU event; `std` is that of a sample, 0 for a single event",
-            ),
-            Column(
-                "max_time_us",
-                "of a GPU event; `std` is that of a sample, 0 for a single event",
-            ),
-            Column("% of launches", "of all that were selected"),
-            Column("% of duration", "of all that were selected"),
-            Column("kind", "`kernel`, `memcpy` or `memset`"),
-            Column("kernel_category", "when categories are on; several are joined by a comma"),
-            Column("full_names", "that share the simplified one", unit="names"),
-            Column("example_full_name", "the most frequent of them"),
-        ],
-        table=kernels.kernel_statistics,
-        asked_by="tables",
-    ),
-    Table(
-        name="kernel_full_names",
-        shows="The names behind the simplified ones of `kernel_statistics`",
-        columns=[
-            Column("rank", "of the row of `kernel_statistics`"),
-            Column("kernel_name", "of the row of `kernel_statistics`"),
-            Column("full_name", "of each rank the most frequent first"),
-            Column("count", "how many", unit="GPU events"),
-            Column("total_time_us", "summed duration"),
-        ],
-        table=kernels.kernel_full_names,
-        asked_by="tables",
-    ),
-    Table(
-        name="kernel_sources",
-        shows="Kernels by source line and layer",
-        columns=[
-            Column("kernel_name", "as the trace has it"),
-            Column("cpu_op", "that launched it"),
-            Column(
-                "source",
-                "the innermost Python function around the launch that does not only pass the call "
-                "on: file, the line where it begins, name; empty where none was recorded",
-            ),
-            Column(
-                "layer",
-                "the `nn.Module`s around, outermost first; of a backward operation those of its "
-                "forward operation",
-            ),
-            Column("count", "how many", unit="GPU events"),
-            Column("total_time_us", "summed duration"),
-            Column("avg_time_us", "of a GPU event"),
-            Column("% of duration", "of all that were selected"),
-        ],
-        table=kernels.kernel_sources,
-        when=[GPU_EVENTS, _FRAMES],
-        asked_by="tables",
-    ),
-]
+KERNEL_STATISTICS = Table(
+    name="kernel_statistics",
+    shows="How often and how long kernels ran, by simplified name",
+    columns=[
+        Column("rank", "by what the table is sorted by; by count"),
+        Column("kernel_name", "simplified"),
+        Column("count", "how many", unit="GPU events"),
+        Column(
+            "avg_time_us",
+            "of a GPU event; `std` is that of a sample, 0 for a single event",
+        ),
+        Column(
+            "total_time_us",
+            "of a GPU event; `std` is that of a sample, 0 for a single event",
+        ),
+        Column(
+            "std_time_us",
+            "of a GPU event; `std` is that of a sample, 0 for a single event",
+        ),
+        Column(
+            "min_time_us",
+            "of a GPU event; `std` is that of a sample, 0 for a single event",
+        ),
+        Column(
+            "max_time_us",
+            "of a GPU event; `std` is that of a sample, 0 for a single event",
+        ),
+        Column("% of launches", "of all that were selected"),
+        Column("% of duration", "of all that were selected"),
+        Column("kind", "`kernel`, `memcpy` or `memset`"),
+        Column("kernel_category", "when categories are on; several are joined by a comma"),
+        Column("full_names", "that share the simplified one", unit="names"),
+        Column("example_full_name", "the most frequent of them"),
+    ],
+    table=of_gpu_events(kernels.kernel_statistics),
+    asked_by="tables",
+)
+KERNEL_FULL_NAMES = Table(
+    name="kernel_full_names",
+    shows="The names behind the simplified ones of `kernel_statistics`",
+    columns=[
+        Column("rank", "of the row of `kernel_statistics`"),
+        Column("kernel_name", "of the row of `kernel_statistics`"),
+        Column("full_name", "of each rank the most frequent first"),
+        Column("count", "how many", unit="GPU events"),
+        Column("total_time_us", "summed duration"),
+    ],
+    table=of_gpu_events(kernels.kernel_full_names),
+    asked_by="tables",
+)
+KERNEL_SOURCES = Table(
+    name="kernel_sources",
+    shows="Kernels by source line and layer",
+    columns=[
+        Column("kernel_name", "as the trace has it"),
+        Column("cpu_op", "that launched it"),
+        Column(
+            "source",
+            "the innermost Python function around the launch that does not only pass the call "
+            "on: file, the line where it begins, name; empty where none was recorded",
+        ),
+        Column(
+            "layer",
+            "the `nn.Module`s around, outermost first; of a backward operation those of its "
+            "forward operation",
+        ),
+        Column("count", "how many", unit="GPU events"),
+        Column("total_time_us", "summed duration"),
+        Column("avg_time_us", "of a GPU event"),
+        Column("% of duration", "of all that were selected"),
+    ],
+    table=of_gpu_events(kernels.kernel_sources),
+    when=[GPU_EVENTS, _PYTHON_FRAMES],
+    asked_by="tables",
+)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.idle_time.cpu_activity import nested
+from tracelens_ext.analysis.idle_time.cpu_activity import nested_events
 from tracelens_ext.analysis.modules import MODULE_PREFIX, SEPARATOR, class_names
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import (
@@ -189,7 +189,7 @@ class _Around(NamedTuple):
     @classmethod
     def of(cls, trace: Trace, rows: Int64Array, thread: IntArray, time: Int64Array) -> _Around:
         """The nearest earlier of some events that ends no sooner, and those around it."""
-        rows, parent = nested(trace, rows)
+        rows, parent = nested_events(trace, rows)
         ends = trace.end_of(rows)
         at = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, time + 1)
         climbing = np.flatnonzero(at != ROOT)

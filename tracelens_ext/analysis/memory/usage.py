@@ -5,26 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext
 from tracelens_ext.analysis.iterations.selection import Iterations, iteration_at, named_iterations
 from tracelens_ext.analysis.memory import events as recorded
 from tracelens_ext.categorize.user_patterns import Expression
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import Condition, Table
+from tracelens_ext.report.tables.table import ScreenView, Table, Tables
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.grouping import maxima, percent, sums, texts
-
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 BEFORE = "(before the recording)"
 LOST = "(events lost)"
@@ -286,197 +284,227 @@ def memory_notes(memory: Memory) -> Iterator[str]:
             yield f"{told} known, and its peak is where allocations less frees are highest."
 
 
-_WHEN = "the trace has memory events (`profile_memory=True`)"
-_HAS_MEMORY = Condition(_WHEN, lambda analyzer, _: recorded.has_memory_events(analyzer.trace))
+class MemoryContext(AnalysisContext, Protocol):
+    """A trace that is being analyzed, and what its memory events say."""
+
+    def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
+        """Return what the memory events say; `annotation` chooses the iterations."""
+
+
+def _has_memory_events(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return recorded.has_memory_events(context.trace)
+
+
+_HAS_MEMORY = Condition("the trace has memory events (`profile_memory=True`)", _has_memory_events)
 
 
 def _of(make: Callable[[Memory], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
     """A table of what the memory events tell; `annotation` chooses the iterations."""
 
     def table(
-        analyzer: TreePerfAnalyzer, annotation: str | re.Pattern[str] | None = None
+        context: MemoryContext, annotation: str | re.Pattern[str] | None = None
     ) -> pd.DataFrame:
-        return make(analyzer.memory(annotation))
+        return make(context.memory(annotation))
 
     return table
 
 
-def _largest(analyzer: TreePerfAnalyzer, largest: int = 10) -> pd.DataFrame:
+def _largest(context: MemoryContext, largest: int = 10) -> pd.DataFrame:
     """The largest blocks of each device."""
-    return memory_blocks(analyzer.memory(), largest)
+    return memory_blocks(context.memory(), largest)
 
 
-def _notes(
-    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: Mapping[str, pd.DataFrame]
-) -> Iterable[str]:
+def _notes(context: MemoryContext, options: ReportOptions, tables: Tables) -> Iterable[str]:
     if "memory_peaks" not in tables:
         return ()
-    return memory_notes(analyzer.memory(options.annotation))
+    return memory_notes(context.memory(options.annotation))
 
 
-_table = partial(Table, when=[_HAS_MEMORY])
 _PHASE = Column("phase", "`forward`, `backward` or `optimizer`; empty outside of all operations")
 _OPERATION = Column(
     "operation", "the innermost CPU op on the thread at that time; or `(no operation)`"
 )
 _OUTER_OPERATION = Column("outer_operation", "the outermost CPU op around it")
 
-TABLES = [
-    _table(
-        name="memory_peaks",
-        shows="The most memory that each device had allocated, and when",
-        columns=[
-            Column("device", "its number; -1 is the host"),
-            Column("events", "all of the device", unit="memory events"),
-            Column("allocations", "how many", unit="memory events"),
-            Column("frees", "how many", unit="memory events"),
-            Column("allocated_bytes", "sum of the allocations", unit="bytes"),
-            Column("freed_bytes", "sum of the frees", unit="bytes"),
-            Column(
-                "peak_allocated_bytes",
-                "the most that was allocated at once, with what was there before the recording",
-                unit="bytes",
-            ),
-            Column("peak_at_ms", "when that was first so, since the trace's first event"),
-            Column("peak_iteration", "in which iteration; empty outside of all"),
-            Column(
-                "peak_reserved_bytes",
-                "the most that the caching allocator held, 0 on the host",
-                unit="bytes",
-            ),
-            Column(
-                "unused_at_peak_bytes",
-                "reserved, but not allocated, at the peak: fragmentation",
-                unit="bytes",
-            ),
-            Column("most_unused_bytes", "the most at any time", unit="bytes"),
-            Column("end_total_bytes", "allocated after the last event", unit="bytes"),
-            Column("alive_at_end", "allocated in the trace, and not freed in it", unit="blocks"),
-            Column("alive_at_end_bytes", "of those", unit="bytes"),
-            Column(
-                "older_frees",
-                "frees of what the trace did not see allocated",
-                unit="memory events",
-            ),
-            Column(
-                "change_per_iteration_bytes",
-                "how much more was allocated at the end of an iteration than at the end of the "
-                "one before, on average",
-                unit="bytes",
-            ),
-            Column(
-                "breaks",
-                "where the recorded totals do not add up: events before it were lost by the "
-                "profiler",
-                unit="memory events",
-            ),
-        ],
-        table=_of(memory_peaks),
-        notes=_notes,
-    ),
-    _table(
-        name="memory_at_peak",
-        shows="What was alive when the most memory was allocated, and who allocated it",
-        columns=[
-            Column("device", "its number; -1 is the host"),
-            _PHASE,
-            _OPERATION,
-            _OUTER_OPERATION,
-            Column(
-                "module",
-                "the `nn.Module`s around it, as `path` of `nn_modules`; in the backward pass "
-                "those of the forward operation",
-            ),
-            Column("python_frame", "the innermost Python frame that is not PyTorch's; likewise"),
-            Column("blocks", "how many", unit="blocks"),
-            Column("bytes", "their sum; those of a device add up to its peak", unit="bytes"),
-            Column("largest_bytes", "the largest block", unit="bytes"),
-            Column("% of peak", "of the device", unit="%"),
-        ],
-        table=_of(memory_at_peak),
-        charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
-    ),
-    _table(
-        name="memory_by_operation",
-        shows="What each operation allocated, and for how long",
-        columns=[
-            Column("device", "its number; -1 is the host"),
-            _PHASE,
-            _OPERATION,
-            _OUTER_OPERATION,
-            Column("allocations", "how many", unit="blocks"),
-            Column("allocated_bytes", "their sum", unit="bytes"),
-            Column("largest_bytes", "the largest", unit="bytes"),
-            Column("frees", "of those, how many were freed in the trace", unit="blocks"),
-            Column(
-                "frees_within_operation",
-                "freed before the outermost operation ended: churn",
-                unit="blocks",
-            ),
-            Column("mean_lifetime_us", "of those that were freed"),
-            Column("alive_at_peak_bytes", "of those that were alive at the peak", unit="bytes"),
-            Column(
-                "kept",
-                "still alive when the iteration after that of the allocation had ended",
-                unit="blocks",
-            ),
-            Column("kept_bytes", "of those", unit="bytes"),
-            Column(
-                "kept_from_iterations",
-                "from how many; from every one is a leak",
-                unit="iterations",
-            ),
-        ],
-        table=_of(memory_by_operation),
-        screen=(
-            "Allocated most in all: outer_operation, operation, allocations, allocated_bytes, "
-            "kept_bytes, mean_lifetime_us, frees_within_operation"
+MEMORY_PEAKS = Table(
+    name="memory_peaks",
+    shows="The most memory that each device had allocated, and when",
+    columns=[
+        Column("device", "its number; -1 is the host"),
+        Column("events", "all of the device", unit="memory events"),
+        Column("allocations", "how many", unit="memory events"),
+        Column("frees", "how many", unit="memory events"),
+        Column("allocated_bytes", "sum of the allocations", unit="bytes"),
+        Column("freed_bytes", "sum of the frees", unit="bytes"),
+        Column(
+            "peak_allocated_bytes",
+            "the most that was allocated at once, with what was there before the recording",
+            unit="bytes",
         ),
-    ),
-    _table(
-        name="memory_largest",
-        shows="The largest blocks of each device",
-        columns=[
-            Column("device", "its number; -1 is the host"),
-            Column("bytes", "of the block", unit="bytes"),
-            Column("allocated_at_ms", "since the trace's first event"),
-            Column("lifetime_us", "empty where it was not freed"),
-            Column("iteration", "of the allocation; empty outside of all"),
-            _PHASE,
-            _OPERATION,
-            _OUTER_OPERATION,
-            Column("module", "as in `memory_at_peak`"),
-            Column("python_frame", "as in `memory_at_peak`"),
-        ],
-        table=_largest,
-        screen=(
-            "Largest blocks: outer_operation, bytes, allocated_at_ms, lifetime_us, module, "
-            "python_frame"
+        Column("peak_at_ms", "when that was first so, since the trace's first event"),
+        Column("peak_iteration", "in which iteration; empty outside of all"),
+        Column(
+            "peak_reserved_bytes",
+            "the most that the caching allocator held, 0 on the host",
+            unit="bytes",
         ),
-        asked_by="tables",
-    ),
-    _table(
-        name="memory_over_time",
-        shows="How much memory was allocated and reserved, in at most a thousand points",
-        columns=[
-            Column("device", "its number; -1 is the host"),
-            Column("at_ms", "since the trace's first event"),
-            Column("allocated_bytes", "the most in a stretch of time", unit="bytes"),
-            Column("reserved_bytes", "likewise; empty where it is not recorded", unit="bytes"),
+        Column(
+            "unused_at_peak_bytes",
+            "reserved, but not allocated, at the peak: fragmentation",
+            unit="bytes",
+        ),
+        Column("most_unused_bytes", "the most at any time", unit="bytes"),
+        Column("end_total_bytes", "allocated after the last event", unit="bytes"),
+        Column("alive_at_end", "allocated in the trace, and not freed in it", unit="blocks"),
+        Column("alive_at_end_bytes", "of those", unit="bytes"),
+        Column(
+            "older_frees",
+            "frees of what the trace did not see allocated",
+            unit="memory events",
+        ),
+        Column(
+            "change_per_iteration_bytes",
+            "how much more was allocated at the end of an iteration than at the end of the "
+            "one before, on average",
+            unit="bytes",
+        ),
+        Column(
+            "breaks",
+            "where the recorded totals do not add up: events before it were lost by the profiler",
+            unit="memory events",
+        ),
+    ],
+    table=_of(memory_peaks),
+    options=["annotation"],
+    when=[_HAS_MEMORY],
+    notes=_notes,
+)
+MEMORY_AT_PEAK = Table(
+    name="memory_at_peak",
+    shows="What was alive when the most memory was allocated, and who allocated it",
+    columns=[
+        Column("device", "its number; -1 is the host"),
+        _PHASE,
+        _OPERATION,
+        _OUTER_OPERATION,
+        Column(
+            "module",
+            "the `nn.Module`s around it, as `path` of `nn_modules`; in the backward pass "
+            "those of the forward operation",
+        ),
+        Column("python_frame", "the innermost Python frame that is not PyTorch's; likewise"),
+        Column("blocks", "how many", unit="blocks"),
+        Column("bytes", "their sum; those of a device add up to its peak", unit="bytes"),
+        Column("largest_bytes", "the largest block", unit="bytes"),
+        Column("% of peak", "of the device", unit="%"),
+    ],
+    table=_of(memory_at_peak),
+    options=["annotation"],
+    when=[_HAS_MEMORY],
+    charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
+)
+MEMORY_BY_OPERATION = Table(
+    name="memory_by_operation",
+    shows="What each operation allocated, and for how long",
+    columns=[
+        Column("device", "its number; -1 is the host"),
+        _PHASE,
+        _OPERATION,
+        _OUTER_OPERATION,
+        Column("allocations", "how many", unit="blocks"),
+        Column("allocated_bytes", "their sum", unit="bytes"),
+        Column("largest_bytes", "the largest", unit="bytes"),
+        Column("frees", "of those, how many were freed in the trace", unit="blocks"),
+        Column(
+            "frees_within_operation",
+            "freed before the outermost operation ended: churn",
+            unit="blocks",
+        ),
+        Column("mean_lifetime_us", "of those that were freed"),
+        Column("alive_at_peak_bytes", "of those that were alive at the peak", unit="bytes"),
+        Column(
+            "kept",
+            "still alive when the iteration after that of the allocation had ended",
+            unit="blocks",
+        ),
+        Column("kept_bytes", "of those", unit="bytes"),
+        Column(
+            "kept_from_iterations",
+            "from how many; from every one is a leak",
+            unit="iterations",
+        ),
+    ],
+    table=_of(memory_by_operation),
+    options=["annotation"],
+    when=[_HAS_MEMORY],
+    screen=ScreenView(
+        "Allocated most in all",
+        [
+            "outer_operation",
+            "operation",
+            "allocations",
+            "allocated_bytes",
+            "kept_bytes",
+            "mean_lifetime_us",
+            "frees_within_operation",
         ],
-        table=_of(memory_over_time),
-        asked_by="tables",
-        on_every_page=True,
     ),
-    _table(
-        name="memory_iterations",
-        shows="When the first hundred iterations begin",
-        columns=[
-            Column("iteration", "its name"),
-            Column("start_ms", "since the trace's first event"),
+)
+MEMORY_LARGEST = Table(
+    name="memory_largest",
+    shows="The largest blocks of each device",
+    columns=[
+        Column("device", "its number; -1 is the host"),
+        Column("bytes", "of the block", unit="bytes"),
+        Column("allocated_at_ms", "since the trace's first event"),
+        Column("lifetime_us", "empty where it was not freed"),
+        Column("iteration", "of the allocation; empty outside of all"),
+        _PHASE,
+        _OPERATION,
+        _OUTER_OPERATION,
+        Column("module", "as in `memory_at_peak`"),
+        Column("python_frame", "as in `memory_at_peak`"),
+    ],
+    table=_largest,
+    when=[_HAS_MEMORY],
+    screen=ScreenView(
+        "Largest blocks",
+        [
+            "outer_operation",
+            "bytes",
+            "allocated_at_ms",
+            "lifetime_us",
+            "module",
+            "python_frame",
         ],
-        table=_of(memory_iterations),
-        asked_by="tables",
-        on_every_page=True,
     ),
-]
+    asked_by="tables",
+)
+MEMORY_OVER_TIME = Table(
+    name="memory_over_time",
+    shows="How much memory was allocated and reserved, in at most a thousand points",
+    columns=[
+        Column("device", "its number; -1 is the host"),
+        Column("at_ms", "since the trace's first event"),
+        Column("allocated_bytes", "the most in a stretch of time", unit="bytes"),
+        Column("reserved_bytes", "likewise; empty where it is not recorded", unit="bytes"),
+    ],
+    table=_of(memory_over_time),
+    options=["annotation"],
+    when=[_HAS_MEMORY],
+    asked_by="tables",
+    on_every_page=True,
+)
+MEMORY_ITERATIONS = Table(
+    name="memory_iterations",
+    shows="When the first hundred iterations begin",
+    columns=[
+        Column("iteration", "its name"),
+        Column("start_ms", "since the trace's first event"),
+    ],
+    table=_of(memory_iterations),
+    options=["annotation"],
+    when=[_HAS_MEMORY],
+    asked_by="tables",
+    on_every_page=True,
+)

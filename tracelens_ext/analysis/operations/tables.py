@@ -7,34 +7,27 @@ Each of the three is a function of a launcher table, which may have been filtere
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.analysis.operations.launchers import ARGUMENTS, Launchers
 from tracelens_ext.analysis.operations.tree_table import call_tree_table
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import (
-    GPU_EVENTS,
-    NO_GPU_EVENTS,
-    Condition,
-    Table,
-    cited_sheets,
-)
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, NO_GPU_EVENTS, Condition
+from tracelens_ext.report.tables.options import ReportOptions, check_option
+from tracelens_ext.report.tables.table import Table, Tables
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, IntArray
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import group_durations, percent, sums, texts
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
-
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
 
 METRICS = ("mean", "median", "std", "min", "max")
 PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
@@ -216,18 +209,43 @@ def cpu_ops(work: GpuEvents) -> pd.DataFrame:
     return frame.iloc[np.argsort(-own, kind="stable")].reset_index(drop=True)
 
 
-_CPU_OPS = Condition(
-    "the trace has CPU ops",
-    lambda analyzer, _: analyzer.trace.count_of(*analyzer.trace.operation_kinds) > 0,
-)
+class OperationsContext(AnalysisContext, Protocol):
+    """A trace that is being analyzed, and the tables of the operations that launched GPU work."""
+
+    def get_df_kernel_launchers(
+        self,
+        *,
+        include_call_stack: bool = False,
+        include_first_occurrence_time: bool = False,
+    ) -> pd.DataFrame:
+        """Return a row for each operation that launched GPU work."""
+
+    def get_df_kernel_launchers_summary(self) -> pd.DataFrame:
+        """Return GPU time by operation."""
+
+    def get_df_kernel_launchers_summary_by_category(self) -> pd.DataFrame:
+        """Return GPU time by category of operation."""
+
+    def get_df_kernel_launchers_unique_args(
+        self,
+        df_kernel_launchers: pd.DataFrame | None = None,
+        *,
+        group_by_num_kernels: bool = False,
+    ) -> pd.DataFrame:
+        """Return GPU time by operation and its arguments."""
 
 
-def _notes(
-    analyzer: TreePerfAnalyzer, _: ReportOptions, tables: Mapping[str, pd.DataFrame]
-) -> Iterator[str]:
+def _has_cpu_ops(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return context.trace.count_of(*context.trace.operation_kinds) > 0
+
+
+_CPU_OPS = Condition("the trace has CPU ops", _has_cpu_ops)
+
+
+def _notes(context: AnalysisContext, _options: ReportOptions, tables: Tables) -> Iterator[str]:
     if "ops_summary" not in tables:
         return
-    work = analyzer.work
+    work = context.gpu_events
     if communicating := int(work.is_communication.sum()):
         time = int(work.duration[work.is_communication].sum())
         share = 100.0 * time / max(int(work.duration.sum()), 1)
@@ -243,25 +261,49 @@ def _notes(
         )
 
 
-def _summary(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
-    table = analyzer.get_df_kernel_launchers_summary().iloc[: options.topk_ops]
-    if options.tracelens_sheets:
+def _first_rows(table: pd.DataFrame, topk_ops: int | None) -> pd.DataFrame:
+    """The first rows of a table; all by default."""
+    check_option("topk_ops", topk_ops)
+    return table.iloc[:topk_ops]
+
+
+def _summary_by_category(
+    context: OperationsContext, *, topk_ops: int | None = None
+) -> pd.DataFrame:
+    return _first_rows(context.get_df_kernel_launchers_summary_by_category(), topk_ops)
+
+
+def _summary(
+    context: OperationsContext, *, topk_ops: int | None = None, tracelens_sheets: bool = False
+) -> pd.DataFrame:
+    table = _first_rows(context.get_df_kernel_launchers_summary(), topk_ops)
+    if tracelens_sheets:
         return table
     names = [", ".join(ast.literal_eval(text)) for text in table["Categories"]]
     order = ["name", "Categories", "Count", f"{_DIRECT}_ms", *PERCENTAGES, f"{_SUBTREE}_ms"]
     return table.assign(Categories=names)[order]
 
 
-_ON_DEMAND = ("include_call_stack", "include_first_occurrence_time")
-
-
-def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame:
-    more = {name: getattr(options, name) for name in _ON_DEMAND}
-    table = analyzer.get_df_kernel_launchers_unique_args(
-        analyzer.get_df_kernel_launchers(**more) if any(more.values()) else None,
-        group_by_num_kernels=options.group_by_num_kernels,
-    ).iloc[: options.topk_ops]
-    if options.tracelens_sheets:
+def _unique_args(
+    context: OperationsContext,
+    *,
+    topk_ops: int | None = None,
+    group_by_num_kernels: bool = False,
+    tracelens_sheets: bool = False,
+    include_call_stack: bool = False,
+    include_first_occurrence_time: bool = False,
+) -> pd.DataFrame:
+    launchers = None
+    if include_call_stack or include_first_occurrence_time:
+        launchers = context.get_df_kernel_launchers(
+            include_call_stack=include_call_stack,
+            include_first_occurrence_time=include_first_occurrence_time,
+        )
+    table = context.get_df_kernel_launchers_unique_args(
+        launchers, group_by_num_kernels=group_by_num_kernels
+    )
+    table = _first_rows(table, topk_ops)
+    if tracelens_sheets:
         return table
     # Sums are ms, as on the other sheets; what tells rows apart stands with the times.
     for time in (_DIRECT, _SUBTREE):
@@ -285,219 +327,222 @@ def _unique_args(analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataF
 
 
 _of_time = partial(Chart, value_column=f"{_DIRECT}_ms", on="page")
-TREE = [
-    Table(
-        name="tree",
-        shows="The call tree with GPU time, a row a node, parents before children",
-        columns=[
-            Column("depth", "0 for a root", unit="levels"),
-            Column("name", "of the event; siblings of one name are one row"),
-            Column(
-                "kind",
-                "`cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy`, `memset`; empty "
-                "for a thread and for `(unlinked)`",
-            ),
-            Column("count", "in the row", unit="events"),
-            Column("gpu_events", "at and below", unit="GPU events"),
-            Column("busy_time_ms", "of those"),
-            Column("% of GPU busy time", "of the trace"),
-        ],
-        table=call_tree_table,
-        asked_by="tables",
-        method="get_df_call_tree()",
-    )
-]
-TABLES = [
-    Table(
-        name="ops_summary_by_category",
-        shows="GPU time by category of operation, without communication",
-        columns=[
-            Column("op category", "what the operation is for, by its name"),
-            Column("Count", "how many", unit="operations"),
-            Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
-            Column("Percentage (%)", "of the direct times of all operations"),
-            Column("Cumulative Percentage (%)", "of the direct times of all operations"),
-        ],
-        table=lambda analyzer, options: analyzer.get_df_kernel_launchers_summary_by_category().iloc[
-            : options.topk_ops
-        ],
-        when=[_CPU_OPS, GPU_EVENTS],
-        options=["topk_ops"],
-        method="get_df_kernel_launchers_summary_by_category()",
-        charts=[
-            _of_time(
-                *("GPU time by operation category", "ops_summary_by_category", "op category"),
-                unless=("gpu_time_by_category",),
-            )
-        ],
-    ),
-    Table(
-        name="ops_summary",
-        shows="GPU time by operation, without communication",
-        columns=[
-            Column(
-                "name",
-                "the *launcher*: the nearest CPU op above the launch that is not called "
-                "`execute`; else the launch",
-            ),
-            Column(
-                "total_direct_kernel_time_sum",
-                "the same as `…_ms`; with `tracelens_sheets=True`",
-            ),
-            Column(
-                "total_subtree_kernel_time_sum",
-                "the same as `…_ms`; with `tracelens_sheets=True`",
-            ),
-            Column("Count", "how many", unit="operations"),
-            Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
-            Column("total_subtree_kernel_time_ms", "busy time of all below it"),
-            Column("Categories", "the op categories; with `tracelens_sheets=True` a list as text"),
-            Column("Percentage (%)", "of the direct times of all operations"),
-            Column("Cumulative Percentage (%)", "of the direct times of all operations"),
-        ],
-        table=_summary,
-        when=[_CPU_OPS, GPU_EVENTS],
-        options=["topk_ops", "tracelens_sheets"],
-        method="get_df_kernel_launchers_summary()",
-        notes=_notes,
-        charts=[
-            _of_time(
-                *("GPU time by operation", "ops_summary", "name"),
-                top=15,
-                unless=("kernel_categories", "kernels_by_category", "kernel_summary"),
-            )
-        ],
-    ),
-    Table(
-        name="ops_unique_args",
-        shows="GPU time by operation and its arguments, without communication",
-        columns=[
-            Column(
-                "name",
-                "the *launcher*: the nearest CPU op above the launch that is not called "
-                "`execute`; else the launch",
-            ),
-            Column("op category", "what the operation is for, by its name"),
-            Column("process_name", "as the trace names them, else `Unknown`"),
-            Column("process_label", "as the trace names them, else `Unknown`"),
-            Column("thread_name", "as the trace names them, else `Unknown`"),
-            Column(
-                "Input Dims",
-                "tuples as text; empty when the trace was recorded without shapes",
-            ),
-            Column(
-                "Input type",
-                "tuples as text; empty when the trace was recorded without shapes",
-            ),
-            Column(
-                "Input Strides",
-                "tuples as text; empty when the trace was recorded without shapes",
-            ),
-            Column(
-                "Concrete Inputs",
-                "tuples as text; empty when the trace was recorded without shapes",
-            ),
-            Column(
-                "is_recompute",
-                "whether the backward ran it again (activation checkpointing); only where it did",
-            ),
-            Column(
-                "direct_kernel_count",
-                "with `group_by_num_kernels=True`: operations that launched different numbers are "
-                "rows of their own",
-                unit="GPU events",
-            ),
-            Column("operation_count", "how many", unit="operations"),
-            Column("total_direct_kernel_time_mean", _OVER_OPERATIONS),
-            Column("total_direct_kernel_time_median", _OVER_OPERATIONS),
-            Column("total_direct_kernel_time_std", _OVER_OPERATIONS),
-            Column("total_direct_kernel_time_min", _OVER_OPERATIONS),
-            Column("total_direct_kernel_time_max", _OVER_OPERATIONS),
-            Column("total_direct_kernel_time_sum", _OVER_OPERATIONS),
-            Column("total_subtree_kernel_time_mean", _OVER_OPERATIONS),
-            Column("total_subtree_kernel_time_median", _OVER_OPERATIONS),
-            Column("total_subtree_kernel_time_std", _OVER_OPERATIONS),
-            Column("total_subtree_kernel_time_min", _OVER_OPERATIONS),
-            Column("total_subtree_kernel_time_max", _OVER_OPERATIONS),
-            Column("total_subtree_kernel_time_sum", _OVER_OPERATIONS),
-            Column(
-                "total_direct_kernel_time_ms",
-                "the sums; with `tracelens_sheets=True` `…_sum` in their place",
-            ),
-            Column(
-                "total_subtree_kernel_time_ms",
-                "the sums; with `tracelens_sheets=True` `…_sum` in their place",
-            ),
-            Column(
-                "first_occurrence_time",
-                "start of the first such operation, after that of the first of all; with "
-                "`include_first_occurrence_time=True`",
-                unit="µs",
-            ),
-            Column(
-                "parent_module",
-                "the class of the innermost `nn.Module` around the first such operation (around "
-                "its forward, of a backward one), and all of them, a list as text; with "
-                "`include_call_stack=True`",
-            ),
-            Column(
-                "call_stack",
-                "the class of the innermost `nn.Module` around the first such operation (around "
-                "its forward, of a backward one), and all of them, a list as text; with "
-                "`include_call_stack=True`",
-            ),
-            Column(
-                "ex_UID",
-                "row in the trace of the first such operation, for `tree.print_subtree(…)`",
-            ),
-            Column(
-                "kernel_details_summary",
-                "the GPU events by name and stream, a list of dictionaries as a Python literal",
-                unit="µs",
-            ),
-            Column("trunc_kernel_details", "the same with short names", unit="µs"),
-            Column("Percentage (%)", "of the direct times of all operations"),
-            Column("Cumulative Percentage (%)", "of the direct times of all operations"),
-        ],
-        table=_unique_args,
-        when=[_CPU_OPS, GPU_EVENTS],
-        options=["topk_ops", "group_by_num_kernels", "tracelens_sheets", *_ON_DEMAND],
-        method="get_df_kernel_launchers_unique_args()",
-    ),
-]
-
-
-CPU_OPS = [
-    Table(
-        name="cpu_ops",
-        shows="Host time by CPU operation",
-        columns=[
-            Column("cpu_op", "the operation"),
-            Column("count", "how many", unit="operations"),
-            Column("total_time_ms", "on the host; an operation within itself counts each time"),
-            Column("self_time_ms", "without the CPU ops directly below"),
-            Column("avg_time_us", "of one, with those"),
-            Column("% of CPU op time", "of the sum of self times"),
-        ],
-        table=cpu_ops,
-        when=[
-            Condition(
-                "the trace has no GPU events, or evidence names it",
-                lambda *given: NO_GPU_EVENTS.holds(*given) or "cpu_ops" in cited_sheets(*given),
-            )
-        ],
-        answer="Top CPU operations",
-        answer_when=NO_GPU_EVENTS,
-        answer_columns=(
-            "cpu_op",
-            "count",
-            "total_time_ms",
-            "self_time_ms",
-            "avg_time_us",
-            "% of CPU op time",
+TREE = Table(
+    name="tree",
+    shows="The call tree with GPU time, a row a node, parents before children",
+    columns=[
+        Column("depth", "0 for a root", unit="levels"),
+        Column("name", "of the event; siblings of one name are one row"),
+        Column(
+            "kind",
+            "`cpu_op`, `annotation`, `python`, `launch`, `kernel`, `memcpy`, `memset`; empty "
+            "for a thread and for `(unlinked)`",
         ),
-        charts=[
-            Chart("CPU time by operation", "cpu_ops", "cpu_op", "self_time_ms", top=15, on="page")
-        ],
-    )
-]
+        Column("count", "in the row", unit="events"),
+        Column("gpu_events", "at and below", unit="GPU events"),
+        Column("busy_time_ms", "of those"),
+        Column("% of GPU busy time", "of the trace"),
+    ],
+    table=of_gpu_events(call_tree_table),
+    asked_by="tables",
+    method="get_df_call_tree()",
+)
+
+OPS_SUMMARY_BY_CATEGORY = Table(
+    name="ops_summary_by_category",
+    shows="GPU time by category of operation, without communication",
+    columns=[
+        Column("op category", "what the operation is for, by its name"),
+        Column("Count", "how many", unit="operations"),
+        Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
+        Column("Percentage (%)", "of the direct times of all operations"),
+        Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+    ],
+    table=_summary_by_category,
+    when=[_CPU_OPS, GPU_EVENTS],
+    options=["topk_ops"],
+    method="get_df_kernel_launchers_summary_by_category()",
+    charts=[
+        _of_time(
+            *("GPU time by operation category", "ops_summary_by_category", "op category"),
+            unless=("gpu_time_by_category",),
+        )
+    ],
+)
+OPS_SUMMARY = Table(
+    name="ops_summary",
+    shows="GPU time by operation, without communication",
+    columns=[
+        Column(
+            "name",
+            "the *launcher*: the nearest CPU op above the launch that is not called "
+            "`execute`; else the launch",
+        ),
+        Column(
+            "total_direct_kernel_time_sum",
+            "the same as `…_ms`; with `tracelens_sheets=True`",
+        ),
+        Column(
+            "total_subtree_kernel_time_sum",
+            "the same as `…_ms`; with `tracelens_sheets=True`",
+        ),
+        Column("Count", "how many", unit="operations"),
+        Column("total_direct_kernel_time_ms", "busy time of what it is the launcher of"),
+        Column("total_subtree_kernel_time_ms", "busy time of all below it"),
+        Column("Categories", "the op categories; with `tracelens_sheets=True` a list as text"),
+        Column("Percentage (%)", "of the direct times of all operations"),
+        Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+    ],
+    table=_summary,
+    when=[_CPU_OPS, GPU_EVENTS],
+    options=["topk_ops", "tracelens_sheets"],
+    method="get_df_kernel_launchers_summary()",
+    notes=_notes,
+    charts=[
+        _of_time(
+            *("GPU time by operation", "ops_summary", "name"),
+            top=15,
+            unless=("kernel_categories", "kernels_by_category", "kernel_summary"),
+        )
+    ],
+)
+OPS_UNIQUE_ARGS = Table(
+    name="ops_unique_args",
+    shows="GPU time by operation and its arguments, without communication",
+    columns=[
+        Column(
+            "name",
+            "the *launcher*: the nearest CPU op above the launch that is not called "
+            "`execute`; else the launch",
+        ),
+        Column("op category", "what the operation is for, by its name"),
+        Column("process_name", "as the trace names them, else `Unknown`"),
+        Column("process_label", "as the trace names them, else `Unknown`"),
+        Column("thread_name", "as the trace names them, else `Unknown`"),
+        Column(
+            "Input Dims",
+            "tuples as text; empty when the trace was recorded without shapes",
+        ),
+        Column(
+            "Input type",
+            "tuples as text; empty when the trace was recorded without shapes",
+        ),
+        Column(
+            "Input Strides",
+            "tuples as text; empty when the trace was recorded without shapes",
+        ),
+        Column(
+            "Concrete Inputs",
+            "tuples as text; empty when the trace was recorded without shapes",
+        ),
+        Column(
+            "is_recompute",
+            "whether the backward ran it again (activation checkpointing); only where it did",
+        ),
+        Column(
+            "direct_kernel_count",
+            "with `group_by_num_kernels=True`: operations that launched different numbers are "
+            "rows of their own",
+            unit="GPU events",
+        ),
+        Column("operation_count", "how many", unit="operations"),
+        Column("total_direct_kernel_time_mean", _OVER_OPERATIONS),
+        Column("total_direct_kernel_time_median", _OVER_OPERATIONS),
+        Column("total_direct_kernel_time_std", _OVER_OPERATIONS),
+        Column("total_direct_kernel_time_min", _OVER_OPERATIONS),
+        Column("total_direct_kernel_time_max", _OVER_OPERATIONS),
+        Column("total_direct_kernel_time_sum", _OVER_OPERATIONS),
+        Column("total_subtree_kernel_time_mean", _OVER_OPERATIONS),
+        Column("total_subtree_kernel_time_median", _OVER_OPERATIONS),
+        Column("total_subtree_kernel_time_std", _OVER_OPERATIONS),
+        Column("total_subtree_kernel_time_min", _OVER_OPERATIONS),
+        Column("total_subtree_kernel_time_max", _OVER_OPERATIONS),
+        Column("total_subtree_kernel_time_sum", _OVER_OPERATIONS),
+        Column(
+            "total_direct_kernel_time_ms",
+            "the sums; with `tracelens_sheets=True` `…_sum` in their place",
+        ),
+        Column(
+            "total_subtree_kernel_time_ms",
+            "the sums; with `tracelens_sheets=True` `…_sum` in their place",
+        ),
+        Column(
+            "first_occurrence_time",
+            "start of the first such operation, after that of the first of all; with "
+            "`include_first_occurrence_time=True`",
+            unit="µs",
+        ),
+        Column(
+            "parent_module",
+            "the class of the innermost `nn.Module` around the first such operation (around "
+            "its forward, of a backward one), and all of them, a list as text; with "
+            "`include_call_stack=True`",
+        ),
+        Column(
+            "call_stack",
+            "the class of the innermost `nn.Module` around the first such operation (around "
+            "its forward, of a backward one), and all of them, a list as text; with "
+            "`include_call_stack=True`",
+        ),
+        Column(
+            "ex_UID",
+            "row in the trace of the first such operation, for `tree.print_subtree(…)`",
+        ),
+        Column(
+            "kernel_details_summary",
+            "the GPU events by name and stream, a list of dictionaries as a Python literal",
+            unit="µs",
+        ),
+        Column("trunc_kernel_details", "the same with short names", unit="µs"),
+        Column("Percentage (%)", "of the direct times of all operations"),
+        Column("Cumulative Percentage (%)", "of the direct times of all operations"),
+    ],
+    table=_unique_args,
+    when=[_CPU_OPS, GPU_EVENTS],
+    options=[
+        "topk_ops",
+        "group_by_num_kernels",
+        "tracelens_sheets",
+        "include_call_stack",
+        "include_first_occurrence_time",
+    ],
+    method="get_df_kernel_launchers_unique_args()",
+)
+
+
+def _wants_cpu_ops(context: AnalysisContext, options: ReportOptions) -> bool:
+    if NO_GPU_EVENTS.holds(context, options):
+        return True
+    return "cpu_ops" in context.cited_tables(options.device_peaks)
+
+
+CPU_OPS = Table(
+    name="cpu_ops",
+    shows="Host time by CPU operation",
+    columns=[
+        Column("cpu_op", "the operation"),
+        Column("count", "how many", unit="operations"),
+        Column("total_time_ms", "on the host; an operation within itself counts each time"),
+        Column("self_time_ms", "without the CPU ops directly below"),
+        Column("avg_time_us", "of one, with those"),
+        Column("% of CPU op time", "of the sum of self times"),
+    ],
+    table=of_gpu_events(cpu_ops),
+    when=[
+        Condition(
+            "the trace has no GPU events, or evidence names it",
+            _wants_cpu_ops,
+        )
+    ],
+    answer="Top CPU operations",
+    answer_when=NO_GPU_EVENTS,
+    answer_columns=(
+        "cpu_op",
+        "count",
+        "total_time_ms",
+        "self_time_ms",
+        "avg_time_us",
+        "% of CPU op time",
+    ),
+    charts=[Chart("CPU time by operation", "cpu_ops", "cpu_op", "self_time_ms", top=15, on="page")],
+)

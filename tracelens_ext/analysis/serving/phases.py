@@ -1,4 +1,4 @@
-"""The sheets of serving: what each phase takes (tokens, GPU time, idle time), steps and layers.
+"""The tables of serving: what each phase takes (tokens, GPU time, idle time), steps and layers.
 
 GPU work belongs to the step that launched it. Idle time of a device belongs to the phase of the GPU
 event that ends it, and so the busy and idle time of all phases add up to the time of the devices.
@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext
 from tracelens_ext.analysis.idle_time.causes import CAUSES, classify_gaps
 from tracelens_ext.analysis.serving import layers
 from tracelens_ext.analysis.serving.steps import Steps, find_steps
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import GPU_EVENTS, Condition, Table
+from tracelens_ext.report.tables.table import ScreenView, Table
 from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
 from tracelens_ext.trace.busy_time import BusyTime
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import percent, sums
 from tracelens_ext.trace.intervals import covered
 
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-
 NS_PER_S: Final = 1e9
-#: What the host was in: names of annotations, operations and Python frames.
-_HOST_PARTS: Final = {
+#: What the CPU was doing: names of annotations, operations and Python frames.
+_CPU_PARTS: Final = {
     "scheduler": re.compile(
         r"(?:## )?schedul(?:e|er|ing)\b(?!\.(?:run_batch|event_loop))|scheduler_step"
         r"|.*(?:get_next_batch|: _?schedule$)"
@@ -45,235 +44,311 @@ _SHARES: Final = {
 }
 
 
-def busy_by_step(work: GpuEvents, steps: Steps) -> Int64Array:
-    """The busy time of what each step launched, and of what lies outside, ns, (k + 1,)."""
-    owner = np.where(steps.of_gpu == NONE, len(steps), steps.of_gpu)
-    owner = np.where(work.counted, owner, NONE)
-    return BusyTime(work.start, work.end).by_owner(owner, len(steps) + 1)
+def busy_by_step(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
+    """Return the busy time of what each step launched, and of what lies outside, ns, (k + 1,)."""
+    outside = len(steps)
+    owner = np.where(steps.of_gpu == NONE, outside, steps.of_gpu)
+    owner = np.where(gpu_events.counted, owner, NONE)
+    return BusyTime(gpu_events.start, gpu_events.end).by_owner(owner, len(steps) + 1)
 
 
-def phase_table(work: GpuEvents, steps: Steps) -> pd.DataFrame:
-    """A row a phase, and `other` if GPU work lies outside of all steps; without the roofline."""
-    count = len(steps.labels)
-    busy = sums(np.append(steps.phase, count - 1), busy_by_step(work, steps), count)
-    idle = _idle(work, steps)
-    elapsed = busy + idle.sum(axis=0)
-    told = {"steps": np.ones(len(steps), dtype=np.int64), **_told(steps)}
-    columns: dict[str, object] = {"phase": steps.labels}
-    columns |= {name: sums(steps.phase, each, count) for name, each in told.items()}
-    tokens = sums(steps.phase, told["tokens"], count).astype(np.float64)
-    tokens[tokens == 0] = np.nan
-    columns |= {
-        "gpu_busy_ms": busy / NS_PER_MS,
-        "gpu_ms_per_step": _ratio(busy / NS_PER_MS, sums(steps.phase, told["steps"], count)),
-        "gpu_us_per_token": _ratio(busy / NS_PER_US, tokens),
-        "idle_ms": (elapsed - busy) / NS_PER_MS,
-        "busy_%": percent(busy, elapsed),
-        "tokens_per_s": _ratio(tokens * NS_PER_S, elapsed),
-        "tokens_per_s_without_idle": _ratio(tokens * NS_PER_S, busy),
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """What the annotations of k steps count, each of shape (k,)."""
+
+    context_requests: Int64Array
+    generation_requests: Int64Array
+    context_tokens: Int64Array
+    generation_tokens: Int64Array
+    tokens: Int64Array
+
+    @classmethod
+    def of(cls, steps: Steps) -> _Counts:
+        """Return the counts of these steps."""
+        batches = steps.batch
+        return cls(
+            context_requests=_integers(batch.context.requests for batch in batches),
+            generation_requests=_integers(batch.generation.requests for batch in batches),
+            context_tokens=_integers(batch.context.tokens for batch in batches),
+            generation_tokens=_integers(batch.generation.tokens for batch in batches),
+            tokens=_integers(batch.tokens for batch in batches),
+        )
+
+
+def _integers(numbers: Iterable[int]) -> Int64Array:
+    return np.fromiter(numbers, dtype=np.int64)
+
+
+def phase_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
+    """Return a row per phase, and `other` if GPU work lies outside of all steps.
+
+    Columns as the table `phases`, but for those of the roofline.
+    """
+    rows = len(steps.labels)
+
+    def by_phase(values: Int64Array) -> Int64Array:
+        return sums(steps.phase, values, rows)
+
+    phase_or_other = np.append(steps.phase, rows - 1)
+    busy_ns = sums(phase_or_other, busy_by_step(gpu_events, steps), rows)
+    idle_ns_by_cause = _idle_ns(gpu_events, steps)
+    elapsed_ns = busy_ns + idle_ns_by_cause.sum(axis=0)
+    counts = _Counts.of(steps)
+    step_count = by_phase(np.ones(len(steps), dtype=np.int64))
+    token_count = by_phase(counts.tokens)
+    known_tokens = token_count.astype(np.float64)
+    known_tokens[known_tokens == 0] = np.nan
+    columns: dict[str, object] = {
+        "phase": steps.labels,
+        "steps": step_count,
+        "context_requests": by_phase(counts.context_requests),
+        "generation_requests": by_phase(counts.generation_requests),
+        "context_tokens": by_phase(counts.context_tokens),
+        "generation_tokens": by_phase(counts.generation_tokens),
+        "tokens": token_count,
+        "gpu_busy_ms": busy_ns / NS_PER_MS,
+        "gpu_ms_per_step": _ratio(busy_ns / NS_PER_MS, step_count),
+        "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, known_tokens),
+        "idle_ms": (elapsed_ns - busy_ns) / NS_PER_MS,
+        "busy_%": percent(busy_ns, elapsed_ns),
+        "tokens_per_s": _ratio(known_tokens * NS_PER_S, elapsed_ns),
+        "tokens_per_s_without_idle": _ratio(known_tokens * NS_PER_S, busy_ns),
     }
-    for cause, ns in zip(CAUSES, idle, strict=True):
-        if ns.any():
-            columns[f"idle_{cause.replace(' ', '_')}_ms"] = ns / NS_PER_MS
-    columns |= {f"{part}_%": share for part, share in _host_shares(work, steps).items()}
-    columns |= _categories(work, steps)
+    for cause, idle_ns in zip(CAUSES, idle_ns_by_cause, strict=True):
+        if idle_ns.any():
+            columns[f"idle_{cause.replace(' ', '_')}_ms"] = idle_ns / NS_PER_MS
+    for part, share in _cpu_shares(gpu_events, steps).items():
+        columns[f"{part}_%"] = share
+    columns.update(_category_columns(gpu_events, steps))
     frame = pd.DataFrame(columns)
-    return frame if (work.counted & (steps.of_gpu == NONE)).any() else frame.iloc[:-1].copy()
+    has_other_work = (gpu_events.counted & (steps.of_gpu == NONE)).any()
+    if has_other_work:
+        return frame
+    return frame.iloc[:-1].copy()
 
 
-def step_table(work: GpuEvents, steps: Steps) -> pd.DataFrame:
-    """A row a step, the longest GPU time first; columns as the sheet `phase_steps`."""
-    busy = busy_by_step(work, steps)[:-1]
-    mine = work.counted & (steps.of_gpu != NONE)
-    gaps = classify_gaps(work, "device").gaps
-    ended_by = steps.of_gpu[gaps.after]
-    idle = sums(ended_by[ended_by != NONE], gaps.duration[ended_by != NONE], len(steps))
-    told = _told(steps)
+def step_table(gpu_events: GpuEvents, steps: Steps) -> pd.DataFrame:
+    """Return a row per step, the longest GPU time first; columns as the table `phase_steps`."""
+    busy_ns = busy_by_step(gpu_events, steps)[:-1]
+    gaps = classify_gaps(gpu_events, "device").gaps
+    step_after_gap = steps.of_gpu[gaps.after]
+    is_before_step = step_after_gap != NONE
+    idle_ns = sums(step_after_gap[is_before_step], gaps.duration[is_before_step], len(steps))
+    is_of_step = gpu_events.counted & (steps.of_gpu != NONE)
+    is_kernel_of_step = is_of_step & gpu_events.is_kernel
+    counts = _Counts.of(steps)
     frame = pd.DataFrame(
         {
             "step": steps.name,
             "phase": [batch.phase for batch in steps.batch],
             "start_ms": steps.start / NS_PER_MS,
             "wall_time_ms": (steps.end - steps.start) / NS_PER_MS,
-            **{name: told[name] for name in ("context_requests", "generation_requests", "tokens")},
-            "gpu_busy_ms": busy / NS_PER_MS,
-            "gpu_us_per_token": _ratio(busy / NS_PER_US, told["tokens"]),
-            "idle_ms": idle / NS_PER_MS,
-            "gpu_events": np.bincount(steps.of_gpu[mine], minlength=len(steps)),
-            "kernels": np.bincount(steps.of_gpu[mine & work.is_kernel], minlength=len(steps)),
+            "context_requests": counts.context_requests,
+            "generation_requests": counts.generation_requests,
+            "tokens": counts.tokens,
+            "gpu_busy_ms": busy_ns / NS_PER_MS,
+            "gpu_us_per_token": _ratio(busy_ns / NS_PER_US, counts.tokens),
+            "idle_ms": idle_ns / NS_PER_MS,
+            "gpu_events": np.bincount(steps.of_gpu[is_of_step], minlength=len(steps)),
+            "kernels": np.bincount(steps.of_gpu[is_kernel_of_step], minlength=len(steps)),
         }
     )
-    return frame.iloc[np.lexsort((steps.start, -busy))].reset_index(drop=True)
+    order = np.lexsort((steps.start, -busy_ns))
+    return frame.iloc[order].reset_index(drop=True)
 
 
-def _told(steps: Steps) -> dict[str, Int64Array]:
-    """Requests and tokens of each step."""
-    figures = (
-        "context.requests",
-        "generation.requests",
-        "context.tokens",
-        "generation.tokens",
-        "tokens",
-    )
-    told = {each: np.array([*map(attrgetter(each), steps.batch)], np.int64) for each in figures}
-    return {name.replace(".", "_"): each for name, each in told.items()}
-
-
-def _idle(work: GpuEvents, steps: Steps) -> Int64Array:
-    """The idle time of devices by cause and phase, ns, (causes, phases + 1)."""
-    classified = classify_gaps(work, "device")
-    count = len(steps.labels)
+def _idle_ns(gpu_events: GpuEvents, steps: Steps) -> Int64Array:
+    """Return the idle time of devices by cause and phase, ns, (causes, phases + 1)."""
+    classified = classify_gaps(gpu_events, "device")
     pieces = classified.within
-    cell = pieces.cause * count + steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
-    return sums(cell, pieces.end - pieces.start, len(CAUSES) * count).reshape(-1, count)
+    rows = len(steps.labels)
+    phase_after_gap = steps.phase_of_gpu[classified.gaps.after[pieces.gap]]
+    cell = pieces.cause * rows + phase_after_gap
+    idle_ns = sums(cell, pieces.end - pieces.start, len(CAUSES) * rows)
+    return idle_ns.reshape(len(CAUSES), rows)
 
 
-def _host_shares(work: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
-    """How much of the time from step to step the host was in scheduler and sampler, percent.
+def _cpu_shares(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
+    """Return how much of the time from step to step the CPU is in scheduler and sampler, percent.
 
     A step is taken to begin when the one before it on its thread ends, since an engine schedules
     before it computes, and to end when its annotation does.
     """
-    trace = work.trace
-    count = len(steps.labels)
-    same = np.diff(steps.thread, prepend=NONE) == 0
-    begin = np.minimum(np.where(same, np.roll(steps.end, 1), steps.start), steps.start)
-    rows = trace.rows_of(*HOST_KINDS)
-    length = sums(steps.phase, steps.end - begin, count)
+    trace = gpu_events.trace
+    phase_count = len(steps.labels)
+    follows_step = np.diff(steps.thread, prepend=NONE) == 0
+    previous_end = np.where(follows_step, np.roll(steps.end, 1), steps.start)
+    begin = np.minimum(previous_end, steps.start)
+    length_ns = sums(steps.phase, steps.end - begin, phase_count)
+    cpu_rows = trace.rows_of(*HOST_KINDS)
     shares = {}
-    for part, pattern in _HOST_PARTS.items():
-        mine = rows[trace.named(trace.name[rows], pattern.match)]
-        if len(mine):
-            inside = covered(trace.ts[mine], trace.end_of(mine), begin, steps.end)
-            shares[part] = percent(sums(steps.phase, inside, count), length)
+    for part, pattern in _CPU_PARTS.items():
+        rows = cpu_rows[trace.named(trace.name[cpu_rows], pattern.match)]
+        if len(rows):
+            inside_ns = covered(trace.ts[rows], trace.end_of(rows), begin, steps.end)
+            shares[part] = percent(sums(steps.phase, inside_ns, phase_count), length_ns)
     return shares
 
 
-def _categories(work: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
-    """The summed durations of each category and phase; empty without categories."""
-    if work.categories is None:
+def _category_columns(gpu_events: GpuEvents, steps: Steps) -> dict[str, Float64Array]:
+    """Return the shares and summed durations of categories by phase; empty without categories."""
+    categories = gpu_events.categories
+    if categories is None:
         return {}
-    labels = work.categories.labels
-    count = len(steps.labels)
-    cell = work.categories.code.astype(np.int64) * count + steps.phase_of_gpu
-    mine = work.counted
-    table = sums(cell[mine], work.duration[mine], len(labels) * count).reshape(-1, count)
-    order = np.argsort(-table.sum(axis=1), kind="stable")
+    labels = categories.labels
+    rows = len(steps.labels)
+    cell = categories.code.astype(np.int64) * rows + steps.phase_of_gpu
+    counted = gpu_events.counted
+    total_ns = sums(cell[counted], gpu_events.duration[counted], len(labels) * rows)
+    total_ns = total_ns.reshape(len(labels), rows)
     columns = {}
     for share, pattern in _SHARES.items():
-        those = [bool(pattern.search(name)) for name in labels]
-        columns[f"{share}_%"] = percent(table[those].sum(axis=0), table.sum(axis=0))
-    times = {f"{labels[i]}_time_ms": table[i] / NS_PER_MS for i in order.tolist() if table[i].any()}
-    return columns | times
+        is_included = [bool(pattern.search(label)) for label in labels]
+        columns[f"{share}_%"] = percent(total_ns[is_included].sum(axis=0), total_ns.sum(axis=0))
+    longest_first = np.argsort(-total_ns.sum(axis=1), kind="stable")
+    for category in longest_first.tolist():
+        if total_ns[category].any():
+            columns[f"{labels[category]}_time_ms"] = total_ns[category] / NS_PER_MS
+    return columns
 
 
 def _ratio(part: Float64Array, whole: Int64Array | Float64Array) -> Float64Array:
-    """One by the other, NaN where there is nothing to divide by."""
+    """Divide one by the other; NaN where there is nothing to divide by."""
     return part / np.where(whole > 0, whole, np.nan)
 
 
-def _has_steps(analyzer: TreePerfAnalyzer, options: ReportOptions) -> bool:
-    """Whether there are steps; if nobody asked for them, annotated ones."""
-    asked = options.names("phases", "phase_steps", "layers", "layer_kernels")
-    return len(analyzer.serving_steps() if asked else find_steps(analyzer.tree)) > 0
+class ServingContext(AnalysisContext, Protocol):
+    """A trace that is being analyzed, and the steps of its serving engine."""
+
+    def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
+        """Return the steps, with phases of the user's own, each `NAME=REGEX`."""
+
+
+def _has_steps(context: ServingContext, options: ReportOptions) -> bool:
+    """Tell whether there are steps; if no table of them was asked for, annotated ones."""
+    if options.names("phases", "phase_steps", "layers", "layer_kernels"):
+        return len(context.serving_steps()) > 0
+    return len(find_steps(context.tree)) > 0
 
 
 HAS_STEPS = Condition("annotations of a serving engine name its steps", _has_steps)
-_LAYERS = Condition(
-    "a block of kernels repeats within a step",
-    lambda analyzer, _: bool(layers.find_layers(analyzer.work, analyzer.serving_steps())),
-)
 
 
-def phase_notes(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> Iterable[str]:
-    """What the reader of the phases should know, a sentence each."""
-    steps = analyzer.serving_steps(phases)
+def _has_layers(context: ServingContext, _options: ReportOptions) -> bool:
+    return bool(layers.find_layers(context.gpu_events, context.serving_steps()))
+
+
+_LAYERS = Condition("a block of kernels repeats within a step", _has_layers)
+
+
+def phase_notes(context: ServingContext, phases: Sequence[str] = ()) -> Iterable[str]:
+    """Yield what the reader of the phases should know, a sentence each."""
+    steps = context.serving_steps(phases)
     if not len(steps):
         yield "Neither annotations nor shapes show a step; --phase NAME=REGEX names them."
         return
     if steps.note:
         yield steps.note
-    work = analyzer.work
-    mine = int(work.duration[steps.of_gpu != NONE].sum())
-    share = 100.0 * mine / max(int(work.duration.sum()), 1)
+    gpu_events = context.gpu_events
+    launched_by_steps = int(gpu_events.duration[steps.of_gpu != NONE].sum())
+    share = 100.0 * launched_by_steps / max(int(gpu_events.duration.sum()), 1)
     yield f"The steps launched {share:.1f} % of the GPU time; the rest is `other`."
     if any(batch.tokens == 0 for batch in steps.batch):
         yield "The annotations of some steps say nothing of tokens; those count as none."
-    yield from layers.layer_notes(work, steps)
+    yield from layers.layer_notes(gpu_events, steps)
 
 
-def _of(make: Callable[[GpuEvents, Steps], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
-    """A table of the steps."""
+def _of_steps(
+    make_table: Callable[[GpuEvents, Steps], pd.DataFrame],
+) -> Callable[..., pd.DataFrame]:
+    """Return the function of a table that takes the steps of a trace."""
 
-    def table(analyzer: TreePerfAnalyzer, phases: Sequence[str] = ()) -> pd.DataFrame:
-        return make(analyzer.work, analyzer.serving_steps(phases))
+    def table(context: ServingContext, phases: Sequence[str] = ()) -> pd.DataFrame:
+        return make_table(context.gpu_events, context.serving_steps(phases))
 
     return table
 
 
-TABLES = [
-    Table(
-        name="phase_steps",
-        shows="Each step of the serving engine, the slowest first",
-        columns=[
-            Column("step", "the annotation that says most of it"),
-            Column("phase", "as in `phases`"),
-            Column("start_ms", "since the trace's first event"),
-            Column("wall_time_ms", "of the annotation, on the host"),
-            Column("context_requests", "its requests", unit="requests"),
-            Column("generation_requests", "its requests", unit="requests"),
-            Column("tokens", "those that they compute", unit="tokens"),
-            Column("gpu_busy_ms", "busy time of what it launched on its thread"),
-            Column("gpu_us_per_token", "by tokens"),
-            Column("idle_ms", "of the devices, before its GPU events"),
-            Column("gpu_events", "that it launched", unit="GPU events"),
-            Column("kernels", "those of them that are kernels", unit="kernels"),
+PHASE_STEPS = Table(
+    name="phase_steps",
+    shows="Each step of the serving engine, the slowest first",
+    columns=[
+        Column("step", "the annotation that says most of it"),
+        Column("phase", "as in `phases`"),
+        Column("start_ms", "since the trace's first event"),
+        Column("wall_time_ms", "of the annotation, on the host"),
+        Column("context_requests", "its requests", unit="requests"),
+        Column("generation_requests", "its requests", unit="requests"),
+        Column("tokens", "those that they compute", unit="tokens"),
+        Column("gpu_busy_ms", "busy time of what it launched on its thread"),
+        Column("gpu_us_per_token", "by tokens"),
+        Column("idle_ms", "of the devices, before its GPU events"),
+        Column("gpu_events", "that it launched", unit="GPU events"),
+        Column("kernels", "those of them that are kernels", unit="kernels"),
+    ],
+    table=_of_steps(step_table),
+    screen=ScreenView(
+        "Slowest steps",
+        [
+            "step",
+            "phase",
+            "start_ms",
+            "generation_requests",
+            "tokens",
+            "gpu_busy_ms",
+            "gpu_us_per_token",
+            "idle_ms",
+            "kernels",
         ],
-        table=_of(step_table),
-        screen=(
-            "Slowest steps: step, phase, start_ms, generation_requests, tokens, gpu_busy_ms, "
-            "gpu_us_per_token, idle_ms, kernels"
+    ),
+    when=[GPU_EVENTS, HAS_STEPS],
+)
+LAYERS = Table(
+    name="layers",
+    shows="The repeating block of kernels: time of each layer, and which are odd",
+    columns=[
+        Column("phase", "as in `phases`"),
+        Column("layer", "its number, from 0 on"),
+        Column("kind", "equal for layers that run the same kernels"),
+        Column("kernels", "of the layer", unit="GPU events"),
+        Column("steps", "those looked at: with the most common order of kernels", unit="steps"),
+        Column("busy_time_us", "mean over the steps"),
+        Column("std_busy_time_us", "standard deviation of a sample, 0 for a single step"),
+        Column("min_busy_time_us", "over the steps"),
+        Column("max_busy_time_us", "over the steps"),
+        Column("span_us", "first start to last end, mean over the steps", unit="µs"),
+        Column(
+            "odd",
+            "`time` far from other layers of its kind, `kernels` if no other runs the same",
         ),
-        when=[GPU_EVENTS, HAS_STEPS],
-    ),
-    Table(
-        name="layers",
-        shows="The repeating block of kernels: time of each layer, and which are odd",
-        columns=[
-            Column("phase", "as in `phases`"),
-            Column("layer", "its number, from 0 on"),
-            Column("kind", "equal for layers that run the same kernels"),
-            Column("kernels", "of the layer", unit="GPU events"),
-            Column("steps", "those looked at: with the most common order of kernels", unit="steps"),
-            Column("busy_time_us", "mean over the steps"),
-            Column("std_busy_time_us", "standard deviation of a sample, 0 for a single step"),
-            Column("min_busy_time_us", "over the steps"),
-            Column("max_busy_time_us", "over the steps"),
-            Column("span_us", "first start to last end, mean over the steps", unit="µs"),
-            Column(
-                "odd",
-                "`time` far from other layers of its kind, `kernels` if no other runs the same",
-            ),
+    ],
+    table=_of_steps(layers.layer_table),
+    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+)
+LAYER_KERNELS = Table(
+    name="layer_kernels",
+    shows="The GPU events of one layer, in order",
+    columns=[
+        Column("phase", "as in `phases`"),
+        Column("kind", "as in `layers`; kinds of a single layer only where there is no other"),
+        Column("layers", "of this kind", unit="layers"),
+        Column("position", "in the layer, from 0 on"),
+        Column("kernel_name", "the GPU event"),
+        Column("cpu_op", "its operation, or `graph`"),
+        Column("kernel_category", "when categories are on"),
+        Column("avg_duration_us", "mean over the layers and steps"),
+        Column("% of layer", "of the durations of the layer"),
+    ],
+    table=_of_steps(layers.layer_kernel_table),
+    screen=ScreenView(
+        "A layer",
+        [
+            "position",
+            "avg_duration_us",
+            "% of layer",
+            "cpu_op",
+            "kernel_name",
         ],
-        table=_of(layers.layer_table),
-        when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
     ),
-    Table(
-        name="layer_kernels",
-        shows="The GPU events of one layer, in order",
-        columns=[
-            Column("phase", "as in `phases`"),
-            Column("kind", "as in `layers`; kinds of a single layer only where there is no other"),
-            Column("layers", "of this kind", unit="layers"),
-            Column("position", "in the layer, from 0 on"),
-            Column("kernel_name", "the GPU event"),
-            Column("cpu_op", "its operation, or `graph`"),
-            Column("kernel_category", "when categories are on"),
-            Column("avg_duration_us", "mean over the layers and steps"),
-            Column("% of layer", "of the durations of the layer"),
-        ],
-        table=_of(layers.layer_kernel_table),
-        screen="A layer: position, avg_duration_us, % of layer, cpu_op, kernel_name",
-        when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
-    ),
-]
+    when=[GPU_EVENTS, HAS_STEPS, _LAYERS],
+)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Final
 
 import numpy as np
 
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.table import Condition, Table
+from tracelens_ext.report.tables.conditions import Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import ScreenView, Table
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
 from tracelens_ext.trace.gpu_events import GpuEvents, holes
 from tracelens_ext.trace.grouping import number_groups
@@ -92,6 +94,9 @@ def time_axis(work: GpuEvents) -> pd.DataFrame:
     device = work.trace.device
     labels = found.labels if found is not None else ["GPU work"]
     code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
+    if not len(work):
+        names = ["device", "category", "bin", "start_ms", "end_ms", "gpu_time_ns"]
+        return pd.DataFrame(columns=names)
     first = work.start.min()
     last = max(work.end.max(), work.start.min() + 1)
     edges = np.unique(np.linspace(first, last, MOST_BINS + 1).astype(np.int64))
@@ -142,58 +147,68 @@ def gpu_counters(work: GpuEvents) -> pd.DataFrame:
     return pd.DataFrame(table.reset_index())
 
 
-TABLES = [
-    Table(
-        name="gpu_timeline",
-        shows="How the GPU spent its time; overlaps counted once",
-        columns=[
-            Column("device", "where there are several; a block each"),
-            Column(
-                "type",
-                "`computation_time`: kernels that are neither communication nor copies, and "
-                "memsets. `exposed_comm_time`: communication under which nothing computes. "
-                "`exposed_memcpy_time`: copies under which nothing computes or communicates. "
-                "`busy_time`: all. `idle_time`: the rest, with `micro_idle_thresh_us` also split "
-                "into `micro_idle_time` (holes up to that long) and `macro_idle_time`. "
-                "`total_time`: first start to last end. `total_comm_time`, `total_memcpy_time`: "
-                "hidden or not.",
-            ),
-            Column("time ms", "busy time over all streams"),
-            Column("percent", "of `total_time`"),
-        ],
-        table=gpu_timeline,
-        answer="GPU timeline",
-        answer_columns=("type", "time ms", "percent", "device"),
-        charts=[
-            Chart(
-                "GPU timeline",
-                "gpu_timeline",
-                "device",
-                "time ms",
-                kind="stacked",
-                series_column="type",  # The rows that do not overlap and add up to the total.
-                only=("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time"),
-                prepare=lambda table: table if "device" in table else table.assign(device=""),
-                on="workbook",
-            ),
-            Chart("GPU timeline", "gpu_timeline", "type", "percent", kind="timeline", on="page"),
-        ],
-    ),
-    Table(
-        name="gpu_counters",
-        shows="Counters of the GPUs, sampled while the program ran",
-        columns=[
-            Column("device", "the GPU"),
-            Column("counter", "its name, with its unit"),
-            Column("samples", "how many have a value", unit="samples"),
-            Column("mean", "of their values"),
-            Column("min", "of their values"),
-            Column("max", "of their values"),
-        ],
-        table=gpu_counters,
-        when=[Condition("counters of a GPU were sampled", lambda it, _: _VALUE in it.trace.args)],
-    ),
-]
+def _with_device(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the column `device`, which the one of a single device lacks."""
+    if "device" in table:
+        return table
+    return table.assign(device="")
+
+
+def _has_counters(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return _VALUE in context.trace.args
+
+
+GPU_TIMELINE = Table(
+    name="gpu_timeline",
+    shows="How the GPU spent its time; overlaps counted once",
+    columns=[
+        Column("device", "where there are several; a block each"),
+        Column(
+            "type",
+            "`computation_time`: kernels that are neither communication nor copies, and "
+            "memsets. `exposed_comm_time`: communication under which nothing computes. "
+            "`exposed_memcpy_time`: copies under which nothing computes or communicates. "
+            "`busy_time`: all. `idle_time`: the rest, with `micro_idle_thresh_us` also split "
+            "into `micro_idle_time` (holes up to that long) and `macro_idle_time`. "
+            "`total_time`: first start to last end. `total_comm_time`, `total_memcpy_time`: "
+            "hidden or not.",
+        ),
+        Column("time ms", "busy time over all streams"),
+        Column("percent", "of `total_time`"),
+    ],
+    table=of_gpu_events(gpu_timeline),
+    options=["micro_idle_thresh_us"],
+    answer="GPU timeline",
+    answer_columns=("type", "time ms", "percent", "device"),
+    charts=[
+        Chart(
+            "GPU timeline",
+            "gpu_timeline",
+            "device",
+            "time ms",
+            kind="stacked",
+            series_column="type",  # The rows that do not overlap and add up to the total.
+            only=("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time"),
+            prepare=_with_device,
+            on="workbook",
+        ),
+        Chart("GPU timeline", "gpu_timeline", "type", "percent", kind="timeline", on="page"),
+    ],
+)
+GPU_COUNTERS = Table(
+    name="gpu_counters",
+    shows="Counters of the GPUs, sampled while the program ran",
+    columns=[
+        Column("device", "the GPU"),
+        Column("counter", "its name, with its unit"),
+        Column("samples", "how many have a value", unit="samples"),
+        Column("mean", "of their values"),
+        Column("min", "of their values"),
+        Column("max", "of their values"),
+    ],
+    table=of_gpu_events(gpu_counters),
+    when=[Condition("counters of a GPU were sampled", _has_counters)],
+)
 
 
 def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
@@ -279,45 +294,50 @@ def _direction(name: str) -> str:
     return f"{found[1][0]}to{found[2][0]}" if found else "other"
 
 
-_of_counters = partial(Table, asked_by="counters")
-COUNTERS = [
-    _of_counters(
-        name="queue_length",
-        shows="How much launched work waits for each stream",
-        columns=[
-            Column("device", "whose queue it is"),
-            Column("stream", "whose queue it is"),
-            Column(
-                "changes",
-                "launches and starts of GPU events that have a launch",
-                unit="changes",
-            ),
-            Column(
-                "mean",
-                "launched and not begun, on average after each change",
-                unit="GPU events",
-            ),
-            Column("max", "likewise, at most", unit="GPU events"),
-            Column(
-                "time at 1024 (%)",
-                "share of the time in which so many wait that the host must wait too",
-            ),
-        ],
-        table=queue_length,
-        screen="Launched and not begun, by stream",
-    ),
-    _of_counters(
-        name="copy_bandwidth",
-        shows="How fast copies are, by direction",
-        columns=[
-            Column("device", "its number"),
-            Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
-            Column("copies", "those whose speed is known", unit="copies"),
-            Column("mean", "as recorded, else bytes by duration; 10⁹ bytes", unit="GB/s"),
-            Column("max", "likewise, the fastest", unit="GB/s"),
-            Column("bytes", "copied", unit="bytes"),
-        ],
-        table=lambda work: table if len(table := copy_bandwidth(work)) else None,
-        screen="Speed of copies, GB/s",
-    ),
-]
+def _copy_bandwidth_if_any(context: AnalysisContext) -> pd.DataFrame | None:
+    """How fast copies are, by direction; None without copies of known speed."""
+    table = copy_bandwidth(context.gpu_events)
+    return table if len(table) else None
+
+
+QUEUE_LENGTH = Table(
+    name="queue_length",
+    shows="How much launched work waits for each stream",
+    columns=[
+        Column("device", "whose queue it is"),
+        Column("stream", "whose queue it is"),
+        Column(
+            "changes",
+            "launches and starts of GPU events that have a launch",
+            unit="changes",
+        ),
+        Column(
+            "mean",
+            "launched and not begun, on average after each change",
+            unit="GPU events",
+        ),
+        Column("max", "likewise, at most", unit="GPU events"),
+        Column(
+            "time at 1024 (%)",
+            "share of the time in which so many wait that the host must wait too",
+        ),
+    ],
+    table=of_gpu_events(queue_length),
+    asked_by="counters",
+    screen=ScreenView("Launched and not begun, by stream"),
+)
+COPY_BANDWIDTH = Table(
+    name="copy_bandwidth",
+    shows="How fast copies are, by direction",
+    columns=[
+        Column("device", "its number"),
+        Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
+        Column("copies", "those whose speed is known", unit="copies"),
+        Column("mean", "as recorded, else bytes by duration; 10⁹ bytes", unit="GB/s"),
+        Column("max", "likewise, the fastest", unit="GB/s"),
+        Column("bytes", "copied", unit="bytes"),
+    ],
+    table=_copy_bandwidth_if_any,
+    asked_by="counters",
+    screen=ScreenView("Speed of copies, GB/s"),
+)

@@ -20,7 +20,7 @@ from tracelens_ext.cli.options import (
 from tracelens_ext.cli.screen import print_line, print_report, show, tell, tell_written
 from tracelens_ext.errors import UsageError
 from tracelens_ext.hooks import Command
-from tracelens_ext.report.report import OutputFormat
+from tracelens_ext.report.writing import OutputFormat
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Comparison

@@ -10,7 +10,7 @@ from tracelens_ext.hooks import Command
 
 def counters(trace: TraceArgument, json: Json = False, *, reading: ReadingFlags) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.analysis.timeline.timeline import COUNTERS, copy_bandwidth, queue_length
+    from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length
     from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
 
     analyzer = analyze(trace, AnalysisOptions(reading=reading))
@@ -23,11 +23,7 @@ def counters(trace: TraceArgument, json: Json = False, *, reading: ReadingFlags)
     }
     tables = computed_tables(analyzer.failures, makers)
     blocks: list[Block] = [[f"Trace: {trace}"]]
-    blocks += [
-        Part.of(declared, tables[declared.name])
-        for declared in COUNTERS
-        if declared.name in tables
-    ]
+    blocks += [Part.of(name, table) for name, table in tables.items()]
     notes = recording_notes(analyzer, for_json=json)
     show(trace_report("Counters", trace, tables, notes), blocks, json=json)
 

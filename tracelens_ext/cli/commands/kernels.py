@@ -193,7 +193,7 @@ class _KernelReport:
 
     def notes(self, analyzer: TreePerfAnalyzer) -> list[str]:
         """Return why there are no kernels, where there are none."""
-        from tracelens_ext.analysis.coverage.report_tables import no_gpu_work
+        from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
 
         if not len(analyzer.work):
             return [no_gpu_work(analyzer.work)]

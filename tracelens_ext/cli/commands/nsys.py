@@ -13,7 +13,7 @@ from tracelens_ext.cli.options import Force, Quiet, ReadingFlags, given_options
 from tracelens_ext.cli.screen import print_report, tell, tell_written
 from tracelens_ext.errors import TracelensError, UsageError
 from tracelens_ext.hooks import Command
-from tracelens_ext.report.report import OutputFormat, Places
+from tracelens_ext.report.writing import OutputFormat, Places
 
 if TYPE_CHECKING:
     from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec

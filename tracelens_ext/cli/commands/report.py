@@ -33,7 +33,8 @@ from tracelens_ext.cli.screen import (
 from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.report import Places, Report
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.writing import Places
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.units import FIRST_FACTS
 

@@ -194,7 +194,7 @@ def _operation_lines(rows: Sequence[RooflineRow], title: str, console: Console) 
         reason = row.why_slow
         if not reason and row.why_no_model:
             reason = f"no model: {row.why_no_model}"
-        for text in (shape_text(row), reason):
+        for text in (shape_text(row), row.device_model, reason):
             if text:
                 lines += folded(_INDENT + text, console.width, _INDENT)
     return lines

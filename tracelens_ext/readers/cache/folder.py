@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
+from tracelens_ext.settings import VERSION
 
 _ABANDONED_S = 3600
 _NAME = re.compile(r"(?P<stem>[0-9a-f]{32})\.[a-z0-9_-]+\.(?:columns|sqlite)")
@@ -149,9 +150,7 @@ def hash_of_whole(path: Path) -> str:
 @functools.cache
 def reader_version() -> str:
     """A hash of the code that makes a trace and its tree; in a zip file the package's version."""
-    from tracelens_ext import __version__
-
-    digest = hashlib.blake2b(__version__.encode(), digest_size=8)
+    digest = hashlib.blake2b(VERSION.encode(), digest_size=8)
     with contextlib.suppress(OSError):
         for pattern in READING:
             for source in sorted(_PACKAGE.glob(pattern)):

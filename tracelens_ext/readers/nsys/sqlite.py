@@ -26,14 +26,12 @@ from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
 from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.readers.nsys import export_schema as places
+from tracelens_ext.readers.nsys.diagnostics import explanations
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import MISSING, Database
 from tracelens_ext.text import NO_NAME, one_line
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind, Int64Array, Trace
 
-# warnings and errors
-_SEVERE = ("2", "3")
-_MOST_TOLD = 5
 _KEPT_META_DATA = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 _META_DATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: How tables begin that an export has even if nothing was recorded.
@@ -115,9 +113,9 @@ class _Export:
             what = "NVTX ranges that were open when recording ended, without a length here"
             self._notes.append(f"{what}: {count:,}")
         if not any(map(self._database.has_rows, _OF_CUDA[:-1])):
-            told = self._database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
-            found = dict.fromkeys(text.strip() for severity, text in told if severity in _SEVERE)
-            self._notes += [f"Nsight Systems says: {text}" for text in list(found)[:_MOST_TOLD]]
+            diagnostics = self._database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
+            for text in explanations(diagnostics):
+                self._notes.append(f"Nsight Systems says: {text}")
         trace = self._builder.finish(
             devices=self._places.devices(),
             metadata={name: about[name] for name in _KEPT_META_DATA if name in about},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.registry import find_table, tables_by_method
 
 if TYPE_CHECKING:
@@ -18,16 +18,13 @@ class TableMethods:
         """A registered table, those of plugins too; None if there is nothing to show.
 
         `name` is as `report --tables` takes it; `docs/tables.md` has all. Options are what its
-        function takes, or fields of `ReportOptions`.
+        function takes.
         """
-        table = find_table(name)
-        if table.named_options() is None:
-            return table.of(self)(ReportOptions(**options))
-        return table.of(self)(**options)
+        return find_table(name).table(self, **options)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name.startswith("get_df_") and (table := tables_by_method().get(name)) is not None:
-            return table.of(self)
+            return MethodType(table.table, self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from inspect import Parameter
-from operator import ge, le
-from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 
 from tracelens_ext.categorize.user_patterns import user_pattern
@@ -19,87 +16,145 @@ ALL_TABLES = "all"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _option(default: Any, **more: Any) -> Any:  # noqa: ANN401
-    """A field with limits, `least` and `most`; `metavar`, `shown_default` for the command line."""
-    return field(default=default, metadata=more)
+def _option(
+    default: Any,  # noqa: ANN401
+    meaning: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    metavar: str | None = None,
+    shown_default: str | None = None,
+) -> Any:  # noqa: ANN401
+    """Declare an option of a report.
+
+    Args:
+        default: its value unless it is given.
+        meaning: what it does, a sentence for `--help` and for docstrings.
+        least: its smallest value, if there is one.
+        most: its largest value, if there is one.
+        metavar: what stands for its value on the command line.
+        shown_default: what `--help` says of the default, where the value does not tell.
+    """
+    more = {"least": least, "most": most, "metavar": metavar, "shown_default": shown_default}
+    given = {key: value for key, value in more.items() if value is not None}
+    return field(default=default, metadata={"meaning": meaning, **given})
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Which sheets a report has, and what they hold.
+    """The options of a report: which sheets it has, and what they hold.
 
-    Attributes:
-        micro_idle_thresh_us: Split idle time into holes up to this, µs, and longer.
-        tracelens_sheets: Write TraceLens's sheets with its columns, and kernel_summary, as its
-            scripts do.
-        kernel_summary: Write the sheet kernel_summary.
-        nn_module_instances: In nn_modules, a row for each module and not for each class.
-        short_kernel_study: Write the sheets about short kernels.
-        short_kernel_threshold_us: Kernels shorter than this are short, µs.
-        short_kernel_histogram_bins: Bins of the histogram of short kernels.
-        topk_short_kernels: Rows of the table of short kernels.
-        topk_ops: Rows of each of the three ops_ tables.
-        group_by_num_kernels: In ops_unique_args, a row for each number of GPU events launched.
-        include_call_stack: In ops_unique_args, also the modules around each operation.
-        include_first_occurrence_time: In ops_unique_args, also when each operation ran first.
-        collective_analysis: Write the sheet coll_analysis, where there is communication.
-        device_peaks: Peaks for the roofline: a file (TOML, or TraceLens's JSON), or a known device
-            by its name, such as 'H100 SXM'.
-        finding_details: Write the table of the places and the evidence of findings, a row each.
-        gaps: Write the sheets about idle time and its causes.
-        counters: Write the sheets about queue lengths and speeds of copies.
-        time_axis: Write the tables of GPU work over time.
-        call_tree: Write the table of modules, operations and kernels.
-        what_if: Write the sheets about a replay: what if, and the critical path.
-        iterations: Write the sheets about iterations, if there are any.
-        annotation: Take annotations whose name matches for iterations; implies --iterations.
-        tables: Also write these tables, joined by commas; `all` for every table.
+    What each option does is in the metadata of its field, from which the command line and the
+    docstrings of functions take it.
+
+    Raises:
+        UsageError: a value is beyond the limits of its option, or no pattern.
     """
 
-    micro_idle_thresh_us: float | None = _option(None, least=0, metavar="US")
-    tracelens_sheets: bool = False
-    kernel_summary: bool | None = _option(None, shown_default="as --tracelens-sheets")
-    nn_module_instances: bool = False
-    short_kernel_study: bool = False
-    short_kernel_threshold_us: float = _option(10, least=0)
-    short_kernel_histogram_bins: int = _option(100, least=1, most=10_000)
-    topk_short_kernels: int | None = _option(None, least=1)
-    topk_ops: int | None = _option(None, least=1)
-    group_by_num_kernels: bool = False
-    include_call_stack: bool = False
-    include_first_occurrence_time: bool = False
-    collective_analysis: bool = True
-    device_peaks: str | None = _option(
-        None, metavar="FILE", shown_default="the device of the trace"
+    micro_idle_thresh_us: float | None = _option(
+        None,
+        "Split idle time into holes up to this, µs, and longer.",
+        least=0,
+        metavar="US",
     )
-    finding_details: bool = False
-    gaps: bool = False
-    counters: bool = False
-    time_axis: bool = False
-    call_tree: bool = False
-    what_if: bool = False
-    iterations: bool = False
-    annotation: str | None = _option(None, metavar="REGEX", shown_default="ProfilerStep#N")
-    tables: str = _option("", metavar="NAMES")
+    tracelens_sheets: bool = _option(
+        False,
+        "Write TraceLens's sheets with its columns, and kernel_summary, as its scripts do.",
+    )
+    kernel_summary: bool | None = _option(
+        None,
+        "Write the sheet kernel_summary.",
+        shown_default="as --tracelens-sheets",
+    )
+    nn_module_instances: bool = _option(
+        False,
+        "In nn_modules, a row for each module and not for each class.",
+    )
+    short_kernel_study: bool = _option(False, "Write the sheets about short kernels.")
+    short_kernel_threshold_us: float = _option(
+        10,
+        "Kernels shorter than this are short, µs.",
+        least=0,
+    )
+    short_kernel_histogram_bins: int = _option(
+        100,
+        "Bins of the histogram of short kernels.",
+        least=1,
+        most=10_000,
+    )
+    topk_short_kernels: int | None = _option(
+        None,
+        "Rows of the table of short kernels.",
+        least=1,
+    )
+    topk_ops: int | None = _option(None, "Rows of each of the three ops_ tables.", least=1)
+    group_by_num_kernels: bool = _option(
+        False,
+        "In ops_unique_args, a row for each number of GPU events launched.",
+    )
+    include_call_stack: bool = _option(
+        False,
+        "In ops_unique_args, also the modules around each operation.",
+    )
+    include_first_occurrence_time: bool = _option(
+        False,
+        "In ops_unique_args, also when each operation ran first.",
+    )
+    collective_analysis: bool = _option(
+        True,
+        "Write the sheet coll_analysis, where there is communication.",
+    )
+    device_peaks: str | None = _option(
+        None,
+        "Peaks for the roofline: a file (TOML, or TraceLens's JSON), or a known device by its "
+        "name, such as 'H100 SXM'.",
+        metavar="FILE",
+        shown_default="the device of the trace",
+    )
+    finding_details: bool = _option(
+        False,
+        "Write the table of the places and the evidence of findings, a row each.",
+    )
+    gaps: bool = _option(False, "Write the sheets about idle time and its causes.")
+    counters: bool = _option(
+        False,
+        "Write the sheets about queue lengths and speeds of copies.",
+    )
+    time_axis: bool = _option(False, "Write the tables of GPU work over time.")
+    call_tree: bool = _option(
+        False,
+        "Write the table of modules, operations and kernels.",
+    )
+    what_if: bool = _option(
+        False,
+        "Write the sheets about a replay: what if, and the critical path.",
+    )
+    iterations: bool = _option(False, "Write the sheets about iterations, if there are any.")
+    annotation: str | None = _option(
+        None,
+        "Take annotations whose name matches for iterations; implies --iterations.",
+        metavar="REGEX",
+        shown_default="ProfilerStep#N",
+    )
+    tables: str = _option(
+        "",
+        "Also write these tables, joined by commas; `all` for every table.",
+        metavar="NAMES",
+    )
 
     @property
     def named_tables(self) -> frozenset[str]:
-        """What `tables` names."""
-        return frozenset(name.strip() for name in self.tables.split(",")) - {""}
+        """The names in `tables`."""
+        names = {name.strip() for name in self.tables.split(",")}
+        return frozenset(names - {""})
 
     def names(self, *tables: str) -> bool:
-        """Whether `tables` names one of these, or all."""
+        """Return whether `tables` names one of these tables, or all."""
         return not self.named_tables.isdisjoint((ALL_TABLES, *tables))
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            what = "time" if each.name.endswith("_us") else "number"
-            for limit, fits in (("least", ge), ("most", le)):
-                bound = each.metadata.get(limit)
-                if value is not None and bound is not None and not fits(value, bound):
-                    expected = f"expected a {what} of at {limit} {bound}"
-                    raise UsageError(f"{each.name} is {value}; {expected}")
+        for option in fields(self):
+            check_option(option.name, getattr(self, option.name))
         user_pattern(self.annotation, "annotation")
         if self.kernel_summary is None:
             object.__setattr__(self, "kernel_summary", self.tracelens_sheets)
@@ -107,25 +162,56 @@ class ReportOptions:
             object.__setattr__(self, "iterations", True)
 
 
-_DOC = inspect.cleandoc(ReportOptions.__doc__ or "")
-_MEANINGS = dict(re.findall(r"(?m)^ +(\w+): (.+(?:\n {8}.+)*)", _DOC))
-for _field in fields(ReportOptions):
-    _meaning = {"meaning": " ".join(_MEANINGS.get(_field.name, "").split())}
-    _field.metadata = MappingProxyType({**_field.metadata, **_meaning})
+def check_option(name: str, value: Any) -> None:  # noqa: ANN401
+    """Check a value for a field of `ReportOptions` against the limits of the field.
+
+    Raises:
+        UsageError: the value is too small or too large.
+    """
+    if value is None:
+        return
+    limits = ReportOptions.__dataclass_fields__[name].metadata
+    what = "time" if name.endswith("_us") else "number"
+    if "least" in limits and not value >= limits["least"]:
+        expected = f"expected a {what} of at least {limits['least']}"
+        raise UsageError(f"{name} is {value}; {expected}")
+    if "most" in limits and not value <= limits["most"]:
+        expected = f"expected a {what} of at most {limits['most']}"
+        raise UsageError(f"{name} is {value}; {expected}")
 
 
 def takes_report_options(function: _Function) -> _Function:
     """Name the fields of `ReportOptions` in a function's signature, and as last of its `Args`."""
     signature = inspect.signature(function)
-    types = get_type_hints(ReportOptions)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    options = [f for f in fields(ReportOptions) if f.name not in signature.parameters]
-    named = [
-        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name])
-        for f in options
+    own = signature.parameters
+    own_parameters = [
+        parameter for parameter in own.values() if parameter.kind is not Parameter.VAR_KEYWORD
     ]
-    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
-    lines = [f"        {f.name}: {f.metadata['meaning']}\n" for f in options]
-    head, _, tail = (function.__doc__ or "").partition("        options: ")
-    function.__doc__ = head + "".join(lines) + tail.partition("\n")[2]
+    options = [option for option in fields(ReportOptions) if option.name not in own]
+    option_parameters = _keyword_parameters(options)
+    parameters = own_parameters + option_parameters
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    if function.__doc__ is not None:  # there is none under `python -OO`
+        function.__doc__ = _with_options_described(function.__doc__, options)
     return function
+
+
+def _keyword_parameters(options: list[Field[Any]]) -> list[Parameter]:
+    types = get_type_hints(ReportOptions)
+    return [
+        Parameter(
+            option.name,
+            Parameter.KEYWORD_ONLY,
+            default=option.default,
+            annotation=types[option.name],
+        )
+        for option in options
+    ]
+
+
+def _with_options_described(docstring: str, options: list[Field[Any]]) -> str:
+    """Return a docstring in which each option is described where `options:` was."""
+    head, _, rest = docstring.partition("        options: ")
+    _, _, tail = rest.partition("\n")
+    lines = [f"        {option.name}: {option.metadata['meaning']}\n" for option in options]
+    return head + "".join(lines) + tail

@@ -5,54 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from importlib import import_module
 
 from tracelens_ext import hooks
 from tracelens_ext.errors import UsageError
-from tracelens_ext.report.tables.column_text import columns_of_text
+from tracelens_ext.report.tables.earlier_declarations import in_current_form
 from tracelens_ext.report.tables.options import ALL_TABLES, ReportOptions
 from tracelens_ext.report.tables.table import Table
 
-#: Lists of tables in the order of the report: `TABLES` of a module, or another list of it.
-_LISTS = (
-    "analysis.coverage.report_tables",
-    "findings.summary",
-    "analysis.timeline.timeline",
-    "analysis.coverage.report_tables:VIEWS",
-    "analysis.modules:VIEWS",
-    "analysis.kernels.tables:BY_CATEGORY",
-    "analysis.operations.tables",
-    "roofline.tables",
-    "analysis.kernels.tables",
-    "analysis.kernels.tables:SHORT",
-    "analysis.collectives",
-    "analysis.cuda_graphs.tables",
-    "roofline.tables:PHASES",
-    "analysis.serving.phases",
-    "analysis.modules",
-    "analysis.memory.usage",
-    "analysis.kernels.tables:UNLINKED_KERNELS",
-    "analysis.idle_time.tables",
-    "analysis.timeline.timeline:COUNTERS",
-    "simulation.simulation",
-    "analysis.iterations.measurement",
-    "analysis.operations.tables:CPU_OPS",
-    "analysis.operations.tables:TREE",
-    "analysis.kernels.tables:STATISTICS",
-    "roofline.tables:MORE",
-)
 #: What tables were called before.
 _OLD_NAMES = {"statistics": "iteration_statistics"}
-
-
-@hooks.hookimpl
-def tracelens_sheets() -> list[Table]:
-    """Our own tables; imported here, as most commands need few of them."""
-    tables: list[Table] = []
-    for each in _LISTS:
-        module, _, name = each.partition(":")
-        tables += getattr(import_module(f"tracelens_ext.{module}"), name or "TABLES")
-    return tables
 
 
 def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.Offered[Table]]:
@@ -65,7 +26,10 @@ def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.O
         with registry.guard(each.plugin.name):
             if name.lower() in found:
                 raise hooks.PluginAnswerError(f"sheet {name!r}: the report has one already")
-            found[name.lower()] = _with_column_objects(each)
+            current = each
+            if not each.plugin.own:
+                current = replace(each, item=in_current_form(each.item))
+            found[name.lower()] = current
     return [*found.values()]
 
 
@@ -88,15 +52,6 @@ def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
         near = [_OLD_NAMES[name]] if name in _OLD_NAMES else get_close_matches(name, tables, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(tables)}"
         raise UsageError(f"there is no table {name!r}; {hint}")
-
-
-def _with_column_objects(offered: hooks.Offered[Table]) -> hooks.Offered[Table]:
-    """Return the table with columns as objects, if a plugin has described them in a text."""
-    table = offered.item
-    if not isinstance(table.columns, str):
-        return offered
-    columns = columns_of_text(table.columns, table.name)
-    return replace(offered, item=replace(table, columns=columns))
 
 
 def _check(item: object) -> None:

@@ -1,127 +1,125 @@
-"""What a table is: its name, its columns and charts, when it is there, and what makes it."""
+"""What a table is: its name, its columns and charts, when it is there, and what makes it.
+
+Tables are made of a *context*: an object that knows the trace and what can be computed from it,
+such as a `TreePerfAnalyzer`. Nothing here depends on what a context offers; the packages that
+declare tables say what they need of it (`tracelens_ext.analysis.context.AnalysisContext`).
+"""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MethodType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column, units_of_columns
+from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.short_names import with_short_names
 
-if TYPE_CHECKING:
-    from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.report.tables.charts import Chart
+#: In `Table.asked_by`: a report has the table only when its option `tables` names it.
+ONLY_BY_NAME = "tables"
+
+Context = Any
+Tables = Mapping[str, "pd.DataFrame"]
 
 
 @dataclass(frozen=True)
-class Condition:
-    """What a trace must have for a table to be there."""
+class ScreenView:
+    """How a command shows a table on the terminal.
 
-    words: str  #: what it is: `the trace has GPU events`
-    holds: Callable[[TreePerfAnalyzer, ReportOptions], bool]  #: whether a trace has it
+    Attributes:
+        title: the heading.
+        columns: the columns that are shown, in this order; all if there are none.
+    """
 
-
-GPU_EVENTS = Condition("the trace has GPU events", lambda analyzer, _: len(analyzer.work) > 0)
-NO_GPU_EVENTS = Condition(
-    "the trace has no GPU events", lambda analyzer, _: len(analyzer.work) == 0
-)
-CATEGORIES = Condition(
-    "categories are on", lambda analyzer, _: analyzer.work.categories is not None
-)
+    title: str
+    columns: Sequence[str] = ()
 
 
-def cited_sheets(analyzer: TreePerfAnalyzer, options: ReportOptions) -> set[str]:
-    """The sheets, and commands, that the evidence of the trace's findings names."""
-    if not len(analyzer.work):
-        return set()
-    found = analyzer.findings(options.device_peaks).findings
-    return {each.see for finding in found for each in finding.evidence}
+def _no_notes(_context: Context, _options: ReportOptions, _tables: Tables) -> Iterable[str]:
+    return ()
+
+
+def _no_heading(_context: Context, _options: ReportOptions) -> str:
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`."""
+    """A table, declared once: for reports, commands, `TreePerfAnalyzer` and `docs/tables.md`.
 
-    name: str  #: its name, at most 31 characters
-    shows: str  #: what it shows, a clause for the index
-    #: the columns that it can have
+    Attributes:
+        name: its name, at most 31 characters.
+        shows: what it shows, a clause for the index.
+        columns: the columns that it can have.
+        table: makes it of a context; None if there is nothing to show. Its further parameters have
+            defaults and are those of the method.
+        when: what the trace must have.
+        asked_by: the field of `ReportOptions` that switches it on or off; empty if it is always
+            wanted, `tables` if a report has it only when that option names it.
+        options: the fields of `ReportOptions` that `table` takes as keyword arguments.
+        charts: what to draw of the table. A chart whose columns the table lacks is left out.
+        notes: returns what the reader should know, a sentence each, given the context, the options
+            and the tables of the report.
+        on_every_page: whether a page for browsers has the table even if it is not asked for.
+        method: the call on `TreePerfAnalyzer` that gives it; `get_df_NAME()` if that is empty.
+        answer: the heading under which the first sheet of a workbook, and the terminal, show its
+            first rows; empty if they do not.
+        answer_when: what the trace must have for that, if anything.
+        answer_if_empty: returns the heading if the table has no rows; empty for none.
+        answer_columns: the columns that are shown there, where the table has them.
+        answer_links: the one of them that names the sheets to look at next.
+        screen: how a command shows it.
+        short_names: the column of kernel names that a report puts short ones beside.
+    """
+
+    name: str
+    shows: str
     columns: Sequence[Column]
-    #: makes it of an analyzer, or, if its first parameter is `work`, of the analyzer's GPU events;
-    #: None if there is nothing to show. Its parameters with defaults are those of the method; a
-    #: report sets those that are named as fields of `ReportOptions`. A second parameter without
-    #: default gets all `ReportOptions`
     table: Callable[..., pd.DataFrame | None]
-    when: Sequence[Condition] = (GPU_EVENTS,)  #: what the trace must have
-    #: the field of `ReportOptions` that switches it on or off; empty if it is always wanted.
-    #: `tables` if a report has it only when `--tables` names it
+    when: Sequence[Condition] = (GPU_EVENTS,)
     asked_by: str = ""
-    #: fields of `ReportOptions` that change the table, if `table` takes them all
     options: Sequence[str] = ()
-    #: what to draw of the table. A chart whose columns the table lacks is left out
     charts: Sequence[Chart] = ()
-    #: what the reader should know, a sentence each, given the tables of the report
-    notes: Callable[
-        [TreePerfAnalyzer, ReportOptions, Mapping[str, pd.DataFrame]], Iterable[str]
-    ] = lambda *_: ()
-    #: whether a page for browsers has the table even if it is not asked for
+    notes: Callable[[Context, ReportOptions, Tables], Iterable[str]] = _no_notes
     on_every_page: bool = False
-    #: the call on `TreePerfAnalyzer` that gives it; `get_df_NAME()` if that is empty
     method: str = ""
-    #: the heading under which the first sheet of a workbook, and the terminal, show its first rows;
-    #: empty if they do not
     answer: str = ""
-    answer_when: Condition | None = None  #: what the trace must have for that, if anything
-    #: makes the heading if the table has no rows; empty for none
-    answer_if_empty: Callable[[TreePerfAnalyzer, ReportOptions], str] = lambda *_: ""
-    #: the columns that are shown there, where the table has them
+    answer_when: Condition | None = None
+    answer_if_empty: Callable[[Context, ReportOptions], str] = _no_heading
     answer_columns: Sequence[str] = ()
-    answer_links: str = ""  #: that of them which names the sheets to look at next
-    #: the title, and perhaps the columns, with which a command shows it: `TITLE: COLUMN, COLUMN`
-    screen: str = ""
-    short_names: str = ""  #: the column of kernel names that a report puts short ones beside
+    answer_links: str = ""
+    screen: ScreenView = ScreenView(title="")
+    short_names: str = ""
 
     @property
     def call(self) -> str:
         """The call on `TreePerfAnalyzer` that gives it."""
         return self.method or f"get_df_{self.name}()"
 
-    def of(self, analyzer: TreePerfAnalyzer) -> Callable[..., pd.DataFrame | None]:
-        """What makes it of an analyzer's trace."""
-        of_work = next(iter(inspect.signature(self.table).parameters)) == "work"
-        return MethodType(self.table, analyzer.work if of_work else analyzer)
+    def make(self, context: Context, options: ReportOptions) -> pd.DataFrame | None:
+        """Return the table of a context, as the options want it; None if there is none."""
+        values = {name: getattr(options, name) for name in self.options}
+        frame = self.table(context, **values)
+        if frame is not None and self.short_names:
+            return with_short_names(frame, self.short_names)
+        return frame
 
-    def make(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> pd.DataFrame | None:
-        """The table, as the options want it."""
-        named = self.named_options()
-        make = self.of(analyzer)
-        own = {name: getattr(options, name) for name in named or ()}
-        table = make(options) if named is None else make(**own)
-        short = self.short_names
-        return with_short_names(table, short) if short and table is not None else table
-
-    def named_options(self) -> list[str] | None:
-        """The fields of `ReportOptions` that `table` takes one by one; None if it takes all."""
-        parameters = inspect.signature(self.table).parameters.values()
-        wanted = [p for p in parameters if p.default is p.empty]
-        if len(wanted) > 1 or wanted[0].kind is wanted[0].VAR_POSITIONAL:
-            return None
-        return [p.name for p in parameters if p.name in ReportOptions.__dataclass_fields__]
-
-    def units(self, table: pd.DataFrame) -> dict[str, str]:
-        """The unit of each column of its table, by name; empty for none."""
-        return units_of_columns(self.columns, map(str, table.columns))
+    def units(self, frame: pd.DataFrame) -> dict[str, str]:
+        """Return the unit of each column of the table, by name; empty for none."""
+        return units_of_columns(self.columns, map(str, frame.columns))
 
     def is_asked_for(self, options: ReportOptions) -> bool:
-        """Whether the options ask for it."""
+        """Return whether the options ask for it."""
         if not self.asked_by or options.names(self.name):
             return True
-        return self.asked_by != "tables" and bool(getattr(options, self.asked_by))
+        return self.asked_by != ONLY_BY_NAME and bool(getattr(options, self.asked_by))
 
-    def why_absent(self, analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
-        """The first thing that the trace lacks for this sheet, in words; empty for nothing."""
-        return next((c.words for c in self.when if not c.holds(analyzer, options)), "")
+    def why_absent(self, context: Context, options: ReportOptions) -> str:
+        """Return the first thing that the trace lacks for it, in words; empty for nothing."""
+        for condition in self.when:
+            if not condition.holds(context, options):
+                return condition.words
+        return ""

@@ -1,0 +1,132 @@
+"""Why a trace has no GPU work, as far as the file says, and how to record some."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.coverage.coverage import Coverage, recording_of
+from tracelens_ext.analysis.coverage.program import program_of
+from tracelens_ext.trace import EventKind, Trace
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import number_groups
+from tracelens_ext.trace.linking import is_graph_launch
+
+#: How each tool records GPU work.
+_RECORD_GPU: Final = {
+    "torch": "ProfilerActivity.CUDA",
+    "nsys": "nsys profile -t cuda",
+    "rocprofv3": "rocprofv3 --kernel-trace --memory-copy-trace",
+}
+#: How PyTorch's profiler records the work of other accelerators, by what their categories,
+#: processes and devices are called.
+_RECORD_ACCELERATOR: Final = {
+    "ProfilerActivity.XPU": re.compile(r"xpu_|Intel\(R\)|LEVEL-ZERO"),
+    "ProfilerActivity.MTIA": re.compile(r"mtia_|MTIA"),
+    "ProfilerActivity.HPU": re.compile(r"hpu_|HPU"),
+    "torch_npu.profiler.ProfilerActivity.NPU": re.compile(r"async_npu|NPU|Ascend"),
+}
+_TPU: Final = "/device:TPU"
+#: Categories of PyTorch's profiler that are not work of an accelerator.
+_NOT_WORK: Final = frozenset({"Trace", "overhead", "Overhead", "cuda_sync", "gpu_user_annotation"})
+
+
+def no_gpu_work(work: GpuEvents) -> str:
+    """Return why there is no GPU work in a trace without any, and what to do: a sentence or two."""
+    trace = work.trace
+    recording = recording_of(work)
+    if is_of_tpu(trace):
+        return "This is a profile of a TPU, of which only the host's part is read."
+    if trace.provenance.salvaged:
+        return _lost_with_the_end(trace, recording)
+    if recording.launches:
+        return _launched_but_not_recorded(trace, recording)
+    unread = _events_not_read(trace)
+    if unread:
+        return f"No GPU work was read. Of events that may be some, these are not read: {unread}."
+    tool = program_of(trace).tool
+    accelerator = _accelerator(trace) if tool == "torch" else None
+    if accelerator is not None:
+        devices = [device.name for device in trace.devices if device.name]
+        whose = ", ".join(dict.fromkeys(devices)) or "an accelerator"
+        return f"There is no work of {whose} in the trace; record it with {accelerator}."
+    remedy = _RECORD_GPU.get(tool)
+    if remedy is not None:
+        return f"There is no GPU work in the trace; record it with {remedy}."
+    return "There is no GPU work in the trace."
+
+
+def is_of_tpu(trace: Trace) -> bool:
+    """Return whether a trace is a profile of TPUs, without any GPU's work."""
+    has_tpu = any(str(name).startswith(_TPU) for name in trace.process_names.values())
+    return has_tpu and not len(trace.gpu_rows)
+
+
+def _lost_with_the_end(trace: Trace, recording: Coverage) -> str:
+    launches = ""
+    if recording.launches:
+        launches = f" of {_counted(recording.launches, 'launch', 'launches')}"
+    return (
+        f"No GPU work{launches} is in what is left of the file; it may be in what is lost."
+        f" {trace.provenance.salvaged}"
+    )
+
+
+def _launched_but_not_recorded(trace: Trace, recording: Coverage) -> str:
+    """Return how much was launched, and what the profiler says about it."""
+    is_graph = trace.named(trace.name[recording.lost], is_graph_launch)
+    if recording.launches == 1:
+        launched = "1 graph was" if is_graph.any() else "1 kernel was"
+        sentence = f"{launched} launched, but not recorded."
+    else:
+        launched = "kernels and graphs" if is_graph.any() else "kernels"
+        sentence = f"{recording.launches:,} {launched} were launched, none was recorded."
+    for note in trace.provenance.notes:
+        sentence += f" {note}" if note.endswith((".", "?", "!")) else f" {note}."
+    return sentence
+
+
+def _events_not_read(trace: Trace) -> str:
+    """Return the events that no reader knows, by category and process; empty for none."""
+    if not trace.provenance.format.startswith("PyTorch"):
+        return ""
+    rows = trace.rows_of(EventKind.OTHER)
+    rows = rows[trace.dur[rows] > 0]
+    is_work = np.array([name not in _NOT_WORK for name in trace.categories], dtype=bool)
+    rows = rows[is_work[trace.category[rows]]] if len(is_work) else rows
+    if not len(rows):
+        return ""
+    first, group = number_groups([trace.category[rows], trace.thread[rows]])
+    counts: dict[str, int] = {}
+    for row, count in zip(rows[first].tolist(), np.bincount(group).tolist(), strict=True):
+        label = _kind_of_event(trace, row)
+        counts[label] = counts.get(label, 0) + count
+    parts = [f"{_counted(count, 'event', 'events')} {label}" for label, count in counts.items()]
+    return ", ".join(parts)
+
+
+def _kind_of_event(trace: Trace, row: int) -> str:
+    """Return the category of an event, and the process that it is under where that has a name."""
+    category = trace.categories[trace.category[row]]
+    kind = f"of the category {category}" if category else "without a category"
+    process, _ = trace.threads[trace.thread[row]]
+    name = trace.process_names.get(process, "")
+    return f"{kind} under {name!r}" if name else kind
+
+
+def _accelerator(trace: Trace) -> str | None:
+    """Return what records the work of the accelerator that the trace names; None for a GPU."""
+    names = list(trace.categories)
+    names += [str(name) for name in trace.process_names.values()]
+    names += [str(label) for label in trace.process_labels.values()]
+    names += [device.name for device in trace.devices if device.name]
+    for activity, pattern in _RECORD_ACCELERATOR.items():
+        if any(pattern.search(name) for name in names):
+            return activity
+    return None
+
+
+def _counted(count: int, singular: str, plural: str) -> str:
+    return f"{count:,} {singular if count == 1 else plural}"

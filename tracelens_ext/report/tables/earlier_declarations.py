@@ -1,0 +1,119 @@
+"""Tables as plugins declared them before: read as ever, with a deprecation warning.
+
+Columns were one text; `screen` was one text; the function of a table could take the GPU events
+(a first parameter called `work`), or all options of the report (a second one without default).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import wraps
+from inspect import Parameter
+from typing import Any
+
+from tracelens_ext.hooks import PluginAnswerError
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import ScreenView, Table
+
+TableFunction = Callable[..., "pd.DataFrame | None"]
+
+#: `NAME: meaning`, or `NAME [unit]: meaning`; `param: ` may begin the names.
+_DESCRIPTION = re.compile(r"(?P<names>(?:.*param: )?.+?)(?: \[(?P<unit>.+?)\])?: (?P<meaning>.+)")
+_CONTINUATION = re.compile(r"\n +")
+#: The first parameter of a function that takes the GPU events.
+_GPU_EVENTS = "work"
+
+
+def in_current_form(table: Table) -> Table:
+    """Return a table with columns, screen and function as they are declared now.
+
+    Raises:
+        PluginAnswerError: a line of the columns describes none.
+    """
+    if isinstance(table.columns, str):
+        _warn(table, "columns as text", "a list of Column objects")
+        table = replace(table, columns=columns_of_text(table.columns, table.name))
+    if isinstance(table.screen, str):
+        _warn(table, "a screen as text", "a ScreenView")
+        table = replace(table, screen=screen_of_text(table.screen))
+    parameters = list(inspect.signature(table.table).parameters.values())
+    if parameters and parameters[0].name == _GPU_EVENTS:
+        _warn(table, "a function of GPU events", "one of a context, and its `gpu_events`")
+        table = replace(table, table=_of_context(table.table))
+    if len(parameters) > 1 and _is_required(parameters[1]):
+        _warn(table, "a function of all options", "keyword arguments and `Table.options`")
+        names = [field.name for field in fields(ReportOptions)]
+        table = replace(table, table=_of_named_options(table.table), options=names)
+    return table
+
+
+def columns_of_text(text: str, table: str) -> list[Column]:
+    """Return the columns that a text describes.
+
+    A line describes a column, or several of one meaning, whose names are joined by a comma and a
+    blank. A line that is indented further goes on with the one before.
+
+    Args:
+        text: the description.
+        table: the name of the table, for messages.
+
+    Raises:
+        PluginAnswerError: a line describes no column.
+    """
+    columns: list[Column] = []
+    for line in _CONTINUATION.sub(" ", inspect.cleandoc(text)).splitlines():
+        description = _DESCRIPTION.fullmatch(line)
+        if description is None:
+            raise PluginAnswerError(f"sheet {table!r}: {line!r} describes no column")
+        columns += [
+            Column(name, description["meaning"], description["unit"])
+            for name in description["names"].split(", ")
+        ]
+    return columns
+
+
+def screen_of_text(text: str) -> ScreenView:
+    """Return the view that `TITLE: COLUMN, COLUMN`, or a title alone, describes."""
+    title, _, columns = text.partition(": ")
+    if not columns:
+        return ScreenView(title)
+    return ScreenView(title, columns.split(", "))
+
+
+def _of_context(function: TableFunction) -> TableFunction:
+    """Return the function of a context for one of its GPU events."""
+
+    @wraps(function)
+    def table(context: Any, *args: Any, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
+        return function(context.gpu_events, *args, **options)
+
+    return table
+
+
+def _of_named_options(function: TableFunction) -> TableFunction:
+    """Return the function with options as keyword arguments for one that takes them as one."""
+
+    def table(context: Any, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
+        return function(context, ReportOptions(**options))
+
+    return table
+
+
+def _is_required(parameter: Parameter) -> bool:
+    """Return whether a parameter is one that a caller has to give."""
+    takes_one = parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return takes_one and parameter.default is Parameter.empty
+
+
+def _warn(table: Table, earlier: str, current: str) -> None:
+    warnings.warn(
+        f"table {table.name!r}: {earlier} is deprecated; declare {current}",
+        DeprecationWarning,
+        stacklevel=2,
+    )
