@@ -159,6 +159,4 @@ def _check_values(
     if len(values) < option.values or any(is_an_option):
         ctx.fail(f"Option {option.name!r} requires an argument.")
     if "" in values and option.name != _MAY_BE_EMPTY:
-        ctx.fail(
-            f"Option {option.name!r} has an empty value; give one, or leave the option out."
-        )
+        ctx.fail(f"Option {option.name!r} has an empty value; give one, or leave the option out.")

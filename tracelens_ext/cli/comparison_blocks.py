@@ -65,10 +65,10 @@ def _shown(frame: pd.DataFrame) -> pd.DataFrame:
     """Leave out what other columns tell; simplify kernel names, which come first."""
     from tracelens_ext.categorize.kernel_names import short_name
 
-    redundant = _REDUNDANT
+    redundant = list(_REDUNDANT)
     if "difference_ms" not in frame:
         redundant += _REDUNDANT_OF_SEVERAL
-    columns = [column for column in frame if not str(column).endswith(redundant)]
+    columns = [column for column in frame if not str(column).endswith(tuple(redundant))]
     shown = frame[columns]
     if "path" in shown:
         shown = _with_operation(shown)

@@ -123,7 +123,7 @@ def _cut(name: str, width: int = _PLACE_NAME_WIDTH) -> str:
 def first_findings(
     table: pd.DataFrame, title: str, trace: str, console: Console
 ) -> Iterator[Block]:
-    """Yield the first findings of a report's table, two lines each, and which command tells more."""
+    """Yield the first findings of a report's table, two lines each, and where all about them is."""
     width = min(console.width, WIDEST_TEXT)
     yield [""]
     if not len(table):

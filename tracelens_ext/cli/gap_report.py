@@ -39,9 +39,7 @@ _SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
 _RULE_WIDTH = 80
 _MIN_PAIR_WIDTH = 12
 
-HistMin = Annotated[
-    float | None, typer.Option(min=0, help="Shortest gap of the histogram, µs.")
-]
+HistMin = Annotated[float | None, typer.Option(min=0, help="Shortest gap of the histogram, µs.")]
 HistMax = Annotated[float | None, typer.Option(min=0, help="Longest gap of the histogram, µs.")]
 Logarithmic = Annotated[
     bool, typer.Option("--log", help="Histogram bins of one ratio, not one width.")
@@ -98,8 +96,8 @@ class GapReport:
         self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
     ) -> None:
         from tracelens_ext.analysis.idle_time import tables
-        from tracelens_ext.analysis.idle_time.causes import classify_gaps
         from tracelens_ext.analysis.idle_time.answer import answer
+        from tracelens_ext.analysis.idle_time.causes import classify_gaps
 
         work = analyzer.work
         self._options = options
@@ -330,9 +328,7 @@ def _table_makers(
         "gaps_longest": lambda: tables.gaps_longest(
             work, scope, longest=longest, selection=selection
         ),
-        "gap_full_names": lambda: tables.gap_full_names(
-            work, options.sort, selection=selection
-        ),
+        "gap_full_names": lambda: tables.gap_full_names(work, options.sort, selection=selection),
         "gap_histogram": lambda: tables.gap_histogram(
             work,
             options.hist_min,

@@ -162,9 +162,7 @@ class ReadingFlags(ReadingOptions):
     ] = False
     verify_cache: Annotated[
         bool,
-        typer.Option(
-            "--verify-cache", help="Use the cache only if no byte has changed (slower)."
-        ),
+        typer.Option("--verify-cache", help="Use the cache only if no byte has changed (slower)."),
     ] = False
     notes: Annotated[
         bool,

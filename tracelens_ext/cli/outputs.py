@@ -70,9 +70,7 @@ class OutputOptions:
     ] = None
     csv_dir: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Write each table as a CSV file into this folder."
-        ),
+        typer.Option(metavar="FOLDER", help="Write each table as a CSV file into this folder."),
     ] = None
     no_workbook: Annotated[
         bool, typer.Option("--no-workbook", help="Write no more than what other options name.")
@@ -223,8 +221,7 @@ def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
     with_parent = [prefix + stem for prefix, stem in zip(prefixes, stems, strict=True)]
     stems = _longer_where_equal(folders, stems, with_parent)
     whole_names = [
-        f"{prefix}{trace.name}_perf_report"
-        for prefix, trace in zip(prefixes, traces, strict=True)
+        f"{prefix}{trace.name}_perf_report" for prefix, trace in zip(prefixes, traces, strict=True)
     ]
     stems = _longer_where_equal(folders, stems, whole_names)
     return _numbered_where_equal(folders, stems)
@@ -258,9 +255,7 @@ def _numbered_where_equal(folders: Sequence[Path], stems: Sequence[str]) -> list
     for folder, stem in zip(folders, stems, strict=True):
         candidate = stem
         number = 1
-        while (key := (folder, candidate.casefold())) in used or (
-            number > 1 and key in unnumbered
-        ):
+        while (key := (folder, candidate.casefold())) in used or (number > 1 and key in unnumbered):
             number += 1
             candidate = f"{stem}_{number}"
         used.add(key)

@@ -19,10 +19,10 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import writing
 from tracelens_ext.report.report import Report
-from tracelens_ext.report.writing import OutputFormat
 from tracelens_ext.report.tables.registry import find_table
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.terminal import frame_table, safe_text
+from tracelens_ext.report.writing import OutputFormat
 from tracelens_ext.text import ms_text
 
 if TYPE_CHECKING:
@@ -265,9 +265,7 @@ def _plain(lines: Sequence[str], screen: Console) -> Sequence[str]:
     safe_lines = [safe_text(line) for line in lines]
     if not screen.options.ascii_only:
         return safe_lines
-    return [
-        line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(safe_lines)
-    ]
+    return [line.encode("ascii", "backslashreplace").decode() for line in ascii_lines(safe_lines)]
 
 
 def first_lines(work: GpuEvents, trace: object = None) -> list[Block]:

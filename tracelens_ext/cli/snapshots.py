@@ -47,9 +47,7 @@ def snapshot_report(
     else:
         labels = ["Snapshot"]
         tables = snapshot_tables(snapshots[0])
-    tables = tables_of_device(
-        tables, device, refusal="no event is of device", recording="snapshot"
-    )
+    tables = tables_of_device(tables, device, refusal="no event is of device", recording="snapshot")
     facts = list(zip(labels, map(str, paths), strict=True))
     notes = [
         f"{snapshot.path}: {snapshot.dropped:,} events cannot be used."

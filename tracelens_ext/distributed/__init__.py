@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-
 if TYPE_CHECKING:
     from tracelens_ext.distributed.run import FleetResult, run_fleet
 

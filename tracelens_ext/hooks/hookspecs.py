@@ -132,8 +132,8 @@ class Command:
 
     name: str  #: what it is called
     summary: str  #: its line of `--help`, at most 64 characters
-    #: a function, as typer takes it, or a `typer.Typer` with several commands; or `module:function`,
-    #: which is imported when the command is called. A parameter of the type
+    #: a function as typer takes it, or a `typer.Typer` with several commands; or, as a text,
+    #: `module:function`, which is imported when the command is called. A parameter of the type
     #: `tracelens_ext.settings.ReadingOptions` gets the options about reading
     function: Any
     group: str = "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`

@@ -9,4 +9,3 @@ a trace, `layout.py` shows, `configuration.py` reads the file of a run.
 """
 
 from __future__ import annotations
-

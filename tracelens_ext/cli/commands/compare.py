@@ -49,13 +49,11 @@ class ComparisonOptions:
     ] = None
     output_format: Annotated[
         OutputFormat | None,
-        typer.Option(
-            "--format", help="Format of the tables; json and markdown need no --output."
-        ),
+        typer.Option("--format", help="Format of the tables; json and markdown need no --output."),
     ] = None
-    html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page for browsers.")
-    ] = None
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page for browsers.")] = (
+        None
+    )
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,9 +80,7 @@ class ComparisonOptions:
     normalize: Annotated[
         Literal["roofline"] | None,
         typer.Option(
-            help=(
-                "Also compare how much each trace loses against the roofline of its own device."
-            ),
+            help=("Also compare how much each trace loses against the roofline of its own device."),
         ),
     ] = None
     micro_idle_thresh_us: Annotated[
@@ -155,9 +151,7 @@ class ComparisonOptions:
         from tracelens_ext.compare.report import measured_for_comparison
 
         analyzer = analyze(path, analysis)
-        measured = measured_for_comparison(
-            analyzer, self.micro_idle_thresh_us, self.device_peaks
-        )
+        measured = measured_for_comparison(analyzer, self.micro_idle_thresh_us, self.device_peaks)
         show_problems(analyzer.problems, shown_problems)
         if with_reports:
             return with_reference(measured, analyzer)

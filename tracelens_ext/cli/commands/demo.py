@@ -25,9 +25,7 @@ def demo(
             metavar="N",
             min=1,
             max=4,
-            help=(
-                "Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow."
-            ),
+            help=("Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow."),
         ),
     ] = 1,
     force: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,9 +25,7 @@ def explain(
     op: Annotated[
         str | None, typer.Option(help="Explain this CPU operation, not a kernel.")
     ] = None,
-    cpu_op: Annotated[
-        str | None, typer.Option(help="The CPU operation that launched it.")
-    ] = None,
+    cpu_op: Annotated[str | None, typer.Option(help="The CPU operation that launched it.")] = None,
     *,
     options: RuleOptions,
 ) -> None:
@@ -43,7 +41,7 @@ def explain(
     if not names_one_of_both or (op is not None and cpu_op is not None):
         raise UsageError("explain: give the NAME of a kernel, or --op OPERATION")
     categorizer = KernelCategorizer.create(**options.arguments())
-    kind = "kernel" if op is None else "op"
+    kind: Literal["kernel", "op"] = "kernel" if op is None else "op"
     explanation = explain_name(categorizer, name or op or "", cpu_op, kind)
     for line in _lines(explanation):
         print_line(line)

@@ -40,9 +40,7 @@ def export(
     ],
     window: Annotated[
         str | None,
-        typer.Option(
-            metavar="START-END", help="What touches this, such as 1200ms-1300ms."
-        ),
+        typer.Option(metavar="START-END", help="What touches this, such as 1200ms-1300ms."),
     ] = None,
     iteration: Annotated[
         int | None,
@@ -54,12 +52,8 @@ def export(
     streams: Annotated[
         str | None, typer.Option(metavar="N,N", help="GPU work of these streams.")
     ] = None,
-    min_us: Annotated[
-        float, typer.Option(min=0, help="Leave out what is shorter, µs.")
-    ] = 0,
-    host: Annotated[
-        bool, typer.Option("--host/--no-host", help="With what the host did.")
-    ] = True,
+    min_us: Annotated[float, typer.Option(min=0, help="Leave out what is shorter, µs.")] = 0,
+    host: Annotated[bool, typer.Option("--host/--no-host", help="With what the host did.")] = True,
     findings: Annotated[
         bool | None,
         typer.Option(

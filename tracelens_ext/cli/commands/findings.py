@@ -35,9 +35,7 @@ def findings(
     ] = False,
     intervals: Annotated[
         bool,
-        typer.Option(
-            "--intervals", help="With --json: the stretches of time of each finding."
-        ),
+        typer.Option("--intervals", help="With --json: the stretches of time of each finding."),
     ] = False,
     *,
     analysis: AnalysisOptions,
@@ -60,9 +58,9 @@ def findings(
     is_first = True
     tasks = [partial(_findings_of, path, analysis, device_peaks) for path in paths]
     with each_trace(paths, tasks, analysis.reading) as results:
-        for path, result in zip(paths, results, strict=True):
+        for get_result in results:
             try:
-                of_trace = result()
+                of_trace = get_result()
             except TraceError as error:
                 if not are_several:
                     raise

@@ -197,9 +197,7 @@ def _blocks(result: FleetResult, top: int) -> Iterator[Block]:
     timeline = tables["timeline_spread"].set_index("type")
     if len(timeline):
         timeline = timeline.reindex(_TIMES)
-    yield Part(
-        "GPU timeline over the ranks", timeline.reset_index(), ("type", *_SPREAD_COLUMNS)
-    )
+    yield Part("GPU timeline over the ranks", timeline.reset_index(), ("type", *_SPREAD_COLUMNS))
     yield Part(
         "GPU time by category over the ranks",
         tables["category_spread"].head(_LISTED),

@@ -49,9 +49,7 @@ def iterations(
     trace: TraceArgument,
     annotation: Annotation = None,
     json: Json = False,
-    top: Annotated[
-        int, typer.Option(min=0, help="Iterations to print, the first ones.")
-    ] = 50,
+    top: Annotated[int, typer.Option(min=0, help="Iterations to print, the first ones.")] = 50,
     *,
     analysis: AnalysisOptions,
     unlinked_kernels: UnlinkedKernels = True,
@@ -78,7 +76,7 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
     count = int(statistics["iterations"].max()) if len(statistics) else 0
     plural = "s" if count > 1 else ""
     title = f"Mean and spread of {count:,} whole iteration{plural}, ms"
-    yield Part("Iterations", table.frame, _shown_columns(list(table.frame)), top)
+    yield Part("Iterations", table.frame, _shown_columns(table.frame.columns.tolist()), top)
     yield Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS)
     yield Section("odd iterations", lambda console: [_odd_lines(table, console)])
 
@@ -87,9 +85,7 @@ def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Return that there are no iterations, and what could be taken for them."""
     from tracelens_ext.analysis.iterations.selection import likely_iterations
 
-    likely = [
-        name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE
-    ]
+    likely = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N"
     if annotation is not None:
         wanted = f"annotation that matches {annotation!r}"
@@ -103,8 +99,8 @@ def _shown_columns(columns: Sequence[str]) -> list[str]:
     """Return the columns to print; what does not fit is left out from the end."""
     from tracelens_ext.analysis.iterations.measurement import is_category_time
 
-    general = []
-    by_category = []
+    general: list[str] = []
+    by_category: list[str] = []
     for column in columns:
         if column in ("odd", "whole", *_SHOWN_LAST):
             continue

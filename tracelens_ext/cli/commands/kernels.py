@@ -40,9 +40,7 @@ _MIN_SOURCE_NAME_WIDTH = 16
 
 def kernels(
     trace: TraceArgument,
-    top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Kernels to print.")
-    ] = 10,
+    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Kernels to print.")] = 10,
     sort: Annotated[
         Sort,
         typer.Option(
@@ -64,9 +62,7 @@ def kernels(
         bool,
         typer.Option(
             "--sources",
-            help=(
-                "Also print the source line and layer of each (recorded with with_stack=True)."
-            ),
+            help=("Also print the source line and layer of each (recorded with with_stack=True)."),
         ),
     ] = False,
     output: Annotated[
@@ -84,9 +80,7 @@ def kernels(
     ] = False,
     gap_output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write all about the gaps to a text file (- prints it)."
-        ),
+        typer.Option(metavar="FILE", help="Write all about the gaps to a text file (- prints it)."),
     ] = None,
     json: Json = False,
     force: Force = False,
@@ -135,9 +129,7 @@ def kernels(
 
     facts = [("Selected", kernel_report.selected)] if kernel_report.selected else []
     unique_notes = list(dict.fromkeys(notes))
-    report = trace_report(
-        "GPU kernels", trace, tables, unique_notes, facts=facts, members=members
-    )
+    report = trace_report("GPU kernels", trace, tables, unique_notes, facts=facts, members=members)
     show(report, blocks(), json=json, texts=texts)
 
 

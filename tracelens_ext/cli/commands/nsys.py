@@ -90,9 +90,7 @@ class InputOptions:
         str | None,
         typer.Option(metavar="TAG", help="Exact name of the iterations' NVTX ranges."),
     ] = None
-    title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Heading of the output.")
-    ] = None
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the output.")] = None
 
     def input_spec(self) -> InputSpec:
         """Return the input as the analysis takes it."""
@@ -205,7 +203,7 @@ def _places(csv: Path | None, xlsx: Path | None) -> Places:
         raise UsageError(f"{csv}: names one file for several tables; name a folder")
     if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
         raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
-    places: Places = {}
+    places: dict[Path, OutputFormat] = {}
     if csv:
         places[csv] = OutputFormat.csv
     if xlsx:

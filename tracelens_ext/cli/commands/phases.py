@@ -55,9 +55,7 @@ def phases(
         ),
     ] = None,
     device_peaks: DevicePeaks = None,
-    top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Slowest steps to print.")
-    ] = 10,
+    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Slowest steps to print.")] = 10,
     json: Json = False,
     *,
     analysis: AnalysisOptions,

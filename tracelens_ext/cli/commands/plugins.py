@@ -59,9 +59,7 @@ def _lines(status: PluginStatus) -> Iterator[str]:
 
 @app.command("new")
 def new(
-    name: Annotated[
-        str, typer.Argument(help="The new distribution, such as my-company-kernels.")
-    ],
+    name: Annotated[str, typer.Argument(help="The new distribution, such as my-company-kernels.")],
     folder: Annotated[
         Path,
         typer.Option(

@@ -29,17 +29,13 @@ _CALL_COLUMNS = (
 def ranks(
     results: Annotated[
         str,
-        typer.Argument(
-            metavar="RESULTS", help="Folder of the results of `fleet`, or its URL."
-        ),
+        typer.Argument(metavar="RESULTS", help="Folder of the results of `fleet`, or its URL."),
     ],
     top: Annotated[
         int,
         typer.Option("--top", "-t", min=0, help="Calls to print, the longest waits first."),
     ] = 20,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the tables as JSON instead.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON instead.")] = False,
 ) -> None:
     """Show which ranks and links are slow, and of each collective its transfer, wait and cause."""
     from tracelens_ext.cli.verdict_blocks import verdict_blocks

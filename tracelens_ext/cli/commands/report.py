@@ -34,9 +34,9 @@ from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageE
 from tracelens_ext.hooks import Command
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.report import Report
-from tracelens_ext.report.writing import Places
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.units import FIRST_FACTS
+from tracelens_ext.report.writing import Places
 
 if TYPE_CHECKING:
     from tracelens_ext.compare.comparison import Measurement
@@ -77,9 +77,7 @@ def report(
     ] = "",
     compare: Annotated[
         bool,
-        typer.Option(
-            "--compare", help="Also compare all traces with the first, in one workbook."
-        ),
+        typer.Option("--compare", help="Also compare all traces with the first, in one workbook."),
     ] = False,
     total: Total = False,
     force: Force = False,
@@ -190,9 +188,7 @@ class _ReportRun:
             show(replace(result.report, notes=notes), result.blocks)
             tell_written(result.written)
 
-    def _report_on_several(
-        self, traces: Sequence[Path], problems: Sequence[TraceError]
-    ) -> int:
+    def _report_on_several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
         """Report on several traces, whatever becomes of each; return how many could not be."""
         from tracelens_ext.cli.load import show_problems
         from tracelens_ext.cli.parallel import each_trace
@@ -294,9 +290,7 @@ class _ReportRun:
             measurement=measurement,
         )
 
-    def _snapshot(
-        self, snapshot: Path, places: Places, inputs: Sequence[Path]
-    ) -> _TraceResult:
+    def _snapshot(self, snapshot: Path, places: Places, inputs: Sequence[Path]) -> _TraceResult:
         """Report on a snapshot of PyTorch's memory allocator, as `memory` does."""
         from tracelens_ext.cli.outputs import write_outputs
         from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
@@ -313,9 +307,7 @@ class _ReportRun:
             problems=[],
         )
 
-    def _compare(
-        self, traces: Sequence[Path], measurements: Sequence[Measurement | None]
-    ) -> bool:
+    def _compare(self, traces: Sequence[Path], measurements: Sequence[Measurement | None]) -> bool:
         """Write and show the comparison; return whether there is one."""
         from tracelens_ext.cli.comparison_blocks import comparison_blocks
         from tracelens_ext.cli.outputs import check_outputs, write_outputs

@@ -83,9 +83,7 @@ def roofline(
     family: Annotated[
         str | None, typer.Option(help="Only operations of this family, such as GEMM.")
     ] = None,
-    top: Annotated[
-        int, typer.Option("--top", "-t", min=0, help="Operations to print.")
-    ] = 10,
+    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Operations to print.")] = 10,
     annotation: Annotation = None,
     pstep: Step = None,
     device: Device = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tracelens_ext.categorize.matcher import BoundPack
-    from tracelens_ext.categorize.rules import Rule
+    from tracelens_ext.categorize.rules import Rule, RulePack
 
 app = typer.Typer(help="The rules that give kernels their categories.", no_args_is_help=True)
 
@@ -30,9 +30,7 @@ _COLUMNS = ("rule", "category", "origin", "vendor", "library", "cpu_op", "for")
 
 @app.command("list")
 def list_rules(
-    category: Annotated[
-        str | None, typer.Option(help="Only rules of this category.")
-    ] = None,
+    category: Annotated[str | None, typer.Option(help="Only rules of this category.")] = None,
     pack: Annotated[str | None, typer.Option(help="Only rules of this pack.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     *,
@@ -82,15 +80,13 @@ def _show_rules(rows: Sequence[dict[str, Any]]) -> None:
 
 @app.command("show")
 def show(
-    pack: Annotated[
-        str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")
-    ],
+    pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
 ) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
     from tracelens_ext.categorize.check import toml_pack
     from tracelens_ext.report.formats import json_safe
 
-    packs = {}
+    packs: dict[str, RulePack] = {}
     for bound in _installed_packs().packs:
         packs.setdefault(bound.pack.name, bound.pack)
     _refuse_unknown(pack, set(packs), "no pack is called")
@@ -108,9 +104,7 @@ def check(
         list[Path] | None,
         typer.Argument(help="Rule packs to check; all installed ones when none are given."),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 for warnings too.")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
 ) -> None:
     """Run all examples, find rules that can never win, and patterns that take too long."""
     from tracelens_ext.categorize import load_pack
@@ -230,9 +224,11 @@ def _installed_packs() -> _InstalledPacks:
 
     registry = load_registry()
     packs = list(KernelCategorizer.create(registry=registry).packs)
-    for offered in offered_packs(registry):
-        if offered.item.selectable:
-            packs.append(BoundPack(offered.item, "categorizer"))
+    packs += [
+        BoundPack(offered.item, "categorizer")
+        for offered in offered_packs(registry)
+        if offered.item.selectable
+    ]
     return _InstalledPacks(packs, registry.problems)
 
 

@@ -42,18 +42,14 @@ def what_if(
     ] = None,
     iteration: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=0, help="Only ProfilerStep#N, not the whole recording."
-        ),
+        typer.Option(metavar="N", min=0, help="Only ProfilerStep#N, not the whole recording."),
     ] = None,
     device: Device = None,
     waits: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=(
-                "How long collectives waited for other ranks: a collective_waits.parquet."
-            ),
+            help=("How long collectives waited for other ranks: a collective_waits.parquet."),
         ),
     ] = None,
     device_peaks: DevicePeaks = None,

@@ -4,4 +4,3 @@ FILE,ENGINE,MODEL,SECONDS ─▶ `specification` ─▶ `runs`, their sums and t
 """
 
 from __future__ import annotations
-
