@@ -64,10 +64,10 @@ def test_the_fields_of_a_dataclass_and_of_those_within_are_options() -> None:
 def test_a_plugins_command_gets_the_options_about_reading() -> None:
     calls: list[ReadingOptions] = []
 
-    def command(trace: Path, *, reading: ReadingOptions) -> None:
+    def command(*, reading: ReadingOptions) -> None:
         calls.append(reading)
 
-    made(command)(["t", "--jobs", "3", "--no-cache"], standalone_mode=False)
+    made(command)(["--jobs", "3", "--no-cache"], standalone_mode=False)
     assert calls == [ReadingFlags(jobs=3, no_cache=True)]
 
 

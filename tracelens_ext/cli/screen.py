@@ -19,8 +19,6 @@ from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import writing
 from tracelens_ext.report.report import Report
-from tracelens_ext.report.tables.registry import find_table
-from tracelens_ext.report.tables.table import Table
 from tracelens_ext.report.terminal import frame_table, safe_text
 from tracelens_ext.report.writing import OutputFormat
 from tracelens_ext.text import ms_text
@@ -28,6 +26,7 @@ from tracelens_ext.text import ms_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tracelens_ext.report.tables.table import Table
     from tracelens_ext.trace.gpu_events import GpuEvents
 
 #: Columns of a terminal: below it names need the room of numbers that say less.
@@ -59,6 +58,8 @@ class Part:
     @classmethod
     def of(cls, table: Table | str, frame: pd.DataFrame, rows: int | None = None) -> Part:
         """Return a registered table, or that of a name, as its declaration has it on a screen."""
+        from tracelens_ext.report.tables.registry import find_table
+
         if isinstance(table, str):
             table = find_table(table)
         view = table.screen
