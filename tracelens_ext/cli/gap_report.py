@@ -222,8 +222,9 @@ class GapReport:
         """Yield totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
         yield ["=== GPU IDLE TIME GAP ANALYSIS ===", ""]
         yield from first
-        yield [self.answer, ""]
-        yield Section("totals", lambda _: [self.headline()])
+        yield self.answer
+        yield ""
+        yield Section("totals", lambda _: self.headline())
         if not len(self._streams):
             return
         yield from self._table_section("gap_summary", self._causes)
