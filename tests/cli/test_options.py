@@ -55,7 +55,7 @@ def test_the_fields_of_a_dataclass_and_of_those_within_are_options() -> None:
     assert list(options)[:4] == ["trace", "depth", "host", "force"]
     assert options["depth"].opts == ["--depth", "-d"]
     assert options["host"].secondary_opts == ["--no-host"]
-    with pytest.raises(Exception, match="range|less than or equal"):
+    with pytest.raises(Exception, match=r"range|less than or equal"):
         click(["t", "-d", "10"], standalone_mode=False)
     click(["t", "-d", "4", "--no-host"], standalone_mode=False)
     assert calls == [(Path("t"), Outer(Inner(4), host=False), False)]

@@ -12,8 +12,9 @@ from tests.support.fleet_helpers import collective
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.collectives import collective_calls
-from tracelens_ext.distributed.html_page import spread
-from tracelens_ext.distributed.job import trace_tables
+from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
+from tracelens_ext.distributed.reductions import spread
+from tracelens_ext.distributed.trace_tables import trace_tables
 
 KERNEL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 
@@ -94,7 +95,8 @@ def test_a_process_that_drives_two_gpus() -> None:
         maker.kernel("gemm_kernel", 10, 50 + device, device=device)
         maker.kernel(KERNEL, 100, 5 * (device + 1), device=device)
     analyzer = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
-    tables = trace_tables(analyzer, "t", 3, 0)
+    two_ranks = TraceRanks(0, RankSource.ORDER, {0: 0, 1: 1})
+    tables = trace_tables(analyzer, "t", two_ranks)
     assert tables["collective_calls"]["sequence"].tolist() == [1, 1]
     assert tables["timeline"]["device"].unique().tolist() == [0, 1]
     shares = tables["categories"].groupby("device")["% of GPU time"].sum()
@@ -112,8 +114,9 @@ def test_tables_of_a_trace_without_gpu_events() -> None:
     maker.op("record_param_comms", 100, 20, args=collective())
     maker.launched(KERNEL, 150, 50, correlation=2, at=105)
     full = TreePerfAnalyzer(maker.document(), use_kernel_name_categories=True)
-    filled = trace_tables(full, "t", 0, 0)
-    for name, frame in trace_tables(analyzer, "t", 0, 0).items():
+    rank = TraceRanks(0, RankSource.METADATA, {})
+    filled = trace_tables(full, "t", rank)
+    for name, frame in trace_tables(analyzer, "t", rank).items():
         if name in ("rank_calls", "rank_iterations", "overlap"):
             continue  # those of ranks without work are left out when they are put together
         assert not len(frame), name

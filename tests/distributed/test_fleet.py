@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.comparison_helpers import needs_html
 from tests.support.fleet_helpers import (
     ALL_REDUCE,
+    GEMM,
     needs_fleet,
     needs_web,
     rank_trace,
@@ -25,15 +26,17 @@ from tests.support.fleet_helpers import (
 )
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.distributed.cluster import workers_of
-from tracelens_ext.distributed.storage import (
-    find_inputs,
-    identity_in,
+from tracelens_ext.distributed.inputs import FleetInput, find_inputs, identity_in
+from tracelens_ext.distributed.rank_numbers import (
+    RankHints,
     missing_ranks,
+    number_ranks,
+    rank_hints,
     rank_in_name,
-    rank_of,
     world_size_of,
 )
 from tracelens_ext.errors import OutputError, RuleError, TraceNotFoundError, UsageError
+from tracelens_ext.isolation import DEBUG_VARIABLE
 from tracelens_ext.report.manifest import MANIFEST
 from tracelens_ext.settings import ReadingOptions
 
@@ -437,22 +440,27 @@ def test_ranks_in_names(name: str, rank: int | None) -> None:
     assert rank_in_name(name) == rank
 
 
+def rank_and_source(metadata: dict[str, object], url: str, place: int) -> tuple[int, str]:
+    (ranks,) = number_ranks([rank_hints(metadata, url, devices=(0,))], first_place=place)
+    return ranks.first, ranks.source
+
+
 def test_what_a_trace_says_comes_first() -> None:
     info: dict[str, object] = {"distributedInfo": {"rank": 5, "world_size": 8}}
-    assert rank_of(info, "rank1.json", 9) == (5, "metadata")
-    assert rank_of({}, "rank1.json", 9) == (1, "name")
-    assert rank_of({}, "trace.json", 9) == (9, "order")
+    assert rank_and_source(info, "rank1.json", 9) == (5, "metadata")
+    assert rank_and_source({}, "rank1.json", 9) == (1, "name")
+    assert rank_and_source({}, "trace.json", 9) == (9, "order")
     assert world_size_of(info) == 8
     for odd in (-1, "5", None, True, 1.5, 10**30, [1]):
-        assert rank_of({"distributedInfo": {"rank": odd}}, "trace.json", 9) == (9, "order")
+        assert rank_and_source({"distributedInfo": {"rank": odd}}, "trace.json", 9) == (9, "order")
         assert world_size_of({"distributedInfo": {"world_size": odd}}) is None
-    assert rank_of({"distributedInfo": "x"}, "trace.json", 9) == (9, "order")
+    assert rank_and_source({"distributedInfo": "x"}, "trace.json", 9) == (9, "order")
     assert missing_ranks([0, 2, 7], 4) == [1, 3]
 
 
 @pytest.mark.slow
 def test_ranks_that_are_guesses_or_claimed_twice_are_told(tmp_path: Path) -> None:
-    for name, rank in (("a.json", None), ("b_9.json", None), ("c.json", 0)):
+    for name, rank in (("a.json", None), ("b_9.json", None), ("c.json", 0), ("d.json", 0)):
         (tmp_path / name).write_text(rank_trace(rank, world=1))
     notes = fleet(tmp_path, tmp_path / "out").notes
     assert any("1 trace does not say the rank; it is taken from the names" in n for n in notes)
@@ -488,8 +496,6 @@ def test_identities() -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=6, unique=True))
 def test_stems_are_plain_and_unlike(urls: list[str]) -> None:
-    from tracelens_ext.distributed.storage import FleetInput
-
     stems = [FleetInput(url, url).stem for url in urls]
     assert len(set(stems)) == len(urls)
     for stem in stems:
@@ -539,11 +545,102 @@ def test_the_page_of_the_ranks_draws_and_links_what_is_there(ranks: Path, tmp_pa
 
 
 def test_many_iterations_share_the_columns_of_the_heat_map() -> None:
-    from tracelens_ext.distributed.html_page import _heat_map
+    from tracelens_ext.distributed.html_page import heat_map
 
     waits = pd.DataFrame({"rank": 0, "iteration": [str(at) for at in range(700)], "wait_ms": 1.0})
-    (figure,) = _heat_map(waits)
+    (figure,) = heat_map(waits)
     trace: Any = figure.spec["data"][0]
     assert len(trace["x"]) == 300
     assert trace["x"][0] == "0 to 2"
     assert sum(trace["z"][0]) == 700
+
+
+def devices_trace(devices: int) -> str:
+    """A trace of one process that drives several GPUs and does not say its rank."""
+    maker = TraceMaker()
+    for device in range(devices):
+        start = 10 * device
+        maker.launched(GEMM, start + 20, 300, correlation=2 * device + 1, at=start, device=device)
+        begin = start + 330
+        maker.launched(
+            ALL_REDUCE, begin, 90, correlation=2 * device + 2, at=start + 5, device=device, stream=9
+        )
+    return json.dumps(maker.document())
+
+
+def test_every_gpu_has_one_rank_where_no_trace_says_any(tmp_path: Path) -> None:
+    for name, devices in (("four_devices", 4), ("one", 1), ("two_devices", 2)):
+        (tmp_path / f"{name}.json").write_text(devices_trace(devices))
+    out = tmp_path / "out"
+    result = fleet(tmp_path, out)
+    expected = {("four_devices", device): device for device in range(4)}
+    expected |= {("one", 0): 4, ("two_devices", 0): 5, ("two_devices", 1): 6}
+    ranks = result.tables["ranks"]
+    names = [Path(trace).stem for trace in ranks["trace"]]
+    of_table = dict(zip(zip(names, ranks["device"], strict=True), ranks["rank"], strict=True))
+    assert of_table == expected
+    for folder in ("timeline", "categories", "collective_calls"):
+        for path in (out / folder).iterdir():
+            part = pd.read_parquet(path)
+            for trace, device, rank in part[["trace", "device", "rank"]].itertuples(index=False):
+                assert rank == expected[Path(trace).stem, device], folder
+    for name in ("clocks", "collective_waits", "overlap"):
+        assert set(pd.read_parquet(out / f"{name}.parquet")["rank"]) == set(range(7)), name
+    assert result.tables["traces"]["rank"].tolist() == [0, 4, 5]
+    assert set(result.tables["finding_spread"]["max_rank"]) <= {0, 4, 5}
+    assert any("are ranks 0 to 3" in note for note in result.notes)
+    # The first trace is no longer there: the others' numbers change, and nothing is read again.
+    (tmp_path / "four_devices.json").unlink()
+    again = fleet(tmp_path, out)
+    assert (again.done, again.kept) == (0, 2)
+    assert sorted(again.tables["ranks"]["rank"]) == [0, 1, 2]
+    assert set(pd.read_parquet(out / "clocks.parquet")["rank"]) == {0, 1, 2}
+
+
+HINTS = st.one_of(
+    st.builds(RankHints, recorded=st.integers(0, 9)),
+    st.builds(RankHints, in_name=st.integers(0, 9)),
+    st.builds(RankHints, separate_devices=st.sets(st.integers(0, 8), min_size=2).map(tuple)),
+    st.just(RankHints()),
+)
+
+
+@given(st.lists(HINTS, max_size=9))
+def test_numbers_that_are_given_are_given_once(hints: list[RankHints]) -> None:
+    numbered = number_ranks(hints)
+    said = [each.known for each in hints if each.known is not None]
+    for each, ranks in zip(hints, numbered, strict=True):
+        if each.known is not None:
+            assert ranks.numbers == [each.known]
+        else:
+            assert sorted(ranks.of_device) == sorted(each.separate_devices)
+    given_numbers = [
+        rank
+        for each, ranks in zip(hints, numbered, strict=True)
+        if each.known is None
+        for rank in ranks.numbers
+    ]
+    assert len(set(given_numbers)) == len(given_numbers)
+    assert not set(given_numbers) & set(said)
+
+
+def test_a_table_that_fails_is_left_out_and_the_rest_arrives(
+    ranks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise IndexError("no such row")
+
+    monkeypatch.delenv(DEBUG_VARIABLE)
+    monkeypatch.setattr("tracelens_ext.distributed.trace_tables.categories", broken)
+    monkeypatch.setattr("tracelens_ext.distributed.aggregate.find_origins", broken)
+    monkeypatch.setattr("tracelens_ext.distributed.reductions._rank_timelines", broken)
+    monkeypatch.setattr("tracelens_ext.distributed.html_page._bandwidths", broken)
+    result = fleet(ranks, tmp_path / "out")
+    told = " could not be computed: IndexError: no such row; please report this."
+    for part in ("table categories", "table wait_origins", "table ranks", "table bandwidths"):
+        assert any(f"The {part}{told}" in note for note in result.notes), part
+    assert "ranks" not in result.tables
+    assert len(result.tables["category_spread"]) == 0
+    assert len(result.tables["timeline_spread"])
+    assert len(result.tables["clocks"]) == 4
+    assert result.failed == 0

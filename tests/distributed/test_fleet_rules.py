@@ -7,7 +7,7 @@ import pickle
 from typing import TYPE_CHECKING
 
 from tracelens_ext.categorize import KernelCategorizer
-from tracelens_ext.distributed.job import JobOptions, portable_rules
+from tracelens_ext.distributed.job_options import JobOptions, portable_rules
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,10 @@ import pytest
 from tests.support.fleet_helpers import needs_fleet
 from tests.support.fleet_maker import Fleet, Simulation
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.distributed.aggregate import fit_clocks
-from tracelens_ext.distributed.calls import match_group, prepared
-from tracelens_ext.distributed.extract import communication_about, rank_tables
+from tracelens_ext.distributed.clocks import fit_clocks
+from tracelens_ext.distributed.extract import communication_about, configured_groups, rank_tables
+from tracelens_ext.distributed.matching import match_group, prepared
+from tracelens_ext.distributed.rank_numbers import RankSource, TraceRanks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,21 +43,27 @@ class Store:
 
 def together(folder: Path, fleet: Fleet) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     """The truth of a simulated job, and the tables over its ranks."""
-    from tracelens_ext.distributed.html_page import ranks_together
+    from tracelens_ext.distributed.collective_analysis import match_ranks
 
     Simulation(fleet).write(folder)
     store = Store()
     done = {}
-    for place, path in enumerate(sorted(folder.glob("rank*"))):
+    for path in sorted(folder.glob("rank*")):
         document = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)
         info = document["distributedInfo"]
         work = TreePerfAnalyzer(path, use_kernel_name_categories=True).work
-        tables = rank_tables(work, info["rank"], place)
+        tables = rank_tables(work, TraceRanks(info["rank"], RankSource.METADATA, {}))
         for name, frame in tables.items():
             store.put_table(f"{name}/{path.stem}", frame)
-        about = communication_about(work.trace.metadata, tables, info["world_size"])
-        done[path.stem] = {"communication": about, "world_size": info["world_size"]}
-    ranks_together(None, store, done, failed=(), ranks_per_node=None)  # type: ignore[arg-type]
+        groups = configured_groups(work.trace.metadata)
+        world_size = info["world_size"]
+        done[path.stem] = {
+            "communication": communication_about(groups, tables, [info["rank"]], world_size),
+            "world_size": world_size,
+            "rows": {name: len(frame) for name, frame in tables.items()},
+        }
+    result = match_ranks(None, store, done, failed_ranks=(), ranks_per_node=None)  # type: ignore[arg-type]
+    assert result.failures == []
     return json.loads((folder / "truth.json").read_text()), store.frames
 
 

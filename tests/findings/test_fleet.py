@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.support.fleet_helpers import needs_fleet
-from tracelens_ext.distributed.html_page import reductions
+from tracelens_ext.distributed.reductions import SPREADS, reductions
+from tracelens_ext.isolation import PartFailures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +42,11 @@ def reduced(*ranks: Mapping[str, float]) -> tuple[pd.DataFrame, list[str]]:
         ).astype({"rank": "int64", "finding": "str", "claimed_ms": "float64"})
         for rank, found in enumerate(ranks)
     }
-    tables, notes = reductions(Parts(parts), {stem: {} for stem in parts})  # type: ignore[arg-type]
+    rows = {source.folder: 0 for source in SPREADS.values()}
+    done = {stem: {"rows": rows} for stem in parts}
+    failures = PartFailures()
+    tables, notes = reductions(Parts(parts), done, failures)  # type: ignore[arg-type]
+    assert failures.messages == []
     return tables["finding_spread"].set_index("finding"), notes
 
 

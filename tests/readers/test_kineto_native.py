@@ -40,9 +40,9 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 def interned(column: Any, found: Slice, name: str) -> Any:
     """A column of a slice in codes that do not depend on how texts are spelled."""
-    if name in ("lanes", "names", "words"):
+    if name in ("tracks", "names", "words"):
         return list(dict.fromkeys(column))
-    if name in ("lane", "name"):
+    if name in ("track", "name"):
         values: list[Any] = getattr(found, f"{name}s")
         return [values[code] for code in column.tolist()]
     if name in ("numbers", "texts"):
@@ -147,6 +147,10 @@ TAKEN = (
     '[{"ph":""}]',
     '[{"ph":"M"}]',
     '[{"ph":"B","ts":1}]',
+    '[{"ph":"B","cat":"Kernel","ts":1,"args":{"correlation":1,"stream":7}},{"ph":"E","ts":2}]',
+    '[{"ph":"B","cat":"cpu_op","args":{"Input Dims":[[1]]}},{"ph":"E","args":{"bytes":1}}]',
+    '[{"ph":"X","cat":"mtia_ccp_events"},{"ph":"X","cat":"hpu_op"},{"ph":"X","cat":"xpu_driver"}]',
+    '[{"ph":"C","cat":"counters","name":"x","ts":1,"args":{"x":1}},{"ph":"b"},{"ph":"n"}]',
     '[{"ph":"X","cat":"KeRnEl","ts":1,"dur":2}, {"ph":"X","cat":"other","args":{"correlation":1}}]',
     '[{"ph":"X","name":"a","ts":1},{"ph":"X","name":"\\u0061","ts":1},{"ph":"X","name":"","ts":1}]',
     '[{"ph":"X","name":"\\ud83d\\ude80 \\"q\\" \\\\ \\/","ts":1},{"ph":"X","name":"é🚀","ts":1}]',

@@ -37,7 +37,7 @@ from tests.support.xplane_maker import (
 )
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
-from tracelens_ext.distributed.storage import rank_in_name
+from tracelens_ext.distributed.rank_numbers import rank_in_name
 from tracelens_ext.errors import TraceCutOffError, TraceError, TraceFormatError
 from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.cache.store import TraceCache
@@ -195,7 +195,9 @@ def test_gpu_events_and_sums_are_those_of_the_file(events: list[tuple[Any, ...]]
     expected = Counter[tuple[str, int]]()
     for number, (name, start, duration, device, linked) in enumerate(events, start=1):
         ids = {"correlation_id": number} if linked else {}
-        maker.gpu(name, start, duration, device, **ids)
+        # Each on a stream of its own, where nothing can have an impossible end.
+        stream = (number, f"Stream #{number}(Kernel)")
+        maker.event(name, start, duration, f"/device:GPU:{device}", stream, **ids)
         if linked:
             expected[name, device] += duration
             maker.event("cuLaunchKernel", start, 1, **ids)

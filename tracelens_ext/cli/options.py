@@ -154,7 +154,7 @@ class ReadingFlags(ReadingOptions):
         str | None,
         typer.Option(
             metavar="PROGRAM",
-            help="Converts .nsys-rep files.  [default: nsys on the PATH]",
+            help="Have this nsys convert .nsys-rep files.  [default: they are read directly]",
         ),
     ] = None
     no_cache: Annotated[

@@ -28,7 +28,7 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
 
     Python categorizers are tried on two kernels. Report sheets need a trace and are not tried.
     """
-    from tracelens_ext.categorize.maps import offered_packs
+    from tracelens_ext.categorize.choices import offered_packs
 
     packs = offered_packs(registry)
     working = _working_plugins(registry)
@@ -58,7 +58,7 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
 
 def _working_plugins(registry: PluginRegistry) -> set[str]:
     """Return the plugins with a reader, a categorizer or sheets that did not fail."""
-    from tracelens_ext.categorize.maps import python_stages
+    from tracelens_ext.categorize.choices import python_stages
     from tracelens_ext.readers.formats import offered_readers
 
     working = {offered.plugin.name for offered in offered_readers(registry)}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,216 +24,414 @@ from tracelens_ext.trace import (
     Int64Array,
     distributed_info,
 )
-from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.intervals import covered, union, union_length
 
-#: What a rank does outside of its calls; of each, ns from the recording's start to a moment.
-OWN = ("computation", "data_loader", "host", "idle")
-GROUP = ("Process Group Name", "Process Group Ranks", "Group size")
-_LOADER = re.compile(r"enumerate\(DataLoader\)#")
-_TEXTS = ("Collective name", *GROUP[:2], "Process Group Description", "dtype")
-_NUMBERS = ("Group size", "In msg nelems", "Out msg nelems", "Seq", "Src Rank", "Dst Rank")
-_LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
+if TYPE_CHECKING:
+    from tracelens_ext.distributed.rank_numbers import TraceRanks
+    from tracelens_ext.trace.gpu_events import GpuEvents
+
+#: The tables of `rank_tables`.
+RANK_TABLES = ("rank_calls", "rank_iterations", "overlap")
+#: What a rank does outside of its calls. Of each, tables have the time in ns from the start of the
+#: recording to an instant.
+OWN_ACTIVITIES = ("computation", "data_loader", "host", "idle")
+#: The columns that tell process groups apart.
+GROUP_COLUMNS = ("Process Group Name", "Process Group Ranks", "Group size")
+
+_DATA_LOADER = re.compile(r"enumerate\(DataLoader\)#")
+_KERNEL_LAUNCH = re.compile(r"(cuda|hip|cu)(Graph)?Launch")
+_TEXT_ARGUMENTS = (
+    "Collective name",
+    "Process Group Name",
+    "Process Group Ranks",
+    "Process Group Description",
+    "dtype",
+)
+_NUMBER_ARGUMENTS = (
+    "Group size",
+    "In msg nelems",
+    "Out msg nelems",
+    "Seq",
+    "Src Rank",
+    "Dst Rank",
+)
+#: What stands in a list of ranks that the profiler shortened.
+_ELLIPSIS = "..."
+_DIGEST_BYTES = 6
+
+#: Name of a process group → its ranks.
+ConfiguredGroups = Mapping[str, Sequence[int]]
 
 
-def rank_tables(work: GpuEvents, rank: int, place: int) -> dict[str, pd.DataFrame]:
-    """`rank_calls`, `rank_iterations`, `overlap`; devices are ranks where no rank is told."""
-    devices = sorted({*work.trace.device.tolist()}) or [NONE]
-    single = len(devices) < 2 or "distributedInfo" in work.trace.metadata
-    frames = [
-        _of_device(work, rank if single else place * len(devices) + at, device, single=single)
-        for at, device in enumerate(devices[: 1 if single else None])
-    ]
-    names = ("rank_calls", "rank_iterations", "overlap")
-    tables = zip(names, zip(*frames, strict=True), strict=True)
-    return {name: pd.concat(parts, ignore_index=True) for name, parts in tables}
+def rank_tables(gpu_events: GpuEvents, ranks: TraceRanks) -> dict[str, pd.DataFrame]:
+    """Return `rank_calls`, `rank_iterations` and `overlap` of the rank or ranks of a trace."""
+    if ranks.of_device:
+        parts = []
+        for device, rank in ranks.of_device.items():
+            is_on_device = gpu_events.trace.device == device
+            parts.append(_tables_of_rank(gpu_events, is_on_device, rank, device))
+    else:
+        everything = np.ones(len(gpu_events), dtype=bool)
+        device = int(gpu_events.trace.device.min()) if len(gpu_events) else NONE
+        tables = _tables_of_rank(gpu_events, everything, ranks.first, device)
+        parts = [tables]
+    return {
+        name: pd.concat([part[name] for part in parts], ignore_index=True) for name in RANK_TABLES
+    }
 
 
 def communication_about(
-    metadata: Mapping[str, object], tables: Mapping[str, pd.DataFrame], world: int | None
+    configured: ConfiguredGroups,
+    tables: Mapping[str, pd.DataFrame],
+    ranks: Sequence[int],
+    world_size: int | None,
 ) -> dict[str, Any]:
-    """What is noted of a trace's communication, as JSON.
+    """Return what is noted of a trace's communication, as JSON.
 
-    Its `ranks`, the `groups` whose calls it has, the `sets` of ranks of its process groups, and
-    `positions`: group → index of the rank, size, whether all ranks are in it.
+    Args:
+        configured: the process groups that the trace's metadata lists.
+        tables: of the trace, by name; without `rank_calls` nothing is known of its communication.
+        ranks: those of the trace, ascending.
+        world_size: how many ranks the job had; None if the trace does not say.
+
+    Returns:
+        Its `ranks`, the keys of the `groups` whose calls it has, a digest of the ranks of each of
+        its process groups (`sets`), and `positions`: key of a group → the index of the rank in it,
+        its size, and whether it has all ranks of the job.
     """
-    calls = tables["rank_calls"]
-    ranks = sorted({*tables["overlap"]["rank"].tolist()})
-    texts = calls.loc[calls["key"] != "", [*GROUP, "key"]].drop_duplicates()
-    keys = {(name, text): key for name, text, _, key in texts.itertuples(index=False, name=None)}
-    configured = {(name, str(of)): of for name, of in configured_groups(metadata).items()}
-    listed = configured | {of: numbers_in(of[1]) for of in keys if of not in configured}
+    calls = tables.get("rank_calls")
+    if calls is None:
+        return {"ranks": list(ranks), "groups": [], "sets": [], "positions": {}}
+    key_of_group = _keys_of_groups(calls)
+    members_of_group: dict[tuple[str, str], Sequence[int]] = {
+        (name, str(members)): members for name, members in configured.items()
+    }
+    for name, ranks_text in key_of_group:
+        members_of_group.setdefault((name, ranks_text), numbers_in(ranks_text))
     positions = {}
-    for group, of in listed.items():
-        if ranks and ranks[0] in of:
-            key = keys.get(group) or _digest("|".join((*group, str(float(len(of))))))
-            positions[key] = of.index(ranks[0]), len(of), len(of) == world
-    sets = sorted({_digest(str(sorted(of))) for of in listed.values()})
-    return {"ranks": ranks, "groups": sorted({*calls["key"]}), "sets": sets, "positions": positions}
+    for (name, ranks_text), members in members_of_group.items():
+        if ranks[0] in members:
+            size = len(members)
+            key = key_of_group.get((name, ranks_text))
+            if key is None:
+                key = _group_key(name, ranks_text, float(size))
+            positions[key] = (members.index(ranks[0]), size, size == world_size)
+    sets = {_digest(str(sorted(members))) for members in members_of_group.values()}
+    return {
+        "ranks": list(ranks),
+        "groups": sorted(set(calls["key"])),
+        "sets": sorted(sets),
+        "positions": positions,
+    }
+
+
+def _keys_of_groups(calls: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return the key of each process group, by its name and the text of its ranks."""
+    groups = calls.loc[calls["key"] != "", [*GROUP_COLUMNS, "key"]].drop_duplicates()
+    names = groups["Process Group Name"].tolist()
+    ranks = groups["Process Group Ranks"].tolist()
+    return dict(zip(zip(names, ranks, strict=True), groups["key"].tolist(), strict=True))
 
 
 def numbers_in(text: str) -> list[int]:
-    """The ranks in a text such as `[0, 8]`."""
+    """Return the ranks in a text such as `[0, 8]`."""
     return [int(rank) for rank in re.findall(r"\d{1,9}", text)]
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
 def configured_groups(metadata: Mapping[str, object]) -> dict[str, list[int]]:
-    """Name → ranks of the process groups that `distributedInfo` tells."""
+    """Return name → ranks of the process groups that `distributedInfo` lists."""
     listed = distributed_info(metadata).get("pg_config")
-    listed = json_value(listed) if isinstance(listed, str) else listed
+    if isinstance(listed, str):
+        listed = json_value(listed)
+    if not isinstance(listed, list):
+        return {}
     groups = {}
-    for group in listed if isinstance(listed, list) else []:
-        ranks = group.get("ranks") if isinstance(group, dict) else None
-        if isinstance(ranks, list) and all(type(r) is int for r in ranks):
+    for group in listed:
+        if not isinstance(group, dict):
+            continue
+        ranks = group.get("ranks")
+        if isinstance(ranks, list) and all(type(rank) is int for rank in ranks):
             groups[str(group.get("pg_name", ""))] = ranks
     return groups
 
 
-def _of_device(
-    work: GpuEvents, rank: int, device: int, *, single: bool
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    on = np.ones(len(work), dtype=bool) if single else work.trace.device == device
-    moments = _Moments(work, on)
-    calls = _calls(work, on)
-    for at, times in (("start", calls["start"]), ("end", calls["start"] + calls["dur"])):
-        spent = moments.until(times.to_numpy(np.int64))
-        calls = calls.assign(**{f"{name}_{at}": spent[name] for name in OWN})
-    if single and len(never := _never_recorded(work)):
-        calls = pd.concat([calls, never.reindex(columns=calls.columns, fill_value=0)])
-    calls["base"], calls["device"] = work.trace.base_ns, device
-    name, ranks, size = (calls[each] for each in GROUP)
-    whole = name.map({n: str(of) for n, of in configured_groups(work.trace.metadata).items()})
-    ranks = whole.where(ranks.str.contains("...", regex=False) & whole.notna(), ranks)
-    calls["Process Group Ranks"] = ranks
-    # Name, ranks and size tell groups apart.
-    texts = name + "|" + ranks + "|" + size.map(str).astype("str")
-    keys = texts.map({text: _digest(text) for text in set(texts)}).astype("str")
-    calls["key"] = keys.where((calls["Collective name"] != "") & ((name != "") | (ranks != "")), "")
-    frames = calls, _iterations(work, on, moments), _overlap(calls, moments)
-    for frame in frames:
+def _group_key(name: str, ranks_text: str, size: float) -> str:
+    """Return what tells a process group from all others: a digest of name, ranks and size."""
+    return _digest(f"{name}|{ranks_text}|{size}")
+
+
+def _digest(text: str) -> str:
+    content = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _tables_of_rank(
+    gpu_events: GpuEvents, is_of_rank: BoolArray, rank: int, device: int
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of one rank, whose GPU events `is_of_rank` selects."""
+    activity = _RankActivity(gpu_events, is_of_rank)
+    calls = _calls(gpu_events, is_of_rank)
+    ends = calls["start"] + calls["dur"]
+    for suffix, instants in (("start", calls["start"]), ("end", ends)):
+        spent = activity.until(instants.to_numpy(np.int64))
+        for name in OWN_ACTIVITIES:
+            calls[f"{name}_{suffix}"] = spent[name]
+    if is_of_rank.all():
+        never_recorded = _never_recorded(gpu_events)
+        if len(never_recorded):
+            never_recorded = never_recorded.reindex(columns=calls.columns, fill_value=0)
+            calls = pd.concat([calls, never_recorded])
+    calls["base"] = gpu_events.trace.base_ns
+    calls["device"] = device
+    _add_groups(calls, configured_groups(gpu_events.trace.metadata))
+    tables = {
+        "rank_calls": calls,
+        "rank_iterations": _iterations(gpu_events, is_of_rank, activity),
+        "overlap": _overlap(calls, activity),
+    }
+    for frame in tables.values():
         frame.insert(0, "rank", rank)
-    return frames
+    return tables
 
 
-class _Moments:
-    """How long a rank had done what until a moment."""
-
-    def __init__(self, work: GpuEvents, on: BoolArray) -> None:
-        trace = work.trace
-        tree = work.tree
-        computes = on & ~work.is_communication
-        kernels = computes & ~work.is_copy
-        self.computation = union(work.start[computes], work.end[computes])
-        self.kernels = union(work.start[kernels], work.end[kernels])
-        process = trace.process_of_thread[trace.thread]
-        mine = np.isin(process, np.unique(process[tree.launch_of_gpu[on & tree.linked]]))
-        both = trace.rows_of(*HOST_KINDS), blocking_calls(work)
-        rows, waiting = (each[mine[each]] for each in both)
-        loading = rows[trace.named(trace.name[rows], _LOADER.match)]
-        # Each is what none before it covers.
-        sets = [(work.start[on], work.end[on])]
-        sets += [(trace.ts[r], trace.end_of(r)) for r in (loading, waiting)]
-        if len(rows):
-            sets.append((trace.ts[rows].min(keepdims=True), trace.end_of(rows).max(keepdims=True)))
-        self._layers: list[tuple[Int64Array, Int64Array]] = []
-        begin = end = work.start[:0]
-        for begins, ends in sets:
-            begin, end = union(np.append(begin, begins), np.append(end, ends))
-            self._layers.append((begin, end))
-
-    def until(self, times: Int64Array) -> dict[str, Int64Array]:
-        """What was spent in each of `OWN` until some moments, ns."""
-        zero = np.zeros_like(times)
-        layers = [covered(*layer, zero, times) for layer in (self.computation, *self._layers)]
-        computation, busy, loading, waiting, *host = layers
-        outside = host[0] if host else waiting
-        spent = computation, loading - busy, outside - waiting, times - outside + waiting - loading
-        return dict(zip(OWN, spent, strict=True))
+def _add_groups(calls: pd.DataFrame, configured: ConfiguredGroups) -> None:
+    """Complete the ranks of process groups, and add the column `key`, empty for unknown groups."""
+    name = calls["Process Group Name"]
+    ranks = calls["Process Group Ranks"]
+    configured_ranks = name.map({name: str(members) for name, members in configured.items()})
+    is_shortened = ranks.str.contains(_ELLIPSIS, regex=False)
+    ranks = configured_ranks.where(is_shortened & configured_ranks.notna(), ranks)
+    calls["Process Group Ranks"] = ranks
+    size = calls["Group size"].map(str).astype("str")
+    descriptions = name + "|" + ranks + "|" + size
+    keys = {description: _digest(description) for description in descriptions.unique()}
+    is_known = (calls["Collective name"] != "") & ((name != "") | (ranks != ""))
+    calls["key"] = descriptions.map(keys).astype("str").where(is_known, "")
 
 
-def _calls(work: GpuEvents, on: BoolArray) -> pd.DataFrame:
-    """A row a communication kernel, in the order of their launches."""
-    chosen = np.flatnonzero(work.is_communication & on)
-    launch = work.start[chosen]
-    linked = work.tree.linked[chosen]
-    launch[linked] = work.trace.ts[work.tree.launch_of_gpu[chosen[linked]]]
-    steps = find_iterations(work.tree)
-    described = collectives.described_by(work, chosen)
-    table = _arguments(work, described)
+class _Intervals(NamedTuple):
+    """Disjoint intervals of time, ascending, ns since the trace's first event."""
+
+    start: Int64Array
+    end: Int64Array
+
+    def with_others(self, start: Int64Array, end: Int64Array) -> _Intervals:
+        """Return the union with other intervals."""
+        return _Intervals(*union(np.append(self.start, start), np.append(self.end, end)))
+
+    def time_until(self, instants: Int64Array) -> Int64Array:
+        """Return how much of these intervals lies before each instant, ns."""
+        return covered(self.start, self.end, np.zeros_like(instants), instants)
+
+
+@dataclass(frozen=True)
+class _HostEvents:
+    """The CPU events of the processes that launched the GPU work of a rank, as rows."""
+
+    all_rows: Int64Array
+    data_loader: Int64Array  #: those that load data
+    waiting: Int64Array  #: calls that wait for the GPU
+
+    @classmethod
+    def of_rank(cls, gpu_events: GpuEvents, is_of_rank: BoolArray) -> _HostEvents:
+        """Find the CPU events of a rank."""
+        trace = gpu_events.trace
+        tree = gpu_events.tree
+        process_of_event = trace.process_of_thread[trace.thread]
+        launches = tree.launch_of_gpu[is_of_rank & tree.linked]
+        is_in_process = np.isin(process_of_event, np.unique(process_of_event[launches]))
+        rows = trace.rows_of(*HOST_KINDS)
+        rows = rows[is_in_process[rows]]
+        waiting = blocking_calls(gpu_events)
+        waiting = waiting[is_in_process[waiting]]
+        data_loader = rows[trace.named(trace.name[rows], _DATA_LOADER.match)]
+        return cls(rows, data_loader, waiting)
+
+
+class _RankActivity:
+    """How long a rank had done what until an instant.
+
+    Every nanosecond that is not computation belongs to the first of these that covers it: the GPU
+    is busy; data are loaded; the CPU waits for the GPU; the CPU is recorded.
+    """
+
+    def __init__(self, gpu_events: GpuEvents, is_of_rank: BoolArray) -> None:
+        trace = gpu_events.trace
+        is_computation = is_of_rank & ~gpu_events.is_communication
+        self._computation = _union_of(gpu_events, is_computation)
+        #: intervals with kernels that compute, without copies
+        self.kernels = _union_of(gpu_events, is_computation & ~gpu_events.is_copy)
+        host = _HostEvents.of_rank(gpu_events, is_of_rank)
+        self._busy = _union_of(gpu_events, is_of_rank)
+        self._or_loading = self._busy.with_others(
+            trace.ts[host.data_loader], trace.end_of(host.data_loader)
+        )
+        self._or_waiting = self._or_loading.with_others(
+            trace.ts[host.waiting], trace.end_of(host.waiting)
+        )
+        self._or_recorded = self._or_waiting
+        if len(host.all_rows):
+            first_start = trace.ts[host.all_rows].min(keepdims=True)
+            last_end = trace.end_of(host.all_rows).max(keepdims=True)
+            self._or_recorded = self._or_waiting.with_others(first_start, last_end)
+
+    def until(self, instants: Int64Array) -> dict[str, Int64Array]:
+        """Return the time spent in each of `OWN_ACTIVITIES` until some instants, ns."""
+        or_loading = self._or_loading.time_until(instants)
+        or_waiting = self._or_waiting.time_until(instants)
+        or_recorded = self._or_recorded.time_until(instants)
+        waiting = or_waiting - or_loading
+        not_recorded = instants - or_recorded
+        return {
+            "computation": self._computation.time_until(instants),
+            "data_loader": or_loading - self._busy.time_until(instants),
+            "host": or_recorded - or_waiting,
+            "idle": waiting + not_recorded,
+        }
+
+
+def _union_of(gpu_events: GpuEvents, selected: BoolArray) -> _Intervals:
+    """Return the time in which any of the selected GPU events runs."""
+    return _Intervals(*union(gpu_events.start[selected], gpu_events.end[selected]))
+
+
+def _calls(gpu_events: GpuEvents, is_of_rank: BoolArray) -> pd.DataFrame:
+    """Return a row for each communication kernel, in the order of their launches."""
+    tree = gpu_events.tree
+    selected = np.flatnonzero(gpu_events.is_communication & is_of_rank)
+    launch_time = gpu_events.start[selected]
+    is_linked = tree.linked[selected]
+    linked_launches = tree.launch_of_gpu[selected[is_linked]]
+    launch_time[is_linked] = gpu_events.trace.ts[linked_launches]
+    iterations = find_iterations(tree)
+    described = collectives.described_by(gpu_events, selected)
+    table = _arguments(gpu_events, described)
     names = ["Collective name", "kernel_name"]
-    table[names] = collectives.communication_of(work).loc[chosen, names].reset_index(drop=True)
-    table["iteration"] = pd.array(steps.numbers(steps.of_gpu[chosen]), dtype="str")
-    table["launch"], table["start"] = launch, work.start[chosen]
-    table["dur"], table["recorded"] = work.duration[chosen], True
+    communication = collectives.communication_of(gpu_events)
+    table[names] = communication.loc[selected, names].reset_index(drop=True)
+    iteration = iterations.numbers(iterations.of_gpu[selected])
+    table["iteration"] = pd.array(iteration, dtype="str")
+    table["launch"] = launch_time
+    table["start"] = gpu_events.start[selected]
+    table["dur"] = gpu_events.duration[selected]
+    table["recorded"] = True
     return table.sort_values(["launch", "start"], kind="stable", ignore_index=True)
 
 
-def _arguments(work: GpuEvents, rows: Int64Array) -> pd.DataFrame:
-    """What some events tell of a collective."""
-    columns: dict[str, Any] = {n: collectives.text_argument(work, n, rows) for n in _TEXTS}
-    columns |= {name: collectives.number_argument(work, name, rows) for name in _NUMBERS}
-    return pd.DataFrame(columns).astype(dict.fromkeys(_TEXTS, "str"))
+def _arguments(gpu_events: GpuEvents, rows: Int64Array) -> pd.DataFrame:
+    """Return what some events say of the collective that they belong to."""
+    columns: dict[str, Any] = {}
+    for name in _TEXT_ARGUMENTS:
+        columns[name] = collectives.text_argument(gpu_events, name, rows)
+    for name in _NUMBER_ARGUMENTS:
+        columns[name] = collectives.number_argument(gpu_events, name, rows)
+    return pd.DataFrame(columns).astype(dict.fromkeys(_TEXT_ARGUMENTS, "str"))
 
 
-def _never_recorded(work: GpuEvents) -> pd.DataFrame:
-    """Collectives that were launched and whose kernels were not recorded, as `_calls` has them."""
-    trace = work.trace
-    tree = work.tree
-    steps = find_iterations(work.tree)
-    calls = trace.rows_of(*LAUNCH_KINDS)
-    calls = calls[trace.named(trace.name[calls], _LAUNCH.match)]
-    calls = calls[~np.isin(calls, tree.launch_of_gpu)]
-    above = collectives.events_above(tree, tree.position[calls], trace.arg("Collective name").rows)
-    calls = calls[above != NONE]
-    above = above[above != NONE]
-    table = _arguments(work, above)
-    table["launch"], table["kernel_name"], table["recorded"] = trace.ts[calls], "", False
-    process = trace.process_of_thread[trace.thread[calls]].astype(np.int64)
-    at = iteration_at((steps.process, steps.start, steps.end), process, trace.ts[calls])
-    table["iteration"] = pd.array(steps.numbers(at), dtype="str")
+def _never_recorded(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return collectives that were launched and whose kernels were not recorded, like `_calls`."""
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    launches = trace.rows_of(*LAUNCH_KINDS)
+    launches = launches[trace.named(trace.name[launches], _KERNEL_LAUNCH.match)]
+    launches = launches[~np.isin(launches, tree.launch_of_gpu)]
+    describing_rows = trace.arg("Collective name").rows
+    described = collectives.events_above(tree, tree.position[launches], describing_rows)
+    is_collective = described != NONE
+    launches = launches[is_collective]
+    described = described[is_collective]
+    table = _arguments(gpu_events, described)
+    table["launch"] = trace.ts[launches]
+    table["kernel_name"] = ""
+    table["recorded"] = False
+    iterations = find_iterations(tree)
+    spans = (iterations.process, iterations.start, iterations.end)
+    process = trace.process_of_thread[trace.thread[launches]].astype(np.int64)
+    iteration = iteration_at(spans, process, trace.ts[launches])
+    table["iteration"] = pd.array(iterations.numbers(iteration), dtype="str")
     return table
 
 
-def _iterations(work: GpuEvents, on: BoolArray, moments: _Moments) -> pd.DataFrame:
-    """A row an iteration: how long it took, and the rank's own part in it, ns."""
-    steps = find_iterations(work.tree)
-    launched = work.tree.launch_of_gpu[on & work.tree.linked]
-    mine = np.unique(work.trace.process_of_thread[work.trace.thread[launched]])
-    those = np.flatnonzero(np.isin(steps.process, mine))
-    begin = steps.start[those]
-    end = steps.end[those]
-    number = [steps.number[i] for i in those]
-    computing = on & ~work.is_communication
-    parts = [computing & (steps.of_gpu == i) for i in those.tolist()]
-    if not len(those) and on.any():
-        begin = work.start[on].min(keepdims=True)
-        end = work.end[on].max(keepdims=True)
-        number = [""]  # type: ignore[list-item]
-        parts = [computing]
-    first = moments.until(begin)
-    last = moments.until(end)
-    columns: dict[str, object] = {"iteration": pd.Series(list(map(str, number)), dtype="str")}
-    columns |= {name: last[name] - first[name] for name in OWN[1:]}
-    own = [union_length(work.start[part], work.end[part]) for part in parts]
-    return pd.DataFrame({**columns, "computation": np.array(own, np.int64), "total": end - begin})
+class _RankIteration(NamedTuple):
+    """An iteration of a rank; the whole recording if it has none."""
+
+    name: str
+    start: int  #: ns since the trace's first event
+    end: int
+    is_computation: BoolArray  #: which GPU events it computes with, (g,)
 
 
-def _overlap(calls: pd.DataFrame, moments: _Moments) -> pd.DataFrame:
-    """Communication by group and iteration, and how much of it computation hides."""
-    keys = ["Process Group Name", "iteration"]
+def _iterations_of_rank(gpu_events: GpuEvents, is_of_rank: BoolArray) -> list[_RankIteration]:
+    """Return the iterations of the processes that launched the GPU work of a rank."""
+    trace = gpu_events.trace
+    iterations = find_iterations(gpu_events.tree)
+    launches = gpu_events.tree.launch_of_gpu[is_of_rank & gpu_events.tree.linked]
+    processes = np.unique(trace.process_of_thread[trace.thread[launches]])
+    is_computation = is_of_rank & ~gpu_events.is_communication
+    found = []
+    for index in np.flatnonzero(np.isin(iterations.process, processes)).tolist():
+        name = str(iterations.number[index])
+        start = int(iterations.start[index])
+        end = int(iterations.end[index])
+        is_in_iteration = iterations.of_gpu == index
+        found.append(_RankIteration(name, start, end, is_computation & is_in_iteration))
+    if not found and is_of_rank.any():
+        start = int(gpu_events.start[is_of_rank].min())
+        end = int(gpu_events.end[is_of_rank].max())
+        found.append(_RankIteration("", start, end, is_computation))
+    return found
+
+
+def _iterations(
+    gpu_events: GpuEvents, is_of_rank: BoolArray, activity: _RankActivity
+) -> pd.DataFrame:
+    """Return a row for each iteration: how long it took, and what the rank did in it, ns."""
+    iterations = _iterations_of_rank(gpu_events, is_of_rank)
+    start = np.array([iteration.start for iteration in iterations], dtype=np.int64)
+    end = np.array([iteration.end for iteration in iterations], dtype=np.int64)
+    computation = [
+        union_length(
+            gpu_events.start[iteration.is_computation], gpu_events.end[iteration.is_computation]
+        )
+        for iteration in iterations
+    ]
+    at_start = activity.until(start)
+    at_end = activity.until(end)
+    names = [iteration.name for iteration in iterations]
+    columns: dict[str, object] = {"iteration": pd.Series(names, dtype="str")}
+    for name in OWN_ACTIVITIES:
+        if name != "computation":
+            columns[name] = at_end[name] - at_start[name]
+    columns["computation"] = np.array(computation, dtype=np.int64)
+    columns["total"] = end - start
+    return pd.DataFrame(columns)
+
+
+def _overlap(calls: pd.DataFrame, activity: _RankActivity) -> pd.DataFrame:
+    """Return communication by group and iteration, and how much of it computation hides."""
     recorded = calls[calls["recorded"]]
+    whole_trace = ("", "")
+    parts: list[tuple[Collection[object], pd.DataFrame]] = [(whole_trace, recorded)]
+    for key, part in recorded.groupby(["Process Group Name", "iteration"]):
+        if key != whole_trace:
+            parts.append((key, part))
     rows = []
-    groups = (each for each in recorded.groupby(keys) if each[0] != ("", ""))
-    for key, part in ((("", ""), recorded), *groups):
-        start = part["start"].to_numpy(np.int64)
-        begin, end = union(start, start + part["dur"].to_numpy(np.int64))
-        whole = (end - begin).sum()
-        hidden = covered(*moments.kernels, begin, end).sum()
-        percent = 100.0 * hidden / whole if whole else np.nan
-        rows.append((*key, whole / NS_PER_MS, hidden / NS_PER_MS, percent))
-    columns = ["process_group", "iteration", "communication_ms", "hidden_ms", "hidden (%)"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[:2], "str"))
+    for (group, iteration), part in parts:
+        call_start = part["start"].to_numpy(np.int64)
+        call_end = call_start + part["dur"].to_numpy(np.int64)
+        start, end = union(call_start, call_end)
+        communication_ns = (end - start).sum()
+        hidden_ns = covered(*activity.kernels, start, end).sum()
+        hidden_percent = np.nan
+        if communication_ns:
+            hidden_percent = 100.0 * hidden_ns / communication_ns
+        rows.append(
+            {
+                "process_group": group,
+                "iteration": iteration,
+                "communication_ms": communication_ns / NS_PER_MS,
+                "hidden_ms": hidden_ns / NS_PER_MS,
+                "hidden (%)": hidden_percent,
+            }
+        )
+    return pd.DataFrame(rows).astype({"process_group": "str", "iteration": "str"})

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens_ext.analysis.iterations.selection import find_iterations, iteration_at
 from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.distributed.storage import ORDER, rank_of
+from tracelens_ext.distributed.rank_numbers import rank_hints
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.formats import plain_column, plain_headers
@@ -101,13 +101,13 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     spans = (found.process, found.start, found.end)
     iteration[host] = numbers[iteration_at(spans, process, trace.ts[host])]
     threads = [f"{process}/{thread}" for process, thread in trace.threads]
-    rank, how = rank_of(trace.metadata, trace.provenance.path, 0)
+    rank = rank_hints(trace.metadata, trace.provenance.path, devices=()).known
     columns = (device, stream, trace.correlation, parent, iteration)
     on, streams, *last = (
         [None if value == NONE else value for value in column.tolist()] for column in columns
     )
     kinds = [KIND_NAMES[kind] for kind in trace.kind.tolist()]
-    ranks = [None if how == ORDER else rank] * len(trace)
+    ranks = [rank] * len(trace)
     where = [threads[thread] for thread in trace.thread.tolist()]
     times = (trace.ts.tolist(), trace.dur.tolist(), name_id.tolist())
     return [range(len(trace)), *times, kinds, ranks, on, streams, where, *last]

@@ -1,24 +1,36 @@
-"""Where an export draws, and what besides events: levels over time, spans in lanes of our own."""
+"""The tracks of an export: which process and thread each event is drawn in.
+
+Perfetto drops events that overlap on a thread without nesting. So a track has further lanes, which
+are threads of their own, and such events go there.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import cast
+from typing import NamedTuple
 
 import numpy as np
 
-from tracelens_ext.analysis.coverage.coverage import recording_of
-from tracelens_ext.analysis.iterations.selection import find_iterations
-from tracelens_ext.analysis.memory.events import read_memory_events
-from tracelens_ext.analysis.timeline.timeline import copies, queue_levels
-from tracelens_ext.analyzer import TreePerfAnalyzer
-from tracelens_ext.lazy import pd
-from tracelens_ext.trace import GPU_KINDS, NONE, NS_PER_US, Float64Array, Int64Array, IntArray
-from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
-from tracelens_ext.trace.intervals import covered
+from tracelens_ext.trace import GPU_KINDS, NONE, Int64Array, IntArray, Trace
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.lookup import values_at
+
+#: Between the parts of a track's name.
+_SEPARATOR = " · "
+#: Lanes of a track in which events may nest; in further ones they follow one another.
+_MAX_NESTING_LANES = 64
+
+
+class RecordedThread(NamedTuple):
+    """A thread of the export, and the thread of the trace whose events it has."""
+
+    export_process: int
+    export_thread: int
+    process: int | str  #: as the trace spells it
+    thread: int | str  #: as the trace spells it
 
 
 @dataclass
@@ -26,280 +38,215 @@ class Tracks:
     """Numbers for processes and threads, all different, and the events that name them."""
 
     events: list[str] = field(default_factory=list)  #: the metadata events so far, as JSON texts
-    #: [pid, tid, process, thread] of each lane, the last two as the trace spells them
-    recorded: list[list[int | str]] = field(default_factory=list)
+    recorded: list[RecordedThread] = field(default_factory=list)  #: those with recorded events
     _count: int = 0
 
-    def process(self, name: str) -> int:
-        """A new process."""
+    def process(self, *name_parts: str) -> int:
+        """Return the number of a new process; empty parts of its name are left out."""
         self._count += 1
-        self._name("process", self._count, 0, name)
+        name = _SEPARATOR.join(part for part in name_parts if part)
+        self._add_name("process", self._count, 0, name)
         return self._count
 
-    def lanes(self, pid: int, name: str, count: int) -> list[int]:
-        """New threads of a process: of a track and its further lanes."""
+    def lanes(self, process: int, name: str, count: int) -> list[int]:
+        """Return the numbers of new threads of a process: of a track and its further lanes."""
         first = self._count + 1
-        self._count = self._count + count
+        self._count += count
         for lane in range(count):
-            self._name("thread", pid, first + lane, f"{name} +{lane}" if lane else name)
+            lane_name = f"{name} +{lane}" if lane else name
+            self._add_name("thread", process, first + lane, lane_name)
         return list(range(first, first + count))
 
-    def _name(self, what: str, pid: int, tid: int, name: str) -> None:
-        for key, value in (("name", {"name": name}), ("sort_index", {"sort_index": tid or pid})):
-            event = {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": f"{what}_{key}"}
-            self.events.append(json.dumps(event | {"args": value}))
+    def _add_name(self, kind: str, process: int, thread: int, name: str) -> None:
+        """Add the events that name a process (whose thread is 0) or a thread, and place it."""
+        values: dict[str, dict[str, object]] = {
+            "name": {"name": name},
+            "sort_index": {"sort_index": thread or process},
+        }
+        for key, value in values.items():
+            event = {
+                "ph": "M",
+                "pid": process,
+                "tid": thread,
+                "ts": 0,
+                "name": f"{kind}_{key}",
+                "args": value,
+            }
+            self.events.append(json.dumps(event))
 
 
-#: device → the process of its GPU work, and stream → the first thread of that
-OfGpus = dict[int, tuple[int, dict[int, int]]]
-Placed = tuple[Int64Array, Int64Array, Int64Array, OfGpus]
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Where m events are drawn."""
+
+    process: Int64Array  #: of the export, (m,)
+    thread: Int64Array  #: of the export, (m,)
+    lane: Int64Array  #: of its track, from 0, (m,)
+    process_of_device: dict[int, int]  #: the process with the work of each GPU
 
 
-def place(tracks: Tracks, work: GpuEvents, rows: Int64Array, label: str, error: str) -> Placed:
-    """Where m events of a trace are drawn, in processes and threads after those of `tracks`.
+class _Track(NamedTuple):
+    """A track of the trace: a stream of a GPU, or a CPU thread."""
 
-    Process, thread and lane of each, (m,), the first lane of a track is 0; and those of GPUs.
+    is_gpu: bool
+    thread: int  #: an index into `Trace.threads`
+    device: int  #: `NONE` for a CPU thread
+    stream: int
+
+
+def place(
+    tracks: Tracks, gpu_events: GpuEvents, rows: Int64Array, label: str, clock_note: str
+) -> Placement:
+    """Give events of a trace their processes and threads, after those of `tracks`.
+
+    Args:
+        tracks: those so far.
+        gpu_events: of the trace.
+        rows: the events, (m,).
+        label: the rank of the trace in words; empty if there is only one.
+        clock_note: how well its times are known beside those of others; empty to say nothing.
     """
-    trace = work.trace
+    trace = gpu_events.trace
+    distinct, track = _tracks_of(gpu_events, rows)
+    lane = fit_lanes(track, trace.ts[rows], trace.end_of(rows))
+    lane_count = np.zeros(len(distinct), dtype=np.int64)
+    np.maximum.at(lane_count, track, lane + 1)
+    process_of_key: dict[object, int] = {}
+    process_of_device: dict[int, int] = {}
+    process_of_track = np.zeros_like(lane_count)
+    first_thread_of_track = np.zeros_like(lane_count)
+    for index, (each, count) in enumerate(zip(distinct, lane_count.tolist(), strict=True)):
+        recorded_process, recorded_thread = trace.threads[each.thread]
+        key: object = (each.is_gpu, each.device if each.is_gpu else recorded_process)
+        if key not in process_of_key:
+            name = _process_name(trace, each)
+            process_of_key[key] = tracks.process(label, name, clock_note)
+        process = process_of_key[key]
+        threads = tracks.lanes(process, _track_name(trace, each), count)
+        process_of_track[index] = process
+        first_thread_of_track[index] = threads[0]
+        tracks.recorded.extend(
+            RecordedThread(process, thread, recorded_process, recorded_thread) for thread in threads
+        )
+        if each.is_gpu:
+            process_of_device[each.device] = process
+    thread = first_thread_of_track[track] + lane
+    return Placement(process_of_track[track], thread, lane, process_of_device)
+
+
+class _EventTracks(NamedTuple):
+    """The tracks of some events."""
+
+    distinct: list[_Track]
+    track: Int64Array  #: of each event, an index, (m,)
+
+
+def _tracks_of(gpu_events: GpuEvents, rows: Int64Array) -> _EventTracks:
+    """Return the tracks of events, CPU threads first."""
+    trace = gpu_events.trace
     device = np.full(len(trace), NONE, dtype=np.int64)
-    stream = device.copy()
-    device[work.rows], stream[work.rows] = trace.device, trace.stream
+    stream = np.full(len(trace), NONE, dtype=np.int64)
+    device[gpu_events.rows] = trace.device
+    stream[gpu_events.rows] = trace.stream
     is_gpu = np.isin(trace.kind[rows], GPU_KINDS)
     keys = np.stack((is_gpu, trace.thread[rows], device[rows], stream[rows]))
     distinct, track = np.unique(keys, axis=1, return_inverse=True)
-    track = track.reshape(-1)
-    lane = fit_lanes(track, trace.ts[rows], trace.end_of(rows))
-    lanes = np.zeros(distinct.shape[1], dtype=np.int64)
-    np.maximum.at(lanes, track, lane + 1)
-    pids: dict[object, int] = {}
-    gpu: OfGpus = {}
-    pid_of = np.zeros_like(lanes)
-    tid_of = np.zeros_like(lanes)
-    for at, (on_gpu, thread, gpu_number, number) in enumerate(distinct.T.tolist()):
-        process, name = trace.threads[thread]
-        key = (bool(on_gpu), gpu_number if on_gpu else process)
-        if on_gpu:
-            words = f"GPU {gpu_number}" if gpu_number != NONE else "GPU"
-            known = [each.name for each in trace.devices if each.ordinal == gpu_number != NONE]
-            words += f" ({known[0]})" if known and known[0] else ""
-            shown = f"stream {number}" if number != NONE else str(name)
-        else:
-            told = trace.process_names.get(process, "")
-            words = (
-                f"{told} ({process})" if told not in ("", str(process)) else f"process {process}"
-            )
-            shown = trace.thread_names.get((process, name)) or f"thread {name}"
-        if key not in pids:
-            pids[key] = tracks.process(" · ".join(filter(None, (label, words, error))))
-        pid_of[at], tids = pids[key], tracks.lanes(pids[key], shown, int(lanes[at]))
-        tid_of[at] = tids[0]
-        tracks.recorded += [[pids[key], tid, process, name] for tid in tids]
-        if on_gpu:
-            gpu.setdefault(gpu_number, (pids[key], {}))[1].setdefault(number, tids[0])
-    return pid_of[track], tid_of[track] + lane, lane, gpu
+    tracks = [
+        _Track(bool(on_gpu), thread, device_number, stream_number)
+        for on_gpu, thread, device_number, stream_number in distinct.T.tolist()
+    ]
+    return _EventTracks(tracks, track.reshape(-1))
 
 
-def us_text(ns: int) -> str:
-    """Ns as µs with three decimals, exact."""
-    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
-    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
+def _process_name(trace: Trace, track: _Track) -> str:
+    """Return what the process of a track is called."""
+    if not track.is_gpu:
+        process = trace.threads[track.thread][0]
+        name = trace.process_names.get(process, "")
+        if name in ("", str(process)):
+            return f"process {process}"
+        return f"{name} ({process})"
+    if track.device == NONE:
+        return "GPU"
+    for device in trace.devices:
+        if device.ordinal == track.device and device.name:
+            return f"GPU {track.device} ({device.name})"
+    return f"GPU {track.device}"
 
 
-#: Lanes of a track that are asked one by one; of what further ones hold, nothing is nested.
-_MOST_ASKED = 64
+def _track_name(trace: Trace, track: _Track) -> str:
+    """Return what the thread of a track is called."""
+    process, thread = trace.threads[track.thread]
+    if track.is_gpu:
+        if track.stream != NONE:
+            return f"stream {track.stream}"
+        return str(thread)
+    return trace.thread_names.get((process, thread)) or f"thread {thread}"
 
 
 def fit_lanes(track: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
-    """The lane of each event on its track: the first that takes it, by start, longest first.
+    """Return the lane of each event on its track: the first that takes it.
 
     A lane takes an event that lies within the one that is open there, or begins after its end.
+    Events are taken by start, the longest first.
     """
     lane = np.zeros(len(track), dtype=np.int64)
     order = np.lexsort((-end, start, track))
-    for events in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
-        if (start[events[1:]] < np.maximum.accumulate(end[events])[:-1]).any():
+    track_begins = np.flatnonzero(np.diff(track[order])) + 1
+    for events in np.split(order, track_begins):
+        latest_end = np.maximum.accumulate(end[events])
+        overlaps = (start[events[1:]] < latest_end[:-1]).any()
+        if overlaps:  # else all of them fit in the first lane
             lane[events] = _lanes_of_track(start[events].tolist(), end[events].tolist())
     return lane
 
 
-def _lanes_of_track(starts: list[int], ends: list[int]) -> list[int]:
-    open_in: list[list[int]] = []  # of each lane the ends of what is open, outermost first
-    further: list[tuple[int, int]] = []  # (end, lane) of each lane beyond, a heap
-    result = []
-    for start, end in zip(starts, ends, strict=True):
-        lane = 0
-        while lane < len(open_in):
-            stack = open_in[lane]
-            while stack and stack[-1] <= start:
-                stack.pop()
-            if not stack or end <= stack[-1]:
-                break
-            lane += 1
+class _FurtherLanes:
+    """Lanes beyond those in which events may nest: each has one event at a time."""
+
+    def __init__(self) -> None:
+        self._end_and_lane: list[tuple[int, int]] = []  # a heap
+
+    def take(self, start: int, end: int) -> int:
+        """Return the lane of an event: the one that is free the longest, or a new one."""
+        heap = self._end_and_lane
+        if heap and heap[0][0] <= start:
+            lane = heappop(heap)[1]
         else:
-            if lane == _MOST_ASKED:
-                free = further and further[0][0] <= start
-                lane = heappop(further)[1] if free else _MOST_ASKED + len(further)
-                heappush(further, (end, lane))
-                result.append(lane)
-                continue
-            open_in.append([])
-        open_in[lane].append(end)
-        result.append(lane)
-    return result
+            lane = _MAX_NESTING_LANES + len(heap)
+        heappush(heap, (end, lane))
+        return lane
 
 
-Levels = IntArray | Float64Array
-
-_MOST_POINTS = 20_000
-_BINS = 2_000
-_GIB = 2**30
-
-
-def counter_events(
-    work: GpuEvents, gpu: OfGpus, ours: int, shift: int, window: tuple[int, int]
-) -> Iterator[str]:
-    """The counters of a trace, as JSON texts.
-
-    `gpu`: device → (its process, …), others have none; `ours`: the process of what belongs to no
-    GPU; `shift`: ns that are added to all times; `window`: other levels are left out.
-    """
-    if not len(work):
-        return
-
-    def points(name: str, key: str, pid: int, time: Int64Array, level: Levels) -> Iterator[str]:
-        """A counter; of too many points the highest of each stretch of them."""
-        order = np.argsort(time, kind="stable")
-        first, last = np.searchsorted(time[order], window)
-        order = order[max(int(first) - 1, 0) : int(last)]  # also the level at its start
-        time = time[order]
-        level = level[order]
-        if len(time) > _MOST_POINTS:
-            firsts = np.linspace(0, len(time), _MOST_POINTS, endpoint=False).astype(np.int64)
-            time = time[firsts]
-            level = np.maximum.reduceat(level, firsts)
-        # The last of the levels at one instant is what stays.
-        stays = np.append(np.diff(time) > 0, True)[: len(time)]
-        head = f'{{"ph": "C", "name": {json.dumps(name)}, "pid": {pid}, "tid": 0, "ts": '
-        quoted = json.dumps(key)
-        for at, value in zip((time[stays] + shift).tolist(), level[stays].tolist(), strict=True):
-            yield f'{head}{us_text(at)}, "args": {{{quoted}: {round(value, 3)}}}}}'
-
-    for device, (pid, _) in gpu.items():
-        for name, time, share in _shares(work, device):
-            yield from points(name, "value", pid, time, share)
-    queues = queue_levels(work)
-    queues["key"] = "stream " + queues["stream"].astype(str)
-    for pid, key, rows in _series(queues, "key", gpu):
-        times = rows["time_ns"].to_numpy()
-        levels = rows["level"].to_numpy()
-        yield from points("queue length", key, pid, times, levels)
-    for pid, key, rows in _series(copies(work), "direction", gpu):
-        ends = rows[["start_ns", "end_ns"]].to_numpy().ravel()
-        speed = rows.assign(after=0.0)[["gb_per_s", "after"]].to_numpy().ravel()
-        yield from points("copy GB/s", key, pid, ends, speed)
-    memory = read_memory_events(work.trace)
-    for at, device in enumerate(memory.devices.tolist()):
-        which = memory.place == at
-        pid = gpu[device][0] if device in gpu else ours
-        name = f"device {device}" if device >= 0 else "host"
-        levels = memory.level[which] / _GIB
-        yield from points("allocated GiB", name, pid, memory.time[which], levels)
-
-
-def _series(frame: pd.DataFrame, key: str, gpu: OfGpus) -> Iterator[tuple[int, str, pd.DataFrame]]:
-    for pair, rows in frame.groupby(["device", key], sort=False):
-        device, name = cast("tuple[int, str]", pair)
-        if device in gpu:
-            yield gpu[device][0], name, rows
-
-
-def _shares(work: GpuEvents, device: int) -> Iterator[tuple[str, Int64Array, Float64Array]]:
-    """How busy a device is, and how much of the time only with communication, by bins."""
-    own = work.trace.device == device
-    start = work.start[own]
-    end = work.end[own]
-    edges = np.unique(np.linspace(start.min(), end.max(), _BINS + 1).astype(np.int64))
-    if len(edges) < 2:
-        return
-    communicates = work.is_communication[own]
-    busy = covered(start, end, edges[:-1], edges[1:])
-    rest = covered(start[~communicates], end[~communicates], edges[:-1], edges[1:])
-    for name, ns in (("GPU busy (%)", busy), ("exposed communication (%)", busy - rest)):
-        if ns.any():
-            share = np.append(100.0 * ns / np.diff(edges), 0.0)
-            changes = np.diff(share, prepend=-1.0) != 0
-            yield name, edges[changes], share[changes]
-
-
-_OF_SEGMENT = ("kind", "category", "name", "operation", "stream", "edge", "known")
-_NAMES = ("name", "operation", "kind")
-
-
-@dataclass(frozen=True)
-class Span:
-    """A stretch of time, ns since the trace's first event."""
-
-    lane: str
-    name: str
-    start: int
-    end: int
-    args: Mapping[str, object] = field(default_factory=dict)
-
-
-def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
-    """All spans of a trace, or those that need no search and no replay."""
-    spans = _iterations(analyzer.work)
-    if len(analyzer.work):
-        spans += _recording(analyzer.work)
-        spans += [*_findings(analyzer), *_critical_path(analyzer)] if with_findings else []
-    return spans
-
-
-def _iterations(work: GpuEvents) -> list[Span]:
-    """The iterations of the trace's first process that has any."""
-    found = find_iterations(work.tree)
-    columns = (found.number, found.process, found.start, found.end)
-    return [
-        Span("iterations", f"iteration {number}", int(start), int(end))
-        for number, process, start, end in zip(*columns, strict=True)
-        if process == found.process[0]
-    ]
-
-
-def _findings(analyzer: TreePerfAnalyzer) -> list[Span]:
-    """What each finding claims, by device."""
-    spans = []
-    for finding in analyzer.findings().findings:
-        if (claim := finding.claim) is None:
+def _lanes_of_track(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Return the lanes of the events of one track, which are in the order of `fit_lanes`."""
+    open_ends_of_lane: list[list[int]] = []  # of what is open in each, the outermost first
+    further_lanes = _FurtherLanes()
+    lanes = []
+    for start, end in zip(starts, ends, strict=True):
+        lane = _first_fitting_lane(open_ends_of_lane, start, end)
+        if lane == _MAX_NESTING_LANES:
+            lanes.append(further_lanes.take(start, end))
             continue
-        told = {"title": finding.title, "confidence": finding.confidence, "advice": finding.advice}
-        for each in claim.as_records():
-            start, end = (claim.wall_start + int(str(each[key])) for key in ("start_ns", "end_ns"))
-            args = {"device": each["device"], **told}
-            spans.append(Span("findings", finding.id, start, end, args))
-    return spans
+        if lane == len(open_ends_of_lane):
+            open_ends_of_lane.append([])
+        open_ends_of_lane[lane].append(end)
+        lanes.append(lane)
+    return lanes
 
 
-def _recording(work: GpuEvents) -> list[Span]:
-    """What of the recording cannot be judged: `hole`, `before`, `start_up`."""
-    devices = find_tracks(work, "device").device.tolist()
-    spans = []
-    for each in recording_of(work).parts.to_dict("records"):
-        told = {"device": devices[each["device"]], "what": each["what"], "place": each["place"]}
-        spans.append(Span("recording", each["kind"], each["start"], each["end"], told))
-    return spans
+def _first_fitting_lane(open_ends_of_lane: list[list[int]], start: int, end: int) -> int:
+    """Return the first lane that takes an event, and close what has ended by then."""
+    for lane, open_ends in enumerate(open_ends_of_lane):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if not open_ends or end <= open_ends[-1]:
+            return lane
+    return len(open_ends_of_lane)
 
 
-def _critical_path(analyzer: TreePerfAnalyzer) -> list[Span]:
-    """The segments of the replay's critical path, at the replay's times; none if it is withheld."""
-    if (simulation := analyzer.simulation()).state == "withheld":
-        return []
-    table = simulation.critical_path
-    first = simulation.program.window[0]
-    start = first + (table["start_us"] * NS_PER_US).round().astype("int64")
-    end = start + (table["duration_us"] * NS_PER_US).round().astype("int64")
-    args = cast("list[dict[str, object]]", table[list(_OF_SEGMENT)].to_dict("records"))
-    return [
-        Span("critical path", str(next(filter(None, map(told.get, _NAMES)))), begin, stop, told)
-        for begin, stop, told in zip(start.tolist(), end.tolist(), args, strict=True)
-    ]
+def events_at_rows(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array:
+    """Return the index of the GPU event at each row; `NONE` for other events."""
+    event_of_row = np.full(len(gpu_events.trace), NONE, dtype=np.int64)
+    event_of_row[gpu_events.rows] = np.arange(len(gpu_events))
+    return values_at(event_of_row, rows)

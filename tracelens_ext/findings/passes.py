@@ -12,7 +12,8 @@ from tracelens_ext.findings.attribution import ranked
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.roofline.analysis import RooflineRow
-from tracelens_ext.roofline.operation import Operation, Tensor, short_type
+from tracelens_ext.roofline.element_types import short_type
+from tracelens_ext.roofline.operation import Operation, Tensor
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
 from tracelens_ext.trace.grouping import inverse, last_before, maxima, sums
 from tracelens_ext.trace.nesting import ROOT, nearest_above

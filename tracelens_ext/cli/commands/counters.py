@@ -10,7 +10,7 @@ from tracelens_ext.hooks import Command
 
 def counters(trace: TraceArgument, json: Json = False, *, reading: ReadingFlags) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length
+    from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
     from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
 
     analyzer = analyze(trace, AnalysisOptions(reading=reading))

@@ -16,7 +16,8 @@ from tracelens_ext.hooks import Command
 
 if TYPE_CHECKING:
     from tracelens_ext.analyzer import TreePerfAnalyzer
-    from tracelens_ext.export.perfetto import Choice, Source
+    from tracelens_ext.export.choice import Choice
+    from tracelens_ext.export.perfetto import Source
 
 #: GPU events of which an export of a part has no findings unasked: to find them takes longer than
 #: all the rest.
@@ -77,7 +78,7 @@ def export(
 ) -> None:
     """Write a trace of any format for Perfetto (ui.perfetto.dev), or as an SQLite database."""
     from tracelens_ext.cli.load import analyze, find_traces, recording_notes
-    from tracelens_ext.export.perfetto import Choice, parse_window
+    from tracelens_ext.export.choice import Choice, parse_window
     from tracelens_ext.report.manifest import check_output
 
     if window is not None and iteration is not None:
@@ -135,13 +136,19 @@ def _sources(
     with_findings: bool,
 ) -> list[Source]:
     """Return each trace with its place on the axis: without clocks each begins at 0."""
-    from tracelens_ext.export.perfetto import Source, shifts
-    from tracelens_ext.export.tracks import spans_of
+    from tracelens_ext.export.perfetto import Source
+    from tracelens_ext.export.rank_shifts import shifts
+    from tracelens_ext.export.spans import spans_of
 
     names = [path.name for path in paths]
     places = shifts([analyzer.trace for analyzer in analyzers], names, clocks)
     return [
-        Source(analyzer.work, *place, spans=spans_of(analyzer, with_findings=with_findings))
+        Source(
+            analyzer.work,
+            *place,
+            spans=spans_of(analyzer, with_findings=with_findings),
+            failures=analyzer.failures,
+        )
         for analyzer, place in zip(analyzers, places, strict=True)
     ]
 
@@ -150,21 +157,21 @@ def _write_perfetto(
     sources: Sequence[Source], output: Path, choice: Choice, *, with_findings: bool
 ) -> None:
     """Write a file for Perfetto, and say what is in it."""
-    from tracelens_ext.export.perfetto import Told, perfetto_json
+    from tracelens_ext.export.perfetto import ExportSummary, perfetto_json
     from tracelens_ext.report.manifest import written_beside
 
-    told = Told()
+    summary = ExportSummary()
     size = 0
     with written_beside(output) as beside, beside.open("wb") as file:
         is_packed = output.suffix == ".gz"
         stream = gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if is_packed else file
-        for text in perfetto_json(sources, choice, told):
+        for text in perfetto_json(sources, choice, summary):
             size += stream.write(text.encode())
         if is_packed:
             stream.close()
     print_line(f"Wrote {output}")
     without = "" if with_findings else "; no findings and critical path (--findings)"
-    tell(f"{output}: {told.text()}{without}")
+    tell(f"{output}: {summary.text()}{without}")
     if size > _LARGE_BYTES:
         large = f"{size / 1e6:,.0f} MB unpacked, which browsers hardly open"
         tell(f"{output}: {large}; --iteration N or --window START-END make it smaller")

@@ -83,7 +83,7 @@ def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
 
 def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Return that there are no iterations, and what could be taken for them."""
-    from tracelens_ext.analysis.iterations.selection import likely_iterations
+    from tracelens_ext.analysis.iterations.candidates import likely_iterations
 
     likely = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N"

@@ -160,7 +160,8 @@ class _KernelReport:
         with_sources: bool,
     ) -> _KernelReport:
         """Return what is shown of the kernels of a trace."""
-        from tracelens_ext.analysis.kernels import kernels as kernel_tables
+        from tracelens_ext.analysis.kernels import statistics as kernel_tables
+        from tracelens_ext.analysis.kernels.sources import kernel_sources
         from tracelens_ext.cli.load import computed_tables
 
         work = analyzer.work
@@ -173,14 +174,12 @@ class _KernelReport:
             ),
         }
         if with_sources:
-            makers["kernel_sources"] = lambda: kernel_tables.kernel_sources(
-                work, selection=selection
-            )
+            makers["kernel_sources"] = lambda: kernel_sources(work, selection=selection)
         return cls(
             tables=computed_tables(analyzer.failures, makers),
             selection=selection,
             selected=selected_text(selection, work),
-            sorted_by=kernel_tables.SORTS[sort][1],
+            sorted_by=kernel_tables.SORTS[sort].title,
         )
 
     def notes(self, analyzer: TreePerfAnalyzer) -> list[str]:

@@ -42,7 +42,7 @@ def ranks(
     from tracelens_ext.distributed.cluster import require_fleet_extra
 
     require_fleet_extra()
-    from tracelens_ext.distributed.html_page import TABLES
+    from tracelens_ext.distributed.collective_analysis import TABLES
     from tracelens_ext.distributed.storage import ResultStore
 
     store = ResultStore.at(results)

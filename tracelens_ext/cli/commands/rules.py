@@ -83,7 +83,7 @@ def show(
     pack: Annotated[str, typer.Argument(metavar="PACK", help="Its name, as in `rules list`.")],
 ) -> None:
     """Print a pack as a rule file, to read or to start from: rules show gemm > my.toml."""
-    from tracelens_ext.categorize.check import toml_pack
+    from tracelens_ext.categorize.drafts import toml_pack
     from tracelens_ext.report.formats import json_safe
 
     packs: dict[str, RulePack] = {}
@@ -150,7 +150,7 @@ def suggest(
     """Draft rules for the kernels of a trace that no rule knows, the longest GPU time first."""
     from tracelens_ext.analysis.timeline.overview import whole_graphs
     from tracelens_ext.categorize import UNCATEGORIZED
-    from tracelens_ext.categorize.check import draft_rules, group_unknown
+    from tracelens_ext.categorize.drafts import draft_rules, group_unknown
     from tracelens_ext.cli.load import analyze, show_problems
     from tracelens_ext.report.formats import json_safe
 
@@ -218,7 +218,7 @@ class _InstalledPacks:
 def _installed_packs() -> _InstalledPacks:
     """Return every pack that is installed, chosen or not."""
     from tracelens_ext.categorize import KernelCategorizer
-    from tracelens_ext.categorize.maps import offered_packs
+    from tracelens_ext.categorize.choices import offered_packs
     from tracelens_ext.categorize.matcher import BoundPack
     from tracelens_ext.hooks import load_registry
 

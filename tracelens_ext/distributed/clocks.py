@@ -1,0 +1,148 @@
+"""How far the clocks of the ranks are apart, from the ends of the calls that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NS_PER_US, BoolArray, Float64Array, Int64Array
+
+#: How many standard deviations an error stands for.
+_ERROR_DEVIATIONS = 2.5
+#: What no error is below, ns.
+_MIN_ERROR_NS = 100.0
+
+
+class _CallSet(NamedTuple):
+    """The calls of the same ranks."""
+
+    members: Int64Array  #: indices of the ranks, ascending
+    call_count: float
+
+
+class _Samples(NamedTuple):
+    """The ends of kernels, one for each rank of a call."""
+
+    call: Int64Array  #: an index, (n,)
+    rank: Int64Array  #: an index, (n,)
+    end: Float64Array  #: on the rank's own clock, ns, (n,)
+
+
+def fit_clocks(kernels: pd.DataFrame, ranks: Int64Array) -> pd.DataFrame:
+    """Fit the offsets of clocks by least squares.
+
+    A call ends on all of its ranks at about the same time. Ranks that share no call, directly or
+    through others, have no common clock.
+
+    Args:
+        kernels: of complete calls: `call`, `rank`, `end` (ns, own clock), `set` (the same number
+            for calls of the same ranks).
+        ranks: all of them, ascending.
+
+    Returns:
+        The table `clocks`, a row for each rank.
+    """
+    rank_count = len(ranks)
+    samples = _samples(kernels, ranks)
+    call_sets = _call_sets(samples, kernels["set"])
+    component = _components(call_sets, rank_count)
+    mean_end = np.bincount(samples.call, samples.end) / np.bincount(samples.call)
+    lateness = samples.end - mean_end[samples.call]
+    lateness_of_rank = np.bincount(samples.rank, lateness, rank_count)
+    offset = np.zeros(rank_count)
+    error = np.full(rank_count, _MIN_ERROR_NS)
+    for number, sets_of_component in _by_component(call_sets, component).items():
+        members = np.flatnonzero(component == number)
+        inverse = np.linalg.inv(_normal_matrix(members, sets_of_component))
+        solution = inverse @ lateness_of_rank[members]
+        offset[members] = solution - solution[0]
+        is_here = component[samples.rank] == number
+        deviation = _deviation(samples, offset, is_here, len(members))
+        variance = np.diag(inverse) + inverse[0, 0] - 2 * inverse[:, 0]
+        error[members] += _ERROR_DEVIATIONS * deviation * np.sqrt(np.maximum(variance, 0.0))
+    columns = {
+        "rank": ranks,
+        "offset_us": offset / NS_PER_US,
+        "error_us": error / NS_PER_US,
+        "component": component,
+        "calls": np.bincount(samples.rank, minlength=rank_count),
+    }
+    return pd.DataFrame(columns)
+
+
+def _samples(kernels: pd.DataFrame, ranks: Int64Array) -> _Samples:
+    """Return the ends of kernels as numbers that keep their precision."""
+    call, _ = pd.factorize(kernels["call"])
+    end = kernels["end"].to_numpy(np.int64)
+    since_first = end - end.min(initial=np.iinfo(np.int64).max)
+    rank = np.searchsorted(ranks, kernels["rank"].to_numpy())
+    return _Samples(call.astype(np.int64), rank, since_first.astype(np.float64))
+
+
+def _call_sets(samples: _Samples, set_of_kernel: pd.Series) -> list[_CallSet]:
+    """Return the sets of ranks that share calls."""
+    if not len(samples.call):
+        return []
+    set_number = pd.factorize(set_of_kernel)[0].astype(np.int64)
+    set_and_rank = np.unique(np.stack((set_number, samples.rank)), axis=1)
+    set_begins = np.flatnonzero(np.diff(set_and_rank[0])) + 1
+    members_of_set = np.split(set_and_rank[1], set_begins)
+    _, first_kernel_of_call = np.unique(samples.call, return_index=True)
+    calls_of_set = np.bincount(set_number[first_kernel_of_call]).astype(np.float64)
+    return [
+        _CallSet(members, call_count)
+        for members, call_count in zip(members_of_set, calls_of_set.tolist(), strict=True)
+    ]
+
+
+def _components(call_sets: Sequence[_CallSet], rank_count: int) -> Int64Array:
+    """Return the lowest index of the ranks that each rank is joined with by calls, (r,)."""
+    component = np.arange(rank_count)
+    has_changed = True
+    while has_changed:
+        before = component.copy()
+        for members, _ in call_sets:
+            component[members] = component[members].min()
+        has_changed = bool((component != before).any())
+    return component
+
+
+def _by_component(
+    call_sets: Sequence[_CallSet], component: Int64Array
+) -> dict[int, list[_CallSet]]:
+    """Return the sets of ranks of each component."""
+    sets_of_component: dict[int, list[_CallSet]] = {}
+    for call_set in call_sets:
+        number = int(component[call_set.members[0]])
+        sets_of_component.setdefault(number, []).append(call_set)
+    return sets_of_component
+
+
+def _normal_matrix(members: Int64Array, call_sets: Sequence[_CallSet]) -> Float64Array:
+    """Return the normal equations of the offsets of some ranks, (m, m).
+
+    Only differences of offsets are determined: the constant that is added everywhere makes the sum
+    of all offsets 0.
+    """
+    count = len(members)
+    matrix = np.full((count, count), 1.0 / count)
+    for ranks, call_count in call_sets:
+        position = np.searchsorted(members, ranks)
+        matrix[np.ix_(position, position)] -= call_count / len(position)
+        matrix[position, position] += call_count
+    return matrix
+
+
+def _deviation(
+    samples: _Samples, offset: Float64Array, is_here: BoolArray, rank_count: int
+) -> float:
+    """Return the standard deviation of the ends that the offsets leave unexplained, ns."""
+    end = (samples.end - offset[samples.rank])[is_here]
+    _, call = np.unique(samples.call[is_here], return_inverse=True)
+    residual = end - (np.bincount(call, end) / np.bincount(call))[call]
+    call_count = int(call.max()) + 1
+    degrees_of_freedom = len(residual) - call_count - (rank_count - 1)
+    return float(np.sqrt((residual**2).sum() / max(degrees_of_freedom, 1)))

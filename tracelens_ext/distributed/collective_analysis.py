@@ -1,0 +1,242 @@
+"""The calls of all ranks matched, made anew on every run.
+
+Each process group is one task for a Dask worker; then all groups together are one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from tracelens_ext.distributed.aggregate import JobSettings, job_tables
+from tracelens_ext.distributed.calls import GroupCalls, group_calls, unnamed_calls
+from tracelens_ext.distributed.html_page import write_page
+from tracelens_ext.distributed.storage import Markers, ResultStore
+from tracelens_ext.isolation import PartFailures
+from tracelens_ext.lazy import pd
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: The tables that are as small as the number of ranks.
+_SMALL_TABLES = ("verdicts", "collective_groups", "wait_origins", "clocks", "overlap")
+#: The tables, in the order in which they are shown; those that grow with the calls come last.
+TABLES = (*_SMALL_TABLES, "collective_sync", "collective_waits")
+PAGE = "ranks.html"
+
+
+class PageLink(NamedTuple):
+    """A link on the page of all ranks."""
+
+    label: str
+    address: str
+
+
+class RankTables(NamedTuple):
+    """What a comparison of all ranks gives."""
+
+    tables: dict[str, pd.DataFrame]  #: the smaller ones of `TABLES`
+    failures: list[str]  #: a sentence for each part that could not be computed
+
+
+@dataclass(frozen=True)
+class _GroupTask:
+    """A process group whose calls are to be matched."""
+
+    store: ResultStore
+    key: str  #: of the group; empty for kernels of which no group is known
+    stems: Sequence[str]  #: the traces that have its calls
+    is_only_group: bool  #: all communication of the job may be that of one group
+    rank_count: int  #: of the job
+
+    def run(self) -> GroupCalls:
+        """Match the calls of the group."""
+        frames = []
+        for stem in self.stems:
+            calls = self.store.get_table(f"rank_calls/{stem}").to_pandas()
+            frames.append(calls[calls["key"] == self.key])
+        rows = pd.concat(frames, ignore_index=True)
+        # Several traces may be of one rank.
+        rows = rows.drop_duplicates(["rank", "launch", "start", "dur", "kernel_name"])
+        if self.key:
+            return group_calls(rows)
+        return unnamed_calls(rows, one_group=self.is_only_group, ranks=self.rank_count)
+
+
+@dataclass(frozen=True)
+class _GroupOutcome:
+    """How the matching of a group went."""
+
+    calls: GroupCalls | None  #: None if it failed
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _JobTask:
+    """All groups together."""
+
+    store: ResultStore
+    communication: Markers  #: stem → what is noted of the trace's communication
+    has_parts: Mapping[str, Sequence[str]]  #: table → the stems of the traces that have it
+    settings: JobSettings
+    links: Sequence[PageLink]
+
+    def run(self, groups: Sequence[_GroupOutcome]) -> RankTables:
+        """Write the tables and the page over all ranks, and return the smaller tables."""
+        failures = PartFailures()
+        for group in groups:
+            failures.messages.extend(group.failures)
+        matched = [group.calls for group in groups if group.calls is not None]
+        tables = {}
+        overlap = self._all_parts("overlap")
+        if overlap is not None:
+            tables["overlap"] = overlap
+        iterations = self._all_parts("rank_iterations")
+        if matched and iterations is not None:
+            communication = list(self.communication.values())
+            tables.update(job_tables(matched, iterations, communication, self.settings, failures))
+        for name, frame in tables.items():
+            self.store.put_table(name, frame)
+        has_html = find_spec("jinja2") is not None and find_spec("plotly") is not None
+        if has_html and self.store.is_local and "verdicts" in tables:
+            with failures.isolate("The page of all ranks"):
+                page = Path(self.store.path_of(PAGE))
+                write_page(page, tables, self.links, failures)
+        small = {name: tables[name] for name in _SMALL_TABLES if name in tables}
+        return RankTables(small, failures.messages)
+
+    def _all_parts(self, table: str) -> pd.DataFrame | None:
+        """Return the parts of all traces; None if no trace has one."""
+        frames = [
+            self.store.get_table(f"{table}/{stem}").to_pandas() for stem in self.has_parts[table]
+        ]
+        if not frames:
+            return None
+        with_rows = [frame for frame in frames if len(frame)]
+        joined: pd.DataFrame = pd.concat(with_rows or frames[:1], ignore_index=True)
+        return joined
+
+
+def match_ranks(
+    client: Client | None,
+    store: ResultStore,
+    done: Markers,
+    failed_ranks: Sequence[int],
+    ranks_per_node: int | None,
+) -> RankTables:
+    """Match the calls of all ranks; write `TABLES` and the page.
+
+    Args:
+        client: whose workers do it; None, or one that is lost, for this process.
+        store: the folder of the results.
+        done: the traces whose parts count.
+        failed_ranks: ranks whose traces could not be read.
+        ranks_per_node: None to tell nodes by the devices.
+    """
+    communication = {stem: about["communication"] for stem, about in done.items()}
+    world_size = max((about["world_size"] or 0 for about in done.values()), default=0) or None
+    job_task = _JobTask(
+        store=store,
+        communication=communication,
+        has_parts={
+            table: [stem for stem, about in done.items() if table in about["rows"]]
+            for table in ("overlap", "rank_iterations")
+        },
+        settings=JobSettings(world_size, failed_ranks, ranks_per_node),
+        links=_report_links(store, done),
+    )
+    group_tasks = _group_tasks(store, communication)
+    if client is not None:
+        from distributed import CancelledError
+        from distributed.scheduler import KilledWorker
+
+        try:
+            futures = [client.submit(_run_group, task, pure=False) for task in group_tasks]
+            whole = client.submit(_run_job, job_task, futures, pure=False)
+            tables: RankTables = whole.result()
+        except (KilledWorker, CancelledError, OSError):
+            pass  # the workers are gone; what they would have done is done here
+        else:
+            return tables
+    return _run_job(job_task, [_run_group(task) for task in group_tasks])
+
+
+def _run_group(task: _GroupTask) -> _GroupOutcome:
+    """Match the calls of one group, for a Dask worker."""
+    failures = PartFailures()
+    with failures.isolate("The matching of a process group's calls"):
+        return _GroupOutcome(task.run())
+    return _GroupOutcome(None, failures.messages)
+
+
+def _run_job(task: _JobTask, groups: Sequence[_GroupOutcome]) -> RankTables:
+    """Do what is about all groups, for a Dask worker."""
+    return task.run(groups)
+
+
+def _group_tasks(store: ResultStore, communication: Markers) -> list[_GroupTask]:
+    """Return a task for each process group of the job."""
+    stems_of_group: dict[str, list[str]] = {}
+    sets_of_ranks: set[str] = set()
+    rank_count = 0
+    for stem, about in communication.items():
+        for key in about["groups"]:
+            stems_of_group.setdefault(key, []).append(stem)
+        sets_of_ranks.update(about["sets"])
+        rank_count += len(about["ranks"])
+    is_only_group = len(sets_of_ranks) < 2
+    return [
+        _GroupTask(store, key, stems_of_group[key], is_only_group, rank_count)
+        for key in sorted(stems_of_group)
+    ]
+
+
+class _ReportPage(NamedTuple):
+    """Where the page of a trace's report may be."""
+
+    ranks: tuple[int, ...]  #: of the trace
+    name: str
+    path: Path  #: beside the trace
+
+
+def _report_links(store: ResultStore, done: Markers) -> list[PageLink]:
+    """Return links to the ranks' report pages, in the folder of the results or by the trace."""
+    if not store.is_local:
+        return []
+    folder = Path(store.path_of(PAGE)).resolve().parent
+    pages = [_report_page(about) for about in done.values()]
+    count_of_name = Counter(page.name for page in pages)
+    links = []
+    for page in sorted(pages):
+        candidates = [page.path]
+        # Of several traces with one name, it is not known whose page lies there.
+        if count_of_name[page.name] == 1:
+            candidates.insert(0, folder / page.name)
+        for candidate in candidates:
+            if candidate.is_file():
+                relative = os.path.relpath(candidate, folder).replace(os.sep, "/")
+                links.append(PageLink(_report_label(page.ranks), quote(relative)))
+                break
+    return links
+
+
+def _report_page(about: Mapping[str, Any]) -> _ReportPage:
+    """Return where the page of a trace's report would be."""
+    from tracelens_ext.perf_report import default_report_path
+
+    path = default_report_path(Path(about["url"])).with_suffix(".html").resolve()
+    ranks = sorted(about["rank_of_device"].values()) or [about["rank"]]
+    return _ReportPage(tuple(ranks), path.name, path)
+
+
+def _report_label(ranks: Sequence[int]) -> str:
+    """Return what the link to a trace's report is called."""
+    if len(ranks) == 1:
+        return f"Report of rank {ranks[0]}"
+    return f"Report of ranks {', '.join(map(str, ranks))}"

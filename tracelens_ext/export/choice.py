@@ -1,0 +1,160 @@
+"""Which events of a trace are exported."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.errors import UsageError
+from tracelens_ext.trace import GPU_KINDS, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace.gpu_events import GpuEvents
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)")
+_NS_PER_UNIT = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_FLOW_KINDS = (EventKind.FLOW_START, EventKind.FLOW_END)
+_NAMED_ITERATIONS = 20
+
+
+class Window(NamedTuple):
+    """A part of a trace, ns since its first event."""
+
+    start: int
+    end: int
+
+
+#: A window around everything that a trace may have.
+WHOLE_TIME = Window(-(1 << 62), 1 << 62)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which events are exported."""
+
+    window: tuple[int, int] | None = None  #: start and end, ns; what touches it is in, whole
+    #: the number of the one to export, with the GPU work that it launched
+    iteration: int | None = None
+    devices: frozenset[int] | None = None  #: of the GPU events; None for all
+    streams: frozenset[int] | None = None  #: likewise
+    min_ns: int = 0  #: GPU and CPU events that took less are left out
+    host: bool = True  #: CPU events are exported
+    stacks: bool = False  #: Python frames are exported
+
+
+def parse_window(text: str) -> Window:
+    """Return the window that `1200ms-1300ms` means.
+
+    Raises:
+        UsageError: it is not a window.
+    """
+    times = [_parse_time(part.strip()) for part in text.split("-")]
+    if len(times) == 2:
+        start, end = times
+        if start is not None and end is not None and start < end:
+            return Window(start, end)
+    expected = "write START-END with units, such as 1200ms-1300ms"
+    raise UsageError(f"--window {text!r} is no window; {expected}")
+
+
+def _parse_time(text: str) -> int | None:
+    """Return a time such as `1200ms` in ns; None if it is not one."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    number, unit = match.groups()
+    return round(float(number) * _NS_PER_UNIT[unit])
+
+
+class ChosenEvents(NamedTuple):
+    """The events of a trace that are exported."""
+
+    rows: Int64Array  #: ascending
+    left_out: Counter[str]  #: reason → how many events are not exported
+
+
+class _Sieve:
+    """Leaves out events, and counts them by the first reason that applies."""
+
+    def __init__(self, kept: BoolArray) -> None:
+        self.kept = kept
+        self.left_out: Counter[str] = Counter()
+
+    def leave_out(self, selected: BoolArray, reason: str) -> None:
+        """Leave out the selected events that are still there."""
+        removed = selected & self.kept
+        count = int(removed.sum())
+        if count:
+            self.left_out[reason] += count
+        self.kept[removed] = False
+
+
+def choose(gpu_events: GpuEvents, choice: Choice) -> ChosenEvents:
+    """Return the events to export, and how many others are left out, and why.
+
+    Flow events are never exported, as they are written anew, and are not counted.
+    """
+    trace = gpu_events.trace
+    recorded = trace.recorded
+    kind = trace.kind[:recorded]
+    duration = trace.dur[:recorded]
+    sieve = _Sieve(~np.isin(kind, _FLOW_KINDS))
+    window = window_of(gpu_events, choice)
+    if window is not None:
+        start = trace.ts[:recorded]
+        end = trace.end[:recorded]
+        sieve.leave_out((start >= window.end) | (end <= window.start), "outside of the window")
+    if choice.devices is not None:
+        is_other = _gpu_events_outside(gpu_events, trace.device, choice.devices)
+        sieve.leave_out(is_other, "of other devices")
+    if choice.streams is not None:
+        is_other = _gpu_events_outside(gpu_events, trace.stream, choice.streams)
+        sieve.leave_out(is_other, "of other streams")
+    if not choice.host:
+        gpu_kinds = (*GPU_KINDS, EventKind.GPU_ANNOTATION)
+        sieve.leave_out(~np.isin(kind, gpu_kinds), "on the host (--no-host)")
+    if not choice.stacks:
+        sieve.leave_out(kind == EventKind.PYTHON_FUNCTION, "Python frames (--stacks)")
+    if choice.min_ns:
+        is_short = (kind != EventKind.INSTANT) & (duration < choice.min_ns)
+        sieve.leave_out(is_short, "shorter than --min-us")
+    return ChosenEvents(np.flatnonzero(sieve.kept), sieve.left_out)
+
+
+def _gpu_events_outside(
+    gpu_events: GpuEvents, number_of_event: Int64Array, chosen: frozenset[int]
+) -> BoolArray:
+    """Return which events of the trace are GPU events with a number that is not chosen."""
+    is_other = np.zeros(gpu_events.trace.recorded, dtype=bool)
+    is_other[gpu_events.rows] = ~np.isin(number_of_event, list(chosen))
+    return is_other
+
+
+def window_of(gpu_events: GpuEvents, choice: Choice) -> Window | None:
+    """Return the window that is exported; None for all of it.
+
+    That of an iteration lasts from its start to its end, or to that of the last GPU work that it
+    launched.
+
+    Raises:
+        UsageError: there is no such iteration.
+    """
+    number = choice.iteration
+    if number is None:
+        return None if choice.window is None else Window(*choice.window)
+    iterations = find_iterations(gpu_events.tree)
+    has_number = [iteration == number for iteration in iterations.number]
+    indices = np.flatnonzero(has_number)
+    if not len(indices):
+        names = dict.fromkeys(iterations.number[:_NAMED_ITERATIONS])
+        known = ", ".join(map(str, names)) or "none"
+        raise UsageError(f"--iteration {number}: there is none of that number; there are: {known}")
+    # Several processes have it at the same time; a later one of that number is another.
+    starts_in_time = iterations.start[indices] < iterations.end[indices[0]]
+    indices = indices[starts_in_time]
+    launched_end = gpu_events.end[np.isin(iterations.of_gpu, indices)]
+    last_end = np.concatenate((iterations.end[indices], launched_end)).max()
+    return Window(int(iterations.start[indices].min()), int(last_end))

@@ -1,0 +1,176 @@
+"""The counters of an export: levels over time, such as how busy a GPU is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from tracelens_ext.analysis.memory.events import read_memory_events
+from tracelens_ext.analysis.timeline.counters import copies, queue_levels
+from tracelens_ext.export.choice import Window
+from tracelens_ext.isolation import PartFailures
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import Float64Array, Int64Array, IntArray
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.intervals import covered
+
+_MAX_POINTS = 20_000
+_BINS = 2_000
+_BYTES_PER_GIB = 2**30
+
+
+class _Counter(NamedTuple):
+    """A level over time."""
+
+    name: str
+    key: str  #: of the level, where several are drawn as one
+    process: int  #: of the export
+    time: Int64Array  #: of each change, ns since the trace's first event
+    level: IntArray | Float64Array  #: from then on
+
+
+@dataclass(frozen=True)
+class CounterTarget:
+    """Where the counters of a trace are drawn."""
+
+    process_of_device: Mapping[int, int]  #: other devices have no counters
+    own_process: int  #: of what belongs to no GPU
+    shift_ns: int  #: what is added to all times
+    window: Window  #: levels outside of it are left out
+
+
+def counter_events(
+    gpu_events: GpuEvents, target: CounterTarget, failures: PartFailures
+) -> Iterator[str]:
+    """Yield the counters of a trace, as JSON texts; those that fail are left out.
+
+    Args:
+        gpu_events: of the trace.
+        target: where they are drawn.
+        failures: takes the counters that fail.
+    """
+    if not len(gpu_events):
+        return
+    sources: dict[str, Callable[[], Iterator[_Counter]]] = {
+        "The counters of busy time": lambda: _busy_counters(gpu_events, target),
+        "The counter queue length": lambda: _queue_counters(gpu_events, target),
+        "The counter copy GB/s": lambda: _copy_counters(gpu_events, target),
+        "The counter allocated GiB": lambda: _memory_counters(gpu_events, target),
+    }
+    for part, counters in sources.items():
+        events: list[str] = []
+        with failures.isolate(part):
+            for counter in counters():
+                events.extend(_points(counter, target))
+        yield from events
+
+
+def us_text(ns: int) -> str:
+    """Return ns as µs with three decimals, exactly."""
+    sign = "-" if ns < 0 else ""
+    microseconds, nanoseconds = divmod(abs(ns), 1000)
+    return f"{sign}{microseconds}.{nanoseconds:03d}"
+
+
+def _points(counter: _Counter, target: CounterTarget) -> Iterator[str]:
+    """Yield the changes of a counter in the window, as JSON texts.
+
+    Of too many, each that is drawn has the highest level of those that it stands for.
+    """
+    order = np.argsort(counter.time, kind="stable")
+    first, last = np.searchsorted(counter.time[order], target.window).tolist()
+    order = order[max(first - 1, 0) : last]  # with the level at the start of the window
+    time = counter.time[order]
+    level = counter.level[order]
+    if len(time) > _MAX_POINTS:
+        firsts = np.linspace(0, len(time), _MAX_POINTS, endpoint=False).astype(np.int64)
+        time = time[firsts]
+        level = np.maximum.reduceat(level, firsts)
+    # Of the levels at one instant the last one stays.
+    is_last_at_instant = np.ones(len(time), dtype=bool)
+    is_last_at_instant[:-1] = np.diff(time) > 0
+    times = (time[is_last_at_instant] + target.shift_ns).tolist()
+    levels = level[is_last_at_instant].tolist()
+    name = json.dumps(counter.name)
+    key = json.dumps(counter.key)
+    head = f'{{"ph": "C", "name": {name}, "pid": {counter.process}, "tid": 0'
+    for instant, value in zip(times, levels, strict=True):
+        yield f'{head}, "ts": {us_text(instant)}, "args": {{{key}: {round(value, 3)}}}}}'
+
+
+def _busy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
+    """Yield how busy each GPU is, and how much of that is exposed communication, by bins."""
+    for device, process in target.process_of_device.items():
+        is_on_device = gpu_events.trace.device == device
+        start = gpu_events.start[is_on_device]
+        end = gpu_events.end[is_on_device]
+        edges = np.linspace(start.min(), end.max(), _BINS + 1).astype(np.int64)
+        edges = np.unique(edges)
+        if len(edges) < 2:
+            continue
+        is_communication = gpu_events.is_communication[is_on_device]
+        other_start = start[~is_communication]
+        other_end = end[~is_communication]
+        bin_start = edges[:-1]
+        bin_end = edges[1:]
+        busy_ns = covered(start, end, bin_start, bin_end)
+        exposed_ns = busy_ns - covered(other_start, other_end, bin_start, bin_end)
+        for name, ns in (("GPU busy (%)", busy_ns), ("exposed communication (%)", exposed_ns)):
+            if not ns.any():
+                continue
+            percent = 100.0 * ns / (bin_end - bin_start)
+            percent = np.append(percent, 0.0)  # from the last edge on
+            is_change = np.diff(percent, prepend=-1.0) != 0
+            yield _Counter(name, "value", process, edges[is_change], percent[is_change])
+
+
+def _queue_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
+    """Yield how many GPU events are launched and not begun, by stream."""
+    levels = queue_levels(gpu_events)
+    for (device, stream), rows in _by_device_and(levels, "stream", target):
+        time = rows["time_ns"].to_numpy()
+        level = rows["level"].to_numpy()
+        process = target.process_of_device[device]
+        yield _Counter("queue length", f"stream {stream}", process, time, level)
+
+
+def _copy_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
+    """Yield the bandwidth of copies, by direction: up at the start of each, 0 at its end."""
+    for (device, direction), rows in _by_device_and(copies(gpu_events), "direction", target):
+        time = rows[["start_ns", "end_ns"]].to_numpy().ravel()
+        level = rows.assign(afterwards=0.0)[["gb_per_s", "afterwards"]].to_numpy().ravel()
+        yield _Counter("copy GB/s", str(direction), target.process_of_device[device], time, level)
+
+
+class _DeviceAndKey(NamedTuple):
+    """What a counter is of."""
+
+    device: int
+    key: object
+
+
+def _by_device_and(
+    frame: pd.DataFrame, column: str, target: CounterTarget
+) -> Iterator[tuple[_DeviceAndKey, pd.DataFrame]]:
+    """Yield the rows of each device and value of a column, of the devices that are drawn."""
+    for keys, rows in frame.groupby(["device", column], sort=False):
+        device, value = cast("tuple[int, object]", keys)
+        if device in target.process_of_device:
+            yield _DeviceAndKey(device, value), rows
+
+
+def _memory_counters(gpu_events: GpuEvents, target: CounterTarget) -> Iterator[_Counter]:
+    """Yield how much memory is allocated on each device and on the host."""
+    memory = read_memory_events(gpu_events.trace)
+    for index, device in enumerate(memory.devices.tolist()):
+        is_of_device = memory.place == index
+        process = target.own_process
+        if device in target.process_of_device:
+            process = target.process_of_device[device]
+        key = f"device {device}" if device >= 0 else "host"
+        level = memory.level[is_of_device] / _BYTES_PER_GIB
+        yield _Counter("allocated GiB", key, process, memory.time[is_of_device], level)

@@ -1,0 +1,135 @@
+"""What an export draws besides events: iterations, findings, the recording, the critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tracelens_ext.analysis.coverage.coverage import recording_of
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.trace import NS_PER_US
+from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
+
+if TYPE_CHECKING:
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+
+#: What a segment of the critical path says of itself.
+_SEGMENT_COLUMNS = ("kind", "category", "name", "operation", "stream", "edge", "known")
+#: What it is called: the first of these that it has.
+_SEGMENT_NAMES = ("name", "operation", "kind")
+
+
+@dataclass(frozen=True)
+class Span:
+    """An interval of time, ns since the trace's first event."""
+
+    lane: str  #: the name of the track that it is drawn in
+    name: str
+    start: int
+    end: int
+    args: Mapping[str, object] = field(default_factory=dict)
+
+
+def spans_of(analyzer: TreePerfAnalyzer, *, with_findings: bool) -> list[Span]:
+    """Return the spans of a trace.
+
+    A track that fails is left out and noted in the analyzer's failures.
+
+    Args:
+        analyzer: of the trace.
+        with_findings: with those that need the findings and the simulation.
+    """
+    failures = analyzer.failures
+    spans: list[Span] = []
+    with failures.isolate("The track iterations"):
+        spans += _iteration_spans(analyzer.work)
+    if not len(analyzer.work):
+        return spans
+    with failures.isolate("The track recording"):
+        spans += _recording_spans(analyzer.work)
+    if with_findings:
+        with failures.isolate("The track findings"):
+            spans += _finding_spans(analyzer)
+        with failures.isolate("The track critical path"):
+            spans += _critical_path_spans(analyzer)
+    return spans
+
+
+def _iteration_spans(gpu_events: GpuEvents) -> list[Span]:
+    """Return the iterations of the trace's first process that has any."""
+    iterations = find_iterations(gpu_events.tree)
+    if not len(iterations):
+        return []
+    is_of_first = iterations.process == iterations.process[0]
+    spans = []
+    for index in is_of_first.nonzero()[0].tolist():
+        name = f"iteration {iterations.number[index]}"
+        start = int(iterations.start[index])
+        end = int(iterations.end[index])
+        spans.append(Span("iterations", name, start, end))
+    return spans
+
+
+def _finding_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
+    """Return the time that each finding claims, by device."""
+    spans = []
+    for finding in analyzer.findings().findings:
+        claim = finding.claim
+        if claim is None:
+            continue
+        for record in claim.as_records():
+            start = claim.wall_start + int(str(record["start_ns"]))
+            end = claim.wall_start + int(str(record["end_ns"]))
+            args = {
+                "device": record["device"],
+                "title": finding.title,
+                "confidence": finding.confidence,
+                "advice": finding.advice,
+            }
+            spans.append(Span("findings", finding.id, start, end, args))
+    return spans
+
+
+def _recording_spans(gpu_events: GpuEvents) -> list[Span]:
+    """Return the parts of the recording that cannot be judged."""
+    devices = find_tracks(gpu_events, "device").device.tolist()
+    spans = []
+    for part in recording_of(gpu_events).parts.to_dict("records"):
+        args = {
+            "device": devices[part["device"]],
+            "what": part["what"],
+            "place": part["place"],
+        }
+        spans.append(Span("recording", part["kind"], part["start"], part["end"], args))
+    return spans
+
+
+def _critical_path_spans(analyzer: TreePerfAnalyzer) -> list[Span]:
+    """Return the segments of the simulated critical path; none if there is no simulation."""
+    simulation = analyzer.simulation()
+    if simulation.state == "withheld":
+        return []
+    table = simulation.critical_path
+    first_time = simulation.program.window[0]
+    start = first_time + (table["start_us"] * NS_PER_US).round().astype("int64")
+    end = start + (table["duration_us"] * NS_PER_US).round().astype("int64")
+    spans = []
+    for args, segment_start, segment_end in zip(
+        table[list(_SEGMENT_COLUMNS)].to_dict("records"),
+        start.tolist(),
+        end.tolist(),
+        strict=True,
+    ):
+        texts = {str(column): value for column, value in args.items()}
+        name = _segment_name(texts)
+        spans.append(Span("critical path", name, segment_start, segment_end, texts))
+    return spans
+
+
+def _segment_name(segment: Mapping[str, object]) -> str:
+    """Return what a segment of the critical path is called."""
+    for column in _SEGMENT_NAMES:
+        if segment[column]:
+            return str(segment[column])
+    return ""
