@@ -59,19 +59,20 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title
     whole = by_run.set_axis(labels, axis=1)
     whole.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
     by_category = {_BY_CATEGORY: whole.rename_axis("Category").reset_index()}
-    (found,), _ = page_tables(by_category, _DESCRIPTIONS, pool)
-    pivot = replace(found, key="table-by-category")
+    pivots = page_tables(by_category, _DESCRIPTIONS, pool=pool)
+    pivot = replace(pivots.tables[_BY_CATEGORY], key="table-by-category")
     kernels = measured.kernel_table(runs).sort_values(
         measured.ELAPSED, ascending=False, kind="stable"
     )
     sheets = {_INPUTS: measured.input_table(runs), _KERNELS: kernels.reset_index(drop=True)}
-    others, cut = page_tables(sheets, _DESCRIPTIONS, pool)
+    others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
     elapsed = [run.elapsed_ns for run in runs]
     figures = [_figure(by_run, runs, title)]
     if max(elapsed) > _MUCH_LONGER * min(ns or max(elapsed) for ns in elapsed):
         figures.append(_figure(by_run, runs, title, percent=True))
     told = measured.grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
-    notes = [*(f"{labels}: {note}" for note, labels in told), *cut]
+    longest_s = max(elapsed) / NS_PER_S
+    notes = [*(f"{labels}: {note}" for note, labels in told), *others.notes]
     with written_beside(path) as beside:
         page = render_page(
             title=cleaned(title or DEFAULT_TITLE),
@@ -80,7 +81,7 @@ def write_page(path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title
             notes=[cleaned(note) for note in notes],
             figures=figures,
             facts=[],
-            tables=[_with_digits(table, max(elapsed) / NS_PER_S) for table in (pivot, *others)],
+            tables=[_with_digits(table, longest_s) for table in (pivot, *others.tables.values())],
             sheet_keys={_BY_CATEGORY: pivot.key},
             pool=pool,
             # The whole pivot table is in sight, its total row too.
