@@ -18,7 +18,7 @@ TRACES = {
     str(path.relative_to(SHARED / "traces")).removesuffix(".json.gz"): path
     for path in sorted((SHARED / "traces").rglob("*.json.gz"))
 }
-GPU_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+GPU_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
 Lane = tuple[Any, ...]
 
 
