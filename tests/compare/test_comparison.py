@@ -257,7 +257,14 @@ def random_trace(steps: list[list[tuple[int, int, int]]]) -> TraceMaker:
         for offset, length, name in kernels:
             correlation = next(correlations)
             maker.call("cudaLaunchKernel", start + offset, 0, correlation=correlation)
-            maker.kernel(NAMES[name], start + offset + 5, length, correlation=correlation)
+            # On streams of their own: work on one stream does not overlap like this.
+            maker.kernel(
+                NAMES[name],
+                start + offset + 5,
+                length,
+                correlation=correlation,
+                stream=correlation,
+            )
     return maker
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens_ext.analysis.modules import NodePath, numbered
+from tracelens_ext.analysis.call_tree_chart import NodePath, numbered
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.compare.comparison import Comparison
 from tracelens_ext.compare.measurement import KEYS, Measurement, measure
