@@ -156,9 +156,9 @@ def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFra
     least_idle = np.where(is_first_use, _LONG_NS, 0)
     launched_before = _launched_before(work, table["row"].to_numpy())
     is_not_first = is_first_use & launched_before
-    leaves_idle = idle > least_idle
-    table = table.assign(idle=idle)
-    return table[leaves_idle & ~is_not_first]
+    is_chosen = (idle > least_idle) & ~is_not_first
+    chosen: pd.DataFrame = table.assign(idle=idle)[is_chosen]
+    return chosen
 
 
 def _launched_before(work: GpuEvents, rows: Int64Array) -> BoolArray:
