@@ -80,7 +80,7 @@ class Comparing:
 
     def paths(self, traces: Sequence[str]) -> list[Path]:
         """What is compared, the baseline first."""
-        from tracelens_ext.compare.finished import history_in
+        from tracelens_ext.compare.finished_reports import history_in
 
         paths, problems = load.find_traces(traces, or_reports=True)
         if problems:
@@ -95,7 +95,7 @@ class Comparing:
 
     def measured(self, paths: Sequence[Path], how: shared.AnalysisOptions) -> list[Measurement]:
         """Measure traces and reports, one after the other: only the measurements stay."""
-        from tracelens_ext.compare.finished import is_report, measure_report, with_reference
+        from tracelens_ext.compare.finished_reports import is_report, measure_report, with_reference
         from tracelens_ext.compare.measurement import TRACELENS
         from tracelens_ext.compare.report import measured_for_comparison
 
@@ -130,9 +130,10 @@ def compare(traces: list[str], *, asked: Comparing, analysis: shared.AnalysisOpt
             without a launch, or not.  [default: include]
     """
     from tracelens_ext.analysis.memory.snapshot import is_snapshot
+    from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
-    from tracelens_ext.compare.report import comparison_report, history_report
-    from tracelens_ext.compare.verdict import check_budgets, parse_budget
+    from tracelens_ext.compare.history import history_report
+    from tracelens_ext.compare.report import comparison_report
     from tracelens_ext.findings.engine import offered_detectors
 
     budgets = [parse_budget(text) for text in asked.fail_if or ()]
@@ -197,7 +198,7 @@ def _warn_of_amounts(comparison: Comparison) -> None:
 
 def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[screen.Block]:
     """The verdict, what was compared, and the tables."""
-    from tracelens_ext.compare.verdict import time_basis
+    from tracelens_ext.compare.notes import time_basis
 
     facts = dict(report.facts)
     yield str(facts["Verdict"])

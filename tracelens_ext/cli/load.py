@@ -81,7 +81,7 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
     if traces := files.traces_in(folder):
         return traces
     if or_reports:
-        from tracelens_ext.compare.finished import is_report
+        from tracelens_ext.compare.finished_reports import is_report
 
         for of_kind in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
             if reports := [path for path in sorted(of_kind) if is_report(path, of_trace=True)]:
@@ -96,7 +96,7 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
 def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
     found = files.traces_matching(pattern)
     if or_reports:
-        from tracelens_ext.compare.finished import is_report
+        from tracelens_ext.compare.finished_reports import is_report
 
         traces = [path for path in found if not is_report(path)]
         reports = (path for path in files.paths_matching(pattern) if is_report(path, of_trace=True))
