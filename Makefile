@@ -25,10 +25,11 @@ test-rest: $(READY)
 ## test-all: every test that this machine can run
 test-all: test test-rest
 
-## lint: style, types, and who may import whom
+## lint: style, types, and which package may import which
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/check_plain_code.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
@@ -47,7 +48,7 @@ fuzz: $(READY)
 	$(BIN)/python fuzz/native.py --seconds $(FUZZ_SECONDS) || [ $$? = 2 ]
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
-$(READY): pyproject.toml tracelens_ext/readers/kineto/_native.c
+$(READY): pyproject.toml $(wildcard tracelens_ext/readers/*/_native.c)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools
@@ -55,4 +56,4 @@ $(READY): pyproject.toml tracelens_ext/readers/kineto/_native.c
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo report.xlsx tracelens_ext/readers/kineto/*.so
+	rm -rf $(VENV) build dist *.egg-info demo report.xlsx tracelens_ext/readers/*/*.so

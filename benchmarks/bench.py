@@ -10,7 +10,7 @@ where that folder is absent the demo trace takes its place.
 
 Parts: sizes (whole jobs, by size and layout), stages (what each of them takes), jobs (one core and
 several), recorded (real traces as they are), startup, names (categorizing), and those in files of
-their own: second_run (the cache), nsys, rocprof, xplane,
+their own: second_run (the cache), nsys, nsys_report, rocprof, xplane,
 distinct (what hostile files cost), fleet, json_output (JSON against the screen).
 """
 
@@ -223,6 +223,11 @@ def nsys(options: argparse.Namespace) -> None:
     print(importlib.import_module("nsys").table(DATA, options.repeat))
 
 
+def nsys_report(options: argparse.Namespace) -> None:
+    """Nsight Systems' reports, beside their exports."""
+    print(importlib.import_module("nsys_report").table(DATA, options.repeat))
+
+
 def rocprof(options: argparse.Namespace) -> None:
     """Recordings of rocprofv3."""
     print(importlib.import_module("rocprof").table(DATA, options.repeat))
@@ -262,6 +267,7 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
     "names": ("Kernel names", names),
     "second_run": ("The cache: first and second run", second_run),
     "nsys": ("Nsight Systems", nsys),
+    "nsys_report": ("Nsight Systems: reports and exports", nsys_report),
     "rocprof": ("rocprofv3", rocprof),
     "xplane": ("Profiles of JAX", xplane),
     "distinct": ("Files of 5 MB in which everything is another", distinct),
@@ -294,7 +300,16 @@ def main() -> None:
     here = Path(__file__).parent
     for part in wanted:
         title, work = PARTS[part]
-        in_files = "second_run", "nsys", "rocprof", "xplane", "distinct", "fleet", "json_output"
+        in_files = (
+            "second_run",
+            "nsys",
+            "nsys_report",
+            "rocprof",
+            "xplane",
+            "distinct",
+            "fleet",
+            "json_output",
+        )
         if part in in_files and not (here / f"{part}.py").exists():
             continue
         print(f"## {title}\n", flush=True)

@@ -1,10 +1,11 @@
-"""Damaged traces through both readers of Kineto's JSON: equal columns, or equal errors.
+"""Damaged traces through both readers of Kineto's JSON, and of Nsight's reports: equal columns.
 
     fuzz/native.py [--mutants 20000] [--seconds 480] [--seed 0]
 
-The C file is compiled with AddressSanitizer and UndefinedBehaviorSanitizer, and handed texts that
-end where their memory ends. Exit code 1 when the readers differ, one takes too long, or a sanitizer
-reports; 2 where there is no compiler. What made them differ is kept in `fuzz/findings/native/`.
+Or equal errors. The C files are compiled with AddressSanitizer and UndefinedBehaviorSanitizer, and
+that of Kineto is handed texts that end where their memory ends. Exit code 1 when the readers
+differ, one takes too long, or a sanitizer reports; 2 where there is no compiler. What made them
+differ is kept in `fuzz/findings/native/`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 FINDINGS = ROOT / "fuzz" / "findings" / "native"
 SHARED = ROOT.parent / "shared" / "traces"
-SOURCE = ROOT / "tracelens_ext/readers/kineto/_native.c"
-MODULE = "tracelens_ext.readers.kineto._native"
+REPORTS = ROOT.parent / "shared" / "nsys_rep"
+#: Compiled module → its source.
+SOURCES = {
+    f"tracelens_ext.readers.{name}._native": ROOT / f"tracelens_ext/readers/{name}/_native.c"
+    for name in ("kineto", "nsys")
+}
 _LIBRARY = "TRACELENS_EXT_SANITIZED"
 _SLICES = (256, 4096, 1 << 20)
 _MOST_SECONDS = 2.0
@@ -37,29 +42,31 @@ sys.path.insert(0, str(ROOT))
 
 
 def build(folder: Path) -> dict[str, str] | None:
-    """Compile the C file; the environment of a process that loads it. None without a compiler."""
+    """Compile the C files; the environment of a process that loads them, None if it cannot be."""
     compiler = shutil.which(os.environ.get("CC", "gcc"))
-    library = folder / "_native.so"
     if compiler is None:
         return None
     flags = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined"]
     flags += ["-fno-sanitize-recover=all", f"-I{sysconfig.get_paths()['include']}"]
-    done = subprocess.run([compiler, *flags, str(SOURCE), "-o", str(library)], check=False)
-    if done.returncode:
-        return None
+    for module, source in SOURCES.items():
+        library = folder / f"{module}.so"
+        done = subprocess.run([compiler, *flags, str(source), "-o", str(library)], check=False)
+        if done.returncode:
+            return None
     found = [
         subprocess.run(
             [compiler, f"-print-file-name={name}"], capture_output=True, text=True
         ).stdout
         for name in ("libasan.so", "libubsan.so")
     ]
-    options = {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", _LIBRARY: str(library)}
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", _LIBRARY: str(folder)}
     return os.environ | options | {"LD_PRELOAD": " ".join(path.strip() for path in found)}
 
 
 def _seeds() -> list[bytes]:
-    """Eight small traces: parts of recorded ones where those are, else made ones."""
+    """Eight small traces: parts of recorded ones where those are, else made ones; and reports."""
     from tests.support.make_trace import LAYOUTS, cuda_graph_example, short_demo
+    from tests.support.nsys_report_maker import steps
 
     demo = short_demo()
     made = [layout(cuda_graph_example()) for layout in LAYOUTS.values()]
@@ -70,20 +77,44 @@ def _seeds() -> list[bytes]:
         events = document["traceEvents"]
         some = events[:10] + events[10 :: max(1, len(events) // _EVENTS)]
         recorded.append(LAYOUTS["kineto"]({**document, "traceEvents": some}))
-    return [text.encode() for text in [*made[-3:], *recorded, *made][:8]]
+    traces = [text.encode() for text in [*made[-3:], *recorded, *made][:8]]
+    reports = sorted(REPORTS.glob("*.nsys-rep"), key=lambda path: path.stat().st_size)[:2]
+    return [*traces, steps(), steps(), *(path.read_bytes() for path in reports)]
+
+
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """A report with bytes of it changed, zeroed, removed or repeated, or cut off."""
+    made = bytearray(content)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        start = rng.randrange(len(made))
+        length = rng.choice((1, 1, 8, 200))
+        match rng.randrange(6):
+            case 0 | 1:
+                made[start] = rng.randrange(256)
+            case 2:
+                made[start : start + length] = bytes(len(made[start : start + length]))
+            case 3:
+                del made[start : start + length]
+            case 4:
+                made[start:start] = made[start : start + length]
+            case _:
+                del made[max(start, len(made) // 2) :]
+    return bytes(made)
 
 
 def _load() -> None:
-    """Put the library that was compiled for this in the place of the package's own."""
+    """Put the libraries that were compiled for this in the place of the package's own."""
     import numpy as np
 
     from tracelens_ext.readers.kineto.reader import KinetoColumns
 
-    spec = importlib.util.spec_from_file_location(MODULE, os.environ[_LIBRARY])
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[MODULE] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    for name in SOURCES:
+        library = Path(os.environ[_LIBRARY]) / f"{name}.so"
+        spec = importlib.util.spec_from_file_location(name, library)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     parse = KinetoColumns.parse
 
     def parse_exactly(self: KinetoColumns, text: bytes) -> object:
@@ -104,7 +135,9 @@ def compare(mutants: int, seconds: float, seed: int) -> int:
     done = 0
     while done < mutants and time.monotonic() < end:
         rng = random.Random(f"{seed} {done}")
-        data = mutate(seeds[done % len(seeds)], rng)
+        seed_of_this = seeds[done % len(seeds)]
+        is_report = seed_of_this.startswith(b"NVIDIA")
+        data = damaged(seed_of_this, rng) if is_report else mutate(seed_of_this, rng)
         started = time.process_time()
         try:
             readers_agree(data, rng.choice(_SLICES), salvage=rng.random() < 0.5)

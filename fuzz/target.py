@@ -21,6 +21,7 @@ with atheris.instrument_imports(include=["tracelens_ext"]):
     import tracelens_ext.perf_report
     import tracelens_ext.readers.cache.store
     import tracelens_ext.readers.nsys.csv_tables
+    import tracelens_ext.readers.nsys.report
     import tracelens_ext.readers.nsys.sqlite
     import tracelens_ext.readers.perfetto.trace_assembly
     import tracelens_ext.readers.rocprof.rocpd

@@ -19,6 +19,7 @@ from tests.support import trace_properties as properties  # noqa: E402
 from tests.support import xplane_maker  # noqa: E402
 from tests.support.make_trace import LAYOUTS, cuda_graph_example  # noqa: E402
 from tests.support.nsys_export_maker import training  # noqa: E402
+from tests.support.nsys_report_maker import call, report, steps  # noqa: E402
 from tests.support.rocprof_maker import training as rocprof_training  # noqa: E402
 from tests.support.statistics_helpers import GPU_TRACE, KERNELS, MEMORY, RANGES, SIZES  # noqa: E402
 
@@ -63,6 +64,12 @@ def _databases() -> Iterator[bytes]:
     for path in sorted(BROKEN.glob("*.sqlite")):
         yield path.read_bytes()
     yield training().content
+
+
+def _nsys_reports() -> Iterator[bytes]:
+    yield steps()
+    blocks = [[call(0, 100 * block + 10 * i, 5, i) for i in range(9)] for block in range(3)]
+    yield report(*blocks, strings=["cudaLaunchKernel_v7000"])
 
 
 def _rocpd() -> Iterator[bytes]:
@@ -166,6 +173,7 @@ TARGETS: dict[str, Target] = {
     "report": Target(properties.a_report_is_safe, _traces, share=3),
     "gzip": Target(properties.salvage_is_safe_and_steady, _gzipped, as_text=False),
     "sqlite": Target(properties.a_file_is_safe(".sqlite"), _databases, as_text=False, share=2),
+    "nsys_report": Target(properties.a_nsys_report_is_safe, _nsys_reports, as_text=False, share=2),
     "xplane": Target(properties.a_profile_is_safe, _profiles, as_text=False, share=2),
     "perfetto": Target(properties.a_file_is_safe(".pftrace"), _perfetto, as_text=False, share=2),
     "snapshots": Target(properties.a_snapshot_is_safe, _snapshots, as_text=False, share=2),

@@ -20,7 +20,7 @@ from tracelens_ext.analysis.iterations.selection import Selection
 from tracelens_ext.analysis.kernels import kernels
 from tracelens_ext.analysis.memory.usage import Memory, find_memory, memory_blocks
 from tracelens_ext.analysis.modules import call_stacks, nn_modules
-from tracelens_ext.analysis.operations import tables as op_tables
+from tracelens_ext.analysis.operations import summaries as op_tables
 from tracelens_ext.analysis.operations.launchers import (
     TEXT_COLUMNS,
     Launchers,
@@ -229,7 +229,11 @@ class TreePerfAnalyzer(TableMethods):
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)
         self._found = find_findings(
-            self.gpu_events, lambda: self.launchers, roofline, simulate=self.simulation
+            self.gpu_events,
+            lambda: self.launchers,
+            roofline,
+            simulate=self.simulation,
+            failures=self.failures,
         )
         return self._found
 

@@ -22,7 +22,7 @@ def ordered_tables() -> list[Table]:
     They are imported here, as most commands need few of them.
     """
     from tracelens_ext.analysis.collectives import COLL_ANALYSIS
-    from tracelens_ext.analysis.coverage.report_tables import RECORDING, TIME_AXIS
+    from tracelens_ext.analysis.coverage.report_tables import RECORDING
     from tracelens_ext.analysis.cuda_graphs.tables import (
         GRAPH_CAPTURES,
         GRAPH_LAUNCHES,
@@ -69,12 +69,13 @@ def ordered_tables() -> list[Table]:
         TREE,
     )
     from tracelens_ext.analysis.serving.phases import LAYER_KERNELS, LAYERS, PHASE_STEPS
-    from tracelens_ext.analysis.timeline.timeline import (
+    from tracelens_ext.analysis.timeline.counters import (
         COPY_BANDWIDTH,
         GPU_COUNTERS,
-        GPU_TIMELINE,
         QUEUE_LENGTH,
     )
+    from tracelens_ext.analysis.timeline.time_axis import TIME_AXIS
+    from tracelens_ext.analysis.timeline.timeline import GPU_TIMELINE
     from tracelens_ext.findings.tables import FINDING_DETAILS, FINDINGS
     from tracelens_ext.findings.timeline_markers import TIME_AXIS_MARKS
     from tracelens_ext.roofline.tables import (

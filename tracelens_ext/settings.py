@@ -24,7 +24,7 @@ class ReadingOptions:
     max_bytes: int | None = None
     #: threads that read one large file; None for as many as there are cores
     jobs: int | None = None
-    #: the `nsys` program that converts Nsight Systems reports; None: found on the PATH
+    #: the `nsys` program that shall convert Nsight Systems reports; None: they are read directly
     nsys: str | None = None
     #: the file that says what is in CUDA graphs; None: found beside the trace
     kernel_annotations: str | None = None

@@ -12,7 +12,7 @@ from tests.support.gap_helpers import TRACES, gpu_events_of, recorded
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.iterations.selection import Selection
-from tracelens_ext.analysis.kernels.kernels import SORTS, kernel_full_names
+from tracelens_ext.analysis.kernels.statistics import SORTS, kernel_full_names
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.errors import UsageError
 

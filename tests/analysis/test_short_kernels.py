@@ -10,7 +10,10 @@ import pytest
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.kernels.kernels import short_kernel_histogram, short_kernels_summary
+from tracelens_ext.analysis.kernels.short_kernels import (
+    short_kernel_histogram,
+    short_kernels_summary,
+)
 from tracelens_ext.analysis.timeline.timeline import total_time_ns
 
 if TYPE_CHECKING:

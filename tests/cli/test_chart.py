@@ -50,7 +50,7 @@ def made(short_demo_trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(autouse=True)
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with those files in it, and `nsys` on the PATH."""
+    """A working folder with those files in it, and an `nsys` on the PATH."""
     for path in made.iterdir():
         if path.is_file() and not path.name.startswith("result"):
             (tmp_path / path.name).symlink_to(path)
@@ -208,7 +208,7 @@ def test_bad_files_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.process
 def test_a_damaged_report_shows_what_nsys_says(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.nsys-rep").write_bytes(b"damaged")
-    assert chart("bad.nsys-rep,vllm,llama,1") == 1
+    assert chart("bad.nsys-rep,vllm,llama,1", "--nsys", "nsys") == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert "the report is damaged" in told
@@ -220,12 +220,10 @@ def test_which_nsys(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert chart("run1.nsys-rep,vllm,llama,1") == 1
-    told = capsys.readouterr().err
-    assert told.startswith("tracelens-ext: run1.nsys-rep: ")
-    assert "nsys export" in told
-    assert told.count("\n") == 1
+    assert chart("run1.nsys-rep,vllm,llama,1", "-q") == 0
+    without = Path("result.csv").read_text(encoding="utf-8")
     assert chart("run1.nsys-rep,vllm,llama,1", option, "./nsys", "-q") == 0
+    assert Path("result.csv").read_text(encoding="utf-8") != without
     assert chart("run1.nsys-rep,vllm,llama,1", option, "./absent", "-q") == 1
     assert "./absent" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nsys_export_maker import training
+from tests.support.nsys_report_maker import steps
 from tracelens_ext.cli import run
 from tracelens_ext.readers.nsys import export_schema as nsys_places
 from tracelens_ext.readers.nsys import sqlite as nsys_sqlite
@@ -24,24 +25,26 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("run.sqlite", "other.sqlite"):
         training().write(tmp_path / name)
+    for name in ("run.nsys-rep", "other.nsys-rep"):
+        (tmp_path / name).write_bytes(steps())
 
 
 def test_there_are_examples() -> None:
-    assert len(_COMMANDS) == 8
+    assert len(_COMMANDS) == 9
     assert len(_PYTHON) == 1
 
 
-@pytest.mark.parametrize("command", [c for c in _COMMANDS if "nsys-rep" not in c])
+@pytest.mark.parametrize("command", [c for c in _COMMANDS if "--nsys" not in c])
 def test_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(command)) == 0
     assert capsys.readouterr().out
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", [c for c in _COMMANDS if "nsys-rep" in c])
-def test_commands_for_reports(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_report_that_nsys_converts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (command,) = (c for c in _COMMANDS if "--nsys" in c)
     Path("run.nsys-rep").write_bytes(b"a report")
     program = Path("nsys").absolute()
     program.write_text(

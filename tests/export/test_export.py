@@ -24,7 +24,8 @@ from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.modules import MOST_NODES, call_tree
-from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length, time_axis
+from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
+from tracelens_ext.analysis.timeline.time_axis import time_axis
 from tracelens_ext.cli import run
 from tracelens_ext.export.tracks import fit_lanes
 from tracelens_ext.simulation.simulation import Simulation

@@ -73,7 +73,13 @@ def read_text(text: str | bytes) -> Trace:
         ("i", "cpu_instant_event", EventKind.INSTANT),
         ("I", "", EventKind.INSTANT),
         ("C", "counter", EventKind.OTHER),
-        ("B", "of another tool", EventKind.OTHER),
+        ("X", "xpu_runtime", EventKind.RUNTIME),
+        ("X", "xpu_driver", EventKind.DRIVER),
+        ("X", "xpu_sync", EventKind.OTHER),
+        ("X", "mtia_runtime", EventKind.RUNTIME),
+        ("X", "mtia_ccp_events", EventKind.KERNEL),
+        ("X", "hpu_op", EventKind.RUNTIME),
+        ("X", "collective_comm", EventKind.RUNTIME),
     ],
 )
 def test_kinds(phase: str, category: str, kind: EventKind) -> None:
@@ -382,6 +388,27 @@ def test_reasons() -> None:
     assert trace.provenance.present == 11
     assert [row["name"] for row in rows_read(trace)] == ["a", "numbers in quotes"]
     assert trace.dur.tolist() == [5000, 1500]
+
+
+def test_events_of_which_nothing_is_read_are_told() -> None:
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    process = {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "Ascend Hardware"}}
+    matmul = {"ph": "X", "name": "MatMulV2", "pid": 2, "tid": 15, "ts": 2, "dur": 3}
+    gpu_op = {"ph": "X", "cat": "gpu_op", "name": "gemm", "pid": 4, "tid": 1, "ts": 200, "dur": 10}
+    counter = {"ph": "C", "cat": "hardware_counters", "name": "sm", "pid": 0, "ts": 30}
+    overhead = {"ph": "X", "cat": "overhead", "name": "Flush", "pid": 1, "ts": 3, "dur": 1}
+    sync = {"ph": "X", "cat": "xpu_sync", "name": "Queue Sync", "pid": 0, "ts": 3, "dur": 1}
+    trace = read(op, process, matmul, gpu_op, gpu_op, counter, overhead, sync)
+    assert trace.provenance.unread == {
+        "gpu_op": 2,
+        "without a category of Ascend Hardware": 1,
+        "counter events (hardware_counters)": 1,
+    }
+    (note,) = trace.provenance.all_notes
+    assert note.startswith("4 of 9 events not read: 2 gpu_op, ")
+    assert trace.provenance.dropped == {}
+    exported = read(op, gpu_op, counter, tracelens_ext={"threads": []})
+    assert exported.provenance.unread == {}
 
 
 def test_arguments_stay_with_their_events_when_others_are_dropped() -> None:

@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems: converted by `nsys export`, here by a program that does as it does."""
+"""Reports of Nsight Systems that `--nsys` converts, here by a program that does as nsys does."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.nsys_export_maker import training
+from tests.support.nsys_report_maker import call, report
 from tests.support.statistics_helpers import TWO_GPUS
 from tracelens_ext.analysis.nsys_statistics.inputs import event_totals, project_ranges
 from tracelens_ext.analysis.nsys_statistics.statistics import Total, kernel_totals, memory_totals
@@ -78,6 +79,10 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return made
 
 
+#: The program on the PATH.
+BY_NSYS = ReadingOptions(nsys="nsys")
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> TraceCache:
     return TraceCache(tmp_path / "cache")
@@ -94,7 +99,7 @@ def assert_read(trace: Trace, report: Path) -> None:
 def test_a_report_is_converted(fake: Fake, name: str, tmp_path: Path) -> None:
     report = fake.report.rename(tmp_path / name)
     before = sorted(tmp_path.iterdir())
-    assert_read(read_trace(report), report)
+    assert_read(read_trace(report, reading=BY_NSYS), report)
     assert sorted(tmp_path.iterdir()) == before
     assert fake.runs == 1
 
@@ -109,14 +114,14 @@ def test_a_program_that_is_given(fake: Fake, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.process
 def test_the_export_is_kept_until_the_report_changes(fake: Fake, cache: TraceCache) -> None:
     for _ in range(2):
-        assert_read(read_trace(fake.report, cache=cache), fake.report)
+        assert_read(read_trace(fake.report, cache=cache, reading=BY_NSYS), fake.report)
     assert fake.runs == 1
     (entry,) = cache.entries()
     assert (entry.path, entry.usable, len(entry.files)) == (str(fake.report), True, 2)
     assert entry.size > (fake.folder / "export").stat().st_size
     os.utime(fake.report, (1, 1))
     assert [entry.usable for entry in cache.entries()] == [False]
-    assert_read(read_trace(fake.report, cache=cache), fake.report)
+    assert_read(read_trace(fake.report, cache=cache, reading=BY_NSYS), fake.report)
     assert fake.runs == 2
     assert not [path for path in cache.folder.iterdir() if path.name.startswith(".")]
     count, size = cache.clear()
@@ -125,18 +130,22 @@ def test_the_export_is_kept_until_the_report_changes(fake: Fake, cache: TraceCac
 
 
 @pytest.mark.process
-def test_a_large_trace_is_kept_beside_its_export(fake: Fake, cache: TraceCache) -> None:
+def test_a_trace_that_was_read_without_nsys_is_not_taken_for_it(
+    fake: Fake, cache: TraceCache
+) -> None:
     cache.worth_keeping = 0
-    for _ in range(2):
-        assert_read(read_trace(fake.report, cache=cache), fake.report)
-    (entry,) = cache.entries()
-    assert (entry.usable, len(entry.files)) == (True, 3)
+    fake.report.write_bytes(report([call(0, 0, 100)], strings=["cudaLaunchKernel_v7000"]))
+    assert len(read_trace(fake.report, cache=cache)) == 1
+    fake.does(_EXPORTS.replace("assert pathlib", "# assert pathlib"))
+    assert_read(read_trace(fake.report, cache=cache, reading=BY_NSYS), fake.report)
+    assert len(read_trace(fake.report, cache=cache)) == 1
+    assert fake.runs == 1
 
 
 @pytest.mark.process
 def test_an_export_that_is_too_big_is_not_kept(fake: Fake, cache: TraceCache) -> None:
     cache.limit = 1_000
-    assert_read(read_trace(fake.report, cache=cache), fake.report)
+    assert_read(read_trace(fake.report, cache=cache, reading=BY_NSYS), fake.report)
     assert list(cache.folder.iterdir()) == []
 
 
@@ -145,7 +154,7 @@ def test_a_cache_that_cannot_be_written(fake: Fake, tmp_path: Path) -> None:
     notes: list[str] = []
     (tmp_path / "file").write_text("in the way")
     cache = TraceCache(tmp_path / "file" / "cache", tell=notes.append)
-    assert_read(read_trace(fake.report, cache=cache), fake.report)
+    assert_read(read_trace(fake.report, cache=cache, reading=BY_NSYS), fake.report)
     assert "is not kept in the cache" in notes[-1]
 
 
@@ -155,7 +164,7 @@ def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -
     left.mkdir(parents=True)
     (left / "export.sqlite").write_bytes(b"half")
     os.utime(left, (1, 1))
-    read_trace(fake.report, cache=cache)
+    read_trace(fake.report, cache=cache, reading=BY_NSYS)
     assert not left.exists()
 
 
@@ -180,7 +189,7 @@ def test_a_folder_that_was_left_behind_is_swept(fake: Fake, cache: TraceCache) -
 def test_nsys_fails(fake: Fake, cache: TraceCache, body: str, said: str) -> None:
     fake.does(body)
     with pytest.raises(TraceFormatError) as caught:
-        read_trace(fake.report, cache=cache)
+        read_trace(fake.report, cache=cache, reading=BY_NSYS)
     assert said in caught.value.problem.replace("\x1b", "")
     assert str(caught.value).isprintable()
     assert list(cache.folder.iterdir()) == []
@@ -190,36 +199,41 @@ def test_nsys_fails(fake: Fake, cache: TraceCache, body: str, said: str) -> None
 def test_nsys_that_cannot_be_run(fake: Fake) -> None:
     fake.program.write_text("#!/no/such/interpreter\n")
     with pytest.raises(TraceFormatError, match="cannot be run"):
-        read_trace(fake.report)
+        read_trace(fake.report, reading=BY_NSYS)
 
 
 @pytest.mark.process
 def test_nsys_that_writes_something_else(fake: Fake) -> None:
     (fake.folder / "export").write_bytes(b"no database at all")
     with pytest.raises(TraceFormatError, match="is a damaged SQLite database"):
-        read_trace(fake.report)
+        read_trace(fake.report, reading=BY_NSYS)
 
 
 def test_nsys_is_missing(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(TraceFormatError) as caught:
-        read_trace(fake.report)
-    assert "`nsys`, which converts it, is not on the PATH" in caught.value.problem
-    assert "nsys export --type sqlite" in caught.value.remedy
-    assert "--nsys" in caught.value.remedy
-    with pytest.raises(TraceFormatError, match="there is no program /opt/nsys"):
         read_trace(fake.report, reading=ReadingOptions(nsys="/opt/nsys"))
+    assert "there is no program /opt/nsys" in caught.value.problem
+    assert "leave out --nsys" in caught.value.remedy
+    assert "nsys export --type sqlite" in caught.value.remedy
+
+
+def test_nsys_is_run_only_where_it_is_named(fake: Fake) -> None:
+    with pytest.raises(TraceFormatError, match="is no report of Nsight Systems") as caught:
+        read_trace(fake.report)
+    assert "--nsys PROGRAM" in caught.value.remedy
+    assert fake.runs == 0
 
 
 def test_other_content_under_the_name_of_a_report(fake: Fake) -> None:
     training().write(fake.report)
-    assert len(read_trace(fake.report)) == 26
+    assert len(read_trace(fake.report, reading=BY_NSYS)) == 26
     fake.report.write_bytes(b"")
     with pytest.raises(TraceFormatError, match="is empty"):
-        read_trace(fake.report)
+        read_trace(fake.report, reading=BY_NSYS)
     fake.report.unlink()
     with pytest.raises(TraceNotFoundError, match="no such file"):
-        read_trace(fake.report)
+        read_trace(fake.report, reading=BY_NSYS)
     assert fake.runs == 0
 
 
@@ -234,12 +248,12 @@ def test_on_the_command_line(
     monkeypatch.setenv("TRACELENS_EXT_CACHE_DIR", str(tmp_path / "users"))
     monkeypatch.setenv("COLUMNS", "200")
     for _ in range(2):
-        assert run(["kernels", str(fake.report)]) == 0
+        assert run(["kernels", str(fake.report), "--nsys", "nsys"]) == 0
         assert "gemm<float>" in capsys.readouterr().out
     assert fake.runs == 1
     assert run(["cache", "info"]) == 0
     assert "run 1.nsys-rep" in capsys.readouterr().out
-    assert run(["kernels", str(fake.report), "--no-cache"]) == 0
+    assert run(["kernels", str(fake.report), "--no-cache", "--nsys", "nsys"]) == 0
     assert fake.runs == 2
     assert run(["cache", "clear"]) == 0
     assert "Removed 1 trace" in capsys.readouterr().out
@@ -273,11 +287,11 @@ def test_what_a_folder_holds(tmp_path: Path, listed: Callable[..., list[str]]) -
 
 @pytest.mark.process
 def test_a_report_under_another_name(fake: Fake, tmp_path: Path) -> None:
-    report = tmp_path / "renamed.bin"
+    renamed = tmp_path / "renamed.bin"
     content = b"NVIDIA Tegra Profiler Report 1.\n"
-    report.write_bytes(content)
+    renamed.write_bytes(content)
     fake.does(_EXPORTS.replace('b"a report"', repr(content)))
-    assert_read(read_trace(report), report)
+    assert_read(read_trace(renamed, reading=BY_NSYS), renamed)
 
 
 # The real program, where somebody names it.
@@ -288,15 +302,16 @@ _NSYS = os.environ.get("TRACELENS_EXT_TEST_NSYS", "")
 @pytest.mark.process
 @pytest.mark.skipif(not _NSYS, reason="needs nsys, named in TRACELENS_EXT_TEST_NSYS")
 def test_the_real_program(tmp_path: Path) -> None:
-    options = ["-t", "nvtx,osrt", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "run")]
-    subprocess.run([_NSYS, "profile", *options, "/bin/sleep", "0.1"], check=True)
-    report = tmp_path / "run.nsys-rep"
+    recording = ["-t", "nvtx,osrt", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "run")]
+    subprocess.run([_NSYS, "profile", *recording, "/bin/sleep", "0.1"], check=True)
+    recorded = tmp_path / "run.nsys-rep"
     reading = ReadingOptions(nsys=_NSYS)
-    with pytest.raises(TraceFormatError, match="without CUDA events"):
-        read_trace(report, reading=reading)
-    report.write_bytes(report.read_bytes()[:5_000])
+    for options in (reading, ReadingOptions()):
+        with pytest.raises(TraceFormatError, match="without CUDA events"):
+            read_trace(recorded, reading=options)
+    recorded.write_bytes(recorded.read_bytes()[:5_000])
     with pytest.raises(TraceFormatError, match=r"failed with exit code \d+ \(.+\)"):
-        read_trace(report, reading=reading)
+        read_trace(recorded, reading=reading)
 
 
 @pytest.mark.process

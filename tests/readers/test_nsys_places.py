@@ -47,7 +47,7 @@ def test_correlation_ids_of_any_size_link() -> None:
 _PLACE = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 50))
 
 
-@given(st.lists(_PLACE, max_size=12), st.lists(_PLACE, max_size=12))
+@given(st.lists(_PLACE, max_size=12), st.lists(_PLACE, max_size=12, unique=True))
 def test_links_against_a_plain_loop(
     launches: list[tuple[int, int, int]], kernels: list[tuple[int, int, int]]
 ) -> None:

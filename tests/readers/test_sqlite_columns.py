@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tracelens_ext.readers import sqlite_columns
 from tracelens_ext.readers.builder import distinct_rows
-from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.readers.sqlite_columns import Database
+from tracelens_ext.readers.tables import MISSING
 
 if TYPE_CHECKING:
     import pytest

@@ -50,6 +50,33 @@ BINARY = {
 }
 
 
+TABLES = {
+    "rocmProfileData": ["rocpd_api", "rocpd_op", "rocpd_string", "rocpd_metadata"],
+    "Ascend's profiler": ["STRING_IDS", "TASK", "CANN_API", "COMPUTE_TASK_INFO"],
+    "DLProf": ["dlprof_metadata", "ops"],
+}
+
+
+@pytest.mark.parametrize("tool", TABLES)
+def test_databases_of_other_tools_are_named(tool: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    connection = sqlite3.connect(path)
+    for table in TABLES[tool]:
+        connection.execute(f"create table {table} (id integer)")
+    connection.commit()
+    connection.close()
+    message = refused(path)
+    assert f"is a database of {tool}" in message
+    assert "nsys export" not in message
+
+
+def test_a_report_of_nsight_compute_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.ncu-rep"
+    path.write_bytes(b"NVR\0\x01\x02 anything")
+    assert "is a report of Nsight Compute" in refused(path)
+    assert "nsys profile" in refused(path)
+
+
 @pytest.mark.parametrize("what", BINARY)
 def test_other_formats_are_named(what: str) -> None:
     assert f"<file>: is {what}" in refused(BINARY[what])

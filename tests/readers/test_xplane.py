@@ -195,7 +195,9 @@ def test_gpu_events_and_sums_are_those_of_the_file(events: list[tuple[Any, ...]]
     expected = Counter[tuple[str, int]]()
     for number, (name, start, duration, device, linked) in enumerate(events, start=1):
         ids = {"correlation_id": number} if linked else {}
-        maker.gpu(name, start, duration, device, **ids)
+        # Each on a stream of its own, where nothing can have an impossible end.
+        stream = (number, f"Stream #{number}(Kernel)")
+        maker.event(name, start, duration, f"/device:GPU:{device}", stream, **ids)
         if linked:
             expected[name, device] += duration
             maker.event("cuLaunchKernel", start, 1, **ids)

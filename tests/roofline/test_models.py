@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens_ext.analysis.operations.launchers import parsed
+from tracelens_ext.analysis.operations.arguments import parsed
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.roofline.analysis import _modelled
 from tracelens_ext.roofline.models import model_of, offered_models

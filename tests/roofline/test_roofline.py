@@ -20,7 +20,7 @@ from tests.support.categorize_helpers import FakeEntryPoint, plugin
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch, hookimpl
 from tracelens_ext.analysis.iterations.selection import Selection
-from tracelens_ext.analysis.operations import launchers
+from tracelens_ext.analysis.operations import arguments as op_arguments
 from tracelens_ext.categorize.matcher import BoundRule
 from tracelens_ext.cli import run
 from tracelens_ext.errors import UsageError
@@ -91,7 +91,7 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
 
     for module, name in (
         (rows_found, "parsed"),
-        (launchers, "parsed"),
+        (op_arguments, "parsed"),
         (rows_found, "RooflineRow"),
         (operation, "Tensor"),
         (BoundRule, "finds"),

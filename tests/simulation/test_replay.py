@@ -364,6 +364,8 @@ def test_a_pass_runs_each_node_in_its_turn(random: Random, rows_at_once: int) ->
         block_start=edges[:, 0],
         block_end=edges[:, 1],
         block_clock=numbers(blocks, 0, clocks - 1),
+        unusual_tail=numbers(blocks, 0, 1) * 7,
+        standstill=np.where(is_wait, 0, numbers(count, 0, 1) * 11),
         clocks=SimpleNamespace(end=numbers(clocks, 60, 90)),
         constant={**constants, "tail": np.full(count, 3)}.__getitem__,
     )

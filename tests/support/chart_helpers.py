@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.make_trace import TraceMaker
+from tests.support.nsys_report_maker import steps
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.compare.engine_chart.runs import EngineRun, measure_run
 from tracelens_ext.compare.engine_chart.specification import ChartInput, parse_inputs
@@ -27,7 +28,7 @@ if words[:1] in (["--version"], ["-v"]):
     print("NVIDIA Nsight Systems version 2022.4.2.1")
 elif words[:1] != ["export"] or "sqlite" not in words or len(report) != 1:
     sys.exit("nsys: no such command: " + " ".join(words))
-elif pathlib.Path(report[0]).read_bytes()[:6] != b"report":
+elif pathlib.Path(report[0]).read_bytes()[:6] != b"NVIDIA":
     sys.exit("nsys: the report is damaged")
 else:
     place = next(words.index(name) for name in ("-o", "--output") if name in words)
@@ -60,8 +61,8 @@ def fake_nsys(folder: Path) -> Path:
 
 
 def report(path: Path) -> Path:
-    """What the fake takes for a report of Nsight Systems."""
-    path.write_bytes(b"report of " + path.name.encode())
+    """A report of Nsight Systems."""
+    path.write_bytes(steps())
     return path
 
 

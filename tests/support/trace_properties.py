@@ -364,6 +364,13 @@ def a_file_is_safe(suffix: str) -> Callable[[bytes], None]:
     return check
 
 
+def a_nsys_report_is_safe(data: bytes) -> None:
+    """A report of Nsight Systems, whole or salvaged: the same by both decoders, or our error."""
+    for salvage in (False, True):
+        result_of(data, salvage=salvage, oracle=".csv")
+        readers_agree(data, SMALL_SLICE, salvage=salvage)
+
+
 def a_profile_is_safe(data: bytes) -> None:
     """A profile of JAX, whole or salvaged: a trace with all its tables, or one of our errors."""
     result_of(data, oracle=".xplane.pb"), result_of(data, salvage=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
 from tracelens_ext.analysis.iterations.selection import find_iterations
-from tracelens_ext.analysis.operations.launchers import argument_values
+from tracelens_ext.analysis.operations.arguments import argument_values
 from tracelens_ext.categorize.kernel_names import simple_name
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column

@@ -219,7 +219,7 @@ def _parts(tables: Mapping[str, pd.DataFrame], top: int) -> Iterator[Part]:
 
 def counters(trace: Path, json: bool = False, *, reading: ReadingOptions) -> None:
     """Show the queue length of each stream and the bandwidth of copies."""
-    from tracelens_ext.analysis.timeline.timeline import copy_bandwidth, queue_length
+    from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
 
     work = analyze(trace, shared.AnalysisOptions(reading=reading)).work
     if not len(work):

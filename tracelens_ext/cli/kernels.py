@@ -65,7 +65,8 @@ def kernels(
         gap_output FILE: Write all about the gaps to a text file (- prints it).
     """
     from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
-    from tracelens_ext.analysis.kernels import kernels as found
+    from tracelens_ext.analysis.kernels import statistics as kernel_tables
+    from tracelens_ext.analysis.kernels.sources import kernel_sources
 
     wants_gaps = gaps or gap_output is not None
     if not wants_gaps and (given := shared.given_options(options)):
@@ -75,11 +76,11 @@ def kernels(
     outputs = [path for path in (output, gap_output) if path]
     screen.check_texts(outputs, trace, force=force, json=json, every=options.all)
     analyzer = analyze(trace, replace(analysis, python_frames=sources), without_tpu=True)
-    statistics = found.kernel_statistics(analyzer.work, sort, selection=selection)
-    names = found.kernel_full_names(analyzer.work, sort, selection=selection)
+    statistics = kernel_tables.kernel_statistics(analyzer.work, sort, selection=selection)
+    names = kernel_tables.kernel_full_names(analyzer.work, sort, selection=selection)
     tables = {"kernel_statistics": statistics, "kernel_full_names": names}
     if sources:
-        tables["kernel_sources"] = found.kernel_sources(analyzer.work, selection=selection)
+        tables["kernel_sources"] = kernel_sources(analyzer.work, selection=selection)
     notes = []
     if not len(analyzer.work):
         notes = [no_gpu_work(analyzer.work)]
@@ -88,7 +89,7 @@ def kernels(
     report = idle.GapReport(analyzer, selection, options) if wants_gaps else None
     show_problems(analyzer.problems)
     selected = shared.selected_text(selection, analyzer.work)
-    sorted_by = found.SORTS[sort][1]
+    sorted_by = kernel_tables.SORTS[sort].title
     text = partial(kernel_text, statistics, names, sorted_by=sorted_by, selected=selected)
     texts: dict[Path, Callable[[], str]] = {output: text} if output else {}
     more: dict[str, Any] = {"facts": [("Selected", selected)] if selected else []}

@@ -253,8 +253,7 @@ class Questions:
         return self._read(found, state.st_mtime_ns, state.st_size)
 
     def _opened(self, path: Path, *_: int) -> TreePerfAnalyzer:
-        # Reports of Nsight Systems would have to be converted, which writes.
-        reading = ReadingOptions(folders=self._folders, nsys="(not here)")
+        reading = ReadingOptions(folders=self._folders)
         return TreePerfAnalyzer(path, use_kernel_name_categories=True, cache=False, reading=reading)
 
 

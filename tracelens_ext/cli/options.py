@@ -29,7 +29,7 @@ Options:
     max_bytes SIZE: Refuse more text than this, unpacked, such as 5GB.  [default: 64GB, or 100
         times the file beyond 200MB]
     jobs N 1..1024: Threads or processes.  [default: one a core]
-    nsys PROGRAM: Converts .nsys-rep files.  [default: nsys on the PATH]
+    nsys PROGRAM: Have this nsys convert .nsys-rep files.  [default: they are read directly]
     kernel_annotations FILE: PyTorch's annotations of CUDA graphs (JSON).  [default: found
         beside the trace]
     no_cache: Read the file, whatever the cache holds.

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from tracelens_ext.analysis.memory.events import read_memory_events
-from tracelens_ext.analysis.timeline.timeline import copies, queue_levels
+from tracelens_ext.analysis.timeline.counters import copies, queue_levels
 from tracelens_ext.export.choice import Window
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd

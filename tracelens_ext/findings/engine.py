@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, get_args
@@ -16,10 +17,17 @@ from tracelens_ext.analysis.coverage.report_tables import recording_dict, record
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.finding import Claim, Confidence, Finding, Findings, saving_text
-from tracelens_ext.findings.inspection import LEAST_SHARE_PERCENT, Detector, Inspection, Instead
+from tracelens_ext.findings.inspection import (
+    LEAST_SHARE_PERCENT,
+    Detector,
+    FailedPartError,
+    Inspection,
+    Instead,
+)
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.simulation.scenarios import Named, Removed
 from tracelens_ext.simulation.simulation import Simulation
@@ -32,6 +40,7 @@ _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ROUNDING_MS = 1e-3
 _ENOUGH: Final = 0.5  # of the judged time
 _NAME: Final = 80  # characters of a kernel
+_ALL_FAILED: Final = "What the findings leave open is not known."
 
 
 def find_findings(
@@ -40,6 +49,7 @@ def find_findings(
     find_roofline: Callable[[], Roofline],
     registry: PluginRegistry | None = None,
     simulate: Callable[[], Simulation] | None = None,
+    failures: PartFailures | None = None,
 ) -> Findings:
     """What would save the most wall time of a trace.
 
@@ -49,6 +59,8 @@ def find_findings(
         find_roofline: finds how good those operations are; likewise.
         registry: the plugins to ask instead of the installed ones.
         simulate: replays the trace; it learns what goes with each finding.
+        failures: takes the sentences about detectors, the roofline and the simulation that failed;
+            without the simulation, savings are the attributed time.
 
     Returns:
         Findings that claim at least `LEAST_SHARE_PERCENT` of the judged time, and those that only
@@ -66,23 +78,29 @@ def find_findings(
     if not len(work):
         return told(0.0)
     registry = registry or default_registry()
-    inspection = Inspection(work, find_launchers, find_roofline, WallTime(work))
+    failures = PartFailures() if failures is None else failures
+    inspection = Inspection(work, find_launchers, find_roofline, WallTime(work), failures=failures)
     found: list[Finding] = []
     for offered in offered_detectors(registry):
         if program.kind not in offered.item.kinds:
             continue
-        finding = _ask(registry, offered, inspection)
+        finding = _ask(registry, offered, inspection, failures)
         if finding and (finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT):
             found.append(offered.item.advised(finding, program.kind))
     found.sort(key=lambda finding: -finding.saving_ms)
     inspection.idle_moments.cache_clear()  # a replay needs memory, too
-    simulation = Simulation(work) if simulate is None else simulate()
-    tell_claims(simulation, found, registry)
-    found = _with_savings(simulation, found)
+    model: Mapping[str, object] = {}
+    with failures.isolate("The simulation"):
+        simulation = Simulation(work) if simulate is None else simulate()
+        tell_claims(simulation, found, registry)
+        found = _with_savings(simulation, found)
+        model = simulation.model()
     claimed = any(finding.claimed_ms for finding in found)
-    unknown = "" if claimed else _not_known(inspection)
-    if claimed and (idle := _idle_of_unknown_cause(inspection, _ENOUGH * inspection.judged_ns)):
-        inspection.note(idle)
+    unknown = _ALL_FAILED
+    with failures.isolate("What the findings leave open"), suppress(FailedPartError):
+        unknown = "" if claimed else _not_known(inspection)
+        if claimed and (idle := _idle_of_unknown_cause(inspection, _ENOUGH * inspection.judged_ns)):
+            inspection.note(idle)
     return told(
         recording.wall_ns / NS_PER_MS,
         found,
@@ -91,7 +109,7 @@ def find_findings(
         unknown=unknown,
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
         parts=inspection.wall.parts(),
-        model=simulation.model(),
+        model=model,
     )
 
 
@@ -124,14 +142,23 @@ def _check(item: object) -> None:
 
 
 def _ask(
-    registry: PluginRegistry, offered: Offered[Detector], inspection: Inspection
+    registry: PluginRegistry,
+    offered: Offered[Detector],
+    inspection: Inspection,
+    failures: PartFailures,
 ) -> Finding | None:
-    """What a detector finds; None if it is a plugin's and fails, which is then a problem.
+    """What a detector finds; None if it fails, which is then reported.
 
-    What a plugin claimed before it failed is nobody's again.
+    What it claimed before it failed is nobody's again.
     """
     if offered.plugin.own:
-        return offered.item.detect(inspection)
+        wall = inspection.wall.copy()
+        notes = list(inspection.notes)
+        with failures.isolate(f"The finding {offered.item.id}"), suppress(FailedPartError):
+            return offered.item.detect(inspection)
+        inspection.wall = wall
+        inspection.notes = notes
+        return None
     with registry.guard(offered.plugin.name):
         seen = replace(inspection, wall=inspection.wall.copy(), notes=list(inspection.notes))
         finding: Finding | None = call_within(time_limit(), partial(offered.item.detect, seen))
@@ -234,8 +261,10 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     shorter = sums(of_node + 1, ns, len(program.duration) + 1)[1:]  # without those of no node
     if instead == "overlaps":
         shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
-    on_link = sums(program.track, shorter * (instead == "overlaps"), len(program.tracks))
+    beside = (shorter > 0) & (instead == "overlaps")
     start, end, _, gap, _, thread = claimed.chosen(~busy & (claimed.end > began))
+    of_gap = program.node_of_event[find_gaps(program.work, "device").after[gap]]
+    standstill = sums(of_gap + 1, end - start, len(program.duration) + 1)[1:]
     clock = np.where(thread == NONE, 0, program.clocks.of_thread[thread])
     if instead == "launches go":
         gone = np.flatnonzero((2 * shorter > program.duration) & (program.launch != NONE))
@@ -250,7 +279,7 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     mine = [clock == number for number in range(len(program.clocks.end))]
     host = [(np.maximum(start[m], 0), np.maximum(end[m], 0)) for m in mine]
     if instead != "waits no longer":
-        return Removed(shorter, on_link, host)
+        return Removed(shorter, beside, host, standstill=standstill)
     node = program.node_of_event[find_gaps(program.work, "device").after[gap]]
     called = (node != NONE) & (program.call[node] != NONE)
     waited = (end - np.maximum(start, program.call[node]))[called]
@@ -260,11 +289,12 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     for number, which in enumerate(mine):
         block = np.flatnonzero(program.block_clock == number)
         at = np.searchsorted(program.block_start[block], end[which]) - 1
-        block = np.append(block, NONE)[np.where(at < 0, len(block), at)]
-        begin = start[which]
-        np.add.at(tail, block[block != NONE], (program.block_end[block] - begin)[block != NONE])
+        after_a_block = at >= 0
+        block = block[at[after_a_block]]
+        begin = start[which][after_a_block]
+        np.add.at(tail, block, program.block_end[block] - begin)
     tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
-    return Removed(shorter, on_link, host, sooner, tail)
+    return Removed(shorter, beside, host, sooner, tail, standstill)
 
 
 def _with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:

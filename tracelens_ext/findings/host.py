@@ -20,7 +20,7 @@ from tracelens_ext.findings.inspection import Inspection
 from tracelens_ext.text import ms_text
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, EventKind, Int64Array
 from tracelens_ext.trace.grouping import sums
-from tracelens_ext.trace.intervals import covered
+from tracelens_ext.trace.intervals import covered, distinct
 from tracelens_ext.trace.launches import captures, find_launches
 
 #: PyTorch's own annotation around each `next()` of a data loader's iterator, and the frame of it.
@@ -273,11 +273,17 @@ def full_launch_queue(inspection: Inspection) -> Finding | None:
     waits = (trace.dur[calls] >= _BLOCKED_NS) & (work.start[events] > trace.end_of(calls))
     events = events[waits]
     calls = calls[waits]
-    for device in np.unique(device_index[events]).tolist():
-        mine = device_index == device
-        here = calls[device_index[events] == device]
-        busy = covered(work.start[mine], work.end[mine], trace.ts[here], trace.end_of(here))
-        calls = np.setdiff1d(calls, here[busy < _BUSY * trace.dur[here]])
+    device_of_call = device_index[events]
+    calls_under_busy_device = [calls[:0]]
+    for device in np.unique(device_of_call).tolist():
+        on_device = device_index == device
+        blocked = calls[device_of_call == device]
+        busy_ns = covered(
+            work.start[on_device], work.end[on_device], trace.ts[blocked], trace.end_of(blocked)
+        )
+        calls_under_busy_device.append(blocked[busy_ns >= _BUSY * trace.dur[blocked]])
+    # One call may launch on several devices.
+    calls = distinct(np.concatenate(calls_under_busy_device))
     time = int(trace.dur[calls].sum())
     if len(calls) < _FEWEST or time < _LEAST * inspection.judged_ns:
         return None

@@ -18,6 +18,7 @@ from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.attribution import places_of, ranked
 from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
 from tracelens_ext.findings.wall_time import WallTime
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline
 from tracelens_ext.roofline.peaks import DevicePeaks
 from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
@@ -43,6 +44,10 @@ NO_SHAPES: Final = (
 )
 
 
+class FailedPartError(Exception):
+    """A part that a detector needs could not be computed, and that is reported already."""
+
+
 @dataclass(eq=False)
 class Inspection:
     """A trace, as detectors see it."""
@@ -53,6 +58,8 @@ class Inspection:
     wall: WallTime  #: the wall time, and what is claimed of it
     #: what cannot be looked for, a sentence each; detectors add to it
     notes: list[str] = field(default_factory=list)
+    #: the parts that could not be computed
+    failures: PartFailures = field(default_factory=PartFailures)
 
     @cached_property
     def launchers(self) -> Launchers:
@@ -64,10 +71,23 @@ class Inspection:
         """`idle_time_segments` of the work, which finds them once for the same arguments."""
         return cache(partial(idle_time_segments, self.work))
 
-    @cached_property
+    @property
     def roofline(self) -> Roofline:
-        """How good they are."""
-        return self.find_roofline()
+        """How good they are.
+
+        Raises:
+            FailedPartError: it could not be computed.
+        """
+        roofline = self._roofline_if_computed
+        if roofline is None:
+            raise FailedPartError
+        return roofline
+
+    @cached_property
+    def _roofline_if_computed(self) -> Roofline | None:
+        with self.failures.isolate("The roofline"):
+            return self.find_roofline()
+        return None
 
     @cached_property
     def has_shapes(self) -> bool:

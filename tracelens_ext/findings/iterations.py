@@ -12,7 +12,7 @@ from tracelens_ext.analysis.iterations.selection import (
 )
 from tracelens_ext.analysis.memory.events import HOST, has_memory_events
 from tracelens_ext.analysis.memory.usage import find_memory, memory_at_peak, memory_peaks
-from tracelens_ext.analysis.operations.launchers import recomputed
+from tracelens_ext.analysis.operations.recomputation import recomputed
 from tracelens_ext.findings.attribution import MOST_PLACES, ranked
 from tracelens_ext.findings.finding import Evidence, Finding
 from tracelens_ext.findings.inspection import Inspection

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.operations.launchers import argument_values
+from tracelens_ext.analysis.operations.arguments import argument_values
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.findings.inspection import Inspection

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.iterations.selection import find_iterations
-from tracelens_ext.analysis.timeline.timeline import MOST_BINS
+from tracelens_ext.analysis.timeline.time_axis import MOST_BINS
 from tracelens_ext.findings.context import FindingsContext
 from tracelens_ext.findings.finding import Finding
 from tracelens_ext.lazy import pd

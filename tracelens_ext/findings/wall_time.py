@@ -248,8 +248,17 @@ class WallTime:
             begins = np.minimum(np.maximum(start[order], reach), end[order])
             # What ran in a hole beside an event is not known.
             hole = self._holes[self._holes[:, 0] == device_index]
-            begun = np.append(self.work.start[hide], hole[:, 1])
-            others_run = union(begun, np.append(end[hide], hole[:, 2]))
+            begun = [self.work.start[hide], hole[:, 1]]
+            ended = [end[hide], hole[:, 2]]
+            if hiding is not None:
+                # What runs beside an event, and does not hide it, may have claimed its time.
+                for claim in self.claims:
+                    on_device = (claim.intervals.device_index == device_index) & (
+                        claim.intervals.event != NONE
+                    )
+                    begun.append(claim.intervals.start[on_device])
+                    ended.append(claim.intervals.end[on_device])
+            others_run = union(np.concatenate(begun), np.concatenate(ended))
             first, last, event = outside(begins, end[order], *others_run)
             devices = np.full_like(first, device_index)
             nothing = np.full_like(first, NONE)

@@ -70,6 +70,8 @@ def read_trace(
     try:
         if store is None or not isinstance(source, str | os.PathLike):
             return parse()
+        if reading.nsys is not None and _is_nsys_report(source):
+            return parse()  # what the cache holds was perhaps read without it
         return store.read(source, parse)
     except TraceFormatError as error:
         if not is_path or isinstance(error, TraceCutOffError):
@@ -80,3 +82,9 @@ def read_trace(
         if trace is None:
             raise
         return trace
+
+
+def _is_nsys_report(source: str | os.PathLike[str]) -> bool:
+    from tracelens_ext.readers.builtin import NSYS_REPORTS
+
+    return os.fspath(source).lower().endswith(NSYS_REPORTS)

@@ -1,11 +1,12 @@
-"""Builds a `Trace` from the columns of readers; impossible events are dropped and counted."""
+"""The one door into a `Trace`: collects columns of readers, drops and counts what cannot be."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,8 +14,10 @@ import numpy.typing as npt
 
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.lazy import pd
+from tracelens_ext.readers import begin_end
 from tracelens_ext.trace import ArgColumn, BoolArray, Int32Array, Int64Array, IntArray, Trace
 from tracelens_ext.trace import trace as model
+from tracelens_ext.trace.corrections import corrected
 
 K = TypeVar("K", bound=Hashable)
 Columns = Mapping[str, IntArray]
@@ -41,33 +44,44 @@ class Interner(dict[K, int], Generic[K]):
     """Distinct values → small numbers in order of first sight; `interner[value]` adds it."""
 
     def __missing__(self, value: K) -> int:
-        code = self[value] = len(self)
+        code = len(self)
+        self[value] = code
         return code
 
     def codes(self, values: Iterable[K], count: int) -> Int32Array:
-        """The numbers of `count` values, shape (count,)."""
+        """Return the numbers of `count` values, shape (count,)."""
         return np.fromiter(map(self.__getitem__, values), dtype=np.int32, count=count)
 
 
-def distinct_rows(*columns: IntArray) -> tuple[list[tuple[int, ...]], Int64Array]:
-    """The distinct rows of columns, ascending, and every row's number among them, (n,)."""
+class DistinctRows(NamedTuple):
+    """The distinct rows of several columns."""
+
+    rows: list[tuple[int, ...]]  #: ascending
+    number: Int64Array  #: the place of each row of the columns among them, (n,)
+
+
+def distinct_rows(*columns: IntArray) -> DistinctRows:
+    """Return the distinct rows of columns, each of shape (n,)."""
     frame = pd.DataFrame(dict(enumerate(columns)))
     number = np.asarray(frame.groupby(list(frame)).ngroup(), dtype=np.int64)
     example = np.zeros(int(number.max(initial=-1)) + 1, dtype=np.int64)
     example[number] = np.arange(len(number))
-    return list(zip(*(column[example].tolist() for column in columns), strict=True)), number
+    values = [column[example].tolist() for column in columns]
+    return DistinctRows(list(zip(*values, strict=True)), number)
 
 
 def of_rows(find: Callable[..., int], *columns: IntArray) -> Int64Array:
-    """What rows of columns stand for, asked once for each distinct one, (n,)."""
-    distinct, number = distinct_rows(*columns)
-    return np.array([find(*row) for row in distinct], dtype=np.int64)[number]
+    """Return what rows of columns stand for, asked once for each distinct one, (n,)."""
+    distinct = distinct_rows(*columns)
+    answers = [find(*row) for row in distinct.rows]
+    return np.array(answers, dtype=np.int64)[distinct.number]
 
 
 def looked_up(ids: IntArray, find: Callable[[Int64Array], Sequence[int]]) -> Int64Array:
-    """What ids stand for, asked once for each distinct one; shape as `ids`."""
+    """Return what ids stand for, asked once for each distinct one; shape as `ids`."""
     number, distinct = pd.factorize(ids, sort=True)
-    return np.array(find(np.asarray(distinct, dtype=np.int64)), dtype=np.int64)[number]
+    answers = find(np.asarray(distinct, dtype=np.int64))
+    return np.array(answers, dtype=np.int64)[number]
 
 
 #: Columns of one number an event, and their types.
@@ -75,15 +89,10 @@ _COLUMNS: Final = {
     "ts": np.int64,
     "dur": np.int64,
     "kind": np.uint8,
-    **dict.fromkeys(("name", "thread", "category"), np.int32),
+    "name": np.int32,
+    "thread": np.int32,
+    "category": np.int32,
 }
-
-
-def _joined(pieces: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The whole of pieces, which are released, to have only one column in memory twice."""
-    whole = np.concatenate([np.empty(0, dtype=dtype), *pieces])
-    pieces.clear()
-    return whole
 
 
 class Labels(msgspec.Struct):
@@ -92,6 +101,14 @@ class Labels(msgspec.Struct):
     processes: dict[int | str, str] = {}
     process_labels: dict[int | str, str] = {}
     threads: dict[tuple[int | str, int | str], str] = {}
+
+
+@dataclass(eq=False)
+class _ArgumentPieces:
+    """An argument, as it was added batch by batch."""
+
+    rows: list[IntArray] = field(default_factory=list)
+    values: list[IntArray] = field(default_factory=list)  #: or codes of `texts`
 
 
 class TraceBuilder:
@@ -110,8 +127,8 @@ class TraceBuilder:
         self.metadata_events = 0
         self._rows = 0
         self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _COLUMNS}
-        #: (whether it is a text, name) → pieces of rows, and of values
-        self._args: dict[tuple[bool, str], tuple[list[IntArray], list[IntArray]]] = {}
+        self._numbers: dict[str, _ArgumentPieces] = {}
+        self._texts: dict[str, _ArgumentPieces] = {}
 
     @property
     def present(self) -> int:
@@ -119,20 +136,28 @@ class TraceBuilder:
         return self._rows + self.metadata_events + sum(self.dropped.values())
 
     def add(self, columns: Columns, numbers: Arguments, texts: Arguments) -> None:
-        """Add events: `ts`, `dur` in ns, `name`, `kind`, `thread`, `category`, each shape (m,).
+        """Add m events.
 
-        An argument is (rows among these m, integers or codes of `texts`).
+        Args:
+            columns: `ts` and `dur` in ns, `name`, `kind`, `thread` and `category`, each (m,). The
+                kind may be one of `begin_end`, for events of which begin and end are apart.
+            numbers: argument → (rows among these m, integers).
+            texts: argument → (rows among these m, codes of `texts`).
         """
         if any(find(columns).any() for find in _IMPOSSIBLE.values()):
-            self.dropped.update(dict.fromkeys(_IMPOSSIBLE, 0))  # reasons are told as they are met
+            for reason in _IMPOSSIBLE:  # so that reasons are told in the order of first sight
+                self.dropped.setdefault(reason, 0)
         for name, dtype in _COLUMNS.items():
             self._columns[name].append(columns[name].astype(dtype, copy=False))
-        for given, is_text in ((numbers, False), (texts, True)):
-            for name, (rows, values) in given.items():
-                pieces = self._args.setdefault((is_text, name), ([], []))
-                pieces[0].append((rows + self._rows).astype(np.int32, copy=False))
-                pieces[1].append(values.astype(np.int64, copy=False))
+        self._add_arguments(self._numbers, numbers)
+        self._add_arguments(self._texts, texts)
         self._rows += len(columns["ts"])
+
+    def _add_arguments(self, kept: dict[str, _ArgumentPieces], given: Arguments) -> None:
+        for name, (rows, values) in given.items():
+            pieces = kept.setdefault(name, _ArgumentPieces())
+            pieces.rows.append((rows + self._rows).astype(np.int32, copy=False))
+            pieces.values.append(values.astype(np.int64, copy=False))
 
     def add_rows(
         self,
@@ -144,15 +169,32 @@ class TraceBuilder:
         numbers: Columns,
         texts: Columns | None = None,
     ) -> None:
-        """Add rows of `start` and `end`, ns, with arguments, each (m,); negative: without one."""
-        every = np.zeros(len(rows["start"]), dtype=np.int64)
-        start = rows["start"]
-        columns = {"ts": start, "dur": rows["end"] - start, "name": name, "kind": every + kind}
-        self.add(
-            {**columns, "thread": thread, "category": every + category},
-            {of: _present(values) for of, values in numbers.items()},
-            {of: _present(codes) for of, codes in (texts or {}).items() if codes.max() >= 0},
-        )
+        """Add m events whose arguments are full columns, negative where an event has none.
+
+        Args:
+            rows: `start` and `end` of each, ns, (m,).
+            name: code of `names`, (m,).
+            kind: an `EventKind`, of each or of all.
+            thread: code of `threads`, (m,).
+            category: code of `categories`, of each or of all.
+            numbers: argument → integers, (m,).
+            texts: argument → codes of `texts`, (m,).
+        """
+        zeros = np.zeros(len(rows["start"]), dtype=np.int64)
+        columns = {
+            "ts": rows["start"],
+            "dur": rows["end"] - rows["start"],
+            "name": name,
+            "kind": zeros + kind,
+            "thread": thread,
+            "category": zeros + category,
+        }
+        given_texts = {}
+        for argument, codes in (texts or {}).items():
+            if codes.max() >= 0:
+                given_texts[argument] = _present(codes)
+        given_numbers = {argument: _present(values) for argument, values in numbers.items()}
+        self.add(columns, given_numbers, given_texts)
 
     def finish(
         self,
@@ -164,37 +206,39 @@ class TraceBuilder:
         metadata: Mapping[str, object] | None = None,
         labels: Labels | None = None,
         notes: tuple[str, ...] = (),
+        unread: Mapping[str, int] | None = None,
     ) -> Trace:
-        """The trace of all that was added; times become relative to the first event."""
+        """Return the trace of all that was added; times become relative to the first event.
+
+        Args:
+            path: the file as the user named it.
+            format_name: what the reader calls the format.
+            bytes_read: size of the text, decompressed.
+            devices: the GPUs that the file describes.
+            metadata: the other top-level members of the document.
+            labels: what processes and threads are called.
+            notes: what the user should know about the file, a sentence each.
+            unread: kind of event → number of events of which nothing is read.
+
+        Raises:
+            TraceFormatError: the events last so long that sums do not fit in 64 bits.
+        """
         labels = labels or Labels()
-        columns = {name: _joined(self._columns[name], dtype) for name, dtype in _COLUMNS.items()}
-        texts, same_text = _without_spelling(self.texts)
-        args = {}
-        for (is_text, name), pieces in sorted(self._args.items(), key=lambda pair: pair[0][0]):
-            rows, values = map(_joined, pieces, (np.int32, np.int64))
-            values = same_text[values] if is_text else values
-            args[name] = ArgColumn(rows, values, texts if is_text else None)
-        for reason, find in _IMPLAUSIBLE.items():
-            bad = find(columns)
-            if bad.any():
-                self.dropped[reason] += int(bad.sum())
-                columns = {name: column[~bad] for name, column in columns.items()}
-                place = (np.cumsum(~bad) - 1).astype(np.int32)
-                for name, column in args.items():
-                    having = ~bad[column.rows]
-                    rows = place[column.rows[having]]
-                    values = column.values[having]
-                    args[name] = ArgColumn(rows, values, column.texts)
+        events = self._plausible_events()
+        columns = events.columns
+        args = events.args
         ts: Int64Array = columns["ts"]
         if columns["dur"].sum(dtype=np.float64) >= _MOST_IN_ALL:
             problem = "has events that last for more than a century together"
             remedy = "check the unit of its durations; Kineto's are µs"
             raise TraceFormatError(path, problem, remedy)
-        base = int(ts.min()) if len(ts) else 0
+        base = 0
+        if len(ts):
+            base = int(ts.min())
         ts -= base
         dropped = {reason: count for reason, count in self.dropped.items() if count}
 
-        return Trace(
+        trace = Trace(
             correlation=args.pop("correlation", model.no_arg()).dense(len(ts)),
             external_id=args.pop("External id", model.no_arg()).dense(len(ts)),
             names=list(self.names),
@@ -215,62 +259,160 @@ class TraceBuilder:
                 metadata_events=self.metadata_events,
                 dropped=dropped,
                 notes=notes,
+                unread=dict(unread or {}),
             ),
             **columns,  # type: ignore[arg-type]
         )
+        return corrected(trace)
+
+    def _plausible_events(self) -> _Events:
+        """Return the events that can be, and count the others; the builder is empty afterwards."""
+        events = self._joined_events()
+        if (events.columns["kind"] >= begin_end.BEGIN).any():
+            events = self._with_pairs(events)
+        for reason, find in _IMPLAUSIBLE.items():
+            events = self._without(events, reason, find(events.columns))
+        return events
+
+    def _joined_events(self) -> _Events:
+        """Return the batches as whole columns."""
+        columns = {name: _joined(self._columns[name], dtype) for name, dtype in _COLUMNS.items()}
+        texts, code_of_text = _without_spelling(self.texts)
+        args = {}
+        for name, pieces in self._numbers.items():
+            rows = _joined(pieces.rows, np.int32)
+            args[name] = ArgColumn(rows, _joined(pieces.values, np.int64))
+        for name, pieces in self._texts.items():
+            rows = _joined(pieces.rows, np.int32)
+            codes = code_of_text[_joined(pieces.values, np.int64)]
+            args[name] = ArgColumn(rows, codes, texts)
+        return _Events(columns, args)
+
+    def _with_pairs(self, events: _Events) -> _Events:
+        """Make one event of each begin and its end; those without the other are dropped."""
+        events = self._without(events, _NO_START, _has_no_start(events.columns))
+        columns = events.columns
+        pairs = begin_end.find_pairs(columns["kind"], columns["thread"], columns["ts"])
+        columns["dur"][pairs.begin] = columns["ts"][pairs.end] - columns["ts"][pairs.begin]
+        columns["kind"][pairs.begin] -= begin_end.BEGIN
+        for reason, is_single in (
+            (begin_end.NO_END, pairs.is_open),
+            (begin_end.NO_BEGIN, pairs.is_stray),
+        ):
+            if is_single.any():
+                self.dropped[reason] += int(is_single.sum())
+        return events.without(columns["kind"] >= begin_end.BEGIN)
+
+    def _without(self, events: _Events, reason: str, is_bad: BoolArray) -> _Events:
+        """Return the events without bad ones, which are counted."""
+        if not is_bad.any():
+            return events
+        self.dropped[reason] += int(is_bad.sum())
+        return events.without(is_bad)
 
 
-def _unset(columns: Columns) -> BoolArray:
-    """Events whose time was never set: it is 0, and no other begins near, or a GPU never did it."""
+@dataclass(frozen=True, eq=False)
+class _Events:
+    """All events of a trace as columns."""
+
+    columns: dict[str, npt.NDArray[Any]]  #: those of `_COLUMNS`, each (n,)
+    args: dict[str, ArgColumn]
+
+    def without(self, is_left_out: BoolArray) -> _Events:
+        """Return the other events."""
+        is_kept = ~is_left_out
+        new_row = (np.cumsum(is_kept) - 1).astype(np.int32)
+        columns = {name: column[is_kept] for name, column in self.columns.items()}
+        args = {name: column.selected(is_kept, new_row) for name, column in self.args.items()}
+        return _Events(columns, args)
+
+
+def _joined(pieces: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return the whole of pieces, which are released, to have only one column in memory twice."""
+    whole = np.concatenate([np.empty(0, dtype=dtype), *pieces])
+    pieces.clear()
+    return whole
+
+
+def _has_no_start(columns: Columns) -> BoolArray:
+    """Return which events have no start time, or one in another age."""
+    no_start: BoolArray = columns["ts"] <= -_MOST_BEFORE_ZERO
+    no_start |= columns["ts"] >= _MOST_START
+    return no_start
+
+
+def _has_no_duration(columns: Columns) -> BoolArray:
+    """Return which events have a negative duration, or one of months."""
+    no_duration: BoolArray = columns["dur"] < 0
+    no_duration |= columns["dur"] >= _MOST_DURATION
+    return no_duration
+
+
+def _is_unset(columns: Columns) -> BoolArray:
+    """Return which events have a time of 0 that was never set.
+
+    No other event begins near it, or it is of a GPU, which never ran it.
+    """
     ts = columns["ts"]
     dur = columns["dur"]
-    zero = ts == 0
-    if not zero.any() or zero.all():
-        return np.zeros_like(zero)
-    nearest = int(np.abs(ts).min(where=~zero, initial=_MOST_START))
-    timeless = (nearest > _SOON) | np.isin(columns["kind"], model.GPU_KINDS)
-    unset: BoolArray = zero & np.where(dur == 0, timeless, np.minimum(dur, nearest) > _HOURS)
-    return unset
+    is_zero = ts == 0
+    if not is_zero.any() or is_zero.all():
+        return np.zeros_like(is_zero)
+    nearest = int(np.abs(ts).min(where=~is_zero, initial=_MOST_START))
+    is_timeless = (nearest > _SOON) | np.isin(columns["kind"], model.GPU_KINDS)
+    is_too_long = np.minimum(dur, nearest) > _HOURS
+    is_unset: BoolArray = is_zero & np.where(dur == 0, is_timeless, is_too_long)
+    return is_unset
 
 
-def _years_away(columns: Columns) -> BoolArray:
-    """Events that begin years from the one in the middle."""
+def _is_years_away(columns: Columns) -> BoolArray:
+    """Return which events begin years from the one in the middle."""
     ts = columns["ts"]
     if not len(ts) or int(ts.max()) - int(ts.min()) <= _MOST_AWAY:
         return np.zeros(len(ts), dtype=bool)
-    away = np.abs(ts - np.partition(ts, len(ts) // 2)[len(ts) // 2])
-    few = 2 * np.count_nonzero(away > _MOST_AWAY) < len(ts)
-    far: BoolArray = away > (_MOST_AWAY if few else 10 * _MOST_AWAY)
-    return far
+    middle = np.partition(ts, len(ts) // 2)[len(ts) // 2]
+    distance = np.abs(ts - middle)
+    far = distance > _MOST_AWAY
+    if 2 * np.count_nonzero(far) >= len(ts):
+        far = distance > 10 * _MOST_AWAY
+    is_far: BoolArray = far
+    return is_far
 
 
+_NO_START: Final = "no usable start time (ts)"
 #: Why events are dropped → which.
 _IMPOSSIBLE: Final[Mapping[str, Callable[[Columns], BoolArray]]] = {
-    "no usable start time (ts)": lambda of: (
-        (of["ts"] <= -_MOST_BEFORE_ZERO) | (of["ts"] >= _MOST_START)
-    ),
-    "no usable duration (dur)": lambda of: (of["dur"] < 0) | (of["dur"] >= _MOST_DURATION),
+    _NO_START: _has_no_start,
+    "no usable duration (dur)": _has_no_duration,
 }
 #: And those that only the others show to be wrong.
 _IMPLAUSIBLE: Final = {
     **_IMPOSSIBLE,
-    "no time collected (start and end are 0)": _unset,
-    "a start time (ts) years from the others": _years_away,
+    "no time collected (start and end are 0)": _is_unset,
+    "a start time (ts) years from the others": _is_years_away,
 }
 
 
-def _without_spelling(texts: Iterable[bytes]) -> tuple[list[str], Int64Array]:
-    """The distinct texts without insignificant white space; and old code → new code."""
+class _PlainTexts(NamedTuple):
+    """Distinct texts."""
+
+    texts: list[str]
+    code_of_text: Int64Array  #: of each of the texts that there were before
+
+
+def _without_spelling(texts: Iterable[bytes]) -> _PlainTexts:
+    """Return the distinct texts without insignificant white space."""
     distinct: Interner[str] = Interner()
     codes = []
     for text in texts:
+        plain = text
         with suppress(msgspec.DecodeError, RecursionError):
-            text = msgspec.json.format(text, indent=-1)
-        codes.append(distinct[text.decode("utf-8", "replace")])
-    return list(distinct), np.array(codes, dtype=np.int64)
+            plain = msgspec.json.format(text, indent=-1)
+        codes.append(distinct[plain.decode("utf-8", "replace")])
+    return _PlainTexts(list(distinct), np.array(codes, dtype=np.int64))
 
 
 def _present(values: IntArray) -> tuple[IntArray, IntArray]:
-    """The rows that have a value, and the values."""
+    """Return the rows that have a value, and the values."""
     rows = np.flatnonzero(values >= 0)
     return rows, values[rows]

@@ -150,9 +150,9 @@ def _is_json(_: Path, head: bytes) -> bool:
 READERS: list[Reader] = [
     FormatReader(
         name="Nsight Systems report",
-        module="nsys.sqlite",
+        module="nsys.report",
         fits=_is_nsys_report,
-        how_to_record=f"{_NSYS} (the program `nsys` is needed to read it)",
+        how_to_record=_NSYS,
         suffixes=NSYS_REPORTS,
     ),
     FormatReader(

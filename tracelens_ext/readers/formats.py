@@ -30,13 +30,13 @@ HEAD_BYTES = 4096
 
 
 def offered_readers(registry: PluginRegistry | None = None) -> list[Offered[Reader]]:
-    """All readers: our own, then those of other plugins, each in order of precedence."""
+    """Return all readers: our own, then those of other plugins, each in order of precedence."""
     offered = (registry or default_registry()).offers("tracelens_readers", _check)
-    return sorted(offered, key=lambda each: not each.plugin.own)
+    return sorted(offered, key=lambda reader: not reader.plugin.own)
 
 
 def suffixes_of(reader: Reader) -> tuple[str, ...]:
-    """The suffixes of a reader, which need not derive from `Reader`."""
+    """Return the suffixes of a reader, which need not derive from `Reader`."""
     return tuple(getattr(reader, "suffixes", ()))
 
 
@@ -45,7 +45,7 @@ def read_document(
     path: str = "<dict>",
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Trace:
-    """The trace of a loaded JSON document, or of its list of events."""
+    """Return the trace of a loaded JSON document, or of its list of events."""
     from tracelens_ext.readers.kineto import reader
     from tracelens_ext.readers.rocprof import json_records
 
@@ -70,92 +70,129 @@ def read_file(
     *,
     own: bool,
 ) -> Trace | None:
-    """Read a file with the first reader that recognises it; arguments as of `read_trace`.
+    """Read a file with the first reader that recognizes it; arguments as of `read_trace`.
 
-    `own` tells whether this distribution's readers are asked, or those of other plugins: an error
-    of theirs becomes a problem of the registry, and None is for a file that none of them can read.
-    Raises TraceError where the file cannot be read, or holds no trace that can be analysed.
+    If `own` is True this distribution's readers are asked, else those of other plugins. An error of
+    theirs becomes a problem of the registry, and None is returned for a file that none of them can
+    read. Raises TraceError where the file cannot be read, or holds no trace that can be analyzed.
     """
     registry = registry or default_registry()
-    readers = offered_readers(registry)
+    offered = offered_readers(registry)
     with given.ByteSource(source, progress, cache, reading) as opened:
         head = opened.peek(HEAD_BYTES)
-        for each in readers:
-            if each.plugin.own is not own:
+        for reader in offered:
+            if reader.plugin.own is not own:
                 continue
-            recognised = False
-            found = None
-            with nullcontext() if own else registry.guard(each.plugin.name):
-                recognised = each.item.recognises(Path(opened.path), head)
-                if recognised:
-                    read_source = getattr(each.item, "read_source", None)
-                    found = (read_source or partial(Reader.read_source, each.item))(opened)
-                    if not isinstance(found, Mapping | Trace):
-                        problem = f"{each.item.name}: {type(found).__name__} is no trace"
-                        raise PluginAnswerError(problem)
-            if isinstance(found, Mapping):
-                trace = read_document(found, opened.path, reading)
-                about = replace(trace.provenance, format="read by a plugin")
-                return replace(trace, provenance=about)
-            if isinstance(found, Trace):
-                trace = with_directions(found)
-                trace = replace(trace, provenance=replace(trace.provenance, path=opened.path))
-                refuse_trace(trace)
-                return trace
-            if recognised:
-                return None
-        if own and not readers:
+            is_recognized = False
+            value = None
+            with nullcontext() if own else registry.guard(reader.plugin.name):
+                is_recognized = reader.item.recognises(Path(opened.path), head)
+                if is_recognized:
+                    value = _value_of(reader.item, opened)
+            if is_recognized:
+                return _trace_of(value, opened.path, reading)
+        if not own:
+            return None
+        if not offered:
             raise TraceFormatError(opened.path, "has no reader", "install tracelens-ext again")
-        if own and head.startswith(given.SQLITE_MAGIC):
-            from tracelens_ext.readers.nsys import sqlite
+        raise _refusal(opened, head)
 
-            sqlite.read(opened)  # says which tables the database has
-        if own:
-            raise refuse_bytes(opened.path, head)
-    return None
+
+def _value_of(reader: Reader, opened: given.ByteSource) -> Mapping[str, object] | Trace:
+    """Ask a reader, which may be a stranger's and answer anything, for the trace of a file."""
+    read_source = getattr(reader, "read_source", None) or partial(Reader.read_source, reader)
+    value = read_source(opened)
+    if not isinstance(value, Mapping | Trace):
+        raise PluginAnswerError(f"{reader.name}: {type(value).__name__} is no trace")
+    return value
+
+
+def _trace_of(
+    value: Mapping[str, object] | Trace | None, path: str, reading: ReadingOptions
+) -> Trace | None:
+    """Return the trace that a reader's answer stands for; None where it failed."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        trace = read_document(value, path, reading)
+        provenance = replace(trace.provenance, format="read by a plugin")
+        return replace(trace, provenance=provenance)
+    trace = with_directions(value)
+    if trace.provenance.path != path:
+        trace = replace(trace, provenance=replace(trace.provenance, path=path))
+    refuse_trace(trace)
+    return trace
+
+
+def _refusal(opened: given.ByteSource, head: bytes) -> TraceFormatError:
+    """Return the error for a file that none of our readers recognizes."""
+    if not head.startswith(given.SQLITE_MAGIC):
+        return refuse_bytes(opened.path, head)
+    from tracelens_ext.readers.nsys import sqlite
+    from tracelens_ext.readers.other_databases import refuse_database
+
+    refusal = refuse_database(opened)
+    if refusal is not None:
+        return refusal
+    try:
+        sqlite.read(opened)
+    except TraceFormatError as error:  # it says which tables the database has
+        return error
+    return refuse_bytes(opened.path, head)
 
 
 def is_recognised(path: Path, head: bytes) -> bool:
-    """Whether a reader that takes part recognises a file by its path and its first bytes."""
+    """Return True if a reader that takes part recognizes a file by its path and first bytes."""
     registry = default_registry()
-    for each in offered_readers(registry):
-        with registry.guard(each.plugin.name):
-            if each.item.recognises(path, head):
+    for reader in offered_readers(registry):
+        with registry.guard(reader.plugin.name):
+            if reader.item.recognises(path, head):
                 return True
     return False
 
 
 def _check(reader: object) -> None:
-    for names in (("recognises",), ("read", "read_source")):
-        if not any(callable(getattr(reader, name, None)) for name in names):
-            raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method {names[0]!r}")
+    """Raise PluginAnswerError for an object without the methods of a reader."""
+    if not callable(getattr(reader, "recognises", None)):
+        raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'recognises'")
+    reads = (getattr(reader, name, None) for name in ("read", "read_source"))
+    if not any(map(callable, reads)):
+        raise PluginAnswerError(f"tracelens_readers: {reader!r} has no method 'read'")
 
 
-_ARGUMENTS: Final = ("copy kind", "src kind", "dst kind")
+#: Arguments of a copy, texts: its direction, and the kinds of memory on both sides.
+_COPY_ARGUMENTS: Final = ("copy kind", "src kind", "dst kind")
 
 
 def with_directions(trace: Trace) -> Trace:
-    """The trace with names such as `Memcpy HtoD (Pageable -> Device)`."""
-    if _ARGUMENTS[0] not in trace.args:
+    """Return the trace with names such as `Memcpy HtoD (Pageable -> Device)` for `Memcpy`."""
+    if _COPY_ARGUMENTS[0] not in trace.args:
         return trace
     rows = trace.rows_of(EventKind.MEMCPY)
     rows = rows[trace.named(trace.name[rows], lambda name: name == "Memcpy")]
-    columns = [trace.arg(name) for name in _ARGUMENTS]
-    distinct, place = distinct_rows(*(column.at(rows) for column in columns))
-    texts = next(column.texts or [] for column in columns)  # the same of all
-    codes = {name: code for code, name in enumerate(trace.names)}
-    made = []
-    for row in distinct:
-        kind, *ends = (texts[code].strip('"') if code != NONE else "" for code in row)
-        name = " ".join(filter(None, ("Memcpy", kind)))
-        name += f" ({' -> '.join(map(str.capitalize, ends))})" if all(ends) else ""
-        made.append(codes.setdefault(name, len(codes)))
+    columns = [trace.arg(name) for name in _COPY_ARGUMENTS]
+    texts = columns[0].texts or []  # all columns share them
+    distinct = distinct_rows(*(column.at(rows) for column in columns))
+
+    code_of_name = {name: code for code, name in enumerate(trace.names)}
+    codes = []
+    for row in distinct.rows:
+        words = [texts[code].strip('"') if code != NONE else "" for code in row]
+        name = _name_of_copy(*words)
+        codes.append(code_of_name.setdefault(name, len(code_of_name)))
     names = trace.name.copy()
-    names[rows] = np.array(made, dtype=np.int32)[place]
-    return replace(trace, name=names, names=list(codes))
+    names[rows] = np.array(codes, dtype=np.int32)[distinct.number]
+    return replace(trace, name=names, names=list(code_of_name))
 
 
-# Files of other tools are recognised, so that the message says what to do.
+def _name_of_copy(direction: str, source: str, target: str) -> str:
+    name = f"Memcpy {direction}" if direction else "Memcpy"
+    if source and target:
+        name += f" ({source.capitalize()} -> {target.capitalize()})"
+    return name
+
+
+# Files of other tools are recognized, so that the message says what to do.
 
 _UNPACK = "unpack it and give one trace of it"
 _TAR_PLACE = slice(257, 263)
@@ -175,23 +212,30 @@ _MAGIC = (
     (b"PAR1", "a Parquet file", ""),
     (b"<", "HTML or XML", ""),
 )
+_NSIGHT_COMPUTE = "is a report of Nsight Compute, which measures single kernels and has no timeline"
+_RECORD_TIMELINE = "record one with nsys profile -t cuda, or with torch.profiler"
 _A_PICKLE = "is a pickle, no trace; a memory snapshot of PyTorch is read by one command"
 
 #: Processes of the legacy profiler.
 _LEGACY = {"CPU functions", "CUDA functions"}
 _MOST_DEVICES = 128
+#: Kinds of events of which a trace needs one.
+_RECORDED_KINDS = tuple(kind for kind in EventKind if kind < EventKind.FLOW_START)
 
 
 def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
-    """The error for a file that no reader recognises."""
+    """Return the error for a file that no reader recognizes."""
     text = head.lstrip(b" \t\r\n\xef\xbb\xbf")
+    name = path.lower()
     if not text:
         return TraceFormatError(path, "is empty", "record the trace again")
     for marks, encoding in _ENCODINGS:
         if head.startswith(marks):
             return TraceFormatError(path, f"is {encoding} text", "save it as UTF-8")
-    if path.lower().removesuffix(".gz").endswith((".pickle", ".pkl")):
+    if name.removesuffix(".gz").endswith((".pickle", ".pkl")):
         return TraceFormatError(path, _A_PICKLE, "run: tracelens-ext memory FILE")
+    if head.startswith(b"NVR\0") or name.endswith(".ncu-rep"):
+        return TraceFormatError(path, _NSIGHT_COMPUTE, _RECORD_TIMELINE)
     if head[_TAR_PLACE].startswith(b"ustar"):
         return TraceFormatError(path, "is a tar archive, not a trace", f"{_UNPACK} (`tar -xf`)")
     expected = "see the formats that are read with: tracelens-ext formats"
@@ -202,28 +246,37 @@ def refuse_bytes(path: str, head: bytes) -> TraceFormatError:
 
 
 def refuse_trace(trace: Trace) -> None:
-    """Raise when a trace holds nothing that PyTorch's profiler records."""
+    """Raise a TraceFormatError for a trace that holds nothing that PyTorch's profiler records."""
     path = trace.provenance.path
-    device = trace.device
-    if len(device) and int(device.max()) - int(device.min()) >= _MOST_DEVICES:
-        count = len(np.unique(device))
-        if count > _MOST_DEVICES:  # than any machine has; tables have rows for each
-            problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
-            raise TraceFormatError(path, problem, "give the traces one by one")
-    if trace.count_of(*(k for k in EventKind if k < EventKind.FLOW_START)):
+    _refuse_many_devices(trace)
+    if trace.count_of(*_RECORDED_KINDS):
         return
     if not trace.provenance.present:
         raise TraceFormatError(path, "holds no events", "record it again")
-    if any(str(n).startswith(("/device:", "/host:")) for n in trace.process_names.values()):
+    names = map(str, trace.process_names.values())
+    if any(name.startswith(("/device:", "/host:")) for name in names):
         problem = "is a JAX/XLA trace, and no event in it is known to be of a GPU or of its host"
         remedy = "give the file that JAX wrote itself, of a run on a GPU"
         raise TraceFormatError(path, problem, remedy)
     if _LEGACY & {process for process, _ in trace.threads}:
         problem = "is an export of PyTorch's legacy profiler (torch.autograd.profiler)"
         raise TraceFormatError(path, f"{problem}, which is not supported", given.RECORD)
-    listed = ", ".join(map(given.in_a_line, sorted({c for c in trace.categories if c})[:5]))
-    shown = f"its events are of kinds {listed}" if listed else "its events have no cat"
-    what = "holds no event that PyTorch's profiler records"
+    categories = sorted({category for category in trace.categories if category})
+    kinds = "its events have no cat"
+    if categories:
+        kinds = f"its events are of kinds {', '.join(map(given.in_a_line, categories[:5]))}"
+    problem = "holds no event that PyTorch's profiler records"
     if "otherData" in trace.metadata:
-        what = "is a Chrome trace of another tool"
-    raise TraceFormatError(path, f"{what} ({shown})", given.RECORD)
+        problem = "is a Chrome trace of another tool"
+    raise TraceFormatError(path, f"{problem} ({kinds})", given.RECORD)
+
+
+def _refuse_many_devices(trace: Trace) -> None:
+    """Raise a TraceFormatError for more devices than any machine has; tables have rows for each."""
+    device = trace.device
+    if not len(device) or int(device.max()) - int(device.min()) < _MOST_DEVICES:
+        return
+    count = len(np.unique(device))
+    if count > _MOST_DEVICES:
+        problem = f"has GPU events of {count:,} devices (at most {_MOST_DEVICES} are analysed)"
+        raise TraceFormatError(trace.provenance.path, problem, "give the traces one by one")

@@ -20,11 +20,9 @@ import numpy as np
 from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError
 from tracelens_ext.readers.cache.folder import journal_beside
 from tracelens_ext.readers.source import SQLITE_MAGIC
+from tracelens_ext.readers.tables import MISSING, Equal, Tables
 from tracelens_ext.text import one_line
 from tracelens_ext.trace import Int64Array
-
-#: What a column holds where a row has no whole number; as a time it is beyond all limits.
-MISSING = -(2**62)
 
 _ROWS_AT_ONCE = 1 << 17
 _IDS_AT_ONCE = 20_000
@@ -36,7 +34,7 @@ class OtherDatabaseError(TraceFormatError):
     """The file is a database, of something else."""
 
 
-class Database:
+class Database(Tables):
     """An open database: a file, or the whole of it; `tables` are each table's columns.
 
     `format` is what it should be, in words, and `remedy` what to do when it is not, or is damaged.
@@ -163,7 +161,7 @@ class Database:
             yield rows
 
     def chunks(
-        self, table: str, columns: tuple[str, ...], where: str = ""
+        self, table: str, columns: tuple[str, ...], where: Equal | None = None
     ) -> Iterator[dict[str, Int64Array]]:
         """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
 
@@ -172,28 +170,18 @@ class Database:
         """
         own = [name for name in columns if name in self.tables.get(table, ())]
         wanted = [_WHOLE.format(_quoted(name), MISSING) for name in own]
-        for rows in self._rows(table, wanted or ["1"], where):
+        for rows in self._rows(table, wanted or ["1"], _condition(where)):
             cells = np.fromiter(chain.from_iterable(rows), np.int64).reshape(len(rows), -1)
             found = dict(zip(own, np.ascontiguousarray(cells.T), strict=False))
             missing = np.full(len(rows), MISSING, dtype=np.int64)
             yield {name: found.get(name, missing) for name in columns}
 
-    def texts(self, table: str, column: str, where: str = "") -> Iterator[bytes | None]:
+    def texts(self, table: str, column: str, where: Equal | None = None) -> Iterator[bytes | None]:
         """The texts of a column in the table's order; None for a row, or a column, without."""
         have = column in self.tables.get(table, ())
         wanted = f"CAST({_quoted(column)} AS TEXT)" if have else "NULL"
-        for rows in self._rows(table, [wanted], where):
+        for rows in self._rows(table, [wanted], _condition(where)):
             yield from (text for (text,) in rows)
-
-    def words(self, table: str, column: str) -> list[str]:
-        """The texts of a column; empty ones where there are none."""
-        return [_text(text or b"") for text in self.texts(table, column)]
-
-    def whole(self, table: str, *columns: str) -> dict[str, Int64Array]:
-        """Whole numbers of all rows; otherwise as `chunks`."""
-        chunks = list(self.chunks(table, columns))
-        empty = np.empty(0, dtype=np.int64)
-        return {name: np.concatenate([empty, *(c[name] for c in chunks)]) for name in columns}
 
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
         """The texts of a column that ids of a table stand for; None of one that is not there."""
@@ -210,6 +198,10 @@ class Database:
 
 
 _WHOLE = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
+
+
+def _condition(where: Equal | None) -> str:
+    return f" WHERE {_quoted(where.column)} = {int(where.value)}" if where is not None else ""
 
 
 def _quoted(name: str) -> str:

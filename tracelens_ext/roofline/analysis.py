@@ -18,15 +18,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.analysis.operations.launchers import (
-    ARGUMENTS,
-    EXPERTS_BELOW,
-    Launchers,
-    argument_values,
-    experts_below,
-    is_of_experts,
-    parsed,
-)
+from tracelens_ext.analysis.operations.arguments import ARGUMENTS, argument_values, parsed
+from tracelens_ext.analysis.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
+from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.analysis.serving.annotations import Batch
 from tracelens_ext.analysis.serving.steps import find_steps
 from tracelens_ext.hooks import Offered, PluginRegistry, default_registry

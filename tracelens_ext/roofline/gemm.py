@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens_ext.analysis.operations.launchers import is_of_experts
+from tracelens_ext.analysis.operations.experts import is_of_experts
 from tracelens_ext.roofline.operation import Cost, Models, bytes_read, known, named
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from tracelens_ext.analysis.operations.launchers import ARGUMENTS, Launchers
+from tracelens_ext.analysis.operations.arguments import ARGUMENTS
+from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.analysis.serving.steps import Steps
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd

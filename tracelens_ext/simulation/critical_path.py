@@ -59,10 +59,12 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
     # What each block waits for that ends last, the first of several, and whether that is known.
     block, node = program.awaited.T
     order = np.lexsort((-np.arange(len(node)), np.array(end, dtype=np.int64)[node]))
-    told = zip(node[order].tolist(), program.awaited_known[order].tolist(), strict=True)
+    is_known_block = program.awaited_known & (program.unusual_tail[block] == 0)
+    told = zip(node[order].tolist(), is_known_block[order].tolist(), strict=True)
     awaited = dict(zip(block[order].tolist(), told, strict=True))
     latency = replay.latency.tolist()
     tail = replay.tail.tolist()
+    standstill = program.standstill.tolist()
     segments: list[tuple[int, int, int, int, int, bool]] = []
     time = replayed.wall
 
@@ -72,10 +74,11 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             segments.append((begin, time, what, of, edge, known))
             time = begin
 
-    if is_host := time not in end:
+    is_host = time not in end
+    if is_host and clocks:
         last = replayed.returned[replay.base_of_clock] + replay.offsets[2]
         at = int(replay.base_of_clock[int(np.argmax(last))])
-    else:
+    elif not is_host:
         at = end.index(time)
     while time > 0:
         if is_host:
@@ -89,8 +92,10 @@ def critical_path(replay: Replay, replayed: Replayed) -> CriticalPath:
             at = int(replay.base_of_block[at - clocks]) if is_host else last_node
             continue
         back_to(start[at], RUNS, at)
+        if standstill[at] and edge[at] in (_CALL, _STREAM):
+            back_to(start[at] - standstill[at], GAP, at, _UNKNOWN, False)
         if edge[at] == _CALL:
-            back_to(start[at] - latency[at], LAUNCH, at, _CALL)
+            back_to(start[at] - standstill[at] - latency[at], LAUNCH, at, _CALL)
             is_host = True
             at = int(replay.base_of_node[at])
             continue
@@ -116,7 +121,7 @@ def _bound_by(replay: Replay, replayed: Replayed) -> tuple[Int64Array, Int64Arra
     waits = (source != NONE) & (end[source] == start)
     ready = replayed.returned[replay.base_of_node] + replay.offsets[0]
     calls = (program.call != NONE) & (ready == start)
-    follows &= end[before] + replay.gap == start
+    follows &= end[before] + replay.gap_and_standstill == start
     edge = np.select([waits, calls, follows], [_WAIT, _CALL, _STREAM], _UNKNOWN)
     return edge, np.where(waits, source, before)
 

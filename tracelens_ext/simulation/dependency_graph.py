@@ -8,6 +8,7 @@ Work waits for earlier calls only, so the order of calls is an order of all edge
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -35,8 +36,21 @@ _RECORD: Final = re.compile(r"(?:cuda|hip|cu)EventRecord")
 
 #: How long before the end of what it waits for a call may return, by the clocks of some devices.
 _EARLY_NS: Final = 20_000
+#: How far the clock of a GPU may be ahead of that of the host. So many calls that wait tell it,
+#: most of which return by the same time too early, and not when their work ends.
+_FARTHEST_AHEAD_NS: Final = 1_000_000
+_FEWEST_EARLY_CALLS: Final = 3
+_ALIKE_SHARE: Final = 0.75
 MOST_TRACKS: Final = 256  # those with most work
 _LONGEST_LATENCY_NS: Final = 1_000_000
+#: A call returns some microseconds after what it waits for. One that takes longer has waited for
+#: something else, which is not in the file: it takes as long in every replay.
+_LONGEST_TAIL_NS: Final = 200_000
+#: So long a device does not stand still though it has work, unless that waits for something which
+#: is not in the file: then it does so in every replay.
+_SHORTEST_STANDSTILL_NS: Final = 200_000
+#: What the device does meanwhile, at most, as a share of that time.
+_BUSY_IN_STANDSTILL: Final = 0.1
 _USUAL_NS: Final = (5_000, 1_000, 5_000)  # where nothing in the window tells
 
 
@@ -60,6 +74,10 @@ class DependencyGraph:
         waits, wait_known: nodes and what they wait for, (w, 2); whether the recording says so.
         block_start, block_end, block_clock: of each block, (b,).
         awaited, awaited_known: blocks and nodes that they wait for, (a, 2); likewise.
+        unusual_tail: how long each block takes after what it waits for, where that is too long to
+            be usual; 0 for others, (b,).
+        standstill: how long each node starts later than all that it is known to wait for, while the
+            device does nothing; 0 for what is usual, (n,).
         contradicted: waits that the recorded times contradict.
         frozen: starts and ends of host time that stays as recorded.
         constants: by device what starting and ending takes, ns: the `latency` from a call to the
@@ -81,8 +99,8 @@ class DependencyGraph:
         self.event = event[np.lexsort((work.start[event], self.tracks.of_gpu[event]))]
         self.track = self.tracks.of_gpu[self.event]
         self.launch = work.tree.launch_of_gpu[self.event]
-        called = np.where(self.launch == NONE, -1, trace.ts[self.launch] - window[0])
-        self.call = np.where(called < 0, NONE, called)
+        self.clocks = find_clocks(work, window)
+        self.call = self._called()
         self.start = np.maximum(work.start[self.event] - window[0], 0)
         self.end = np.minimum(work.end[self.event], window[1]) - window[0]
         self.key = running_maximum(self.track, self.call)[0]
@@ -96,7 +114,6 @@ class DependencyGraph:
         self.reach = running_maximum(self.track, self.end)[0]
         self.duration = self.end - self.start
         self.waiting = self.start * 0
-        self.clocks = find_clocks(trace, window)
         of_launch = self.clocks.of_thread[trace.thread[self.launch]]
         self.clock = np.where(self.launch == NONE, 0, of_launch)
         if closes:
@@ -104,6 +121,18 @@ class DependencyGraph:
         self._find_blocks()
         self.constants = self._measure()
         self.earliest = self._find_earliest()
+        self.standstill = self._find_standstill()
+
+    def _called(self) -> Int64Array:
+        """When each node was called in the window by a thread with a clock; `NONE` otherwise."""
+        trace = self.work.trace
+        call = np.full(len(self.launch), NONE, dtype=np.int64)
+        linked = np.flatnonzero(self.launch != NONE)
+        launch = self.launch[linked]
+        since_start = trace.ts[launch] - self.window[0]
+        is_told = (since_start >= 0) & (self.clocks.of_thread[trace.thread[launch]] != NONE)
+        call[linked[is_told]] = since_start[is_told]
+        return call
 
     def constant(self, name: str) -> Int64Array:
         """A constant of the device of each node."""
@@ -265,10 +294,13 @@ class DependencyGraph:
         copy = np.flatnonzero((self.call != NONE) & (self.event != NONE))
         copy = copy[self.work.is_copy[self.event[copy]]]
         back = trace.end_of(self.launch[copy]) - self.window[0]
-        waits = (self.call[copy] <= self.start[copy]) & (self.start[copy] <= back)
-        waits &= (back >= self.end[copy] - _EARLY_NS) & (self.key[copy] == self.call[copy])
-        copy = copy[waits]
         named = [self._named(pattern) for pattern in _BLOCKING]
+        ahead = self._find_clock_offsets(named)[self.track[copy]]
+        started = self.start[copy] - ahead
+        waits = (self.call[copy] <= self.start[copy]) & (started <= back)
+        waits &= back >= self.end[copy] - ahead - _EARLY_NS
+        waits &= self.key[copy] == self.call[copy]
+        copy = copy[waits]
         rows = np.concatenate((*named, self.launch[copy]))
         kind = np.repeat(np.arange(4), [*map(len, named), len(copy)])
         own = np.concatenate((np.full(len(rows) - len(copy), NONE), copy))
@@ -293,17 +325,50 @@ class DependencyGraph:
         self.block_end = end[keep]
         self.block_clock = clock[keep]
 
+    def _find_clock_offsets(self, named: Sequence[Int64Array]) -> Int64Array:
+        """How far the clock of each stream's device is ahead of the host's, ns; 0 for little.
+
+        A call that returns before its work has ended shows it, if most such calls of the device do
+        so by the same time: `cudaStreamSynchronize` from 10 to 115 µs, which waits for a kernel
+        that ends at 312 µs, and the next one from 160 to 265 µs for one that ends at 462 µs.
+        """
+        rows = np.concatenate(named)
+        kind = np.repeat(np.arange(len(named)), [*map(len, named)])
+        end = self.work.trace.end_of(rows) - self.window[0]
+        stream, when = self._what_is_waited_for(rows, kind)
+        numbers, _ = np.unique(self.track, return_counts=True)
+        early_by: dict[int, Int64Array] = {}
+        for track in numbers.tolist() if len(rows) else ():
+            is_sure = (kind == _DEVICE) | (stream == track) | (len(numbers) == 1)
+            node = self._last(np.full(len(rows), track), when)
+            is_known = is_sure & (node != NONE)
+            early = np.full(len(rows), _NEVER_EARLY)
+            early[is_known] = self.reach[node[is_known]] - end[is_known]
+            device = int(self.tracks.device[track])
+            early_by[device] = np.maximum(early_by.get(device, early), early)
+        offsets = np.zeros(len(self.tracks), dtype=np.int64)
+        for device, early in early_by.items():
+            offsets[self.tracks.device == device] = _clock_offset(early)
+        return offsets
+
+    def _what_is_waited_for(
+        self, rows: Int64Array, kind: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """The stream that each blocking call waits for, `NONE` if unknown, and up to which call."""
+        told = self._what_told(rows)
+        event = kind == _EVENT
+        stream = np.where(event, told[:, 1], told[:, 0])
+        when = np.where(event, self._record_before(rows), self._at(rows))
+        return stream, np.where(event & (told[:, 2] != NONE), told[:, 2], when)
+
     def _find_awaited(self, *of_blocks: Int64Array) -> tuple[Int64Array, BoolArray]:
         """Pairs of a block and a node that it waits for, and whether that is known.
 
         Of each block the row of its call, its kind, the node of a copy, its start and its end.
         """
         rows, kind, own, begin, end = of_blocks
-        told = self._what_told(rows)
-        event = kind == _EVENT
-        stream = np.where(event, told[:, 1], told[:, 0])
-        when = np.where(event, self._record_before(rows), begin)
-        when = np.where(event & (told[:, 2] != NONE), told[:, 2], when)
+        stream, when = self._what_is_waited_for(rows, kind)
+        ahead = self._find_clock_offsets([rows[kind == number] for number in range(_COPY)])
         found, count = np.unique(self.track, return_counts=True)
         tracks = np.sort(found[np.argsort(-count, kind="stable")[:MOST_TRACKS]]).tolist()
         pairs = [np.column_stack((np.arange(len(rows)), own))[kind == _COPY]]
@@ -314,7 +379,7 @@ class DependencyGraph:
             node = self._last(np.full(len(rows), track), when)
             asked = (kind != _COPY) & (node != NONE) & (sure | (stream == NONE))
             reach = np.append(self.reach, 0)[node]
-            done = reach <= end + np.where(sure, _EARLY_NS, 0)
+            done = reach <= end + np.where(sure, _EARLY_NS + ahead[track], 0)
             self.contradicted += int((asked & sure & ~done).sum())
             pairs.append(np.column_stack((np.arange(len(rows)), node))[asked & sure & done])
             later = asked & ~sure & done & (reach > latest)
@@ -345,6 +410,7 @@ class DependencyGraph:
         runs = run_starts(block)
         until = np.maximum.reduceat(self.reach[node], runs) if len(runs) else node
         begin, returned = (t[block[runs]] for t in (self.block_start, self.block_end))
+        own_tail = returned - np.maximum(begin, until)
         device = self.tracks.device[self.track]
         result = {}
         for number in np.unique(self.tracks.device).tolist():
@@ -353,9 +419,13 @@ class DependencyGraph:
             queued = mine & free & after & (self.call < ended - 2 * latency)
             gap = _quantile((self.start - ended)[queued], 0.5, _USUAL_NS[1])
             here = device[node[runs]] == number
+            here &= own_tail <= _LONGEST_TAIL_NS
             idle_tail = _quantile((returned - begin)[here], 0.5, _USUAL_NS[2])
             tail = _quantile((returned - until)[here & (until > begin)], 0.5, idle_tail)
             result[number] = {"latency": latency, "gap": gap, "tail": tail}
+        self.unusual_tail = np.zeros(len(self.block_start), dtype=np.int64)
+        is_unusual = own_tail > _LONGEST_TAIL_NS
+        self.unusual_tail[block[runs][is_unusual]] = own_tail[is_unusual]
         return result
 
     def _find_earliest(self) -> Int64Array:
@@ -376,6 +446,57 @@ class DependencyGraph:
             span = (self.call[at : at + 1], self.start[at : at + 1])
             alone[at] |= 2 * covered(self.start[beside], self.end[beside], *span)[0] < delay[at]
         return np.where(alone & (self.event != NONE), self.start, 0)
+
+    def _find_standstill(self) -> Int64Array:
+        """How long each node starts later than it could, while its device stands still, ns, (n,).
+
+        A kernel that is called at 10 µs, and follows one that ends at 20 µs, starts at 2,000 µs:
+        with a gap of 1 µs, the device stands still for 1,979 µs if nothing else runs there.
+        """
+        count = len(self.event)
+        follows = np.append(False, self.track[1:] == self.track[:-1])[:count]
+        real = (self.event != NONE) & ~(follows & (np.roll(self.event, 1) == NONE))
+        called = self.call != NONE
+        after_call = np.where(called, self.call + self.constant("latency"), 0)
+        after_work = np.where(follows, np.roll(self.reach, 1) + self.constant("gap"), 0)
+        could_start = np.maximum(after_call, after_work)
+        late = self.start - could_start
+        candidates = np.flatnonzero(
+            real & called & (self.earliest == 0) & (late > _SHORTEST_STANDSTILL_NS)
+        )
+        device = self.tracks.device[self.track]
+        result = np.zeros(count, dtype=np.int64)
+        for number in np.unique(device[candidates]).tolist():
+            nodes = candidates[device[candidates] == number]
+            on_device = device == number
+            busy_ns = covered(
+                self.start[on_device], self.end[on_device], could_start[nodes], self.start[nodes]
+            )
+            still = nodes[busy_ns <= _BUSY_IN_STANDSTILL * late[nodes]]
+            result[still] = late[still]
+        starts, ends = self.frozen
+        frozen = np.searchsorted(starts, self.start, "right") > np.searchsorted(
+            ends, could_start, "right"
+        )
+        result[frozen] = 0
+        return result
+
+
+#: A call that waits for nothing on a device.
+_NEVER_EARLY: Final = -(2**62)
+
+
+def _clock_offset(early: Int64Array) -> int:
+    """How far a clock is ahead, by how much calls return before their work ends; 0 for little."""
+    too_early = early[early > _EARLY_NS]
+    as_its_work_ends = np.count_nonzero(np.abs(early) <= _EARLY_NS)
+    if len(too_early) < _FEWEST_EARLY_CALLS or as_its_work_ends >= len(too_early):
+        return 0
+    offset = int(np.median(too_early))
+    alike = np.abs(too_early - offset) <= _EARLY_NS
+    if offset > _FARTHEST_AHEAD_NS or alike.mean() < _ALIKE_SHARE:
+        return 0
+    return offset
 
 
 def _quantile(sample: Int64Array, share: float, otherwise: int) -> int:

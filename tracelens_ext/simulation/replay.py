@@ -21,8 +21,8 @@ from tracelens_ext.trace import (
     EventKind,
     Int64Array,
     IntArray,
-    Trace,
 )
+from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import last_before, running_maximum
 from tracelens_ext.trace.intervals import distinct, union
 
@@ -48,6 +48,7 @@ class Change:
     at_least: int = 0  #: how long it lasts anyhow, ns
     sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
+    standstill: Int64Array | int = 0  #: by how much each node stands still for less, ns, (n,)
 
 
 @dataclass(eq=False)
@@ -98,10 +99,14 @@ class Replay:
         self.gap = np.where(real, program.constant("gap"), 0)
         self.tail = np.zeros(len(program.block_start), dtype=np.int64)
         self.tail[program.awaited[:, 0]] = program.constant("tail")[program.awaited[:, 1]]
+        is_unusual = program.unusual_tail > 0
+        self.tail[is_unusual] = program.unusual_tail[is_unusual]
+        self.standstill = program.standstill
         self.offsets = self.host_time(())
         # Others by the identity of the curves, which are kept with them.
         self._changed: dict[int, tuple[Offsets, Sequence[Curve]]] = {}
         self.order = _Order(program, self.gap)
+        self.gap_and_standstill = self.gap + self.standstill
 
     def host_time(self, curves: Sequence[Curve]) -> Offsets:
         """From the base of each node to its earliest start, of each block, and of each end."""
@@ -121,7 +126,7 @@ class Replay:
                     length[mine] = np.rint(np.interp(until[mine], *curve)).astype(np.int64)
                     length[mine] -= np.rint(np.interp(begin[mine], *curve)).astype(np.int64)
             found.append(length)
-        return found[0] + self.latency, found[1], found[2]
+        return found[0] + self.latency + self.standstill, found[1], found[2]
 
     def run(self, changes: Iterable[Change]) -> tuple[Int64Array, Replayed]:
         """The wall time of each change, ns, and the unchanged replay."""
@@ -144,9 +149,17 @@ class Replay:
             self._changed[id(host)] = self.host_time(host), host
         node, block, last = self._changed[id(host)][0] if host else self.offsets
         duration = program.duration if change.duration is None else change.duration
-        gap = np.rint(self.gap * change.gap).astype(np.int64) if change.gap != 1.0 else self.gap
-        node = node if isinstance(change.sooner, int) else node - change.sooner
-        return node, block, last, duration, self.tail - change.tail, gap, change.at_least
+        gap = self.gap_and_standstill
+        if change.gap != 1.0:
+            gap = np.rint(self.gap * change.gap).astype(np.int64) + self.standstill
+        if not isinstance(change.standstill, int):
+            shorter = np.minimum(change.standstill, self.standstill)
+            gap = gap - shorter
+            node = node - np.where(program.call != NONE, shorter, 0)
+        # Several changes may each take the same latency, or the same tail.
+        node = node - np.minimum(change.sooner, self.latency)
+        tail = self.tail - np.minimum(change.tail, np.maximum(self.tail, 0))
+        return node, block, last, duration, tail, gap, change.at_least
 
 
 class _Order:
@@ -333,24 +346,29 @@ class Clocks:
     end: Int64Array  #: the last end of the calls of each, since the window's start, (k,)
 
 
-def telling_calls(trace: Trace) -> Int64Array:
-    """The calls that launch, wait or are waited for, in file order."""
-    return trace.rows_named(_TELLING, *LAUNCH_KINDS)
+def telling_calls(work: GpuEvents) -> Int64Array:
+    """The calls that launch, wait or are waited for, in file order.
+
+    Whatever its name is, a call with GPU work has launched that.
+    """
+    named = work.trace.rows_named(_TELLING, *LAUNCH_KINDS)
+    return np.union1d(named, work.tree.launch_of_gpu[work.tree.linked])
 
 
 #: Threads that may get a clock each; the others, which call least, share the last one.
 _MOST_THREADS = 256
 
 
-def find_clocks(trace: Trace, window: tuple[int, int]) -> Clocks:
+def find_clocks(work: GpuEvents, window: tuple[int, int]) -> Clocks:
     """Give each thread that calls the runtime a clock.
 
     A thread joins the clock of another of its process where all that it records falls in pauses of
     that one: it was handed the work, as autograd's thread is. Others keep their own.
     """
-    told = [telling_calls(trace), trace.rows_of(EventKind.CPU_OP)]
+    trace = work.trace
+    told = [telling_calls(work), trace.rows_of(EventKind.CPU_OP)]
     calls, rows = (
-        r[(trace.ts[r] < window[1]) & (trace.end_of(r) > window[0])]
+        r[(trace.ts[r] < window[1]) & (np.maximum(trace.end_of(r), trace.ts[r] + 1) > window[0])]
         for r in (told[0], np.concatenate(told))
     )
     count = np.bincount(trace.thread[calls], minlength=len(trace.threads))

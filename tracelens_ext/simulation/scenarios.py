@@ -7,6 +7,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tracelens_ext.categorize.user_patterns import UserPattern
 from tracelens_ext.errors import UsageError
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
-from tracelens_ext.simulation.replay import Change, Curve, Scaled, host_curve
+from tracelens_ext.simulation.replay import Change, Curve, Scaled, host_curve, run_starts
 from tracelens_ext.trace import HOST_KINDS, NONE, BoolArray, EventKind, Int64Array, IntArray
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.intervals import union
@@ -54,10 +55,11 @@ class Removed:
     """What a finding claims, as it goes."""
 
     shorter: Int64Array  #: by how much each node becomes shorter, ns, (n,)
-    on_link: Int64Array  #: work of each stream that runs beside the rest instead, ns
+    beside: BoolArray  #: nodes that run beside the rest instead, on their stream, (n,)
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
     sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
+    standstill: Int64Array | int = 0  #: by how much each node stands still for less, ns, (n,)
 
 
 @dataclass(eq=False)
@@ -107,11 +109,14 @@ class Changes:
         """The changed durations."""
         program = self.program
         gap = 1.0
-        on_link = np.zeros(1, dtype=np.int64)
         duration = program.duration
+        #: without what runs beside the rest
+        own_duration = program.duration
+        beside: list[BoolArray] = []
         waiting = program.waiting
         sooner: Int64Array | int = 0
         tail: Int64Array | int = 0
+        standstill: Int64Array | int = 0
         scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]
         for name, factor in named.terms:
             if name == "gaps":
@@ -121,20 +126,51 @@ class Changes:
                     raise _unknown("finding", claim, list(self.claims))
                 gone = self.claims[claim]
                 duration = np.maximum(duration - gone.shorter, 0)
-                on_link = on_link + gone.on_link
+                shorter = np.where(gone.beside, 0, gone.shorter)
+                own_duration = np.maximum(own_duration - shorter, 0)
+                beside.append(gone.beside)
                 sooner = sooner + gone.sooner
                 tail = tail + gone.tail
+                standstill = standstill + gone.standstill
                 for clock, (start, end) in enumerate(gone.host):
                     scaled[clock].append((start, end, 0.0))
             elif name in {"host", "launch"} or name.startswith("host:"):
                 for clock, (start, end) in enumerate(self.host_intervals(name)):
                     scaled[clock].append((start, end, factor))
             else:
+                chosen = self._nodes(name)
                 works = np.rint((duration - waiting) * factor).astype(np.int64)
-                duration = np.where(self._nodes(name), waiting + works, duration)
+                duration = np.where(chosen, waiting + works, duration)
+                works = np.rint((own_duration - waiting) * factor).astype(np.int64)
+                own_duration = np.where(chosen, waiting + works, own_duration)
         host = self._curves([[each for each in of_clock if len(each[0])] for of_clock in scaled])
         same = duration is program.duration
-        return Change(None if same else duration, host, gap, int(on_link.max()), sooner, tail)
+        least = 0
+        for nodes in beside:
+            if nodes.any():
+                own_ns = np.where(nodes, own_duration - waiting, 0)
+                least = max(least, self._longest_stream(own_ns))
+        changed = None if same else duration
+        return Change(changed, host, gap, least, sooner, tail, standstill)
+
+    def _longest_stream(self, work_ns: Int64Array) -> int:
+        """How long the stream with the most of some work takes, if nothing else runs, ns.
+
+        Work that overlaps the work before it on its stream, as recorded, may do so here: what is
+        left beside the rest never takes longer than the replay in which nothing was removed.
+        """
+        program = self.program
+        real = program.event != NONE
+        overlap = np.where(real, np.minimum(program.constant("gap"), 0), 0)
+        # With c the time that all work up to a node takes: the node ends at c less the least c at
+        # which any node so far began.
+        ended = np.cumsum(work_ns + overlap)
+        began = ended - work_ns
+        longest = 0
+        for start, stop in pairwise([*run_starts(program.track).tolist(), len(work_ns)]):
+            reach = ended[start:stop] - np.minimum.accumulate(began[start:stop])
+            longest = max(longest, int(reach.max()))
+        return longest
 
     def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve]:
         """The time of each clock of which intervals are scaled, found once for the same ones."""

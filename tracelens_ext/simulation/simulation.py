@@ -55,7 +55,7 @@ class Simulation:
             raise UsageError("the trace has no GPU events, so nothing can be replayed")
         Selection(device=device).of(work)
         if iteration is None:
-            rows = np.concatenate((telling_calls(trace), work.rows))
+            rows = np.concatenate((telling_calls(work), work.rows))
             window = int(trace.ts[rows].min()), int(trace.end_of(rows).max())
         else:
             window = span_of_step(work, iteration)

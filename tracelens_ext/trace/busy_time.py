@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelens_ext.trace import NONE, Int32Array, Int64Array, IntArray
+from tracelens_ext.trace import NONE, BoolArray, Int32Array, Int64Array, IntArray
 from tracelens_ext.trace.grouping import inverse
-from tracelens_ext.trace.intervals import stable_order
+from tracelens_ext.trace.intervals import begins_run, stable_order
 from tracelens_ext.trace.nesting import ROOT, depths, lowest_common, preorder, summed_up
 
 _NEVER: Final = 2**62
@@ -26,75 +26,113 @@ class BusyTime:
         self._ends, self._end_rank = np.unique(end[self._by_start], return_inverse=True)
 
     def by_owner(self, owner: IntArray, owners: int) -> Int64Array:
-        """The length of the union of each owner's intervals, ns; `NONE` owns for nobody."""
-        of_sorted = owner[self._by_start]
-        mine = np.flatnonzero(of_sorted != NONE)
-        busy = np.zeros(owners, dtype=np.int64)
-        if not len(mine):
-            return busy
-        mine = mine[stable_order(of_sorted[mine])]
-        group = of_sorted[mine]
-        first = np.concatenate(([True], group[1:] != group[:-1]))
-        base = np.cumsum(first) * len(self._ends)
-        reach = self._ends[np.maximum.accumulate(self._end_rank[mine] + base) - base]
-        start = self._start[mine]
-        covered = np.concatenate((start[:1], reach[:-1]))
-        covered = np.where(first, start, np.maximum(covered, start))
-        gain = np.maximum(self._ends[self._end_rank[mine]] - covered, 0)
-        busy[group[first]] = np.add.reduceat(gain, np.flatnonzero(first))
-        return busy
+        """Return the length of the union of each owner's intervals, ns, (owners,).
+
+        The owner of an interval is a number below `owners`; `NONE` means no owner.
+        """
+        owner_by_start = owner[self._by_start]
+        intervals = np.flatnonzero(owner_by_start != NONE)
+        busy_ns = np.zeros(owners, dtype=np.int64)
+        if not len(intervals):
+            return busy_ns
+        intervals = intervals[stable_order(owner_by_start[intervals])]
+        group = owner_by_start[intervals]
+        is_first = begins_run(group)
+
+        # The latest end so far within each group: ranks of later groups are larger.
+        rank = self._end_rank[intervals]
+        rank_offset = np.cumsum(is_first) * len(self._ends)
+        latest_end = self._ends[np.maximum.accumulate(rank + rank_offset) - rank_offset]
+
+        start = self._start[intervals]
+        covered_until = start.copy()
+        covered_until[1:] = np.maximum(latest_end[:-1], start[1:])
+        covered_until = np.where(is_first, start, covered_until)
+        gain = np.maximum(self._ends[rank] - covered_until, 0)
+        busy_ns[group[is_first]] = np.add.reduceat(gain, np.flatnonzero(is_first))
+        return busy_ns
 
     def by_subtree(self, parent: Int32Array, owner: IntArray) -> Int64Array:
-        """The length of the union of the intervals of each node of a forest and all below, ns."""
-        of_sorted = owner[self._by_start]
-        end = self._ends[self._end_rank]
-        mine = np.flatnonzero((of_sorted != NONE) & (end > self._start))
-        of = of_sorted[mine]
-        start = self._start[mine]
-        end = end[mine]
-        busy = np.zeros(len(parent), dtype=np.int64)
-        np.add.at(busy, of, end - start)
+        """Return the length of the union of the intervals of each node of a forest and all below.
+
+        Args:
+            parent: the parent of each node, `ROOT` without one, (m,).
+            owner: the node that each interval belongs to, `NONE` for none.
+
+        Returns:
+            ns, (m,).
+        """
+        owner_by_start = owner[self._by_start]
+        end_by_start = self._ends[self._end_rank]
+        intervals = np.flatnonzero((owner_by_start != NONE) & (end_by_start > self._start))
+        node_of_interval = owner_by_start[intervals]
+        start = self._start[intervals]
+        end = end_by_start[intervals]
+
+        busy_ns = np.zeros(len(parent), dtype=np.int64)
+        np.add.at(busy_ns, node_of_interval, end - start)
         depth = depths(parent)
-        alone = np.append(start[1:], _NEVER) >= end
-        alone &= np.maximum.accumulate(np.concatenate(([-_NEVER], end[:-1])))[: len(end)] <= start
-        if not alone.all():
+        overlaps = ~_runs_alone(start, end)
+        if overlaps.any():
             size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
             place = preorder(parent, size, np.argsort(parent, kind="stable"))
-            one, other, lasting = _neighbours(place[of[~alone]], start[~alone], end[~alone])
-            node = inverse(place)
-            both = lowest_common(parent, depth, node[one], node[other])
-            np.subtract.at(busy, both[both != ROOT], lasting[both != ROOT])
-        return summed_up(parent, depth, busy)
+            pairs = _find_neighbors(
+                place[node_of_interval[overlaps]], start[overlaps], end[overlaps]
+            )
+            node_at_place = inverse(place)
+            common = lowest_common(
+                parent, depth, node_at_place[pairs.one], node_at_place[pairs.other]
+            )
+            is_counted_twice = common != ROOT
+            np.subtract.at(busy_ns, common[is_counted_twice], pairs.shared_ns[is_counted_twice])
+        return summed_up(parent, depth, busy_ns)
 
 
-def _neighbours(
-    place: Int64Array, start: Int64Array, end: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Pairs of places next to one another among those whose intervals run, and for how long.
+def _runs_alone(start: Int64Array, end: Int64Array) -> BoolArray:
+    """Return which intervals, ascending by start, overlap no other one."""
+    next_start = np.append(start[1:], _NEVER)
+    latest_end_before = np.full(len(end), -_NEVER)
+    latest_end_before[1:] = np.maximum.accumulate(end)[:-1]
+    alone: BoolArray = (next_start >= end) & (latest_end_before <= start)
+    return alone
+
+
+class _NeighborPairs(NamedTuple):
+    """Pairs of places next to one another among those whose intervals run at a time."""
+
+    one: Int64Array
+    other: Int64Array
+    shared_ns: Int64Array  #: for how long they are next to one another
+
+
+def _find_neighbors(place: Int64Array, start: Int64Array, end: Int64Array) -> _NeighborPairs:
+    """Find which places are next to one another among those whose intervals run, and how long.
 
     A moment at which intervals run at several nodes counts at each of them; taken off where the
-    paths of neighbours meet, it counts once in whatever is above any. Places are in preorder.
+    paths of neighbors meet, it counts once in whatever is above any. Places are in preorder.
     """
     time = np.concatenate((end, start))
     order = np.argsort(time, kind="stable")  # at one moment ends come first
-    starts = (order >= len(end)).tolist()
-    running: list[int] = []
-    since: list[int] = []  # when each got the neighbour behind it
-    lasting: dict[tuple[int, int], int] = defaultdict(int)
-    for now, begins, here in zip(
-        time[order].tolist(), starts, np.tile(place, 2)[order].tolist(), strict=True
-    ):
-        at = bisect_left(running, here)
-        if at and (at < len(running)):
-            lasting[running[at - 1], running[at]] += now - since[at - 1]
-        if at:
-            since[at - 1] = now
-        if begins:
-            running.insert(at, here)
-            since.insert(at, now)
-        else:
-            if at + 1 < len(running):
-                lasting[here, running[at + 1]] += now - since[at]
-            del running[at], since[at]
-    pairs = np.array(list(lasting), dtype=np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1], np.array(list(lasting.values()), dtype=np.int64)
+    is_start = (order >= len(end)).tolist()
+    places = np.tile(place, 2)[order].tolist()
+
+    running: list[int] = []  # places, ascending
+    since: list[int] = []  # when each got the neighbor behind it
+    shared: dict[tuple[int, int], int] = defaultdict(int)
+    for now, starts, changed in zip(time[order].tolist(), is_start, places, strict=True):
+        index = bisect_left(running, changed)
+        if index and index < len(running):
+            shared[running[index - 1], running[index]] += now - since[index - 1]
+        if index:
+            since[index - 1] = now
+        if starts:
+            running.insert(index, changed)
+            since.insert(index, now)
+            continue
+        if index + 1 < len(running):
+            shared[changed, running[index + 1]] += now - since[index]
+        del running[index]
+        del since[index]
+    pairs = np.array(list(shared), dtype=np.int64).reshape(-1, 2)
+    shared_ns = np.array(list(shared.values()), dtype=np.int64)
+    return _NeighborPairs(pairs[:, 0], pairs[:, 1], shared_ns)

@@ -1,4 +1,4 @@
-"""What several tables ask of the same events is found once."""
+"""What several tables ask of the same events is computed once."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from weakref import WeakKeyDictionary
 
 Subject = TypeVar("Subject")
 Further = ParamSpec("Further")
-Finding = TypeVar("Finding")
+Answer = TypeVar("Answer")
 
 
 def cached_per_object(
-    find: Callable[Concatenate[Subject, Further], Finding],
-) -> Callable[Concatenate[Subject, Further], Finding]:
-    """Remember what a function finds out about an object, as long as the object lives.
+    compute: Callable[Concatenate[Subject, Further], Answer],
+) -> Callable[Concatenate[Subject, Further], Answer]:
+    """Remember what a function answers about an object, as long as the object lives.
 
-    What it returns must not refer to that object: the two would keep each other alive. Further
-    arguments can be hashed; one that is left out is the same as its default.
+    The answer must not refer to that object: the two would keep each other alive. Further arguments
+    must be hashable; one that is left out is the same as its default.
     """
-    parameters = signature(find)
-    found: WeakKeyDictionary[Subject, dict[Hashable, Finding]] = WeakKeyDictionary()
+    parameters = signature(compute)
+    answers_about: WeakKeyDictionary[Subject, dict[Hashable, Answer]] = WeakKeyDictionary()
 
-    @wraps(find)
-    def remembered(subject: Subject, /, *further: Further.args, **named: Further.kwargs) -> Finding:
-        of_subject = found.setdefault(subject, {})
-        given = parameters.bind(subject, *further, **named)
-        given.apply_defaults()
-        key = tuple(given.arguments.values())[1:]
-        if key not in of_subject:
-            of_subject[key] = find(subject, *further, **named)
-        return of_subject[key]
+    @wraps(compute)
+    def cached(subject: Subject, /, *further: Further.args, **named: Further.kwargs) -> Answer:
+        answers = answers_about.setdefault(subject, {})
+        arguments = parameters.bind(subject, *further, **named)
+        arguments.apply_defaults()
+        key = tuple(arguments.arguments.values())[1:]
+        if key not in answers:
+            answers[key] = compute(subject, *further, **named)
+        return answers[key]
 
-    return remembered
+    return cached

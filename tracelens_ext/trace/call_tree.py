@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from tracelens_ext.notebook import cell_html, short_repr
 from tracelens_ext.trace import HOST_KINDS, LAUNCH_KINDS, NONE, EventKind, Replays, Trace
 from tracelens_ext.trace.linking import is_graph_launch, link
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import (
     ROOT,
     depths,
@@ -62,7 +63,9 @@ class CallTree:
     ) -> None:
         self.trace = trace
         self.add_python_func = add_python_func
-        self._kinds = [k for k in HOST_KINDS if add_python_func or k != EventKind.PYTHON_FUNCTION]
+        self._kinds = list(HOST_KINDS)
+        if not add_python_func:
+            self._kinds.remove(EventKind.PYTHON_FUNCTION)
         vars(self).update(self._find_links() if links is None else links)
         if trace.replays is not None:
             vars(self).pop("cpu_op_of_gpu", None)
@@ -78,8 +81,9 @@ class CallTree:
 
         roots = np.flatnonzero(self.parent_position == ROOT)
         launch = self.launch_position_of_gpu[self.linked]
-        top = self.rows[roots[np.searchsorted(roots, launch, side="right") - 1]]
-        names = pd.Series([self.trace.names[name] for name in self.trace.name[top].tolist()])
+        root_of_launch = roots[np.searchsorted(roots, launch, side="right") - 1]
+        codes = self.trace.name[self.rows[root_of_launch]].tolist()
+        names = pd.Series([self.trace.names[code] for code in codes])
         table = names.value_counts().rename_axis("outermost event").reset_index(name="GPU events")
         more = "analyzer.get_df_call_tree() and tracelens-ext tree have all of it."
         return cell_html("Call tree", [repr(self), more], {"GPU events below": table})
@@ -87,34 +91,43 @@ class CallTree:
     def _find_links(self) -> dict[str, npt.NDArray[Any]]:
         trace = self.trace
         rows = trace.rows_of(*self._kinds)
-        launches = np.isin(trace.kind[rows], LAUNCH_KINDS)
+        is_launch = np.isin(trace.kind[rows], LAUNCH_KINDS)
         # The parent of two equal intervals has the lower External id; a frame without one encloses,
         # a call without one is enclosed.
         tie = trace.external_id[rows]
-        tie = np.where(launches & (tie == NONE), np.iinfo(np.int64).max, tie)
-        nesting = nest(trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, launches)
-        order = rows[nesting.order]
-        parent = nesting.parent
-        return {"rows": order, "parent_position": parent, "launch_of_gpu": link(trace)}
+        is_call_without_id = is_launch & (tie == NONE)
+        tie = np.where(is_call_without_id, np.iinfo(np.int64).max, tie)
+        nesting = nest(trace.thread[rows], trace.ts[rows], trace.end_of(rows), tie, is_launch)
+        return {
+            "rows": rows[nesting.order],
+            "parent_position": nesting.parent,
+            "launch_of_gpu": link(trace),
+        }
 
     def with_replays(self, trace: Trace) -> CallTree:
-        """The tree of the same trace with `replays`."""
+        """Return the tree of the same trace with `replays`."""
         names = ("rows", "parent_position", "launch_of_gpu")
         links = {name: getattr(self, name) for name in names}
         return CallTree(trace, add_python_func=self.add_python_func, links=links)
 
     def _add_replays(self, replays: Replays) -> None:
         """Put the events of captures below the launches of their graphs."""
-        first = self.trace.recorded
-        shown = np.isin(self.trace.kind[first:], self._kinds)
-        places = np.flatnonzero(shown)
-        above = nearest_marked(replays.parent, shown)[places]
-        index = np.full(len(shown) + 1, NONE, dtype=np.int64)
-        index[places] = np.arange(len(places))
-        launch = self.position[replays.graph_launch[places]].astype(np.int64)
-        self.rows, self.parent_position = insert_below(
-            self.rows, self.parent_position, first + places, index[above], launch
+        first_row = self.trace.recorded
+        is_in_tree = np.isin(self.trace.kind[first_row:], self._kinds)
+        places = np.flatnonzero(is_in_tree)
+        place_above = nearest_marked(replays.parent, is_in_tree)[places]
+        index_of_place = np.full(len(is_in_tree), NONE, dtype=np.int64)
+        index_of_place[places] = np.arange(len(places))
+        owner = self.position[replays.graph_launch[places]].astype(np.int64)
+        inserted = insert_below(
+            self.rows,
+            self.parent_position,
+            new=first_row + places,
+            above=values_at(index_of_place, place_above),
+            owner=owner,
         )
+        self.rows = inserted.rows
+        self.parent_position = inserted.parent
         del self.position  # of the tree without them
 
     @property
@@ -126,9 +139,9 @@ class CallTree:
     @cached_property
     def position(self) -> Int32Array:
         """Row → position in `rows`, `NONE` for what is no host event of the tree, (n,)."""
-        result = np.full(len(self.trace), NONE, dtype=np.int32)
-        result[self.rows] = np.arange(len(self.rows), dtype=np.int32)
-        return result
+        position = np.full(len(self.trace), NONE, dtype=np.int32)
+        position[self.rows] = np.arange(len(self.rows), dtype=np.int32)
+        return position
 
     @cached_property
     def depth(self) -> Int32Array:
@@ -148,40 +161,41 @@ class CallTree:
 
         The captured launch that it replays, where that is known; else its launch.
         """
-        if (replays := self.trace.replays) is None:
+        replays = self.trace.replays
+        if replays is None:
             return self.launch_of_gpu
-        return np.where(replays.launch_of_gpu != NONE, replays.launch_of_gpu, self.launch_of_gpu)
+        is_known = replays.launch_of_gpu != NONE
+        return np.where(is_known, replays.launch_of_gpu, self.launch_of_gpu)
 
     @cached_property
     def launch_position_of_gpu(self) -> Int32Array:
         """Position in `rows` of `parent_of_gpu`, `NONE` when unlinked, (g,)."""
-        return np.append(self.position, np.int32(NONE))[self.parent_of_gpu]
+        return values_at(self.position, self.parent_of_gpu)
 
     @cached_property
     def linked(self) -> BoolArray:
-        """Whether each GPU event has a launch in the trace, (g,)."""
+        """True for GPU events with a launch in the trace, (g,)."""
         return np.not_equal(self.launch_of_gpu, NONE)
 
     @cached_property
     def is_operation(self) -> BoolArray:
-        """Whether tables attribute GPU work to the event at each position, (m,).
+        """True for positions of events to which tables attribute GPU work, (m,).
 
         Annotations that stand for operations are some, unless a CPU op encloses them.
         """
         kind = self.trace.kind[self.rows]
         is_op: BoolArray = kind == EventKind.CPU_OP
         if self.trace.conventions.annotations_are_operations:
-            outside = nearest_marked(self.parent_position, is_op) == ROOT
-            is_op |= outside & (kind == EventKind.USER_ANNOTATION)
+            is_outside = nearest_marked(self.parent_position, is_op) == ROOT
+            is_op |= is_outside & (kind == EventKind.USER_ANNOTATION)
         return is_op
 
     @cached_property
     def cpu_op_of_gpu(self) -> Int64Array:
         """Row of the innermost CPU op around `parent_of_gpu`, `NONE` without, (g,)."""
-        above = nearest_marked(self.parent_position, self.is_operation)
-        at = np.append(above, ROOT)[self.launch_position_of_gpu]  # the last is that of `NONE`
-        found: Int64Array = np.append(self.rows, NONE)[at]
-        return found
+        op_above = nearest_marked(self.parent_position, self.is_operation)
+        position = values_at(op_above, self.launch_position_of_gpu, missing=ROOT)
+        return values_at(self.rows, position)
 
     @property
     def op_of_gpu(self) -> Int64Array:
@@ -190,27 +204,30 @@ class CallTree:
 
     @cached_property
     def by_graph(self) -> BoolArray:
-        """Whether a graph launch started each GPU event, (g,)."""
-        result = self.linked.copy()
-        launches = self.trace.name[self.launch_of_gpu[result]]
-        result[result] = self.trace.named(launches, is_graph_launch)
-        return result
+        """True for GPU events that a graph launch started, (g,)."""
+        by_graph = self.linked.copy()
+        launch_names = self.trace.name[self.launch_of_gpu[by_graph]]
+        by_graph[by_graph] = self.trace.named(launch_names, is_graph_launch)
+        return by_graph
 
     @cached_property
     def has_captured_op(self) -> BoolArray:
-        """Whether the operation of each GPU event is from the capture of its graph, (g,)."""
+        """True for GPU events whose operation is from the capture of their graph, (g,)."""
         return np.greater_equal(self.cpu_op_of_gpu, self.trace.recorded)
 
     @cached_property
     def by_opaque_graph(self) -> BoolArray:
-        """Whether each GPU event is of a graph launch, without a captured operation, (g,)."""
+        """True for GPU events of a graph launch, without a captured operation, (g,)."""
         return self.by_graph & ~self.has_captured_op
 
     @cached_property
     def by_unknown_graph(self) -> BoolArray:
-        """Whether each GPU event is of a graph launch, and nothing tells what it is, (g,)."""
+        """True for GPU events of a graph launch of which nothing tells what they are, (g,)."""
         replays = self.trace.replays
-        return self.by_opaque_graph & (True if replays is None else replays.launch_of_gpu == NONE)
+        if replays is None:
+            return self.by_opaque_graph
+        is_unknown: BoolArray = replays.launch_of_gpu == NONE
+        return self.by_opaque_graph & is_unknown
 
     @cached_property
     def cpu_op_label_of_gpu(self) -> tuple[Int32Array, list[str]]:
@@ -220,80 +237,100 @@ class CallTree:
         op; else the name of the launch; else `(unlinked)`.
         """
         names = self.trace.names
-        op = self.op_of_gpu
-        codes = np.where(op != NONE, self.trace.name[op], len(names) + 1).astype(np.int32)
-        codes[self.by_opaque_graph] = len(names)
+        graph_code = len(names)
+        unlinked_code = len(names) + 1
+        operation = self.op_of_gpu
+        codes = np.where(operation != NONE, self.trace.name[operation], unlinked_code)
+        codes = codes.astype(np.int32)
+        codes[self.by_opaque_graph] = graph_code
         return codes, [*names, GRAPH, UNLINKED]
 
     def module_of_gpu(self) -> list[str]:
-        """The `nn.Module`s around each GPU event's launch, outermost first, joined by `/`, (g,).
+        """Return the `nn.Module`s around each GPU event's launch, outermost first, joined by `/`.
 
         Empty where there is none. Needs a tree with Python frames, recorded `with_stack=True`.
         """
         names = self.trace.names
-        is_module = self.trace.names_matching(lambda name: name.startswith(_MODULE_PREFIX))
-        frames = is_module[self.trace.name[self.rows]]
-        outer = np.append(nearest_marked(self.parent_position, frames), ROOT)
-        paths: dict[int, str] = {ROOT: ""}
-        for at in np.flatnonzero(frames).tolist():  # parents come first
-            name = names[self.trace.name[self.rows[at]]].removeprefix(_MODULE_PREFIX)
-            above = paths[int(outer[at])]
-            paths[at] = f"{above}/{name}" if above else name
-        return [paths[at] for at in outer[self.launch_position_of_gpu].tolist()]
+        is_module_name = self.trace.names_matching(lambda name: name.startswith(_MODULE_PREFIX))
+        is_module = is_module_name[self.trace.name[self.rows]]
+        module_above = nearest_marked(self.parent_position, is_module)
+        path_of_module: dict[int, str] = {ROOT: ""}
+        for position in np.flatnonzero(is_module).tolist():  # parents come first
+            name = names[self.trace.name[self.rows[position]]].removeprefix(_MODULE_PREFIX)
+            path_above = path_of_module[int(module_above[position])]
+            path_of_module[position] = f"{path_above}/{name}" if path_above else name
+        modules = values_at(module_above, self.launch_position_of_gpu, missing=ROOT)
+        return [path_of_module[module] for module in modules.tolist()]
 
     # Walking, one event at a time.
 
     def parent(self, row: int) -> int | None:
-        """The event that encloses a host event, or the launch of a GPU event."""
-        if (at := int(self.position[row])) != NONE:
-            above = int(self.parent_position[at])
-            return int(self.rows[above]) if above != ROOT else None
+        """Return the event that encloses a host event, or the launch of a GPU event."""
+        position = int(self.position[row])
+        if position != NONE:
+            position_above = int(self.parent_position[position])
+            return int(self.rows[position_above]) if position_above != ROOT else None
         launch = self.parent_of_gpu[self.trace.gpu_rows == row]
-        return int(launch[0]) if len(launch) and launch[0] != NONE else None
+        if not len(launch) or launch[0] == NONE:
+            return None
+        return int(launch[0])
 
     def ancestors(self, row: int) -> Iterator[int]:
-        """The events above one, from the innermost outwards."""
-        while (above := self.parent(row)) is not None:
-            yield (row := above)
+        """Yield the events above one, from the innermost outwards."""
+        row_above = self.parent(row)
+        while row_above is not None:
+            yield row_above
+            row_above = self.parent(row_above)
 
     def children(self, row: int) -> list[int]:
-        """The host events directly below, by start, then the GPU events that a launch started."""
-        at = int(self.position[row])
-        if at == NONE:
+        """Return the host events directly below, by start, then the GPU events of a launch."""
+        position = int(self.position[row])
+        if position == NONE:
             return []
-        below = np.arange(at + 1, int(self.subtree_end[at]))
-        below = below[self.parent_position[below] == at]
-        return [*self.rows[below].tolist(), *self._started_by(np.array([row])).tolist()]
+        below = np.arange(position + 1, int(self.subtree_end[position]))
+        children = below[self.parent_position[below] == position]
+        started = self._started_by(np.array([row]))
+        rows: list[int] = np.concatenate((self.rows[children], started)).tolist()
+        return rows
 
     def subtree(self, row: int) -> list[int]:
-        """The event itself and the host events below it, parents before children."""
-        at = int(self.position[row])
-        return [row] if at == NONE else [*map(int, self.rows[at : self.subtree_end[at]])]
+        """Return the event itself and the host events below it, parents before children."""
+        position = int(self.position[row])
+        if position == NONE:
+            return [row]
+        rows: list[int] = self.rows[position : self.subtree_end[position]].tolist()
+        return rows
 
     def roots(self) -> list[int]:
-        """The host events that no other encloses, thread by thread."""
-        return [int(row) for row in self.rows[self.parent_position == ROOT]]
+        """Return the host events that no other encloses, thread by thread."""
+        rows: list[int] = self.rows[self.parent_position == ROOT].tolist()
+        return rows
 
     def gpu_events(self, row: int) -> list[int]:
-        """All GPU events that a host event, or anything below it, started, by start."""
-        found = self._started_by(np.array(self.subtree(row)))
-        return [*map(int, found[np.argsort(self.trace.ts[found], kind="stable")])]
+        """Return all GPU events that a host event, or anything below it, started, by start."""
+        started = self._started_by(np.array(self.subtree(row)))
+        by_start: list[int] = started[np.argsort(self.trace.ts[started], kind="stable")].tolist()
+        return by_start
 
     @cached_property
-    def _by_launch(self) -> tuple[Int64Array, Int64Array]:
-        """The places of linked GPU events in order of `parent_of_gpu`, and those calls."""
+    def _by_launch(self) -> _StartedWork:
+        """The linked GPU events in order of `parent_of_gpu`."""
         places = np.flatnonzero(self.linked)
         places = places[np.argsort(self.parent_of_gpu[places], kind="stable")]
-        return places, self.parent_of_gpu[places]
+        return _StartedWork(places, self.parent_of_gpu[places])
 
     def _started_by(self, rows: IntArray) -> IntArray:
-        places, launches = self._by_launch
-        first, last = (np.searchsorted(launches, rows, side) for side in ("left", "right"))
-        those = [places[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True) if a < b]
-        return self.trace.gpu_rows[np.concatenate(those)] if those else np.empty(0, dtype=np.int64)
+        """Return the GPU events that hang under some calls, call by call."""
+        first = np.searchsorted(self._by_launch.calls, rows, "left").tolist()
+        behind = np.searchsorted(self._by_launch.calls, rows, "right").tolist()
+        started = [np.empty(0, dtype=np.int64)]
+        for begin, end in zip(first, behind, strict=True):
+            if begin < end:
+                started.append(self._by_launch.places[begin:end])
+        return self.trace.gpu_rows[np.concatenate(started)]
 
     def format_subtree(self, row: int, *, max_depth: int | None = None) -> str:
-        """The tree below an event as indented text: name, kind and duration in µs a line."""
+        """Return the tree below an event as indented text: name, kind and duration a line."""
         lines: list[str] = []
         stack = [(row, 0)]
         while stack:
@@ -309,7 +346,8 @@ class CallTree:
         self, row: int, *, max_depth: int | None = None, file: TextIO | None = None
     ) -> None:
         """Write `format_subtree` to a file, standard output unless told otherwise."""
-        (file or sys.stdout).write(self.format_subtree(row, max_depth=max_depth) + "\n")
+        text = self.format_subtree(row, max_depth=max_depth)
+        (file or sys.stdout).write(text + "\n")
 
     # Forward and backward.
 
@@ -322,16 +360,26 @@ class CallTree:
         """
         trace = self.trace
         number = trace.arg("Sequence number")
-        forward_thread = trace.arg("Fwd thread id")
-        rows = number.rows[number.values >= 0]
-        sequence = number.values[number.values >= 0]
-        backward = forward_thread.at(rows) > 0
-        order = np.lexsort((backward, trace.ts[rows], sequence))
+        has_number = number.values >= 0
+        rows = number.rows[has_number]
+        sequence = number.values[has_number]
+        is_backward = trace.arg("Fwd thread id").at(rows) > 0
+        order = np.lexsort((is_backward, trace.ts[rows], sequence))
         rows = rows[order]
         sequence = sequence[order]
-        backward = backward[order]
-        last_forward = np.maximum.accumulate(np.where(backward, -1, np.arange(len(rows))))
-        found = np.flatnonzero(backward & (last_forward >= 0))
-        found = found[sequence[last_forward[found]] == sequence[found]]
-        made_by = rows[last_forward[found]]
-        return dict(zip(rows[found].tolist(), made_by.tolist(), strict=True))
+        is_backward = is_backward[order]
+
+        places = np.arange(len(rows))
+        last_forward = np.maximum.accumulate(np.where(is_backward, NONE, places))
+        backward = np.flatnonzero(is_backward & (last_forward != NONE))
+        has_same_number = sequence[last_forward[backward]] == sequence[backward]
+        backward = backward[has_same_number]
+        made_by = rows[last_forward[backward]]
+        return dict(zip(rows[backward].tolist(), made_by.tolist(), strict=True))
+
+
+class _StartedWork(NamedTuple):
+    """Linked GPU events in order of the call that they hang under."""
+
+    places: Int64Array  #: in `trace.gpu_rows`
+    calls: Int64Array  #: rows of the calls, ascending

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US
-from tracelens_ext.trace.intervals import stable_order
+from tracelens_ext.trace.intervals import begins_run, stable_order
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, is_narrow, levels
 
 if TYPE_CHECKING:
@@ -19,44 +20,58 @@ if TYPE_CHECKING:
 _MOST_COMBINATIONS = 2**62
 
 
-def number_groups(keys: Sequence[IntArray]) -> tuple[Int64Array, Int64Array]:
-    """The first place of each combination of columns of integers, ascending; and which each has."""
+class Numbered(NamedTuple):
+    """The distinct combinations of columns, ascending, k of them."""
+
+    first: Int64Array  #: the first place of each combination, (k,)
+    number: Int64Array  #: the combination at each place, (m,)
+
+
+def number_groups(keys: Sequence[IntArray]) -> Numbered:
+    """Number the combinations of columns of integers, each of shape (m,)."""
     number = np.zeros(len(keys[0]), dtype=np.int64)
     bound = 1
     for key in keys:
-        code, count = ranks(key)
-        if bound * count > _MOST_COMBINATIONS:  # without holes again, before it overflows
+        ranked = ranks(key)
+        if bound * ranked.distinct > _MOST_COMBINATIONS:  # without holes again, before it overflows
             number, bound = ranks(number)
-        number = number * count + code
-        bound = bound * count
+        number = number * ranked.distinct + ranked.rank
+        bound = bound * ranked.distinct
     number, count = ranks(number)
     first = np.empty(count, dtype=np.int64)
     first[number[::-1]] = np.arange(len(number) - 1, -1, -1)  # the last to be written is the first
-    return first, number
+    return Numbered(first, number)
 
 
-def ranks(values: IntArray) -> tuple[Int64Array, int]:
-    """The place of each integer among the distinct ones, ascending, and how many those are."""
+class Ranked(NamedTuple):
+    """The places of integers among the distinct ones, ascending."""
+
+    rank: Int64Array  #: of each integer
+    distinct: int  #: how many distinct ones there are
+
+
+def ranks(values: IntArray) -> Ranked:
+    """Return the place of each integer among the distinct ones, and how many those are."""
     code, distinct = pd.factorize(values, sort=True)
-    return code, len(distinct)
+    return Ranked(code, len(distinct))
 
 
 def sums(number: IntArray, values: IntArray, groups: int) -> Int64Array:
-    """The exact sum of the values of each group; 0 for an empty one, shape (groups,)."""
+    """Return the exact sum of the values of each group; 0 for an empty one, shape (groups,)."""
     result = np.zeros(groups, dtype=np.int64)
     np.add.at(result, number, values)
     return result
 
 
 def minima(number: IntArray, values: IntArray, groups: int) -> Int64Array:
-    """The least value of each group; the largest int64 for an empty one, shape (groups,)."""
+    """Return the least value of each group; the largest int64 for an empty one, (groups,)."""
     result = np.full(groups, np.iinfo(np.int64).max)
     np.minimum.at(result, number, values)
     return result
 
 
 def maxima(number: IntArray, values: IntArray, groups: int) -> Int64Array:
-    """The greatest value of each group; the least int64 for an empty one, shape (groups,)."""
+    """Return the greatest value of each group; the least int64 for an empty one, (groups,)."""
     result = np.full(groups, np.iinfo(np.int64).min)
     np.maximum.at(result, number, values)
     return result
@@ -83,92 +98,123 @@ class Groups:
         return np.divide(self.total, self.count)
 
     def figures(self, *names: str) -> dict[str, object]:
-        """Columns of a table: `count`, and what names such as `total_time_ms`, `avg_gap_us` tell.
+        """Return columns of a table: `count`, and such as `total_time_ms` and `avg_gap_us`.
 
-        They begin with `total`, `avg`, `min` or `max`, and end in `ms` or `us`.
+        Their names begin with `total`, `avg`, `min` or `max`, and end in `ms` or `us`.
         """
-        ns = {"total": self.total, "avg": self.mean, "min": self.shortest, "max": self.longest}
-        per = {"ms": NS_PER_MS, "us": NS_PER_US}
-        return {
-            name: self.count if name == "count" else ns[name.split("_")[0]] / per[name[-2:]]
-            for name in names
+        ns_of = {
+            "total": self.total,
+            "avg": self.mean,
+            "min": self.shortest,
+            "max": self.longest,
         }
+        ns_per_unit = {"ms": NS_PER_MS, "us": NS_PER_US}
+        columns: dict[str, object] = {}
+        for name in names:
+            if name == "count":
+                columns[name] = self.count
+                continue
+            statistic, *_, unit = name.split("_")
+            columns[name] = ns_of[statistic] / ns_per_unit[unit]
+        return columns
 
     def deviation(self, duration: Int64Array) -> Float64Array:
-        """The standard deviation of a sample (n - 1); 0 for a single event, ns, (k,)."""
+        """Return the standard deviation of a sample (n - 1); 0 for a single event, ns, (k,)."""
         # From a whole number near the mean, differences are exact and small.
-        centre = np.rint(self.mean).astype(np.int64)
-        off = (duration - centre[self.number]).astype(np.float64)
-        squares: Float64Array = np.bincount(self.number, off * off, len(self)).astype(np.float64)
-        squares -= (self.mean - centre) ** 2 * self.count
-        result: Float64Array = np.sqrt(np.maximum(squares, 0) / np.maximum(self.count - 1, 1))
-        result[self.count == 1] = 0.0
-        return result
+        center = np.rint(self.mean).astype(np.int64)
+        distance = (duration - center[self.number]).astype(np.float64)
+        squares = np.bincount(self.number, distance * distance, len(self)).astype(np.float64)
+        squares -= (self.mean - center) ** 2 * self.count
+        variance = np.maximum(squares, 0) / np.maximum(self.count - 1, 1)
+        deviation: Float64Array = np.sqrt(variance)
+        deviation[self.count == 1] = 0.0
+        return deviation
 
 
 def group_durations(keys: Sequence[IntArray], duration: Int64Array) -> Groups:
     """Group events by columns of codes; the groups, by total duration, then by first event."""
-    first, number = number_groups(keys)
-    total = sums(number, duration, len(first))
-    count = len(first)
-    order = np.lexsort((first, -total))
-    number = inverse(order)[number]
-    first = first[order]
-    of_keys = tuple(key[first] for key in keys)
-    counted = np.bincount(number, minlength=count)
-    extremes = (find(number, duration, count) for find in (minima, maxima))
-    return Groups(of_keys, number, first, counted, total[order], *extremes)
+    numbered = number_groups(keys)
+    count = len(numbered.first)
+    total = sums(numbered.number, duration, count)
+    order = np.lexsort((numbered.first, -total))
+    number = inverse(order)[numbered.number]
+    first = numbered.first[order]
+    return Groups(
+        keys=tuple(key[first] for key in keys),
+        number=number,
+        first=first,
+        count=np.bincount(number, minlength=count),
+        total=total[order],
+        shortest=minima(number, duration, count),
+        longest=maxima(number, duration, count),
+    )
 
 
 #: Column of a table → what it holds of each event: codes, and what they stand for.
 Labelled = Mapping[str, tuple["IntArray", Sequence[str]]]
 
 
+class LabelledGroups(NamedTuple):
+    """Groups of events, and the columns of a table of them."""
+
+    columns: dict[str, object]
+    groups: Groups
+
+
 def group_labelled(
     keys: Labelled, duration: Int64Array, chosen: IntArray | BoolArray | slice = slice(None)
-) -> tuple[dict[str, object], Groups]:
-    """Group (chosen) events by what columns hold: the columns of a row a group, and the groups."""
+) -> LabelledGroups:
+    """Group (chosen) events by what columns hold: a row a group, and the groups."""
     groups = group_durations([code[chosen] for code, _ in keys.values()], duration[chosen])
-    columns = {
-        name: pd.array(texts(code, labels), dtype="str")
-        for code, (name, (_, labels)) in zip(groups.keys, keys.items(), strict=True)
-    }
-    return {**columns}, groups
+    columns: dict[str, object] = {}
+    for name, code_of_group in zip(keys, groups.keys, strict=True):
+        _, labels = keys[name]
+        columns[name] = pd.array(texts(code_of_group, labels), dtype="str")
+    return LabelledGroups(columns, groups)
 
 
 def inverse(order: Int64Array) -> Int64Array:
-    """Where each place went: the inverse of a permutation."""
+    """Return where each place went: the inverse of a permutation."""
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     return place
 
 
-def renamed(codes: IntArray, name: Callable[[int], str]) -> tuple[Int64Array, list[str]]:
-    """Codes by new names, of which several codes may have one; and those names."""
+class Renamed(NamedTuple):
+    """Codes of names that several old names may share."""
+
+    code: Int64Array
+    names: list[str]
+
+
+def renamed(codes: IntArray, name: Callable[[int], str]) -> Renamed:
+    """Return codes by new names; `name` is asked once for each code that occurs."""
     least = int(codes.min(initial=0))
-    labels = dict[str, int]()
-    count = np.bincount(codes - least)
-    new = [labels.setdefault(name(i + least), len(labels)) if n else 0 for i, n in enumerate(count)]
-    return np.array(new, dtype=np.int64)[codes - least], list(labels)
+    count_of_code = np.bincount(codes - least)
+    code_of_name: dict[str, int] = {}
+    new_codes = np.zeros(len(count_of_code), dtype=np.int64)
+    for place in np.flatnonzero(count_of_code).tolist():
+        new_codes[place] = code_of_name.setdefault(name(place + least), len(code_of_name))
+    return Renamed(new_codes[codes - least], list(code_of_name))
 
 
 def texts(codes: IntArray, labels: Sequence[str]) -> list[str]:
-    """The labels that codes stand for."""
+    """Return the labels that codes stand for."""
     return [labels[code] for code in codes.tolist()]
 
 
 def joined(number: IntArray, labels: Mapping[int, str], code: IntArray, groups: int) -> list[str]:
-    """The distinct labels of each group as one text; codes without a label are left out."""
-    first, _ = number_groups([number, code])
-    found: list[list[str]] = [[] for _ in range(groups)]
-    for group, each in zip(number[first].tolist(), code[first].tolist(), strict=True):
-        if each in labels:
-            found[group].append(labels[each])
-    return [", ".join(its) for its in found]
+    """Return the distinct labels of each group as one text; codes without a label are left out."""
+    first = number_groups([number, code]).first
+    labels_of_group: list[list[str]] = [[] for _ in range(groups)]
+    for group, code_in_group in zip(number[first].tolist(), code[first].tolist(), strict=True):
+        if code_in_group in labels:
+            labels_of_group[group].append(labels[code_in_group])
+    return [", ".join(labels_in_group) for labels_in_group in labels_of_group]
 
 
 def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Array:
-    """`part` in percent of `whole`, 0 where that is 0; shape of `part`."""
+    """Return `part` in percent of `whole`, 0 where that is 0; shape of `part`."""
     divisor = np.broadcast_to(np.asarray(whole, dtype=np.float64), part.shape)
     result = np.zeros(part.shape)
     np.divide(100.0 * part, divisor, out=result, where=divisor != 0)
@@ -180,7 +226,7 @@ def percent(part: IntArray | Float64Array, whole: IntArray | int) -> Float64Arra
 
 
 def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
-    """The order by group, then by time. Traces are nearly sorted by time already."""
+    """Return the order by group, then by time. Traces are nearly sorted by time already."""
     order = np.argsort(time, kind="stable")
     return order[stable_order(group[order])]
 
@@ -188,19 +234,30 @@ def by_group_and_time(group: IntArray, time: Int64Array) -> Int64Array:
 def items_before(
     group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
 ) -> Int64Array:
-    """How many items, which are sorted by group and time, come before a group and time.
+    """Return how many items come before a group and time.
 
-    That is the index of the first of the group that is not earlier, or of what would follow it.
+    That is the index of the first item of the group that is not earlier, or of what would follow
+    it. Items of group 1 at times 5 and 8, of group 2 at time 3:
+
+        group [1, 1, 2], time [5, 8, 3]: 1 before group 1 at time 8; 2 before group 2 at time 0
+
+    Args:
+        group: the group of each item, ascending, (n,).
+        time: ascending within a group, (n,).
+        asked_group: of each question, (k,).
+        asked_time: of each question, (k,).
     """
     result = np.empty(len(asked_group), dtype=np.int64)
     least = int(asked_group.min(initial=0))
-    count = np.bincount(asked_group - least)
-    present = np.flatnonzero(count)
+    questions_of_group = np.bincount(asked_group - least)
+    present = np.flatnonzero(questions_of_group)
     wanted = (present + least).astype(group.dtype)  # of another type, all groups were converted
-    begins, ends = (np.searchsorted(group, wanted, side).tolist() for side in ("left", "right"))
-    bounds = np.cumsum(count[present])
-    places = np.split(stable_order(asked_group - least), bounds)  # and what is left: nothing
-    for begin, end, asked in zip(begins, ends, places, strict=False):
+    begins = np.searchsorted(group, wanted, "left").tolist()
+    ends = np.searchsorted(group, wanted, "right").tolist()
+    last_of_group = np.cumsum(questions_of_group[present])
+    questions = np.split(stable_order(asked_group - least), last_of_group)
+    # The last part of the split is empty.
+    for begin, end, asked in zip(begins, ends, questions, strict=False):
         result[asked] = begin + np.searchsorted(time[begin:end], asked_time[asked])
     return result
 
@@ -208,30 +265,44 @@ def items_before(
 def last_before(
     group: IntArray, time: Int64Array, asked_group: IntArray, asked_time: Int64Array
 ) -> Int64Array:
-    """The last item of a group that is earlier than a time, `NONE` without; as `items_before`."""
-    at = items_before(group, time, asked_group, asked_time) - 1
-    found = at >= 0
-    found[found] = group[at[found]] == asked_group[found]
-    return np.where(found, at, NONE)
+    """Return the last item of a group that is earlier than a time, `NONE` without one.
+
+    Arguments are those of `items_before`.
+    """
+    last = items_before(group, time, asked_group, asked_time) - 1
+    is_of_group = (last >= 0) & (values_at(group, last) == asked_group)
+    return np.where(is_of_group, last, NONE)
 
 
-def running_maximum(group: IntArray, values: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The largest value so far within each group, and its place (the last of equals)."""
+class RunningMaximum(NamedTuple):
+    """The largest value so far within each group."""
+
+    value: Int64Array
+    place: Int64Array  #: where it is; the last of equals
+
+
+def running_maximum(group: IntArray, values: Int64Array) -> RunningMaximum:
+    """Return the largest value so far within each group; members of a group are neighbors."""
     place = np.arange(len(values))
-    bounds = np.flatnonzero(np.diff(group)) + 1
-    for begin, end in zip([0, *bounds], [*bounds, len(values)], strict=True):
+    first = np.flatnonzero(begins_run(group)).tolist()
+    if not first:
+        return RunningMaximum(values[place], place)
+    for begin, end in zip(first, [*first[1:], len(values)], strict=True):
         highest = np.maximum.accumulate(values[begin:end])
         place[begin:end][values[begin:end] < highest] = begin
         np.maximum.accumulate(place[begin:end], out=place[begin:end])
-    return values[place], place
+    return RunningMaximum(values[place], place)
 
 
 def outermost(group: IntArray, end: Int64Array) -> BoolArray:
-    """Which ranges lie in no other of their group; they come by group, start and descending end."""
-    keep: BoolArray = np.ones(len(group), dtype=bool)
-    reach = running_maximum(group, end)[0]
-    keep[1:] = (end[1:] > reach[:-1]) | (np.diff(group) != 0)
-    return keep
+    """Return which ranges lie in no other of their group.
+
+    Ranges come by group, start and descending end.
+    """
+    reach = running_maximum(group, end).value
+    is_outermost = begins_run(group)
+    is_outermost[1:] |= end[1:] > reach[:-1]
+    return is_outermost
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,36 +318,46 @@ class CallPaths:
         return len(self.name)
 
     def texts(self, labels: Sequence[str], separator: str) -> list[str]:
-        """Each path as its names, outermost first, joined."""
-        result: list[str] = []
+        """Return each path as its names, outermost first, joined."""
+        paths: list[str] = []
         for parent, name in zip(self.parent.tolist(), self.name.tolist(), strict=True):
-            label = labels[name]
-            result.append(label if parent == ROOT else result[parent] + separator + label)
-        return result
+            path = labels[name]
+            if parent != ROOT:
+                path = paths[parent] + separator + path
+            paths.append(path)
+        return paths
 
 
 def find_paths(parent: Int32Array, name: IntArray) -> CallPaths:
     """Number the distinct paths of a forest, one level of depth after the other."""
-    names = int(name.max(initial=0)) + 1
-    of_node = np.full(len(parent), ROOT, dtype=np.int64)
     depth = depths(parent)
     if is_narrow(depth):
-        known_paths: dict[tuple[int, int], int] = {}
-        order = np.argsort(depth, kind="stable")
-        numbers = [*of_node.tolist(), ROOT]
-        for node, up, code in zip(
-            order.tolist(), parent[order].tolist(), name[order].tolist(), strict=True
-        ):
-            numbers[node] = known_paths.setdefault((numbers[up], code), len(known_paths))
-        above, last = np.array([*known_paths], dtype=np.int64).reshape(-1, 2).T
-        return CallPaths(np.array(numbers[:-1], dtype=np.int64), above, last)
+        return _find_paths_one_by_one(parent, name, depth)
+    names = int(name.max(initial=0)) + 1
+    path_of_node = np.full(len(parent), ROOT, dtype=np.int64)
+    # A path is the number of the path above it, plus 1, and its last name, in one number.
     pairs: list[IntArray] = [np.empty(0, dtype=np.int64)]
-    known = 0
-    for level in levels(depth):
-        above = np.where(parent[level] == ROOT, ROOT, of_node[parent[level]])
-        distinct, which = np.unique((above + 1) * names + name[level], return_inverse=True)
-        of_node[level] = which + known
+    paths = 0
+    for nodes in levels(depth):
+        path_above = np.where(parent[nodes] == ROOT, ROOT, path_of_node[parent[nodes]])
+        pair = (path_above + 1) * names + name[nodes]
+        distinct, number = np.unique(pair, return_inverse=True)
+        path_of_node[nodes] = number + paths
         pairs.append(distinct)
-        known += len(distinct)
-    above, last = np.divmod(np.concatenate(pairs), names)
-    return CallPaths(of_node, above - 1, last)
+        paths = paths + len(distinct)
+    path_above, last_name = np.divmod(np.concatenate(pairs), names)
+    return CallPaths(path_of_node, path_above - 1, last_name)
+
+
+def _find_paths_one_by_one(parent: Int32Array, name: IntArray, depth: Int32Array) -> CallPaths:
+    order = np.argsort(depth, kind="stable")
+    nodes = order.tolist()
+    parents = parent[order].tolist()
+    codes = name[order].tolist()
+    number_of_path: dict[tuple[int, int], int] = {}
+    path_of_node = [ROOT] * (len(parent) + 1)  # the last is that of `ROOT`, -1
+    for node, node_above, code in zip(nodes, parents, codes, strict=True):
+        path = (path_of_node[node_above], code)
+        path_of_node[node] = number_of_path.setdefault(path, len(number_of_path))
+    path_above, last_name = np.array([*number_of_path], dtype=np.int64).reshape(-1, 2).T
+    return CallPaths(np.array(path_of_node[:-1], dtype=np.int64), path_above, last_name)

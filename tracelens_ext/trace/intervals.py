@@ -1,102 +1,143 @@
-"""When intervals run, and when none does; sorting of integers. Times are int64."""
+"""When intervals run, and when none does; sorting of integers. Times are int64 nanoseconds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Int64Array, IntArray
+    from tracelens_ext.trace import BoolArray, Int64Array, IntArray
 
 
-def union(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The union of intervals in any order: starts and ends, ascending and apart."""
+class Union(NamedTuple):
+    """Intervals that are ascending and apart."""
+
+    start: Int64Array
+    end: Int64Array
+
+
+def union(start: Int64Array, end: Int64Array) -> Union:
+    """Return the union of intervals in any order."""
     order = np.argsort(start, kind="stable")
-    start = start[order]
-    reach = np.maximum.accumulate(end[order])
-    lasts = np.append(start[1:] > reach[:-1], True)[: len(start)]  # what follows is apart
-    return start[np.roll(lasts, 1)], reach[lasts]
+    ordered_start = start[order]
+    latest_end = np.maximum.accumulate(end[order])
+    is_last = np.ones(len(order), dtype=bool)  # what follows is apart
+    is_last[:-1] = ordered_start[1:] > latest_end[:-1]
+    is_first = np.roll(is_last, 1)
+    return Union(ordered_start[is_first], latest_end[is_last])
 
 
 def union_length(start: Int64Array, end: Int64Array) -> int:
-    """Total length of the union of the intervals."""
-    first, last = union(start, end)
-    return int((last - first).sum())
+    """Return the total length of the union of intervals."""
+    parts = union(start, end)
+    return int((parts.end - parts.start).sum())
 
 
 def covered(
     start: Int64Array, end: Int64Array, window_start: Int64Array, window_end: Int64Array
 ) -> Int64Array:
-    """How much of each window, which may overlap, the union of the intervals covers."""
-    first, last = union(start, end)
-    if not len(first):
+    """Return how much of each window, which may overlap, the union of intervals covers."""
+    parts = union(start, end)
+    if not len(parts.start):
         return np.zeros(len(window_start), dtype=np.int64)
-    length = np.concatenate(([0], np.cumsum(last - first)))
+    length_before = np.zeros(len(parts.start) + 1, dtype=np.int64)
+    length_before[1:] = np.cumsum(parts.end - parts.start)
 
     def covered_until(time: Int64Array) -> Int64Array:
-        at = np.searchsorted(first, time, side="right")
-        beyond = np.maximum(last[np.maximum(at, 1) - 1] - time, 0)
-        return np.where(at > 0, length[at] - beyond, 0)
+        begun = np.searchsorted(parts.start, time, side="right")
+        end_of_latest = parts.end[np.maximum(begun, 1) - 1]
+        still_to_run = np.maximum(end_of_latest - time, 0)
+        return np.where(begun > 0, length_before[begun] - still_to_run, 0)
 
     return covered_until(window_end) - covered_until(window_start)
 
 
 def non_overlapped_time(start: Int64Array, end: Int64Array) -> Int64Array:
-    """The part of each event during which no earlier one runs, ns, (k,); they add up to the union.
+    """Return the part of each event during which no earlier one runs; they add up to the union.
 
-    Of two events the one that starts first is the earlier; of two that start together, the one
-    that comes first here.
+    Of two events the one that starts first is the earlier; of two that start together, the one that
+    comes first in the arrays.
     """
-    share = np.zeros(len(start), dtype=np.int64)
     order = np.argsort(start, kind="stable")
-    start = start[order]
-    end = end[order]
-    # Before the first event nothing is covered.
-    covered = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
-    share[order] = np.maximum(end - np.maximum(start, covered), 0)
+    ordered_start = start[order]
+    ordered_end = end[order]
+    covered_until = ordered_start.copy()  # before the first event nothing is covered
+    covered_until[1:] = np.maximum.accumulate(ordered_end)[:-1]
+    begin = np.maximum(ordered_start, covered_until)
+    share = np.zeros(len(start), dtype=np.int64)
+    share[order] = np.maximum(ordered_end - begin, 0)
     return share
 
 
-def outside(
-    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """What of some windows lies outside of others, which are ascending and apart.
+class Outside(NamedTuple):
+    """Parts of windows that lie outside of other intervals, by window and time."""
 
-    Starts and ends of the parts that are left, and the window of each, by window and time.
+    start: Int64Array
+    end: Int64Array
+    window: Int64Array  #: index of the window of each part
+
+
+class Inside(NamedTuple):
+    """Parts of windows that lie inside of other intervals, by window and time."""
+
+    start: Int64Array
+    end: Int64Array
+    window: Int64Array  #: index of the window of each part
+    other: Int64Array  #: index of the other interval of each part
+
+
+def outside(start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array) -> Outside:
+    """Return what of some windows lies outside of other intervals.
+
+    Args:
+        start: where each window starts.
+        end: where it ends.
+        first: where each of the others starts; they are ascending and apart.
+        last: where it ends.
     """
-    ever = np.iinfo(np.int64)
-    return inside(start, end, np.append(ever.min, last), np.append(first, ever.max))[:3]
+    limits = np.iinfo(np.int64)
+    parts = inside(start, end, np.append(limits.min, last), np.append(first, limits.max))
+    return Outside(parts.start, parts.end, parts.window)
 
 
-def inside(
-    start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """What of some windows lies inside of others; arguments as for `outside`.
+def inside(start: Int64Array, end: Int64Array, first: Int64Array, last: Int64Array) -> Inside:
+    """Return what of some windows lies inside of other intervals; arguments as of `outside`.
 
-    Starts and ends of the parts, the window and the other of each, by window and time.
+    A window from 0 to 10, and others from 1 to 3 and from 8 to 20: parts from 1 to 3 and from 8 to
+    10, each of window 0, of the others 0 and 1.
     """
-    begin = np.searchsorted(last, start, side="right")
-    count = np.maximum(np.searchsorted(first, end, side="left") - begin, 0)
+    first_other = np.searchsorted(last, start, side="right")
+    count = np.maximum(np.searchsorted(first, end, side="left") - first_other, 0)
     window = np.repeat(np.arange(len(start)), count)
-    other = np.arange(len(window)) - np.repeat(np.cumsum(count) - count, count) + begin[window]
-    opens = np.maximum(start[window], first[other])
-    closes = np.minimum(end[window], last[other])
-    real = closes > opens
-    return opens[real], closes[real], window[real], other[real]
+    parts_before = np.cumsum(count) - count
+    place_in_window = np.arange(len(window)) - np.repeat(parts_before, count)
+    other = place_in_window + first_other[window]
+    begin = np.maximum(start[window], first[other])
+    stop = np.minimum(end[window], last[other])
+    has_length = stop > begin
+    return Inside(begin[has_length], stop[has_length], window[has_length], other[has_length])
 
 
 def stable_order(numbers: IntArray) -> Int64Array:
-    """A stable argsort; numpy sorts numbers of 16 bits by radix, in linear time."""
-    least = numbers.min(initial=0)
-    greatest = numbers.max(initial=0)
-    few = least >= 0 and greatest < 1 << 16
-    return np.argsort(numbers.astype(np.uint16) if few else numbers, kind="stable")
+    """Return a stable argsort; numpy sorts numbers of 16 bits by radix, in linear time."""
+    fits = numbers.min(initial=0) >= 0 and numbers.max(initial=0) < 1 << 16
+    if fits:
+        return np.argsort(numbers.astype(np.uint16), kind="stable")
+    return np.argsort(numbers, kind="stable")
 
 
 def distinct(numbers: IntArray) -> Int64Array:
-    """Each number once, ascending; `np.unique` hashes them, which takes ten times as long."""
-    ordered = np.sort(numbers)
-    first = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
-    once: Int64Array = ordered[first]
-    return once
+    """Return each number once, ascending.
+
+    `np.unique` hashes numbers, which takes ten times as long.
+    """
+    ordered: Int64Array = np.sort(numbers)
+    return ordered[begins_run(ordered)]
+
+
+def begins_run(numbers: IntArray) -> BoolArray:
+    """Return which numbers differ from the one before them; the first one does."""
+    begins = np.ones(len(numbers), dtype=bool)
+    begins[1:] = numbers[1:] != numbers[:-1]
+    return begins

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,15 +12,11 @@ from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before
 from tracelens_ext.trace.linking import is_graph_launch
-from tracelens_ext.trace.nesting import ROOT
+from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.runtime_calls import CAPTURES, COPIES, LAUNCHES_KERNEL
 
 if TYPE_CHECKING:
     from tracelens_ext.trace import BoolArray, Int64Array, IntArray
-
-#: Calls that start a kernel; `…LaunchHostFunc` starts none.
-_KERNEL: Final = re.compile(r"(?:cuda|hip|cu)\w*?Launch(?:\w*Kernel|ByPtr|Grid|$)")
-_COPY: Final = re.compile(r"(?:cuda|hip|cu)Memcpy")
-_CAPTURE: Final = re.compile(r"(?:cuda|hip|cu)Stream(Begin|End)Capture")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,93 +24,142 @@ class Launches:
     """The launches of kernels, graphs and copies in a trace, by time, l of them."""
 
     rows: Int64Array  #: (l,)
-    lost: BoolArray  #: whether no GPU event is theirs, (l,)
+    lost: BoolArray  #: True if no GPU event is theirs, (l,)
     is_graph: BoolArray  #: (l,)
     is_kernel: BoolArray  #: (l,)
     device_index: Int64Array  #: the device, as in `find_tracks`, `NONE` where it is not known, (l,)
 
 
 @cached_per_object
-def find_launches(work: GpuEvents) -> Launches:
-    """Find them, without those that a thread calls while it captures a stream: they start nothing.
+def find_launches(gpu_events: GpuEvents) -> Launches:
+    """Find the launches of a trace.
 
-    Nor those within another, and copies where the file holds no copy at all.
+    Left out are those that a thread calls while it captures a stream, as they start nothing; those
+    within another launch; and copies where the file holds no copy at all.
     """
-    trace = work.trace
-    tree = work.tree
-    graph, kernel = (trace.names_matching(test) for test in (is_graph_launch, _KERNEL.match))
-    kernel &= ~graph
-    starts = graph | kernel
-    if work.is_copy.any():
-        starts |= trace.names_matching(_COPY.match)
+    trace = gpu_events.trace
+    is_graph_name = trace.names_matching(is_graph_launch)
+    is_kernel_name = trace.names_matching(LAUNCHES_KERNEL.match) & ~is_graph_name
+    is_launch_name = is_graph_name | is_kernel_name
+    if gpu_events.is_copy.any():
+        is_launch_name |= trace.names_matching(COPIES.match)
+
     calls = trace.rows_of(*LAUNCH_KINDS)
-    calls = calls[starts[trace.name[calls]] & (trace.correlation[calls] > 0)]
-    begins, ends = captures(trace)
-    thread = trace.thread[calls]
-    ts = trace.ts[calls]
-    at = last_before(trace.thread[begins], trace.ts[begins], thread, ts)
-    captured = at != NONE
-    captured[captured] = ts[captured] < trace.end_of(ends[at[captured]])
-    calls = calls[~captured]
-    above = tree.parent_position[tree.position[calls]]
-    is_call = np.zeros(len(trace), dtype=bool)
-    is_call[calls] = True
-    inside = above != ROOT
-    inside[inside] = is_call[tree.rows[above[inside]]]
-    rows = calls[~inside]
-    rows = rows[np.argsort(trace.ts[rows], kind="stable")]
-    ran = np.isin(rows, tree.launch_of_gpu)
+    has_id = trace.correlation[calls] > 0
+    calls = calls[is_launch_name[trace.name[calls]] & has_id]
+    calls = calls[~_are_captured(trace, calls)]
+    calls = calls[~_are_within_another(gpu_events, calls)]
+    rows = calls[np.argsort(trace.ts[calls], kind="stable")]
+
+    has_work = np.isin(rows, gpu_events.tree.launch_of_gpu)
     if not trace.conventions.gpu_by_process:  # of two calls with one id, one has the work
-        ran |= np.isin(trace.correlation[rows], trace.correlation[work.rows])
+        has_work |= np.isin(trace.correlation[rows], trace.correlation[gpu_events.rows])
     name = trace.name[rows]
-    return Launches(rows, ~ran, graph[name], kernel[name], device_index_of_calls(work, rows))
+    return Launches(
+        rows=rows,
+        lost=~has_work,
+        is_graph=is_graph_name[name],
+        is_kernel=is_kernel_name[name],
+        device_index=device_index_of_calls(gpu_events, rows),
+    )
+
+
+def _are_captured(trace: Trace, calls: Int64Array) -> BoolArray:
+    """Return which calls are made while their thread captures a stream."""
+    capture = captures(trace)
+    start = trace.ts[calls]
+    latest = last_before(
+        trace.thread[capture.begin], trace.ts[capture.begin], trace.thread[calls], start
+    )
+    end_of_capture = values_at(trace.end_of(capture.end), latest, missing=np.iinfo(np.int64).min)
+    captured: BoolArray = start < end_of_capture
+    return captured
+
+
+def _are_within_another(gpu_events: GpuEvents, calls: Int64Array) -> BoolArray:
+    """Return which calls are called by another one of them."""
+    tree = gpu_events.tree
+    is_call = np.zeros(len(tree.rows), dtype=bool)
+    is_call[tree.position[calls]] = True
+    return values_at(is_call, tree.parent_position[tree.position[calls]], missing=False)
 
 
 def begins_capture(call: str) -> bool:
-    """Whether a runtime call of that name begins the capture of a stream."""
-    return (found := _CAPTURE.match(call)) is not None and found[1] == "Begin"
+    """Return True for the name of a runtime call that begins the capture of a stream."""
+    found = CAPTURES.match(call)
+    return found is not None and found[1] == "Begin"
 
 
-def captures(trace: Trace) -> tuple[Int64Array, Int64Array]:
-    """The calls that begin captures of streams, by thread and time, and those that end them."""
+class Captures(NamedTuple):
+    """The captures of streams, by thread and time."""
+
+    begin: Int64Array  #: rows of the calls that begin them
+    end: Int64Array  #: rows of the calls that end them
+
+
+def captures(trace: Trace) -> Captures:
+    """Find the captures of streams of which begin and end follow one another on a thread."""
     calls = trace.rows_of(*LAUNCH_KINDS)
-    edges = calls[trace.named(trace.name[calls], _CAPTURE.match)]
+    edges = calls[trace.named(trace.name[calls], CAPTURES.match)]
     edges = edges[by_group_and_time(trace.thread[edges], trace.ts[edges])]
     begins = trace.named(trace.name[edges], begins_capture)
-    pair = begins[:-1] & ~begins[1:] & (np.diff(trace.thread[edges]) == 0)
-    return edges[:-1][pair], edges[1:][pair]
+    is_pair = begins[:-1] & ~begins[1:]
+    is_pair &= np.diff(trace.thread[edges]) == 0
+    return Captures(edges[:-1][is_pair], edges[1:][is_pair])
 
 
-def device_index_of_calls(work: GpuEvents, rows: Int64Array) -> Int64Array:
-    """The device that host events are about: that of the last launch with work on their thread.
+def device_index_of_calls(gpu_events: GpuEvents, rows: Int64Array) -> Int64Array:
+    """Return the device that host events are about, an index into the tracks of devices.
 
-    Else of the next one; else the same of their process; else `NONE`. As in `find_tracks`.
+    That is the device of the last launch with work on the thread of the event, else of the next one
+    there; else the same of all threads of the process; else `NONE`.
     """
-    trace = work.trace
-    linked = work.tree.linked
-    launch = work.tree.launch_of_gpu[linked]
-    device_index = find_tracks(work, "device").of_gpu[linked]
-    result = np.full(len(rows), NONE, dtype=np.int64)
-    places: list[IntArray] = [np.arange(len(trace.threads)), trace.process_of_thread]
-    for place in places if len(launch) else ():
-        order = by_group_and_time(place[trace.thread[launch]], trace.ts[launch])
-        group = place[trace.thread[launch[order]]]
-        time = trace.ts[launch[order]]
-        left = np.flatnonzero(result == NONE)
-        asked = place[trace.thread[rows[left]]]
-        at = items_before(group, time, asked, trace.ts[rows[left]] + 1)
-        for near in (np.minimum(at, len(order) - 1), np.maximum(at - 1, 0)):  # the last one wins
-            same = group[near] == asked
-            result[left[same]] = device_index[order[near[same]]]
-    return result
+    trace = gpu_events.trace
+    is_linked = gpu_events.tree.linked
+    launch = gpu_events.tree.launch_of_gpu[is_linked]
+    device_of_launch = find_tracks(gpu_events, "device").of_gpu[is_linked]
+    device_index = np.full(len(rows), NONE, dtype=np.int64)
+    if not len(launch):
+        return device_index
+    groups_of_threads: list[IntArray] = [np.arange(len(trace.threads)), trace.process_of_thread]
+    for group_of_thread in groups_of_threads:
+        unknown = np.flatnonzero(device_index == NONE)
+        order = by_group_and_time(group_of_thread[trace.thread[launch]], trace.ts[launch])
+        ordered_launch = launch[order]
+        nearest = _nearest_launch(trace, group_of_thread, ordered_launch, rows[unknown])
+        device_index[unknown] = values_at(device_of_launch[order], nearest)
+    return device_index
 
 
-def place_of(work: GpuEvents, row: int) -> str:
-    """The innermost operation around a call, else the annotation or Python frame; else its name."""
-    trace = work.trace
+def _nearest_launch(
+    trace: Trace, group_of_thread: IntArray, launches: Int64Array, rows: Int64Array
+) -> Int64Array:
+    """Return the last launch of an event's group of threads, else the next; an index, or `NONE`.
+
+    Launches are sorted by group and time.
+    """
+    group_of_launch = group_of_thread[trace.thread[launches]]
+    group = group_of_thread[trace.thread[rows]]
+    following = items_before(group_of_launch, trace.ts[launches], group, trace.ts[rows] + 1)
+    has_next = values_at(group_of_launch, following, missing=NONE) == group
+    has_last = values_at(group_of_launch, following - 1, missing=NONE) == group
+    nearest = np.where(has_next, following, NONE)
+    return np.where(has_last, following - 1, nearest)
+
+
+def place_of(gpu_events: GpuEvents, row: int) -> str:
+    """Return the innermost operation around a call, else the annotation or Python frame.
+
+    The name of the event where there is neither, or where it is no call.
+    """
+    trace = gpu_events.trace
     if trace.kind[row] not in LAUNCH_KINDS:
         return trace.name_of(row)
-    above = list(work.tree.ancestors(row))
-    kinds = (EventKind.CPU_OP,), (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
-    found = (each for wanted in kinds for each in above if trace.kind[each] in wanted)
-    return trace.name_of(next(found, row))
+    rows_above = list(gpu_events.tree.ancestors(row))
+    operations = (EventKind.CPU_OP,)
+    others = (EventKind.USER_ANNOTATION, EventKind.PYTHON_FUNCTION)
+    for kinds in (operations, others):
+        for row_above in rows_above:
+            if trace.kind[row_above] in kinds:
+                return trace.name_of(row_above)
+    return trace.name_of(row)

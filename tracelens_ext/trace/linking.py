@@ -7,55 +7,67 @@ trace must be of one rank; it is refused if it turns out to hold several.
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 
 from tracelens_ext.errors import MergedRanksError
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, Trace
 
-_OF_SEVERAL_DEVICES = re.compile(r"GraphLaunch|MultiDevice")
+_LAUNCHES_ON_SEVERAL_DEVICES: Final = re.compile(r"GraphLaunch|MultiDevice")
+#: Processes or devices that a message names.
+_MOST_NAMED: Final = 4
 
 
 def is_graph_launch(name: str) -> bool:
-    """Whether a runtime call of that name launches a graph."""
+    """Return True for the name of a runtime call that launches a graph."""
     return name.startswith(("cudaGraphLaunch", "hipGraphLaunch", "cuGraphLaunch"))
 
 
 def link(trace: Trace) -> Int64Array:
-    """Row of each GPU event's launch, `NONE` without one, shape (g,).
+    """Return the row of each GPU event's launch, `NONE` without one, shape (g,).
 
     Raises MergedRanksError where several ranks in the file reuse each other's correlation ids.
     """
     gpu = trace.gpu_rows
     launches = trace.rows_of(*LAUNCH_KINDS)
     launches = launches[trace.correlation[launches] > 0]
-    result = np.full(len(gpu), NONE, dtype=np.int64)
+    launch_of_gpu = np.full(len(gpu), NONE, dtype=np.int64)
     if not len(launches) or not len(gpu):
-        return result
-    ids, wanted = _ids(trace, launches, gpu)
-    order = np.argsort(ids, kind="stable")
+        return launch_of_gpu
+    ids = _ids_of(trace, launches, gpu)
+    order = np.argsort(ids.of_launches, kind="stable")
     launches = launches[order]
-    ids = ids[order]
-    first, last = (np.searchsorted(ids, wanted, side) for side in ("left", "right"))
-    found = (last > first) & (trace.correlation[gpu] > 0)
-    result[found] = launches[first[found]]
-    several = np.flatnonzero(found & (last - first > 1))
+    launch_ids = ids.of_launches[order]
+    first = np.searchsorted(launch_ids, ids.of_gpu, "left")
+    behind = np.searchsorted(launch_ids, ids.of_gpu, "right")
+    is_linked = (behind > first) & (trace.correlation[gpu] > 0)
+    launch_of_gpu[is_linked] = launches[first[is_linked]]
+
+    has_several = np.flatnonzero(is_linked & (behind - first > 1))
     by_process = trace.conventions.gpu_by_process
-    if len(several):
+    if len(has_several):
         if not by_process:
-            _refuse_ids_of_two_processes(trace, launches, ids)
-        shared = np.isin(ids, wanted[several])
-        result[several] = _latest_before(
-            trace, launches[shared], ids[shared], gpu[several], wanted[several]
+            _refuse_ids_of_two_processes(trace, launches, launch_ids)
+        wanted = ids.of_gpu[has_several]
+        is_candidate = np.isin(launch_ids, wanted)
+        launch_of_gpu[has_several] = _latest_before(
+            trace, launches[is_candidate], launch_ids[is_candidate], gpu[has_several], wanted
         )
     if not by_process:
-        _refuse_launches_on_two_devices(trace, result)
-    return result
+        _refuse_launches_on_two_devices(trace, launch_of_gpu)
+    return launch_of_gpu
 
 
-def _ids(trace: Trace, launches: Int64Array, gpu: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Ids of the launches and of the GPU events, equal for those that belong together."""
+class _Ids(NamedTuple):
+    """Numbers that are equal for a launch and the GPU events that it started."""
+
+    of_launches: Int64Array
+    of_gpu: Int64Array
+
+
+def _ids_of(trace: Trace, launches: Int64Array, gpu: Int64Array) -> _Ids:
+    """Return the correlation ids; where they count within a process, with the process."""
     rows = np.concatenate((launches, gpu))
     ids = trace.correlation[rows]
     if trace.conventions.gpu_by_process:
@@ -64,18 +76,18 @@ def _ids(trace: Trace, launches: Int64Array, gpu: Int64Array) -> tuple[Int64Arra
         if int(ids.max()) >= 2**62 // processes:  # the ids are huge, but there are not many
             ids = np.unique(ids, return_inverse=True)[1].astype(np.int64)
         ids = ids * processes + process
-    return ids[: len(launches)], ids[len(launches) :]
+    return _Ids(ids[: len(launches)], ids[len(launches) :])
 
 
 def _refuse_ids_of_two_processes(trace: Trace, launches: Int64Array, ids: Int64Array) -> None:
-    """Raise when launches of two processes share an id that GPU events carry."""
+    """Raise when launches of two processes share an id that GPU events carry; ids ascend."""
     process = trace.process_of_thread[trace.thread[launches]]
-    used = np.isin(ids, trace.correlation[trace.gpu_rows])
-    shared = (np.diff(ids) == 0) & (np.diff(process) != 0) & used[1:]
-    if shared.any():
-        threads = np.unique(trace.thread[launches[used]]).tolist()
-        pids = sorted({str(trace.threads[thread][0]) for thread in threads})
-        _refuse(trace, "processes", pids, int(shared.sum()))
+    is_used = np.isin(ids, trace.correlation[trace.gpu_rows])
+    is_shared = (np.diff(ids) == 0) & (np.diff(process) != 0) & is_used[1:]
+    if is_shared.any():
+        threads = np.unique(trace.thread[launches[is_used]]).tolist()
+        processes = sorted({str(trace.threads[thread][0]) for thread in threads})
+        _refuse(trace, "processes", processes, int(is_shared.sum()))
 
 
 def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> None:
@@ -85,35 +97,52 @@ def _refuse_launches_on_two_devices(trace: Trace, launch_of_gpu: Int64Array) -> 
     """
     is_kernel = trace.kind[trace.gpu_rows] == EventKind.KERNEL
     kernels = np.flatnonzero((launch_of_gpu != NONE) & is_kernel)
-    calls = trace.name[launch_of_gpu[kernels]]
-    kernels = kernels[~trace.named(calls, _OF_SEVERAL_DEVICES.search)]
+    call = trace.name[launch_of_gpu[kernels]]
+    kernels = kernels[~trace.named(call, _LAUNCHES_ON_SEVERAL_DEVICES.search)]
     kernels = kernels[np.lexsort((trace.device[kernels], launch_of_gpu[kernels]))]
-    one_launch = np.diff(launch_of_gpu[kernels]) == 0
-    astray = one_launch & (np.diff(trace.device[kernels]) != 0)
-    if astray.any():
-        devices = np.unique(trace.device[kernels])
-        _refuse(trace, "devices", [str(number) for number in devices], int(astray.sum()))
+    has_same_launch = np.diff(launch_of_gpu[kernels]) == 0
+    is_astray = has_same_launch & (np.diff(trace.device[kernels]) != 0)
+    if is_astray.any():
+        devices = np.unique(trace.device[kernels]).tolist()
+        _refuse(trace, "devices", list(map(str, devices)), int(is_astray.sum()))
 
 
 def _refuse(trace: Trace, what: str, labels: list[str], count: int) -> NoReturn:
-    shown = ", ".join(labels[:4]) + (" …" if len(labels) > 4 else "")
+    named = ", ".join(labels[:_MOST_NAMED])
+    if len(labels) > _MOST_NAMED:
+        named += " …"
     raise MergedRanksError(
         trace.provenance.path,
-        f"holds several ranks ({what} {shown}) that reuse {count:,} correlation ids,"
+        f"holds several ranks ({what} {named}) that reuse {count:,} correlation ids,"
         " so kernels cannot be attributed to the right one",
         "analyse each rank's own file",
     )
 
 
 def _latest_before(
-    trace: Trace, candidates: Int64Array, ids: Int64Array, gpu: Int64Array, wanted: Int64Array
+    trace: Trace, launches: Int64Array, ids: Int64Array, gpu: Int64Array, wanted: Int64Array
 ) -> Int64Array:
-    """Of several launches with a GPU event's id, the last that starts no later; else the first."""
-    order = np.lexsort((trace.ts[candidates], ids))
-    first = np.searchsorted(ids, wanted)
-    rows = np.concatenate((candidates[order], gpu))
-    is_gpu = np.arange(len(rows)) >= len(order)
-    merged = np.lexsort((is_gpu, trace.ts[rows], np.concatenate((ids, wanted))))
-    so_far = np.empty(len(rows), dtype=np.int64)  # launches up to each, by id and time
-    so_far[merged] = np.cumsum(~is_gpu[merged])
-    return rows[np.maximum(so_far[is_gpu] - 1, first)]
+    """Return, of several launches with a GPU event's id, the last that starts no later.
+
+    The first one where all start later. Launches and GPU events are sorted together, by id and
+    time, a launch before a GPU event of the same time; then the launches up to each are counted.
+
+    Args:
+        trace: the trace.
+        launches: rows of launches, (l,).
+        ids: the id of each, ascending, (l,).
+        gpu: rows of GPU events, (k,).
+        wanted: the id of each, (k,).
+
+    Returns:
+        A row of a launch for each of the GPU events, (k,).
+    """
+    launches_by_time = launches[np.lexsort((trace.ts[launches], ids))]
+    first_with_id = np.searchsorted(ids, wanted)
+    rows = np.concatenate((launches_by_time, gpu))
+    is_gpu = np.arange(len(rows)) >= len(launches)
+    order = np.lexsort((is_gpu, trace.ts[rows], np.concatenate((ids, wanted))))
+    launches_so_far = np.empty(len(rows), dtype=np.int64)
+    launches_so_far[order] = np.cumsum(~is_gpu[order])
+    latest = launches_so_far[is_gpu] - 1
+    return rows[np.maximum(latest, first_with_id)]

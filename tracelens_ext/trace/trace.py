@@ -82,6 +82,12 @@ class ArgColumn:
         place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
         return np.where(self.rows[place] == rows, self.values[place], missing)
 
+    def selected(self, is_kept: BoolArray, new_row: IntArray) -> ArgColumn:
+        """Return the column of some of the events, under their new rows; both of shape (n,)."""
+        having = is_kept[self.rows]
+        rows = new_row[self.rows[having]].astype(np.int32, copy=False)
+        return ArgColumn(rows, self.values[having], self.texts)
+
 
 def no_arg(texts: bool = False) -> ArgColumn:
     """An argument that no event has."""
@@ -143,11 +149,33 @@ class Provenance:
     #: reason → number of events that could not be used
     dropped: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  #: what else the user should know about the file, a sentence each
+    #: kind of event, in the words of the file → number of events that no table shows
+    unread: dict[str, int] = field(default_factory=dict)
 
     @property
     def dropped_text(self) -> str:
         """How many events were dropped for which reason; empty for none."""
         return "; ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+
+    @property
+    def unread_text(self) -> str:
+        """How many events of which kind no table shows; empty for none."""
+        return ", ".join(f"{count:,} {kind}" for kind, count in self.unread.items())
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Everything that the user should know about the file and its events, a sentence each.
+
+        These are the `notes`, and what was dropped or is not read.
+        """
+        sentences = list(self.notes)
+        if self.dropped:
+            count = sum(self.dropped.values())
+            sentences.append(f"{count:,} of {self.present:,} events dropped: {self.dropped_text}.")
+        if self.unread:
+            count = sum(self.unread.values())
+            sentences.append(f"{count:,} of {self.present:,} events not read: {self.unread_text}.")
+        return tuple(sentences)
 
     @property
     def salvaged(self) -> str:

@@ -125,7 +125,7 @@ _HOW: Final = {
         "sync events": "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)",
     },
     "nsys": {
-        _CALLS: "nsys profile -t cuda, then nsys export --type sqlite",
+        _CALLS: "nsys profile -t cuda,nvtx",
         "stacks": "nsys profile --python-backtrace=cuda",
         "shapes": "emit_nvtx(record_shapes=True) of torch.autograd.profiler, with -t cuda,nvtx",
     },

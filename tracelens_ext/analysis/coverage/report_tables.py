@@ -10,9 +10,7 @@ import numpy as np
 from tracelens_ext.analysis.context import of_gpu_events
 from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, START_UP, recording_of
 from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
-from tracelens_ext.analysis.timeline.timeline import time_axis
 from tracelens_ext.lazy import pd
-from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, Trace
@@ -129,21 +127,4 @@ RECORDING = Table(
     ],
     table=of_gpu_events(recording_table),
     when=(),
-)
-
-TIME_AXIS = Table(
-    name="time_axis",
-    shows="GPU time by category over time",
-    columns=[
-        Column("device", "its number"),
-        Column("category", "of the GPU events"),
-        Column("bin", "number of a stretch of time, from 0"),
-        Column("start_ms", "of it, since the trace's first event"),
-        Column("end_ms", "of it, since the trace's first event"),
-        Column("gpu_time_ns", "summed durations of the GPU events in it", unit="ns"),
-    ],
-    table=of_gpu_events(time_axis),
-    asked_by="time_axis",
-    on_every_page=True,
-    charts=[Chart("GPU work over time", "time_axis", "bin", "gpu_time_ns", "time_axis")],
 )

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelens_ext.analysis.operations.launchers import EXPERTS_BELOW, experts_below, is_of_experts
+from tracelens_ext.analysis.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.text import json_value
 from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int32Array, Int64Array, Trace
 from tracelens_ext.trace.call_tree import CallTree

@@ -18,7 +18,7 @@ from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int64Array, IntAr
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import by_group_and_time, items_before, last_before, renamed
 from tracelens_ext.trace.intervals import union
-from tracelens_ext.trace.nesting import ROOT, nest
+from tracelens_ext.trace.nesting import ROOT, ends_within, nest
 
 HostColumn = Literal["host_op", "host_call", "python_frame"]
 
@@ -237,7 +237,8 @@ def _segments(trace: Trace, rows: Int64Array, parent: IntArray) -> HostSegments:
     """
     inner_first = rows[::-1]
     thread = trace.thread[np.append(inner_first, rows)]
-    time = np.append(trace.end_of(inner_first), trace.ts[rows])
+    end = ends_within(parent, trace.end_of(rows))  # events may end a little after their parents
+    time = np.append(end[::-1], trace.ts[rows])
     position = np.append(parent[::-1], np.arange(len(rows), dtype=np.int32))
     order = by_group_and_time(thread, time)
     thread = thread[order]

@@ -21,7 +21,7 @@ from tracelens_ext.analysis.idle_time.cpu_activity import (
 )
 from tracelens_ext.analysis.idle_time.histogram import BINS, telling_histogram
 from tracelens_ext.analysis.iterations.selection import Selection
-from tracelens_ext.analysis.kernels.kernels import simple_codes
+from tracelens_ext.analysis.kernels.statistics import simple_codes
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column

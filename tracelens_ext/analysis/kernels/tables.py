@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
-from tracelens_ext.analysis.kernels import kernels
+from tracelens_ext.analysis.kernels import kernels, short_kernels, statistics
+from tracelens_ext.analysis.kernels.sources import kernel_sources
+from tracelens_ext.analysis.kernels.unlinked import unlinked_kernels
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
@@ -210,7 +212,7 @@ def _short_kernels_summary(
     topk_short_kernels: int | None = None,
     tracelens_sheets: bool = False,
 ) -> pd.DataFrame:
-    table = kernels.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
+    table = short_kernels.short_kernels_summary(work, short_kernel_threshold_us, topk_short_kernels)
     if tracelens_sheets:
         return table
     return with_short_names(table.replace({"Parent cpu_op": {"": UNLINKED}}), "Kernel name")
@@ -224,7 +226,7 @@ SHORT_KERNEL_HISTOGRAM = Table(
         Column("bin_end", "at most `short_kernel_threshold_us`", unit="µs"),
         Column("count", "how many", unit="kernels"),
     ],
-    table=of_gpu_events(kernels.short_kernel_histogram),
+    table=of_gpu_events(short_kernels.short_kernel_histogram),
     options=["short_kernel_threshold_us", "short_kernel_histogram_bins"],
     asked_by="short_kernel_study",
 )
@@ -283,7 +285,7 @@ UNLINKED_KERNELS = Table(
         Column("last_end_ms", "likewise; all early means that the profiler started late"),
         Column("kernel_name", "as the trace has it"),
     ],
-    table=of_gpu_events(kernels.unlinked_kernels),
+    table=of_gpu_events(unlinked_kernels),
     short_names="kernel_name",
     when=[GPU_EVENTS, _UNLINKED_EVENTS],
 )
@@ -323,7 +325,7 @@ KERNEL_STATISTICS = Table(
         Column("full_names", "that share the simplified one", unit="names"),
         Column("example_full_name", "the most frequent of them"),
     ],
-    table=of_gpu_events(kernels.kernel_statistics),
+    table=of_gpu_events(statistics.kernel_statistics),
     asked_by="tables",
 )
 KERNEL_FULL_NAMES = Table(
@@ -336,7 +338,7 @@ KERNEL_FULL_NAMES = Table(
         Column("count", "how many", unit="GPU events"),
         Column("total_time_us", "summed duration"),
     ],
-    table=of_gpu_events(kernels.kernel_full_names),
+    table=of_gpu_events(statistics.kernel_full_names),
     asked_by="tables",
 )
 KERNEL_SOURCES = Table(
@@ -360,7 +362,7 @@ KERNEL_SOURCES = Table(
         Column("avg_time_us", "of a GPU event"),
         Column("% of duration", "of all that were selected"),
     ],
-    table=of_gpu_events(kernels.kernel_sources),
+    table=of_gpu_events(kernel_sources),
     when=[GPU_EVENTS, _PYTHON_FRAMES],
     asked_by="tables",
 )

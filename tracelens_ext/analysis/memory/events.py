@@ -32,30 +32,46 @@ from tracelens_ext.trace import (
     grouping,
 )
 from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
-#: The number of the host; GPUs have theirs.
+#: The device number of the CPU's memory; GPUs have theirs.
 HOST = -1
-#: Sizes and totals beyond this, 256 TB, are no such numbers: sums of them fit in 64 bits.
+#: Sizes and totals beyond this, 256 TB, cannot be right. Sums of smaller ones fit in 64 bits.
 _MOST_BYTES = 2**48
-_NAME = "[memory]"
+_EVENT_NAME = "[memory]"
 _NO_NUMBER = np.iinfo(np.int64).min
+#: The device type of the CPU; 1 is CUDA, 6 is ROCm.
+_CPU_TYPE = 0
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryEvents:
-    """The memory events of a trace, k of them, by device (d, the host first), time and place."""
+    """The k memory events of a trace, by device (d of them, the CPU first), time and row.
 
-    row: Int64Array  #: of each event in the trace, (k,)
-    time: Int64Array  #: ns since the trace's first event, (k,)
-    thread: IntArray  #: index into `Trace.threads`, (k,)
-    size: Int64Array  #: bytes; above 0 allocates, below 0 frees, (k,)
-    address: Int64Array  #: (k,)
-    total: Int64Array  #: allocated on the device after the event, `NONE` where not recorded, (k,)
-    reserved: Int64Array  #: likewise, what the allocator holds, (k,)
-    place: Int64Array  #: index of each event's device, (k,)
-    devices: Int64Array  #: number of each device, `HOST` for the host, (d,)
-    unusable: int  #: memory events that lack a size or an address
+    Attributes:
+        row: the row of each event in the trace, (k,).
+        time: ns since the trace's first event, (k,).
+        thread: index into `Trace.threads`, (k,).
+        size: bytes; above 0 allocates, below 0 frees, (k,).
+        address: of the block, (k,).
+        total: bytes allocated on the device after the event, `NONE` where not recorded, (k,).
+        reserved: bytes that the allocator holds after the event, `NONE` likewise, (k,).
+        place: index of each event's device in `devices`, (k,).
+        devices: number of each device, `HOST` for the CPU, (d,).
+        unusable: memory events that lack a size or an address.
+    """
+
+    row: Int64Array
+    time: Int64Array
+    thread: IntArray
+    size: Int64Array
+    address: Int64Array
+    total: Int64Array
+    reserved: Int64Array
+    place: Int64Array
+    devices: Int64Array
+    unusable: int
 
     def __len__(self) -> int:
         return len(self.row)
@@ -72,20 +88,22 @@ class MemoryEvents:
 
     @cached_property
     def has_totals(self) -> BoolArray:
-        """Whether a total is recorded of each device; else its levels begin at 0, (d,)."""
+        """Where a total of the device is recorded; elsewhere its levels begin at 0, (d,)."""
         return grouping.maxima(self.place, self.total, len(self.devices)) >= 0
 
     @cached_property
-    def _gap(self) -> Int64Array:
+    def _unexplained(self) -> Int64Array:
         """What a total has beyond the sum of sizes so far; it changes where events are lost, (k,).
 
         Where no total is recorded, that of the last one before it, or else of the first after it.
         """
-        changes = np.cumsum(self.size)
-        known = pd.Series(pd.arrays.IntegerArray(self.total - changes, self.total == NONE))
-        gap = known.groupby(self.place).ffill().groupby(self.place).bfill()
-        begins = (self.size - changes)[self.first][self.place]
-        return gap.fillna(pd.Series(begins, dtype="Int64")).to_numpy(np.int64)
+        sum_of_sizes = np.cumsum(self.size)
+        recorded = pd.Series(pd.arrays.IntegerArray(self.total - sum_of_sizes, self.total == NONE))
+        filled = recorded.groupby(self.place).ffill().groupby(self.place).bfill()
+        # Of a device without any total: its level is 0 before its first event.
+        sum_before_device = (sum_of_sizes - self.size)[self.first]
+        without_total = pd.Series(-sum_before_device[self.place], dtype="Int64")
+        return filled.fillna(without_total).to_numpy(np.int64)
 
     @cached_property
     def level(self) -> Int64Array:
@@ -93,82 +111,122 @@ class MemoryEvents:
 
         As recorded, or by the sizes since it was; without any total since the first event.
         """
-        return np.cumsum(self.size) + self._gap
+        return np.cumsum(self.size) + self._unexplained
 
     @cached_property
     def breaks(self) -> Int64Array:
         """Events of each device before which others were lost: their totals do not add up, (d,)."""
-        changes = (np.diff(self._gap) != 0) & (np.diff(self.place) == 0)
-        return np.bincount(self.place[1:][changes], minlength=len(self.devices))
+        is_same_device = np.diff(self.place) == 0
+        is_break = (np.diff(self._unexplained) != 0) & is_same_device
+        return np.bincount(self.place[1:][is_break], minlength=len(self.devices))
 
     @cached_property
     def peak(self) -> Int64Array:
         """The first event of each device at which its level is highest, (d,)."""
         highest = grouping.maxima(self.place, self.level, len(self.devices))
-        at = np.flatnonzero(self.level == highest[self.place])
-        return grouping.minima(self.place[at], at, len(self.devices))
+        at_peak = np.flatnonzero(self.level == highest[self.place])
+        return grouping.minima(self.place[at_peak], at_peak, len(self.devices))
 
     @cached_property
     def blocks(self) -> Blocks:
         """What the trace saw allocated."""
         event = pd.Series(np.flatnonzero(self.size))
-        chain = [self.place[event], self.address[event]]
-        allocates = self.size[event] > 0
-        after_block = pd.Series(allocates).groupby(chain).shift(1, fill_value=False)
-        follower = event.groupby(chain).shift(-1, fill_value=NONE)
-        freed = event[~allocates & ~after_block].to_numpy()
-        return Blocks(event[allocates].to_numpy(), follower[allocates].to_numpy(), freed)
+        same_address = [self.place[event], self.address[event]]
+        is_allocation = self.size[event] > 0
+        follows_allocation = (
+            pd.Series(is_allocation).groupby(same_address).shift(1, fill_value=False)
+        )
+        next_event = event.groupby(same_address).shift(-1, fill_value=NONE)
+        frees_older = ~is_allocation & ~follows_allocation
+        return Blocks(
+            birth=event[is_allocation].to_numpy(),
+            death=next_event[is_allocation].to_numpy(),
+            older_freed=event[frees_older].to_numpy(),
+        )
 
     def alive_at(self, moments: Int64Array) -> Int64Array:
-        """The blocks that are alive after one event of each device, ascending."""
+        """Return the blocks that are alive after one event of each device, ascending.
+
+        Args:
+            moments: an event of each device, (d,).
+        """
         birth = self.blocks.birth
         death = self.blocks.death
         moment = moments[self.place[birth]]
-        return np.flatnonzero((birth <= moment) & ((death == NONE) | (death > moment)))
+        is_born = birth <= moment
+        is_not_dead = (death == NONE) | (death > moment)
+        return np.flatnonzero(is_born & is_not_dead)
 
     def older_bytes_at(self, moments: Int64Array) -> Int64Array:
-        """Bytes older than the trace that are still allocated after an event of a device, (d,)."""
+        """Return the bytes older than the trace that are allocated after an event, (d,).
+
+        Args:
+            moments: an event of each device, (d,).
+        """
         freed = self.blocks.older_freed
         freed = freed[freed <= moments[self.place[freed]]]
-        before = (self.level - self.size)[self.first]  # allocated when the trace begins
-        return before + grouping.sums(self.place[freed], self.size[freed], len(self.devices))
+        freed_bytes = -grouping.sums(self.place[freed], self.size[freed], len(self.devices))
+        bytes_at_begin = (self.level - self.size)[self.first]
+        return bytes_at_begin - freed_bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks that the trace saw allocated, b of them: indices of memory events, in their order."""
+    """The b blocks that the trace saw allocated: indices of memory events, in their order.
 
-    birth: Int64Array  #: the allocation of each, (b,)
-    death: Int64Array  #: the next event at its address, `NONE` where none follows, (b,)
-    older_freed: Int64Array  #: the frees of blocks that the trace did not see allocated
+    Attributes:
+        birth: the allocation of each block, (b,).
+        death: the next event at its address, `NONE` where none follows, (b,).
+        older_freed: the frees of blocks that the trace did not see allocated.
+    """
+
+    birth: Int64Array
+    death: Int64Array
+    older_freed: Int64Array
 
 
 def has_memory_events(trace: Trace) -> bool:
-    """Whether the profiler recorded memory events."""
-    return "Addr" in trace.args and _NAME in trace.names
+    """Tell whether the profiler recorded memory events."""
+    return "Addr" in trace.args and _EVENT_NAME in trace.names
 
 
 def read_memory_events(trace: Trace) -> MemoryEvents:
-    """The memory events of a trace; none of a trace that has none."""
-    rows = trace.rows_of(EventKind.INSTANT) if has_memory_events(trace) else np.empty(0, np.int64)
-    if len(rows):
-        rows = rows[trace.name[rows] == trace.names.index(_NAME)]
-    size, address = (trace.arg(name).at(rows, _NO_NUMBER) for name in ("Bytes", "Addr"))
-    usable = (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
-    rows = rows[usable]
-    size = size[usable]
-    address = address[usable]
-    number, kind = (trace.arg(name).at(rows) for name in ("Device Id", "Device Type"))
-    number = np.where(kind == 0, HOST, number)  # 1 is CUDA, 6 is ROCm
-    first, place = grouping.number_groups([number])
+    """Return the memory events of a trace; none of a trace that has none."""
+    rows = np.empty(0, dtype=np.int64)
+    if has_memory_events(trace):
+        rows = trace.rows_of(EventKind.INSTANT)
+        rows = rows[trace.name[rows] == trace.names.index(_EVENT_NAME)]
+    size = trace.arg("Bytes").at(rows, _NO_NUMBER)
+    address = trace.arg("Addr").at(rows, _NO_NUMBER)
+    is_usable = (np.abs(size) < _MOST_BYTES) & (size != _NO_NUMBER) & (address != _NO_NUMBER)
+    rows = rows[is_usable]
+    device_number = trace.arg("Device Id").at(rows)
+    device_type = trace.arg("Device Type").at(rows)
+    device_number = np.where(device_type == _CPU_TYPE, HOST, device_number)
+    first, place = grouping.number_groups([device_number])
     order = grouping.by_group_and_time(place, trace.ts[rows])
     rows = rows[order]
-    totals = (trace.arg(name).at(rows) for name in ("Total Allocated", "Total Reserved"))
-    total, reserved = (np.where((t < 0) | (t >= _MOST_BYTES), NONE, t) for t in totals)
-    of = {"row": rows, "time": trace.ts[rows], "thread": trace.thread[rows], "size": size[order]}
-    of |= {"address": address[order], "total": total, "reserved": reserved, "place": place[order]}
-    return MemoryEvents(**of, devices=number[first], unusable=int((~usable).sum()))
+    return MemoryEvents(
+        row=rows,
+        time=trace.ts[rows],
+        thread=trace.thread[rows],
+        size=size[is_usable][order],
+        address=address[is_usable][order],
+        total=_recorded_bytes(trace, "Total Allocated", rows),
+        reserved=_recorded_bytes(trace, "Total Reserved", rows),
+        place=place[order],
+        devices=device_number[first],
+        unusable=int((~is_usable).sum()),
+    )
 
+
+def _recorded_bytes(trace: Trace, argument: str, rows: Int64Array) -> Int64Array:
+    """Return a number of bytes of some events, `NONE` where it is missing or cannot be right."""
+    values = trace.arg(argument).at(rows)
+    return np.where((values < 0) | (values >= _MOST_BYTES), NONE, values)
+
+
+# Who was at work at each memory event.
 
 _OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -179,117 +237,152 @@ _USER_FRAME = re.compile(r"(?!.*(?:^|[/\\])torch[/\\]).*\.py\(\d+\): ", re.DOTAL
 NO_OPERATION = "(no operation)"
 
 
-class _Around(NamedTuple):
-    """The host events around some moments, as a tree of r events and the moments, its leaves."""
+class _Enclosing(NamedTuple):
+    """The CPU events around k moments: a tree of r events, of which the moments are leaves.
 
-    rows: Int64Array  #: the events in tree order, (r,)
-    parent: Int32Array  #: place of each one's parent in `rows`, `ROOT` without one, (r,)
-    of_moment: Int64Array  #: place of the innermost event around each moment, or `ROOT`, (k,)
+    Attributes:
+        rows: the events in tree order, (r,).
+        parent: place of each event's parent in `rows`, `ROOT` without one, (r,).
+        of_moment: place of the innermost event around each moment, or `ROOT`, (k,).
+    """
+
+    rows: Int64Array
+    parent: Int32Array
+    of_moment: Int64Array
 
     @classmethod
-    def of(cls, trace: Trace, rows: Int64Array, thread: IntArray, time: Int64Array) -> _Around:
-        """The nearest earlier of some events that ends no sooner, and those around it."""
+    def find(cls, trace: Trace, rows: Int64Array, thread: IntArray, time: Int64Array) -> _Enclosing:
+        """Return those of some events that enclose moments of threads.
+
+        The innermost one is the nearest earlier event that ends no sooner than the moment: from
+        the last event that begins before it, climb to parents until one does.
+        """
         rows, parent = nested_events(trace, rows)
-        ends = trace.end_of(rows)
-        at = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, time + 1)
-        climbing = np.flatnonzero(at != ROOT)
-        while len(climbing := climbing[ends[at[climbing]] < time[climbing]]):
-            at[climbing] = parent[at[climbing]]
-            climbing = climbing[at[climbing] != ROOT]
-        return cls(rows, parent, at)
+        end = trace.end_of(rows)
+        place = grouping.last_before(trace.thread[rows], trace.ts[rows], thread, time + 1)
+        climbing = np.flatnonzero(place != ROOT)
+        while len(climbing):
+            climbing = climbing[end[place[climbing]] < time[climbing]]
+            place[climbing] = parent[place[climbing]]
+            climbing = climbing[place[climbing] != ROOT]
+        return cls(rows, parent, place)
 
     def nearest(self, marked: BoolArray) -> Int64Array:
-        """Place of the nearest marked event around each moment, `ROOT` without one, (k,)."""
-        above = nearest_marked(self.parent, marked)
-        places: Int64Array = np.append(np.where(marked, np.arange(len(marked)), above), ROOT)
-        return places[self.of_moment]
+        """Return the place of the nearest marked event around each moment, or `ROOT`, (k,).
+
+        Args:
+            marked: which events are marked, (r,).
+        """
+        nearest_above = nearest_marked(self.parent, marked)
+        nearest_or_self = np.where(marked, np.arange(len(marked)), nearest_above)
+        return values_at(nearest_or_self, self.of_moment, missing=ROOT)
+
+    def outermost(self, marked: BoolArray) -> Int64Array:
+        """Return the place of the outermost marked event around each moment, or `ROOT`, (k,)."""
+        nearest_above = nearest_marked(self.parent, marked)
+        top = np.where(nearest_above == ROOT, np.arange(len(marked)), nearest_above)
+        while True:
+            higher = top[top]
+            if np.array_equal(top, higher):
+                break
+            top = higher
+        return values_at(top, self.nearest(marked), missing=ROOT)
 
     def rows_at(self, places: Int64Array) -> Int64Array:
-        """The rows of places, `NONE` for `ROOT`."""
-        return np.append(self.rows, NONE)[places]
+        """Return the rows of places, `NONE` for `ROOT`."""
+        return values_at(self.rows, places)
+
+
+#: Codes of each memory event, (k,), and the labels that they stand for; `NONE` is the last label.
+CodesAndLabels = tuple[Int64Array, list[str]]
 
 
 def find_owners(
     tree: CallTree, events: MemoryEvents
-) -> tuple[dict[str, tuple[Int64Array, list[str]]], Int64Array]:
+) -> tuple[dict[str, CodesAndLabels], Int64Array]:
     """Find who was at work at each memory event: operation, phase, `nn.Module`, Python frame.
 
     The events carry a thread and a time, so it is whoever encloses that moment on that thread. The
     backward pass runs on a thread of its own, without Python: module and frame are those of the
     forward operation whose gradient is computed.
 
-    By column: codes, (k,), and labels, of which `NONE` is the last. And when the outermost
-    operation ended, ns since the trace's first event; `NONE` without one, (k,).
+    Returns:
+        Codes and labels by column; and when the outermost operation around each event ended, ns
+        since the trace's first event, `NONE` without one, (k,).
     """
     trace = tree.trace
-    thread = events.thread
-    time = events.time
-    kinds = (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
-    hosts = _Around.of(trace, trace.rows_of(*kinds), thread, time)
-    is_op = trace.kind[hosts.rows] == EventKind.CPU_OP
-    named = is_op & ~trace.named(trace.name[hosts.rows], lambda name: name.startswith(_STEP))
-    outer = hosts.rows_at(_outermost(hosts, named)[hosts.nearest(named)])
-    thread, time = _where_forward(tree, hosts, events)
-    frames = trace.rows_of(EventKind.PYTHON_FUNCTION)
-    modules, inner = (
-        _Around.of(trace, frames[trace.named(trace.name[frames], test)], thread, time)
-        for test in (lambda name: name.startswith(MODULE_PREFIX), _USER_FRAME.match)
-    )
-    operations = [*trace.names, NO_OPERATION]
+    operation_rows = trace.rows_of(EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    operations = _Enclosing.find(trace, operation_rows, events.thread, events.time)
+    is_op = trace.kind[operations.rows] == EventKind.CPU_OP
+    is_step = trace.named(trace.name[operations.rows], lambda name: name.startswith(_STEP))
+    innermost = operations.rows_at(operations.nearest(is_op))
+    outermost = operations.rows_at(operations.outermost(is_op & ~is_step))
 
-    def name(rows: Int64Array) -> Int64Array:
-        return np.where(rows != NONE, trace.name[rows], NONE).astype(np.int64)
+    thread, time = _where_forward(tree, operations, events)
+    frame_rows = trace.rows_of(EventKind.PYTHON_FUNCTION)
+    is_module = trace.named(trace.name[frame_rows], lambda name: name.startswith(MODULE_PREFIX))
+    is_user_frame = trace.named(trace.name[frame_rows], _USER_FRAME.match)
+    modules = _Enclosing.find(trace, frame_rows[is_module], thread, time)
+    user_frames = _Enclosing.find(trace, frame_rows[is_user_frame], thread, time)
 
+    operation_labels = [*trace.names, NO_OPERATION]
+    frame_labels = [*trace.names, ""]
     owners = {
-        "phase": (_phases(trace, hosts, is_op), ["", "forward", "backward", "optimizer"]),
-        "operation": (name(hosts.rows_at(hosts.nearest(is_op))), operations),
-        "outer_operation": (name(outer), operations),
+        "phase": (_phases(trace, operations, is_op), ["", "forward", "backward", "optimizer"]),
+        "operation": (_name_codes(trace, innermost), operation_labels),
+        "outer_operation": (_name_codes(trace, outermost), operation_labels),
         "module": _module_paths(trace, modules),
-        "python_frame": (name(inner.rows_at(inner.of_moment)), [*trace.names, ""]),
+        "python_frame": (
+            _name_codes(trace, user_frames.rows_at(user_frames.of_moment)),
+            frame_labels,
+        ),
     }
-    return owners, np.where(outer != NONE, trace.end_of(outer), NONE)
+    outer_end = np.where(outermost != NONE, trace.end_of(outermost), NONE)
+    return owners, outer_end
 
 
-def _outermost(around: _Around, marked: BoolArray) -> Int64Array:
-    """The outermost marked event around each one or itself; and `ROOT` for `ROOT`, (r + 1,)."""
-    above = nearest_marked(around.parent, marked)
-    top: Int64Array = np.append(np.where(above == ROOT, np.arange(len(above)), above), ROOT)
-    while not np.array_equal(top, higher := top[top]):
-        top = higher
-    return top
+def _name_codes(trace: Trace, rows: Int64Array) -> Int64Array:
+    """Return the name code of each row, `NONE` for `NONE`."""
+    return values_at(trace.name, rows).astype(np.int64)
 
 
-def _phases(trace: Trace, hosts: _Around, is_op: BoolArray) -> Int64Array:
-    """None, forward, backward or optimizer: by names, and by autograd's own mark on operations."""
-    names = trace.name[hosts.rows]
-    phase = np.zeros(len(hosts.of_moment), dtype=np.int64)
-    optimizer = trace.named(names, _OPTIMIZER.match)
-    backward = trace.named(names, lambda name: name.startswith(_BACKWARD))
-    backward |= trace.arg("Fwd thread id").at(hosts.rows) > 0
-    for number, marked in enumerate((is_op, backward & is_op, optimizer), 1):
-        phase[hosts.nearest(marked) != ROOT] = number
+def _phases(trace: Trace, operations: _Enclosing, is_op: BoolArray) -> Int64Array:
+    """Return the phase of each moment: 0 for none, 1 forward, 2 backward, 3 optimizer, (k,).
+
+    Names tell the phase, and the mark that autograd sets on its operations.
+    """
+    names = trace.name[operations.rows]
+    is_optimizer = trace.named(names, _OPTIMIZER.match)
+    is_backward = trace.named(names, lambda name: name.startswith(_BACKWARD))
+    is_backward |= trace.arg("Fwd thread id").at(operations.rows) > 0
+    phase = np.zeros(len(operations.of_moment), dtype=np.int64)
+    for number, marked in enumerate((is_op, is_backward & is_op, is_optimizer), 1):
+        phase[operations.nearest(marked) != ROOT] = number
     return phase
 
 
 def _where_forward(
-    tree: CallTree, hosts: _Around, events: MemoryEvents
+    tree: CallTree, operations: _Enclosing, events: MemoryEvents
 ) -> tuple[IntArray, Int64Array]:
-    """Thread and time of each event; in the backward pass those of the forward operation."""
-    of_row = np.full(len(tree.trace), NONE, dtype=np.int64)
-    of_row[[*tree.forward_of_backward]] = [*tree.forward_of_backward.values()]
-    forward = of_row[hosts.rows]
-    at = hosts.nearest(forward != NONE)
-    made_by = np.append(forward, NONE)[at]
-    moved = at != ROOT
-    thread = np.where(moved, tree.trace.thread[made_by], events.thread)
-    return thread, np.where(moved, tree.trace.ts[made_by], events.time)
+    """Return thread and time of each event; in the backward pass those of the forward operation."""
+    trace = tree.trace
+    forward_of_row = np.full(len(trace), NONE, dtype=np.int64)
+    backward_rows = list(tree.forward_of_backward)
+    forward_of_row[backward_rows] = list(tree.forward_of_backward.values())
+    forward = forward_of_row[operations.rows]
+    nearest = operations.nearest(forward != NONE)
+    forward_of_event = values_at(forward, nearest)
+    is_backward = nearest != ROOT
+    thread = np.where(is_backward, trace.thread[forward_of_event], events.thread)
+    time = np.where(is_backward, trace.ts[forward_of_event], events.time)
+    return thread, time
 
 
-def _module_paths(trace: Trace, modules: _Around) -> tuple[Int64Array, list[str]]:
-    """The path of module classes around each moment: codes, and labels, the last one empty."""
-    used, codes = np.unique(trace.name[modules.rows], return_inverse=True)
-    names = [trace.names[code].removeprefix(MODULE_PREFIX) for code in used.tolist()]
+def _module_paths(trace: Trace, modules: _Enclosing) -> CodesAndLabels:
+    """Return the path of module classes around each moment; the last label is empty."""
+    used_names, codes = np.unique(trace.name[modules.rows], return_inverse=True)
+    names = [trace.names[code].removeprefix(MODULE_PREFIX) for code in used_names.tolist()]
     labels, codes = class_names(names, codes.astype(np.int64))
     paths = grouping.find_paths(modules.parent, codes)
-    of_moment = np.append(paths.of_node, NONE)[modules.of_moment]
-    return of_moment, [*paths.texts(labels, SEPARATOR), ""]
+    path_of_moment = values_at(paths.of_node, modules.of_moment)
+    return path_of_moment, [*paths.texts(labels, SEPARATOR), ""]

@@ -2,8 +2,8 @@
 
 A snapshot has the segments with their blocks at the end, and for each device the last events before
 it. Format: `torch/csrc/cuda/memory_snapshot.cpp`. A block is held from `alloc` to `free_completed`;
-sizes are those asked for. Nothing in the file is run: only plain containers, texts and numbers are
-unpickled.
+sizes are those that were requested. Nothing in the file is run: only plain containers, texts and
+numbers are unpickled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -31,37 +31,88 @@ from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.source import ByteSource
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable, one_line
-from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Int64Array
 from tracelens_ext.trace.grouping import percent, sums
 
 NO_FRAME = "(no frame)"
 _REMEDY: Final = "record it with torch.cuda.memory._dump_snapshot('snapshot.pickle')"
-_MOST: Final = 2**48
+#: Sizes beyond this, 256 TB, cannot be right.
+_MOST_BYTES: Final = 2**48
+#: Times beyond this (µs, thousands of years) cannot be right; in ns smaller ones fit in 64 bits.
+_MOST_TIME: Final = _MOST_BYTES * 2**10
+_ALLOCATES: Final = "alloc"
 _FREES: Final = "free_completed"
+_HELD_STATES: Final = frozenset({"active_allocated", "active_pending_free"})
+#: Files of packages and of Python's own library.
 _NOT_USERS: Final = re.compile(r"(?:^|[/\\])(?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]")
-#: What unpickling may take beyond what is in use: so much, and so many times the file.
-_ROOM = 2**28
-_TIMES = 60
+_NS_PER_US: Final = 1000
+#: Unpickling may take so much memory beyond what is in use, and so many times the file.
+_EXTRA_MEMORY = 2**28
+_MEMORY_PER_BYTE = 60
+
+
+class Segment(NamedTuple):
+    """A segment that the allocator got from the driver; sizes are bytes."""
+
+    device: int
+    segment_type: str
+    stream: int
+    total_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+
+
+class _HeldBlock(NamedTuple):
+    """A block that is held at the end."""
+
+    device: int
+    address: int
+    size: int
+    frame: int
+
+
+class _Event(NamedTuple):
+    """An allocation or a free; times are µs."""
+
+    device: int
+    address: int
+    size: int
+    time: int
+    frame: int
+    frees: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a snapshot tells."""
+    """What a snapshot says.
+
+    Attributes:
+        path: the file.
+        events: the k allocations and frees. What was held before the first event of a device is
+            allocated before it.
+        frame: who allocated, an index into `frames`, of each event, (k,).
+        frames: the Python frames.
+        recorded: which events the file has, (k,).
+        segments: the segments at the end.
+        iterations: by device, when the steps of the profiler began, ns, ascending.
+        dropped: events without a usable size, address or time.
+    """
 
     path: str
-    #: allocations and frees. What was held before the first event is allocated before it.
     events: MemoryEvents
-    frame: Int64Array  #: who allocated, index into `frames`, of each event, (k,)
+    frame: Int64Array
     frames: list[str]
-    recorded: np.ndarray  #: whether the file has each event, (k,)
-    #: (device, type, stream, total, allocated, active, requested) of each segment
-    segments: list[tuple[int, str, int, int, int, int]]
-    iterations: dict[int, Int64Array]  #: device → ns when a step of the profiler began, ascending
-    dropped: int  #: events without a usable size, address or time
+    recorded: np.ndarray
+    segments: list[Segment]
+    iterations: dict[int, Int64Array]
+    dropped: int
+
+
+# Reading.
 
 
 def is_snapshot(path: str | os.PathLike[str]) -> bool:
-    """Whether a file may be a pickle, by its name or its first byte."""
+    """Tell whether a file may be a pickle, by its name or its first bytes."""
     name = Path(path).name.lower().removesuffix(".gz")
     if name.endswith((".pickle", ".pkl")):
         return True
@@ -71,7 +122,7 @@ def is_snapshot(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Makes containers, texts and numbers, and nothing that has a name."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401  # as the base class
@@ -81,7 +132,11 @@ class _Plain(pickle.Unpickler):
 def read_snapshot(
     path: str | os.PathLike[str], reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> Snapshot:
-    """Read a snapshot."""
+    """Read a snapshot.
+
+    Raises:
+        TraceError: the file cannot be read, or is not a snapshot.
+    """
     with ByteSource(path, reading=reading) as source:
         content = _unpickled(source.path, source.read_all())
         if not isinstance(content, dict) or not isinstance(content.get("device_traces"), list):
@@ -93,189 +148,291 @@ def read_snapshot(
 
 
 def _unpickled(path: str, data: bytes) -> object:
-    """The content of a pickle; in a thread with room for hashes of what is deeply nested."""
+    """Return the content of a pickle.
+
+    It is unpickled in a thread with a large stack: hashes of deeply nested tuples are recursive.
+    """
 
     def load() -> object:
         with _bounded_memory(len(data)):
             stream = io.BufferedReader(io.BytesIO(data))
-            parts = {name: getattr(stream, name) for name in ("read", "readline", "peek")}
-            return _Plain(SimpleNamespace(**parts)).load()
+            # Without `readinto`, which allocates what the pickle claims before it is read.
+            file = SimpleNamespace(read=stream.read, readline=stream.readline, peek=stream.peek)
+            return _PlainUnpickler(file).load()
 
-    before = threading.stack_size(min(2**30, 2**26 + 256 * len(data)))
+    previous_size = threading.stack_size(min(2**30, 2**26 + 256 * len(data)))
     try:
         with ThreadPoolExecutor(1) as pool:
             loaded = pool.submit(load)
     finally:
-        threading.stack_size(before)
-    if (error := loaded.exception()) is None:
+        threading.stack_size(previous_size)
+    error = loaded.exception()
+    if error is None:
         return loaded.result()
     if isinstance(error, EOFError) or "truncated" in str(error):
         raise TraceCutOffError(path, "the pickle ends in the middle", "copy or record it again")
-    why = "asks for more memory than it can need" if isinstance(error, MemoryError) else ""
-    why = why or one_line(str(error)) or type(error).__name__
-    raise TraceFormatError(path, f"is no memory snapshot: the pickle {why}", _REMEDY)
+    if isinstance(error, MemoryError):
+        reason = "asks for more memory than it can need"
+    else:
+        reason = one_line(str(error)) or type(error).__name__
+    raise TraceFormatError(path, f"is no memory snapshot: the pickle {reason}", _REMEDY)
 
 
 @contextmanager
-def _bounded_memory(size: int) -> Iterator[None]:
-    """Let the process have only so much more memory as a file of a size may need, on Linux."""
+def _bounded_memory(file_size: int) -> Iterator[None]:
+    """Allow the process only so much more memory as a file of this size may need, on Linux."""
     try:
         import resource
 
-        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
-        before = resource.getrlimit(resource.RLIMIT_AS)
-        limit = pages * resource.getpagesize() + _ROOM + _TIMES * size
-        if before[0] != resource.RLIM_INFINITY:
-            limit = min(limit, before[0])
-        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+        pages_in_use = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+        previous = resource.getrlimit(resource.RLIMIT_AS)
+        in_use = pages_in_use * resource.getpagesize()
+        limit = in_use + _EXTRA_MEMORY + _MEMORY_PER_BYTE * file_size
+        if previous[0] != resource.RLIM_INFINITY:
+            limit = min(limit, previous[0])
+        resource.setrlimit(resource.RLIMIT_AS, (limit, previous[1]))
     except (ImportError, OSError, ValueError):
         yield
         return
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, previous)
 
 
 def _read(path: str, content: dict[str, Any]) -> Snapshot:
-    """The arrays of the dicts of a snapshot."""
+    """Return the snapshot of the dicts of a file."""
     frames = _Frames()
-    held = []
     segments = [each for each in content.get("segments") or [] if isinstance(each, dict)]
+    held_blocks = _held_blocks(segments, frames)
+    all_events = _allocations_and_frees(content["device_traces"], frames)
+    has_size = all_events["size"].between(0, _MOST_BYTES - 1)
+    has_address = all_events["address"] >= 0
+    has_time = all_events["time"].abs() < _MOST_TIME
+    is_usable = has_size & has_address & has_time
+    events = _with_older(all_events[is_usable], held_blocks, frames.names[BEFORE])
+    is_recorded = events["recorded"].to_numpy(dtype=bool)
+    time_ns = events["time"].to_numpy() * _NS_PER_US
+    start_ns = int(time_ns[is_recorded].min()) if is_recorded.any() else 0
+    return Snapshot(
+        path=path,
+        events=_memory_events(events, np.where(is_recorded, time_ns - start_ns, 0)),
+        frame=events["frame"].to_numpy(),
+        frames=list(frames.names),
+        recorded=is_recorded,
+        segments=[_segment(segment) for segment in segments],
+        iterations=_iterations(content.get("external_annotations") or [], start_ns),
+        dropped=int((~is_usable).sum()),
+    )
+
+
+def _held_blocks(segments: Sequence[dict[str, Any]], frames: _Frames) -> list[_HeldBlock]:
+    """Return the blocks that are held at the end."""
+    held = []
     for segment in segments:
-        at = segment["address"]
+        address = segment["address"]
         for block in segment["blocks"]:
-            if block["state"] in {"active_allocated", "active_pending_free"}:
-                size = block.get("requested_size") or block["size"]
-                where = segment.get("device", 0), block.get("address", at)
-                held.append((*where, size, frames.code(block)))
-            at += block["size"]
-    used = []
-    for device, trace in enumerate(content["device_traces"]):
+            if block["state"] in _HELD_STATES:
+                held.append(
+                    _HeldBlock(
+                        device=segment.get("device", 0),
+                        address=block.get("address", address),
+                        size=block.get("requested_size") or block["size"],
+                        frame=frames.code(block),
+                    )
+                )
+            address += block["size"]
+    return held
+
+
+def _allocations_and_frees(device_traces: Sequence[Any], frames: _Frames) -> pd.DataFrame:
+    """Return a row for each allocation and free of the devices, in their order."""
+    events = []
+    for device, trace in enumerate(device_traces):
         for event in trace:
-            if (action := event["action"]) in {"alloc", _FREES}:
-                told = event.get("addr", NONE), event.get("size", NONE), event.get("time_us", 0)
-                frame = NONE if action == _FREES else frames.code(event)
-                used.append((device, *told, frame, action == _FREES))
-    columns = ["device", "address", "size", "time", "frame", "frees"]
-    all_events = pd.DataFrame(used, columns=columns, dtype=np.int64).astype({"frees": bool})
-    usable = all_events["size"].between(0, _MOST - 1) & (all_events["address"] >= 0)
-    usable &= all_events["time"].abs() < _MOST * 2**10
-    events = _with_older(all_events[usable], held, frames.names[BEFORE])
-    recorded = events["recorded"].to_numpy(dtype=bool)
-    time = events["time"].to_numpy() * 1000
-    start = int(time[recorded].min()) if recorded.any() else 0
-    devices, place = np.unique(events["device"].to_numpy(), return_inverse=True)
-    nothing = np.full(len(events), NONE, dtype=np.int64)
-    of = dict.fromkeys(("row", "thread", "total", "reserved"), nothing)
-    of |= {"time": np.where(recorded, time - start, 0), "address": events["address"].to_numpy()}
-    of["size"] = np.where(events["frees"], -events["size"], events["size"])
-    memory = MemoryEvents(**of, place=place.reshape(-1), devices=devices, unusable=0)
-    of_segments = [_segment(each) for each in segments]
-    codes = events["frame"].to_numpy()
-    iterations = _iterations(content.get("external_annotations") or [], start)
-    dropped = int((~usable).sum())
-    names = list(frames.names)
-    return Snapshot(path, memory, codes, names, recorded, of_segments, iterations, dropped)
+            action = event["action"]
+            if action not in {_ALLOCATES, _FREES}:
+                continue
+            is_free = action == _FREES
+            events.append(
+                _Event(
+                    device=device,
+                    address=event.get("addr", NONE),
+                    size=event.get("size", NONE),
+                    time=event.get("time_us", 0),
+                    frame=NONE if is_free else frames.code(event),
+                    frees=is_free,
+                )
+            )
+    frame = pd.DataFrame(events, columns=list(_Event._fields), dtype=np.int64)
+    return frame.astype({"frees": bool})
 
 
 def _with_older(
-    events: pd.DataFrame, held: list[tuple[int, int, int, int]], before: int
+    events: pd.DataFrame, held_blocks: Sequence[_HeldBlock], before_code: int
 ) -> pd.DataFrame:
-    """The events, and as allocations before them what was held before the first of each device.
+    """Return the events, and as allocations before them what was held before a device's first.
 
-    That is what is freed without having been allocated, and blocks of the end (device, address,
-    size, frame) that no event has allocated.
+    That is what is freed without having been allocated, and blocks of the end that no event has
+    allocated. The former have the frame of `before_code`.
     """
     place = ["device", "address"]
-    older = events[events["frees"] & ~events.duplicated(place)].sort_values(place)
-    last = events[~events["frees"] & ~events.duplicated(place, keep="last")]
-    ours = set(zip(last["device"], last["address"], strict=True))
-    left = [b for b in held if b[:2] not in ours and 0 <= b[1] < 2**63 and 0 <= b[2] < _MOST]
-    kept = pd.DataFrame(left, columns=[*place, "size", "frame"], dtype=np.int64)
-    parts = [older.assign(frame=before), kept.assign(time=0), events]
-    every = pd.concat([part.assign(recorded=part is events) for part in parts])
-    every["frees"] = every["frees"].eq(True) & every["recorded"]
-    return every.sort_values("device", kind="stable")
+    is_free = events["frees"]
+    is_first_of_address = ~events.duplicated(place)
+    freed_first = events[is_free & is_first_of_address].sort_values(place)
+    freed_first = freed_first.assign(frame=before_code, recorded=False)
+
+    is_last_of_address = ~events.duplicated(place, keep="last")
+    allocated_last = events[~is_free & is_last_of_address]
+    seen = set(zip(allocated_last["device"], allocated_last["address"], strict=True))
+    older_blocks = [
+        block
+        for block in held_blocks
+        if (block.device, block.address) not in seen and _is_plausible(block)
+    ]
+    held_throughout = pd.DataFrame(older_blocks, columns=list(_HeldBlock._fields), dtype=np.int64)
+    held_throughout = held_throughout.assign(time=0, recorded=False)
+
+    all_events = pd.concat([freed_first, held_throughout, events.assign(recorded=True)])
+    all_events["frees"] = all_events["frees"].eq(True) & all_events["recorded"]
+    return all_events.sort_values("device", kind="stable")
+
+
+def _is_plausible(block: _HeldBlock) -> bool:
+    return 0 <= block.address < 2**63 and 0 <= block.size < _MOST_BYTES
+
+
+def _memory_events(events: pd.DataFrame, time_ns: Int64Array) -> MemoryEvents:
+    """Return the columns that the events of a snapshot share with those of a trace."""
+    unknown = np.full(len(events), NONE, dtype=np.int64)
+    devices, place = np.unique(events["device"].to_numpy(), return_inverse=True)
+    return MemoryEvents(
+        row=unknown,
+        time=time_ns,
+        thread=unknown,
+        size=np.where(events["frees"], -events["size"], events["size"]),
+        address=events["address"].to_numpy(),
+        total=unknown,
+        reserved=unknown,
+        place=place.reshape(-1),
+        devices=devices,
+        unusable=0,
+    )
 
 
 class _Frames:
-    """The innermost Python frames of users' own, each asked for once."""
+    """The innermost Python frames of the user's own code, each looked at once."""
 
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
-        self._codes = dict[int, int]()
-        self._labels = dict[int, str]()
+        self._code_of_stack = dict[int, int]()
+        self._label_of_frame = dict[int, str]()
 
     def code(self, holder: dict[str, Any]) -> int:
-        """The code of the frame of a block or an event."""
-        frames = holder.get("frames") or ()
-        if id(frames) not in self._codes:
-            label = next(filter(None, map(self._label, frames)), NO_FRAME)
-            self._codes[id(frames)] = self.names[label]
-        return self._codes[id(frames)]
+        """Return the code of the frame of a block or an event."""
+        stack = holder.get("frames") or ()
+        if id(stack) not in self._code_of_stack:
+            labels = map(self._label, stack)
+            innermost = next(filter(None, labels), NO_FRAME)
+            self._code_of_stack[id(stack)] = self.names[innermost]
+        return self._code_of_stack[id(stack)]
 
     def _label(self, frame: dict[str, Any]) -> str:
-        """`FILE(LINE): NAME`; empty of a frame that is no Python or not the user's."""
-        if id(frame) not in self._labels:
-            file, line, name = (frame.get(key) for key in ("filename", "line", "name"))
-            label = ""
-            if isinstance(file, str) and file.endswith(".py") and not _NOT_USERS.search(file):
-                known = isinstance(line, int) and isinstance(name, str)
-                label = encodable(f"{file}({line}): {name}" if known else file)
-            self._labels[id(frame)] = label
-        return self._labels[id(frame)]
+        """Return `FILE(LINE): NAME`; empty for a frame that is not Python or not the user's."""
+        if id(frame) not in self._label_of_frame:
+            self._label_of_frame[id(frame)] = _frame_label(frame)
+        return self._label_of_frame[id(frame)]
 
 
-def _segment(segment: dict[str, Any]) -> tuple[int, str, int, int, int, int]:
-    names = "device", "stream", "total_size", "allocated_size", "active_size"
-    device, stream, total, allocated, active = (int(segment.get(name, 0)) for name in names)
-    kind = segment.get("segment_type")
-    text = encodable(kind) if isinstance(kind, str) else ""
-    return device, text, stream, total, allocated, active
+def _frame_label(frame: dict[str, Any]) -> str:
+    file = frame.get("filename")
+    line = frame.get("line")
+    name = frame.get("name")
+    if not isinstance(file, str) or not file.endswith(".py") or _NOT_USERS.search(file):
+        return ""
+    if isinstance(line, int) and isinstance(name, str):
+        return encodable(f"{file}({line}): {name}")
+    return encodable(file)
 
 
-def _iterations(annotations: Sequence[dict[str, Any]], start: int) -> dict[int, Int64Array]:
-    """When each device began the steps of the profiler, ns."""
-    found: dict[int, list[int]] = {}
-    for each in annotations:
-        if each.get("stage") == "START" and str(each.get("name")).startswith("ProfilerStep#"):
-            found.setdefault(int(each.get("device", 0)), []).append(each["time_us"] * 1000 - start)
-    return {device: np.array(sorted(times), dtype=np.int64) for device, times in found.items()}
+def _segment(segment: dict[str, Any]) -> Segment:
+    segment_type = segment.get("segment_type")
+    return Segment(
+        device=int(segment.get("device", 0)),
+        segment_type=encodable(segment_type) if isinstance(segment_type, str) else "",
+        stream=int(segment.get("stream", 0)),
+        total_bytes=int(segment.get("total_size", 0)),
+        allocated_bytes=int(segment.get("allocated_size", 0)),
+        active_bytes=int(segment.get("active_size", 0)),
+    )
 
 
-_SEGMENT: Final = ["device", "segment_type", "stream"]
-_SIZES: Final = ["total_bytes", "allocated_bytes", "active_bytes"]
+def _iterations(annotations: Sequence[dict[str, Any]], start_ns: int) -> dict[int, Int64Array]:
+    """Return when each device began the steps of the profiler, ns."""
+    begins: dict[int, list[int]] = {}
+    for annotation in annotations:
+        is_step = str(annotation.get("name")).startswith("ProfilerStep#")
+        if is_step and annotation.get("stage") == "START":
+            device = int(annotation.get("device", 0))
+            begin = annotation["time_us"] * _NS_PER_US - start_ns
+            begins.setdefault(device, []).append(begin)
+    return {device: np.array(sorted(times), dtype=np.int64) for device, times in begins.items()}
+
+
+# Tables.
+
+#: The share of the reserved memory that must be unused for a finding.
 _LEAST_UNUSED = 0.2
 _LEAST_ITERATIONS = 3
+#: Growth is measured over so many iterations at the end.
 _MOST_ITERATIONS = 50
 _MEGABYTE: Final = 1e6
 
 
 def snapshot_tables(snapshot: Snapshot) -> dict[str, pd.DataFrame]:
-    """`memory_peaks`, `memory_at_peak`, `memory_at_end`, `memory_segments`, `findings`."""
+    """Return `memory_peaks`, `memory_at_peak`, `memory_at_end`, `memory_segments`, `findings`."""
+    segments = pd.DataFrame(snapshot.segments, columns=list(Segment._fields))
+    tables = {
+        "memory_peaks": _peaks(snapshot, segments),
+        "memory_at_peak": _held_at(snapshot, snapshot.events.peak),
+        "memory_at_end": _held_at(snapshot, snapshot.events.last),
+        "memory_segments": _segment_table(segments),
+    }
+    tables["findings"] = _findings(snapshot, tables)
+    return tables
+
+
+def _peaks(snapshot: Snapshot, segments: pd.DataFrame) -> pd.DataFrame:
     events = snapshot.events
-    count = len(snapshot.events.devices)
-    segments = pd.DataFrame(snapshot.segments, columns=[*_SEGMENT, *_SIZES])
+    device_count = len(events.devices)
+
+    def count_recorded(chosen: BoolArray) -> Int64Array:
+        return np.bincount(events.place[snapshot.recorded & chosen], minlength=device_count)
+
     reserved = segments.groupby("device")["total_bytes"].sum()
-    peaks = pd.DataFrame({"device": events.devices})
-    for name, those in (("allocations", events.size > 0), ("frees", events.size < 0)):
-        peaks[name] = np.bincount(events.place[snapshot.recorded & those], minlength=count)
-    peaks["peak_allocated_bytes"] = events.level[events.peak]
-    peaks["peak_at_ms"] = events.time[events.peak] / NS_PER_MS
-    peaks["end_total_bytes"] = events.level[events.last]
-    peaks["reserved_bytes"] = reserved.reindex(events.devices, fill_value=0).to_numpy()
-    of_segments = segments.groupby(_SEGMENT)[_SIZES]
-    table = of_segments.sum()
-    table.insert(0, "segments", of_segments.size())
-    tables = {"memory_peaks": peaks, "memory_at_peak": _held(snapshot, events.peak)}
-    tables["memory_at_end"] = _held(snapshot, events.last)
-    tables["memory_segments"] = table.reset_index()
-    return tables | {"findings": _findings(snapshot, tables)}
+    return pd.DataFrame(
+        {
+            "device": events.devices,
+            "allocations": count_recorded(events.size > 0),
+            "frees": count_recorded(events.size < 0),
+            "peak_allocated_bytes": events.level[events.peak],
+            "peak_at_ms": events.time[events.peak] / NS_PER_MS,
+            "end_total_bytes": events.level[events.last],
+            "reserved_bytes": reserved.reindex(events.devices, fill_value=0).to_numpy(),
+        }
+    )
 
 
-def _held(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
-    """What is held after an event of each device, by frame, the most first."""
+def _segment_table(segments: pd.DataFrame) -> pd.DataFrame:
+    sizes = ["total_bytes", "allocated_bytes", "active_bytes"]
+    groups = segments.groupby(["device", "segment_type", "stream"])[sizes]
+    table = groups.sum()
+    table.insert(0, "segments", groups.size())
+    return table.reset_index()
+
+
+def _held_at(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
+    """Return what is held after an event of each device, by frame, the most first."""
     events = snapshot.events
     owners = {"python_frame": (snapshot.frame, snapshot.frames)}
     table = by_owner(owners, blocks_of(events, owners, events.alive_at(moments)))
@@ -286,72 +443,142 @@ def _held(snapshot: Snapshot, moments: Int64Array) -> pd.DataFrame:
     return table
 
 
-def _growth(snapshot: Snapshot, place: int) -> tuple[str, int, int] | None:
-    """The frame whose blocks grow with each iteration: bytes an iteration, over how many."""
+class _Growth(NamedTuple):
+    """A frame whose blocks grow with each iteration."""
+
+    frame: str
+    bytes_per_iteration: int
+    iterations: int
+
+
+def _growth(snapshot: Snapshot, place: int) -> _Growth | None:
+    """Return the frame of a device whose blocks grow most, and in each iteration; None without."""
     events = snapshot.events
-    blocks = snapshot.events.blocks
     first = events.first[place]
     last = events.last[place]
     begins = snapshot.iterations.get(int(events.devices[place]), np.empty(0, dtype=np.int64))
-    at = np.searchsorted(events.time[first : last + 1], begins[-_MOST_ITERATIONS:]) - 1 + first
-    at = at[at >= first]
-    if len(at) < _LEAST_ITERATIONS:
+    times = events.time[first : last + 1]
+    last_before_begin = np.searchsorted(times, begins[-_MOST_ITERATIONS:]) - 1 + first
+    moments = last_before_begin[last_before_begin >= first]
+    if len(moments) < _LEAST_ITERATIONS:
         return None
-    those = (events.place[blocks.birth] == place) & snapshot.recorded[blocks.birth]
-    birth = blocks.birth[those]
-    death = blocks.death[those]
-    held = []
-    for moment in at.tolist():
-        alive = birth[(birth <= moment) & ((death < 0) | (death > moment))]
-        held.append(sums(snapshot.frame[alive], events.size[alive], len(snapshot.frames)))
-    grows = (np.diff(held, axis=0) > 0).all(axis=0)
-    amount = np.where(grows, held[-1] - held[0], 0)
-    most = int(amount.argmax())
-    growth = int(amount[most]) // (len(at) - 1)
-    return (snapshot.frames[most], growth, len(at)) if amount[most] else None
+    birth = events.blocks.birth
+    death = events.blocks.death
+    is_of_device = (events.place[birth] == place) & snapshot.recorded[birth]
+    birth = birth[is_of_device]
+    death = death[is_of_device]
+    held_by_frame = []
+    for moment in moments.tolist():
+        is_alive = (birth <= moment) & ((death < 0) | (death > moment))
+        alive = birth[is_alive]
+        held_by_frame.append(sums(snapshot.frame[alive], events.size[alive], len(snapshot.frames)))
+    grows_each_time = (np.diff(held_by_frame, axis=0) > 0).all(axis=0)
+    growth = np.where(grows_each_time, held_by_frame[-1] - held_by_frame[0], 0)
+    most = int(growth.argmax())
+    if growth[most] == 0:
+        return None
+    return _Growth(
+        frame=snapshot.frames[most],
+        bytes_per_iteration=int(growth[most]) // (len(moments) - 1),
+        iterations=len(moments),
+    )
+
+
+class _SnapshotFinding(NamedTuple):
+    """A row of the table of findings."""
+
+    finding: str
+    device: int
+    title: str
+    bytes: int
+    python_frame: str
+    advice: str
 
 
 def _findings(snapshot: Snapshot, tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """What to look at, by device; the largest frames that can be changed are named."""
-    rows = []
+    """Return what to look at, by device; the largest frames that can be changed are named."""
+    findings = []
     for place, peak in enumerate(tables["memory_peaks"].to_dict("records")):
-        device = peak["device"]
-        most = peak["peak_allocated_bytes"]
-        held = tables["memory_at_peak"]
-        held = held[(held["device"] == device) & ~held["python_frame"].str.startswith("(")]
-        frame = held["python_frame"].iloc[0] if len(held) else NO_FRAME
-        size = int(held["bytes"].iloc[0]) if len(held) else 0
-        title = f"{most / _MEGABYTE:,.0f} MB at the peak, {size / _MEGABYTE:,.0f} MB of one frame"
-        rows.append(("memory-peak", device, title, size, frame, "keep less of it, or later"))
+        findings.append(_peak_finding(peak, tables["memory_at_peak"]))
         unused = peak["reserved_bytes"] - peak["end_total_bytes"]
         if unused > _LEAST_UNUSED * peak["reserved_bytes"]:
-            title = f"{unused / _MEGABYTE:,.0f} MB are reserved and not in use at the end"
-            advice = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-            rows.append(("fragmentation", device, title, unused, "", advice))
-        if (found := _growth(snapshot, place)) is not None:
-            frame, size, iterations = found
-            title = f"{size / _MEGABYTE:,.1f} MB more are held at each of {iterations} iterations"
-            rows.append(("leak", device, title, size, frame, "drop what refers to them"))
-    return pd.DataFrame(
-        rows, columns=["finding", "device", "title", "bytes", "python_frame", "advice"]
+            findings.append(
+                _SnapshotFinding(
+                    finding="fragmentation",
+                    device=peak["device"],
+                    title=f"{unused / _MEGABYTE:,.0f} MB are reserved and not in use at the end",
+                    bytes=unused,
+                    python_frame="",
+                    advice="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                )
+            )
+        growth = _growth(snapshot, place)
+        if growth is not None:
+            more = f"{growth.bytes_per_iteration / _MEGABYTE:,.1f} MB more are held"
+            findings.append(
+                _SnapshotFinding(
+                    finding="leak",
+                    device=peak["device"],
+                    title=f"{more} at each of {growth.iterations} iterations",
+                    bytes=growth.bytes_per_iteration,
+                    python_frame=growth.frame,
+                    advice="drop what refers to them",
+                )
+            )
+    return pd.DataFrame(findings, columns=list(_SnapshotFinding._fields))
+
+
+def _peak_finding(peak: dict[Any, Any], held_at_peak: pd.DataFrame) -> _SnapshotFinding:
+    """Return the finding about the peak of a device."""
+    is_of_device = held_at_peak["device"] == peak["device"]
+    is_frame = ~held_at_peak["python_frame"].str.startswith("(")
+    held_by_frames = held_at_peak[is_of_device & is_frame]
+    frame = NO_FRAME
+    size = 0
+    if len(held_by_frames):
+        frame = held_by_frames["python_frame"].iloc[0]
+        size = int(held_by_frames["bytes"].iloc[0])
+    peak_mb = peak["peak_allocated_bytes"] / _MEGABYTE
+    return _SnapshotFinding(
+        finding="memory-peak",
+        device=peak["device"],
+        title=f"{peak_mb:,.0f} MB at the peak, {size / _MEGABYTE:,.0f} MB of one frame",
+        bytes=size,
+        python_frame=frame,
+        advice="keep less of it, or later",
     )
 
 
 def compare_snapshots(first: Snapshot, second: Snapshot) -> dict[str, pd.DataFrame]:
-    """Peaks, and what was held at them and at the end by frame, of two snapshots side by side."""
-    tables = [snapshot_tables(each) for each in (first, second)]
-    result = {}
-    for name in ("memory_peaks", "memory_at_peak", "memory_at_end"):
-        keys = ["device"] if name == "memory_peaks" else ["device", "python_frame"]
-        a, b = (each[name].set_index(keys) for each in tables)
-        columns: dict[str, pd.Series] = {}
-        for column in a.columns if len(keys) == 1 else ["blocks", "bytes"]:
-            pair = pd.concat([a[column], b[column]], axis=1, keys=["A", "B"]).fillna(0)
-            columns |= {f"{column} {letter}": pair[letter] for letter in "AB"}
-            columns[f"{column} B - A"] = pair["B"] - pair["A"]
-        table = pd.DataFrame(columns).reset_index()
-        if len(keys) > 1:
-            change = table["bytes B - A"].abs()
-            table = table.iloc[np.lexsort((-change, table["device"]))].reset_index(drop=True)
-        result[name] = table
+    """Return peaks, and what was held at them and at the end by frame, of two snapshots."""
+    first_tables = snapshot_tables(first)
+    second_tables = snapshot_tables(second)
+    result = {
+        "memory_peaks": _side_by_side(first_tables, second_tables, "memory_peaks", ["device"])
+    }
+    for name in ("memory_at_peak", "memory_at_end"):
+        keys = ["device", "python_frame"]
+        table = _side_by_side(first_tables, second_tables, name, keys, ["blocks", "bytes"])
+        change = table["bytes B - A"].abs()
+        largest_change_first = np.lexsort((-change, table["device"]))
+        result[name] = table.iloc[largest_change_first].reset_index(drop=True)
     return result
+
+
+def _side_by_side(
+    first_tables: dict[str, pd.DataFrame],
+    second_tables: dict[str, pd.DataFrame],
+    name: str,
+    keys: list[str],
+    compared: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """Return columns of a table of two snapshots, `A`, `B` and their difference; all by default."""
+    first = first_tables[name].set_index(keys)
+    second = second_tables[name].set_index(keys)
+    columns: dict[str, pd.Series] = {}
+    for column in first.columns if compared is None else compared:
+        pair = pd.concat([first[column], second[column]], axis=1, keys=["A", "B"]).fillna(0)
+        columns[f"{column} A"] = pair["A"]
+        columns[f"{column} B"] = pair["B"]
+        columns[f"{column} B - A"] = pair["B"] - pair["A"]
+    return pd.DataFrame(columns).reset_index()

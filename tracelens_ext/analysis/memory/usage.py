@@ -19,269 +19,377 @@ from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import ScreenView, Table, Tables
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, BoolArray, Int64Array, IntArray
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.grouping import maxima, percent, sums, texts
 
 BEFORE = "(before the recording)"
 LOST = "(events lost)"
-# of a line over time, a device; iterations on it
+#: Points of a line over time, for each device.
 _MOST_POINTS = 1000
+#: Iterations that are marked on the time axis.
 _MOST_MARKS = 100
-Told = Mapping[str, tuple[str, str]]  #: column → the column that is summed up, and how
-_HELD = {"blocks": ("bytes", "size"), "bytes": ("bytes", "sum"), "largest_bytes": ("bytes", "max")}
+#: Column of a table: the column of the blocks that is aggregated, and how.
+Aggregations = Mapping[str, tuple[str, str]]
+_HELD: Aggregations = {
+    "blocks": ("bytes", "size"),
+    "bytes": ("bytes", "sum"),
+    "largest_bytes": ("bytes", "max"),
+}
 #: Who was at work at each event, by column: codes, (k,), and labels.
-Owners = Mapping[str, tuple[Int64Array, list[str]]]
+Owners = Mapping[str, recorded.CodesAndLabels]
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the memory events of a trace tell."""
+    """What the k memory events of a trace say.
+
+    Attributes:
+        events: the events.
+        owners: who was at work at each event; see `find_owners`.
+        outer_end: when the outermost operation around each event ended, (k,).
+        iterations: the iterations of the trace.
+        labels: what each iteration is called.
+        iteration: the iteration of each event, `NONE` outside of all, (k,).
+        process: the process of each event, as in `Trace.process_of_thread`, (k,).
+    """
 
     events: recorded.MemoryEvents
-    owners: Owners  #: see `find_owners`
-    outer_end: Int64Array  #: when the outermost operation around each event ended, (k,)
+    owners: Owners
+    outer_end: Int64Array
     iterations: Iterations
-    labels: list[str]  #: what each iteration is called
-    iteration: Int64Array  #: that of each event, `NONE` outside of all, (k,)
-    process: Int64Array  #: of each event, as in `Trace.process_of_thread`, (k,)
+    labels: list[str]
+    iteration: Int64Array
+    process: Int64Array
 
-    def labels_of(self, at: Int64Array) -> pd.api.extensions.ExtensionArray:
-        """What the iterations of some events are called; empty outside of all."""
-        found = [*self.labels, ""]  # the last is what `NONE` picks
-        return _text_column([found[iteration] for iteration in self.iteration[at].tolist()])
+    def labels_of(self, events: Int64Array) -> pd.api.extensions.ExtensionArray:
+        """Return what the iterations of some events are called; empty outside of all."""
+        labels_and_none = [*self.labels, ""]  # `NONE` is the last index
+        iterations = self.iteration[events].tolist()
+        return _text_column([labels_and_none[iteration] for iteration in iterations])
 
 
 @cached_per_object
 def find_memory(tree: CallTree, annotation: Expression | None = None) -> Memory:
-    """What the memory events of a trace tell; `annotation` chooses its iterations."""
+    """Return what the memory events of a trace say; `annotation` chooses its iterations."""
     events = recorded.read_memory_events(tree.trace)
+    owners, outer_end = recorded.find_owners(tree, events)
     iterations, labels, _ = named_iterations(tree, annotation)
     process = tree.trace.process_of_thread[events.thread].astype(np.int64)
     ranges = (iterations.process, iterations.start, iterations.end)
-    at = iteration_at(ranges, process, events.time)
-    return Memory(events, *recorded.find_owners(tree, events), iterations, labels, at, process)
+    return Memory(
+        events=events,
+        owners=owners,
+        outer_end=outer_end,
+        iterations=iterations,
+        labels=labels,
+        iteration=iteration_at(ranges, process, events.time),
+        process=process,
+    )
 
 
 def memory_peaks(memory: Memory) -> pd.DataFrame:
-    """A row a device; columns as the sheet `memory_peaks`."""
+    """Return a row per device; columns as the table `memory_peaks`."""
     events = memory.events
-    at = memory.events.peak
-    end = memory.events.last
     place = events.place
-    size = events.size
-    count = len(events.devices)
+    device_count = len(events.devices)
+
+    def count(chosen: IntArray | BoolArray) -> Int64Array:
+        return np.bincount(place[chosen], minlength=device_count)
+
+    def total_size(chosen: IntArray | BoolArray) -> Int64Array:
+        return sums(place[chosen], events.size[chosen], device_count)
+
+    is_allocation = events.size > 0
+    is_free = events.size < 0
+    alive_at_end = events.blocks.birth[events.alive_at(events.last)]
+    peak_level = np.where(events.has_totals, events.level[events.peak], NONE)
+    end_level = np.where(events.has_totals, events.level[events.last], NONE)
+    most_reserved = maxima(place, events.reserved, device_count)
+    knows_reserved = most_reserved > 0
     unused = np.where(events.reserved > 0, events.reserved - events.level, 0)
-    reserved = maxima(place, events.reserved, count)
-    left = events.blocks.birth[events.alive_at(end)]
-    levels = np.where(events.has_totals, [events.level[at], events.level[end]], NONE)
-    chosen = size > 0, size < 0, left, events.blocks.older_freed
-    allocations, frees, alive, older = (np.bincount(place[c], minlength=count) for c in chosen)
-    allocated, freed, of_alive = (sums(place[c], size[c], count) for c in chosen[:3])
-    found: dict[str, object] = {"device": events.devices}
-    found |= {"events": np.bincount(place, minlength=count), "allocations": allocations}
-    found |= {"frees": frees, "allocated_bytes": allocated, "freed_bytes": -freed}
-    found |= {"peak_allocated_bytes": _known(levels[0]), "peak_at_ms": events.time[at] / NS_PER_MS}
-    found |= {"peak_iteration": memory.labels_of(at), "peak_reserved_bytes": _known(reserved)}
-    both = {"unused_at_peak_bytes": unused[at], "most_unused_bytes": maxima(place, unused, count)}
-    found |= {name: _known(np.where(reserved > 0, each, NONE)) for name, each in both.items()}
-    found |= {"end_total_bytes": _known(levels[1]), "alive_at_end": alive}
-    found |= {"alive_at_end_bytes": of_alive, "older_frees": older}
-    found["change_per_iteration_bytes"] = _change_per_iteration(memory)
-    return pd.DataFrame({**found, "breaks": events.breaks})
+    unused_at_peak = np.where(knows_reserved, unused[events.peak], NONE)
+    most_unused = np.where(knows_reserved, maxima(place, unused, device_count), NONE)
+    return pd.DataFrame(
+        {
+            "device": events.devices,
+            "events": np.bincount(place, minlength=device_count),
+            "allocations": count(is_allocation),
+            "frees": count(is_free),
+            "allocated_bytes": total_size(is_allocation),
+            "freed_bytes": -total_size(is_free),
+            "peak_allocated_bytes": _known(peak_level),
+            "peak_at_ms": events.time[events.peak] / NS_PER_MS,
+            "peak_iteration": memory.labels_of(events.peak),
+            "peak_reserved_bytes": _known(most_reserved),
+            "unused_at_peak_bytes": _known(unused_at_peak),
+            "most_unused_bytes": _known(most_unused),
+            "end_total_bytes": _known(end_level),
+            "alive_at_end": count(alive_at_end),
+            "alive_at_end_bytes": total_size(alive_at_end),
+            "older_frees": count(events.blocks.older_freed),
+            "change_per_iteration_bytes": _change_per_iteration(memory),
+            "breaks": events.breaks,
+        }
+    )
 
 
 def _known(values: Int64Array) -> pd.api.extensions.ExtensionArray:
-    """Numbers, missing where they are `NONE`."""
+    """Return the numbers as a column, missing where they are `NONE`."""
     return pd.arrays.IntegerArray(values, values < 0)
 
 
 def _change_per_iteration(memory: Memory) -> pd.api.extensions.ExtensionArray:
-    """How much more is allocated at the end of each finished iteration, on average, (d,)."""
+    """Return how much more is allocated after each finished iteration, on average, (d,)."""
     events = memory.events
     iterations = memory.iterations
     changes: list[int | None] = []
     for first, last in zip(events.first, events.last, strict=True):
-        of_process = iterations.process == memory.process[first]
-        ends = iterations.end[iterations.finished & of_process]
-        at = np.searchsorted(events.time[first : last + 1], ends, side="right") - 1
-        level = events.level[at[at >= 0] + first]
-        more = len(level) - 1
-        changes.append(int(level[-1] - level[0]) // more if more > 0 else None)
+        is_of_process = iterations.process == memory.process[first]
+        ends = iterations.end[iterations.finished & is_of_process]
+        times = events.time[first : last + 1]
+        last_before_end = np.searchsorted(times, ends, side="right") - 1
+        last_before_end = last_before_end[last_before_end >= 0] + first
+        levels = events.level[last_before_end]
+        if len(levels) < 2:
+            changes.append(None)
+        else:
+            changes.append(int(levels[-1] - levels[0]) // (len(levels) - 1))
     return pd.array(changes, dtype="Int64")
 
 
 def memory_at_peak(memory: Memory) -> pd.DataFrame:
-    """What was alive at the peak of each device; columns as the sheet `memory_at_peak`.
+    """Return what was alive at the peak of each device; columns as the table `memory_at_peak`.
 
     The bytes of a device add up to its peak: what the trace did not see allocated has a row of its
     own, and so has what events that the profiler lost would explain.
     """
     events = memory.events
-    count = len(memory.events.devices)
-    peak = events.level[events.peak]
-    older = events.older_bytes_at(events.peak)
+    peak_bytes = events.level[events.peak]
     blocks = blocks_of(events, memory.owners, events.alive_at(events.peak))
-    lost = peak - older - sums(blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), count)
-    unseen = pd.DataFrame({"place": np.tile(np.arange(count), 2)})
-    unseen["bytes"] = np.concatenate((older, lost))  # whole numbers without devices too
-    unseen["operation"] = _text_column([BEFORE] * count + [LOST] * count)
-    unseen = unseen[np.tile(events.has_totals, 2) & (unseen["bytes"] != 0)]
-    frame = pd.concat([by_owner(memory.owners, blocks), unseen])
+    seen_bytes = sums(blocks["place"].to_numpy(), blocks["bytes"].to_numpy(), len(events.devices))
+    older_bytes = events.older_bytes_at(events.peak)
+    lost_bytes = peak_bytes - older_bytes - seen_bytes
+    rows = [
+        by_owner(memory.owners, blocks),
+        _unseen_rows(events, BEFORE, older_bytes),
+        _unseen_rows(events, LOST, lost_bytes),
+    ]
+    frame = pd.concat(rows)
     frame = frame.sort_values(["place", "bytes"], ascending=[True, False], ignore_index=True)
     place = frame.pop("place").to_numpy()
     frame.insert(0, "device", events.devices[place])
-    frame["% of peak"] = percent(frame["bytes"].to_numpy(), peak[place])
-    owners = {name: frame[name].fillna("") for name in memory.owners}
-    return frame.assign(**owners).astype({"blocks": "Int64", "largest_bytes": "Int64"})
+    frame["% of peak"] = percent(frame["bytes"].to_numpy(), peak_bytes[place])
+    for name in memory.owners:
+        frame[name] = frame[name].fillna("")
+    return frame.astype({"blocks": "Int64", "largest_bytes": "Int64"})
+
+
+def _unseen_rows(
+    events: recorded.MemoryEvents, operation: str, bytes_of_device: Int64Array
+) -> pd.DataFrame:
+    """Return a row for each device with bytes that no block of the trace accounts for."""
+    has_bytes = events.has_totals & (bytes_of_device != 0)
+    place = np.flatnonzero(has_bytes)
+    return pd.DataFrame(
+        {
+            "place": place,
+            "bytes": bytes_of_device[place],
+            "operation": _text_column([operation] * len(place)),
+        }
+    )
 
 
 def memory_by_operation(memory: Memory) -> pd.DataFrame:
-    """A row an operation that allocates; columns as the sheet `memory_by_operation`."""
+    """Return a row per operation that allocates; columns as the table `memory_by_operation`."""
     events = memory.events
-    death = memory.events.blocks.death
     birth = events.blocks.birth
-    freed = _freed(memory)
-    kept = _kept(memory)
-    at_peak = np.isin(np.arange(len(birth)), events.alive_at(events.peak))
-    owners = dict(list(memory.owners.items())[:3])
+    death = events.blocks.death
+    is_freed = _is_freed(memory)
+    is_kept = _is_kept(memory)
+    is_alive_at_peak = np.isin(np.arange(len(birth)), events.alive_at(events.peak))
+    is_freed_within_operation = is_freed & (events.time[death] <= memory.outer_end[birth])
+    owners = {name: memory.owners[name] for name in ("phase", "operation", "outer_operation")}
     blocks = blocks_of(events, owners)
     summed: dict[str, Any] = {
-        "frees": freed.astype(np.int64),
-        "frees_within_operation": freed & (events.time[death] <= memory.outer_end[birth]),
-        "mean_lifetime_us": np.where(freed, events.time[death] - events.time[birth], 0),
-        "alive_at_peak_bytes": blocks["bytes"] * at_peak,
-        "kept": kept.astype(np.int64),
-        "kept_bytes": blocks["bytes"] * kept,
+        "frees": is_freed.astype(np.int64),
+        "frees_within_operation": is_freed_within_operation,
+        "mean_lifetime_us": np.where(is_freed, events.time[death] - events.time[birth], 0),
+        "alive_at_peak_bytes": blocks["bytes"] * is_alive_at_peak,
+        "kept": is_kept.astype(np.int64),
+        "kept_bytes": blocks["bytes"] * is_kept,
     }
-    blocks = blocks.assign(**summed, iteration=pd.Series(memory.iteration[birth]).where(kept))
-    told = {"allocations": ("bytes", "size"), "allocated_bytes": ("bytes", "sum")}
-    told |= {"largest_bytes": ("bytes", "max")} | {name: (name, "sum") for name in summed}
-    told["kept_from_iterations"] = "iteration", "nunique"
-    frame = by_owner(owners, blocks, told, sort=False)  # in order of their first block
+    iteration_if_kept = pd.Series(memory.iteration[birth]).where(is_kept)
+    blocks = blocks.assign(**summed, iteration=iteration_if_kept)
+    aggregations = {
+        "allocations": ("bytes", "size"),
+        "allocated_bytes": ("bytes", "sum"),
+        "largest_bytes": ("bytes", "max"),
+    }
+    for name in summed:
+        aggregations[name] = (name, "sum")
+    aggregations["kept_from_iterations"] = ("iteration", "nunique")
+    frame = by_owner(owners, blocks, aggregations, sort=False)  # in order of their first block
+    frees = frame["frees"].where(frame["frees"] > 0)
     frame["mean_lifetime_us"] /= NS_PER_US
-    frame["mean_lifetime_us"] /= frame["frees"].where(frame["frees"] > 0)
-    keys = ["place", "allocated_bytes"]
-    frame = frame.sort_values(keys, ascending=[True, False], ignore_index=True)
+    frame["mean_lifetime_us"] /= frees
+    frame = frame.sort_values(
+        ["place", "allocated_bytes"], ascending=[True, False], ignore_index=True
+    )
     frame.insert(0, "device", events.devices[frame.pop("place")])
     return frame
 
 
-def _freed(memory: Memory) -> BoolArray:
-    """Which blocks were freed in the trace, (b,)."""
+def _is_freed(memory: Memory) -> BoolArray:
+    """Tell which blocks were freed in the trace, (b,)."""
     death = memory.events.blocks.death
-    freed: BoolArray = (death != NONE) & (memory.events.size[death] < 0)
-    return freed
+    is_freed: BoolArray = (death != NONE) & (memory.events.size[death] < 0)
+    return is_freed
 
 
-def _kept(memory: Memory) -> BoolArray:
-    """Which blocks were alive when the iteration after that of their allocation had ended, (b,)."""
+def _is_kept(memory: Memory) -> BoolArray:
+    """Tell which blocks were alive when the iteration after their allocation's had ended, (b,)."""
     events = memory.events
     iterations = memory.iterations
-    birth = events.blocks.birth
-    death = events.blocks.death
-    following = memory.iteration[birth] + 1
-    at = np.flatnonzero((following > 0) & (following < len(iterations)))
-    following = following[at]
-    birth = birth[at]
-    death = death[at]
-    there = iterations.finished[following] & (
-        iterations.process[following] == memory.process[birth]
-    )
-    until = iterations.end[following]
-    last = events.time[events.last][events.place[birth]]
-    kept = np.zeros(len(events.blocks.birth), dtype=bool)
-    kept[at] = there & np.where(death == NONE, last >= until, events.time[death] > until)
-    return kept
+    next_iteration = memory.iteration[events.blocks.birth] + 1
+    has_next = (next_iteration > 0) & (next_iteration < len(iterations))
+    candidates = np.flatnonzero(has_next)
+    next_iteration = next_iteration[candidates]
+    birth = events.blocks.birth[candidates]
+    death = events.blocks.death[candidates]
+    is_same_process = iterations.process[next_iteration] == memory.process[birth]
+    is_recorded = iterations.finished[next_iteration] & is_same_process
+    end = iterations.end[next_iteration]
+    last_time = events.time[events.last][events.place[birth]]
+    outlives = np.where(death == NONE, last_time >= end, events.time[death] > end)
+    is_kept: BoolArray = np.zeros(len(events.blocks.birth), dtype=bool)
+    is_kept[candidates] = is_recorded & outlives
+    return is_kept
 
 
 def memory_blocks(memory: Memory, largest: int | None = None) -> pd.DataFrame:
-    """A row a block that the trace saw allocated, by device, the largest first.
+    """Return a row per block that the trace saw allocated, by device, the largest first.
 
     `lifetime_us` is missing where it was not freed, `iteration` is that of the allocation.
+
+    Args:
+        memory: what the memory events say.
+        largest: how many blocks of each device; all by default.
     """
     events = memory.events
     blocks = memory.events.blocks
     place = events.place[blocks.birth]
     order = np.lexsort((-events.size[blocks.birth], place))
     if largest is not None:
-        place = place[order]  # ascending
-        order = order[np.arange(len(order)) - np.searchsorted(place, place) < largest]
+        sorted_place = place[order]
+        rank_in_device = np.arange(len(order)) - np.searchsorted(sorted_place, sorted_place)
+        order = order[rank_in_device < largest]
     birth = blocks.birth[order]
     death = blocks.death[order]
-    lifetime = (events.time[death] - events.time[birth]) / NS_PER_US
-    found: dict[str, object] = {"device": events.devices[events.place[birth]]}
-    found |= {"bytes": events.size[birth], "allocated_at_ms": events.time[birth] / NS_PER_MS}
-    found["lifetime_us"] = np.where(_freed(memory)[order], lifetime, np.nan)
-    found["iteration"] = memory.labels_of(birth)
-    owners = ((name, texts(c[birth], labels)) for name, (c, labels) in memory.owners.items())
-    return pd.DataFrame({**found, **{name: _text_column(told) for name, told in owners}})
+    lifetime_us = (events.time[death] - events.time[birth]) / NS_PER_US
+    columns: dict[str, object] = {
+        "device": events.devices[events.place[birth]],
+        "bytes": events.size[birth],
+        "allocated_at_ms": events.time[birth] / NS_PER_MS,
+        "lifetime_us": np.where(_is_freed(memory)[order], lifetime_us, np.nan),
+        "iteration": memory.labels_of(birth),
+    }
+    for name, (codes, labels) in memory.owners.items():
+        columns[name] = _text_column(texts(codes[birth], labels))
+    return pd.DataFrame(columns)
 
 
 def blocks_of(
     events: recorded.MemoryEvents, owners: Owners, chosen: Int64Array | slice = slice(None)
 ) -> pd.DataFrame:
-    """Some blocks: their device, who allocated them as codes, and their bytes."""
+    """Return a row per block: its device, the codes of who allocated it, and its bytes.
+
+    Args:
+        events: the memory events.
+        owners: who was at work at each of them.
+        chosen: which blocks; all by default.
+    """
     birth = events.blocks.birth[chosen]
-    codes = {name: own[birth] for name, (own, _) in owners.items()}
-    return pd.DataFrame({"place": events.place[birth], **codes, "bytes": events.size[birth]})
+    columns: dict[str, object] = {"place": events.place[birth]}
+    for name, (codes, _) in owners.items():
+        columns[name] = codes[birth]
+    columns["bytes"] = events.size[birth]
+    return pd.DataFrame(columns)
 
 
 def by_owner(
-    owners: Owners, blocks: pd.DataFrame, told: Told = _HELD, *, sort: bool = True
+    owners: Owners,
+    blocks: pd.DataFrame,
+    aggregations: Aggregations = _HELD,
+    *,
+    sort: bool = True,
 ) -> pd.DataFrame:
-    """What is told of `blocks_of` by device and owners, as texts."""
-    frame = blocks.groupby(["place", *owners], sort=sort).agg(**told).reset_index()
+    """Aggregate the rows of `blocks_of` by device and owners; owners become texts."""
+    groups = blocks.groupby(["place", *owners], sort=sort)
+    frame = groups.agg(**aggregations).reset_index()
     for name, (_, labels) in owners.items():
         frame[name] = _text_column(texts(frame[name].to_numpy(), labels))
     return frame
 
 
-def _text_column(told: list[str]) -> pd.api.extensions.ExtensionArray:
-    return pd.array(told, dtype="str")
+def _text_column(values: list[str]) -> pd.api.extensions.ExtensionArray:
+    return pd.array(values, dtype="str")
 
 
 def memory_over_time(memory: Memory) -> pd.DataFrame:
-    """The levels of each device in at most a thousand points, none of its highest left out.
+    """Return the levels of each device in at most a thousand points, none of its highest left out.
 
-    `device`, `at_ms` since the trace's first event, `allocated_bytes` and `reserved_bytes`, the
-    largest of each stretch of time; `reserved_bytes` is missing where it is not recorded.
+    Columns are `device`, `at_ms` since the trace's first event, `allocated_bytes` and
+    `reserved_bytes`, the largest of each interval; `reserved_bytes` is missing where it is not
+    recorded.
     """
     events = memory.events
     place = memory.events.place
     begin = events.time[events.first]
-    end = events.time[events.last]
-    stretch = (events.time - begin[place]) * _MOST_POINTS // (end - begin + 1)[place]
+    duration = events.time[events.last] - begin + 1
+    interval = (events.time - begin[place]) * _MOST_POINTS // duration[place]
     levels = pd.DataFrame({"level": events.level, "reserved": events.reserved})
-    groups = levels.groupby([place, stretch])
-    at = groups["level"].idxmax().to_numpy()  # the first of each stretch
-    unknown = maxima(place, events.reserved, len(events.devices))[place[at]] <= 0
-    reserved = pd.arrays.IntegerArray(groups["reserved"].max().to_numpy(), unknown)
-    found = {"device": events.devices[place[at]], "at_ms": events.time[at] / NS_PER_MS}
-    return pd.DataFrame({**found, "allocated_bytes": events.level[at], "reserved_bytes": reserved})
+    groups = levels.groupby([place, interval])
+    highest = groups["level"].idxmax().to_numpy()  # the first of each interval
+    most_reserved = maxima(place, events.reserved, len(events.devices))
+    is_unknown = most_reserved[place[highest]] <= 0
+    return pd.DataFrame(
+        {
+            "device": events.devices[place[highest]],
+            "at_ms": events.time[highest] / NS_PER_MS,
+            "allocated_bytes": events.level[highest],
+            "reserved_bytes": pd.arrays.IntegerArray(
+                groups["reserved"].max().to_numpy(), is_unknown
+            ),
+        }
+    )
 
 
 def memory_iterations(memory: Memory) -> pd.DataFrame:
-    """What the first hundred iterations are called, and their begin, ms since the first event."""
+    """Return the names of the first hundred iterations, and when they begin (ms)."""
     starts = memory.iterations.start[:_MOST_MARKS] / NS_PER_MS
     return pd.DataFrame({"iteration": memory.labels[: len(starts)], "start_ms": starts})
 
 
 def memory_notes(memory: Memory) -> Iterator[str]:
-    """What the reader of the tables should know, a sentence each."""
+    """Yield what the reader of the tables should know, a sentence each."""
     events = memory.events
     if events.unusable:
         yield f"{events.unusable:,} memory events without a usable size or address do not count."
-    columns = (each.tolist() for each in (events.devices, events.breaks, events.has_totals))
-    for device, breaks, total in zip(*columns, strict=True):
+    for place, device in enumerate(events.devices.tolist()):
         where = "the host" if device == recorded.HOST else f"device {device}"
+        breaks = int(events.breaks[place])
         if breaks:
-            told = f"The recorded totals of {where} do not add up at {breaks:,} memory events: the"
-            yield f"{told} profiler lost events there, so who holds what is not all known."
-        if not total:
-            told = f"The trace has no totals of {where}: how much was allocated before it is not"
-            yield f"{told} known, and its peak is where allocations less frees are highest."
+            yield (
+                f"The recorded totals of {where} do not add up at {breaks:,} memory events: the"
+                " profiler lost events there, so who holds what is not all known."
+            )
+        if not events.has_totals[place]:
+            yield (
+                f"The trace has no totals of {where}: how much was allocated before it is not"
+                " known, and its peak is where allocations less frees are highest."
+            )
 
 
 class MemoryContext(AnalysisContext, Protocol):
@@ -298,19 +406,19 @@ def _has_memory_events(context: AnalysisContext, _options: ReportOptions) -> boo
 _HAS_MEMORY = Condition("the trace has memory events (`profile_memory=True`)", _has_memory_events)
 
 
-def _of(make: Callable[[Memory], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
-    """A table of what the memory events tell; `annotation` chooses the iterations."""
+def _of_memory(make_table: Callable[[Memory], pd.DataFrame]) -> Callable[..., pd.DataFrame]:
+    """Return the function of a table that takes what the memory events say."""
 
     def table(
         context: MemoryContext, annotation: str | re.Pattern[str] | None = None
     ) -> pd.DataFrame:
-        return make(context.memory(annotation))
+        return make_table(context.memory(annotation))
 
     return table
 
 
 def _largest(context: MemoryContext, largest: int = 10) -> pd.DataFrame:
-    """The largest blocks of each device."""
+    """Return the largest blocks of each device."""
     return memory_blocks(context.memory(), largest)
 
 
@@ -374,7 +482,7 @@ MEMORY_PEAKS = Table(
             unit="memory events",
         ),
     ],
-    table=_of(memory_peaks),
+    table=_of_memory(memory_peaks),
     options=["annotation"],
     when=[_HAS_MEMORY],
     notes=_notes,
@@ -398,7 +506,7 @@ MEMORY_AT_PEAK = Table(
         Column("largest_bytes", "the largest block", unit="bytes"),
         Column("% of peak", "of the device", unit="%"),
     ],
-    table=_of(memory_at_peak),
+    table=_of_memory(memory_at_peak),
     options=["annotation"],
     when=[_HAS_MEMORY],
     charts=[Chart("Memory", "memory_at_peak", "operation", "bytes", kind="memory", on="page")],
@@ -434,7 +542,7 @@ MEMORY_BY_OPERATION = Table(
             unit="iterations",
         ),
     ],
-    table=_of(memory_by_operation),
+    table=_of_memory(memory_by_operation),
     options=["annotation"],
     when=[_HAS_MEMORY],
     screen=ScreenView(
@@ -489,7 +597,7 @@ MEMORY_OVER_TIME = Table(
         Column("allocated_bytes", "the most in a stretch of time", unit="bytes"),
         Column("reserved_bytes", "likewise; empty where it is not recorded", unit="bytes"),
     ],
-    table=_of(memory_over_time),
+    table=_of_memory(memory_over_time),
     options=["annotation"],
     when=[_HAS_MEMORY],
     asked_by="tables",
@@ -502,7 +610,7 @@ MEMORY_ITERATIONS = Table(
         Column("iteration", "its name"),
         Column("start_ms", "since the trace's first event"),
     ],
-    table=_of(memory_iterations),
+    table=_of_memory(memory_iterations),
     options=["annotation"],
     when=[_HAS_MEMORY],
     asked_by="tables",

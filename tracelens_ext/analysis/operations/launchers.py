@@ -8,36 +8,22 @@ below it. Communication has no launcher here: its time is mostly waiting for oth
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Final, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
+from tracelens_ext.analysis.operations.arguments import ARGUMENTS, op_argument
+from tracelens_ext.analysis.operations.recomputation import recomputed
 from tracelens_ext.categorize.rules import OTHER_OP
 from tracelens_ext.lazy import pd
-from tracelens_ext.trace import (
-    NONE,
-    NS_PER_US,
-    BoolArray,
-    EventKind,
-    Int32Array,
-    Int64Array,
-    IntArray,
-    Trace,
-)
+from tracelens_ext.trace import NONE, NS_PER_US, BoolArray, Int32Array, Int64Array, IntArray
 from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.caching import cached_per_object
-from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import inverse, minima, number_groups, renamed
-from tracelens_ext.trace.nesting import ROOT, nearest_above, nearest_marked
+from tracelens_ext.trace.grouping import inverse, number_groups, renamed
+from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.nesting import ROOT, nearest_above
 
-#: Arguments that tell two launches of one operation apart.
-ARGUMENTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 #: Columns of `launcher_table` that hold text.
 TEXT_COLUMNS = ("name", "op category", *ARGUMENTS, "process_name", "process_label", "thread_name")
 
@@ -47,13 +33,21 @@ _UNKNOWN = "Unknown"
 
 @dataclass(frozen=True, eq=False)
 class Launchers:
-    """The launchers of a trace in order of start, k of them; g GPU events."""
+    """The launchers of a trace in order of start, k of them; g GPU events.
 
-    rows: Int64Array  #: the events, (k,)
-    of_gpu: Int64Array  #: index of each GPU event's launcher, `NONE` for one that has none, (g,)
-    direct_ns: Int64Array  #: busy time of the GPU events a launcher has launched itself, (k,)
-    subtree_ns: Int64Array  #: busy time of all GPU events below it, communication included, (k,)
-    count: Int64Array  #: GPU events it has launched itself, (k,)
+    Attributes:
+        rows: the events, (k,).
+        of_gpu: index of each GPU event's launcher, `NONE` for one that has none, (g,).
+        direct_ns: busy time of the GPU events that a launcher has launched itself, (k,).
+        subtree_ns: busy time of all GPU events below it, communication included, (k,).
+        count: GPU events that it has launched itself, (k,).
+    """
+
+    rows: Int64Array
+    of_gpu: Int64Array
+    direct_ns: Int64Array
+    subtree_ns: Int64Array
+    count: Int64Array
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -63,56 +57,75 @@ def find_launchers(work: GpuEvents) -> Launchers:
     """Find the launcher of every linked GPU event that is not communication."""
     tree = work.tree
     trace = work.trace
-    wrapper = trace.names_matching(lambda name: name == _WRAPPER)
-    is_op = tree.is_operation & ~wrapper[trace.name[tree.rows]]
     counted = np.flatnonzero(tree.linked & ~work.is_communication)
-    launch = tree.launch_position_of_gpu[counted]
-    above = nearest_above(tree.parent_position, launch, is_op)
-    position = np.where(above != ROOT, above, launch)
-    # From here on launchers are numbered in tree order, in the end in order of start.
-    places, number = np.unique(position, return_inverse=True)
-    rows = tree.rows[places]
-    order = np.lexsort((rows, trace.ts[rows]))
+    positions, launcher_of_counted = np.unique(
+        _launcher_positions(work, counted), return_inverse=True
+    )
+    # Launchers are numbered in tree order so far, and in order of start from here on.
+    rows_in_tree_order = tree.rows[positions]
+    order = np.lexsort((rows_in_tree_order, trace.ts[rows_in_tree_order]))
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
-    of_gpu[counted] = inverse(order)[number]
+    of_gpu[counted] = inverse(order)[launcher_of_counted]
     busy = BusyTime(work.start, work.end)
+    forest = _forest(work, positions)
     return Launchers(
-        rows=rows[order],
+        rows=rows_in_tree_order[order],
         of_gpu=of_gpu,
-        direct_ns=busy.by_owner(of_gpu, len(places)),
-        subtree_ns=busy.by_subtree(*_forest(work, places))[order],
-        count=np.bincount(number, minlength=len(places))[order],
+        direct_ns=busy.by_owner(of_gpu, len(positions)),
+        subtree_ns=busy.by_subtree(forest.parent, forest.innermost_of_gpu)[order],
+        count=np.bincount(launcher_of_counted, minlength=len(positions))[order],
     )
 
 
-def _forest(work: GpuEvents, places: IntArray) -> tuple[Int32Array, Int64Array]:
-    """How given positions of the tree nest, and which of them is innermost at each GPU event.
-
-    Parents among the positions, `ROOT` without one; indices into them, `NONE` for a GPU event below
-    none of them.
-    """
+def _launcher_positions(work: GpuEvents, events: IntArray) -> Int64Array:
+    """Return the position in the tree of the launcher of each of some linked GPU events."""
     tree = work.tree
-    index = np.full(len(tree.rows) + 1, NONE, dtype=np.int64)
-    index[places] = np.arange(len(places))
-    marked = index[:-1] != NONE
-    innermost = np.full(len(work), NONE, dtype=np.int64)
+    trace = work.trace
+    is_wrapper = trace.names_matching(lambda name: name == _WRAPPER)
+    is_telling_op = tree.is_operation & ~is_wrapper[trace.name[tree.rows]]
+    launch = tree.launch_position_of_gpu[events]
+    op_above = nearest_above(tree.parent_position, launch, is_telling_op)
+    return np.where(op_above != ROOT, op_above, launch)
+
+
+class _Forest(NamedTuple):
+    """How k positions of the tree nest, in the order in which they were given."""
+
+    parent: Int32Array  #: the nearest of the positions above each, an index, `ROOT` without, (k,)
+    innermost_of_gpu: Int64Array  #: the innermost around each GPU event, `NONE` without one, (g,)
+
+
+def _forest(work: GpuEvents, positions: IntArray) -> _Forest:
+    """Nest some positions of the tree and the GPU events, without all other events."""
+    tree = work.tree
+    index_of_position = np.full(len(tree.rows), NONE, dtype=np.int64)
+    index_of_position[positions] = np.arange(len(positions))
+    is_chosen = index_of_position != NONE
     launch = tree.launch_position_of_gpu[tree.linked]
-    above_launch = nearest_above(tree.parent_position, launch, marked)
-    innermost[tree.linked] = np.where(marked[launch], index[launch], index[above_launch])
-    above = nearest_above(tree.parent_position, places, marked)
-    return index[above].astype(np.int32), innermost
+    above_launch = nearest_above(tree.parent_position, launch, is_chosen)
+    innermost_at_launch = np.where(
+        is_chosen[launch],
+        index_of_position[launch],
+        values_at(index_of_position, above_launch),
+    )
+    innermost_of_gpu = np.full(len(work), NONE, dtype=np.int64)
+    innermost_of_gpu[tree.linked] = innermost_at_launch
+    above = nearest_above(tree.parent_position, positions, is_chosen)
+    parent = values_at(index_of_position, above, missing=ROOT)
+    return _Forest(parent.astype(np.int32), innermost_of_gpu)
 
 
 def busy_below(work: GpuEvents, rows: IntArray) -> Int64Array:
-    """Busy time of all GPU events below some distinct host events of the tree, ns."""
+    """Return the busy time of all GPU events below each of some distinct events of the tree, ns."""
     position = work.tree.position[rows]
     order = np.argsort(position)
-    busy = BusyTime(work.start, work.end).by_subtree(*_forest(work, position[order]))
+    forest = _forest(work, position[order])
+    busy = BusyTime(work.start, work.end).by_subtree(forest.parent, forest.innermost_of_gpu)
     return busy[inverse(order)]
 
 
 def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
-    """A row a launcher, in order of start.
+    """Return a row for each launcher, in order of start.
 
     Columns `name`, `op category`, `UID` (the event's row in the trace), `total_direct_kernel_time`,
     `total_subtree_kernel_time` (µs), `direct_kernel_count` (GPU events), `Input Dims`, `Input
@@ -123,207 +136,102 @@ def launcher_table(work: GpuEvents, launchers: Launchers) -> pd.DataFrame:
     """
     trace = work.trace
     rows = launchers.rows
-    category, labels = op_categories(work, rows, launchers.of_gpu)
+    category = op_categories(work, rows, launchers.of_gpu)
     columns: dict[str, object] = {
         "name": _text_column(trace.name[rows], trace.names),
-        "op category": _text_column(category, labels),
+        "op category": _text_column(category.code, category.labels),
         "UID": rows,
         "total_direct_kernel_time": launchers.direct_ns / NS_PER_US,
         "total_subtree_kernel_time": launchers.subtree_ns / NS_PER_US,
         "direct_kernel_count": launchers.count,
     }
-    columns |= {each: _text_column(*op_argument(trace, rows, each)) for each in ARGUMENTS}
-    for column, named in {
-        "process_name": [trace.process_names.get(pid, _UNKNOWN) for pid, _ in trace.threads],
-        "process_label": [trace.process_labels.get(pid, _UNKNOWN) for pid, _ in trace.threads],
-        "thread_name": [trace.thread_names.get(both, _UNKNOWN) for both in trace.threads],
-    }.items():
-        columns[column] = _text_column(trace.thread[rows], named)
-    if (again := recomputed(work)).any():
-        of_launcher = np.zeros(len(rows) + 1, dtype=bool)
-        of_launcher[launchers.of_gpu[again]] = True
-        columns["is_recompute"] = of_launcher[:-1]
+    for argument in ARGUMENTS:
+        code, labels = op_argument(trace, rows, argument)
+        columns[argument] = _text_column(code, labels)
+    columns |= _thread_columns(work, rows)
+    is_recomputed = recomputed(work)
+    if is_recomputed.any():
+        recomputing = launchers.of_gpu[is_recomputed]
+        recomputing = recomputing[recomputing != NONE]
+        columns["is_recompute"] = np.bincount(recomputing, minlength=len(rows)) > 0
     return pd.DataFrame(columns)
 
 
+def _thread_columns(work: GpuEvents, rows: IntArray) -> dict[str, object]:
+    """Return the columns that name the process and the thread of some events."""
+    trace = work.trace
+    process_names: list[str] = []
+    process_labels: list[str] = []
+    thread_names: list[str] = []
+    for process, thread in trace.threads:
+        process_names.append(trace.process_names.get(process, _UNKNOWN))
+        process_labels.append(trace.process_labels.get(process, _UNKNOWN))
+        thread_names.append(trace.thread_names.get((process, thread), _UNKNOWN))
+    thread_of_row = trace.thread[rows]
+    return {
+        "process_name": _text_column(thread_of_row, process_names),
+        "process_label": _text_column(thread_of_row, process_labels),
+        "thread_name": _text_column(thread_of_row, thread_names),
+    }
+
+
 def _text_column(codes: IntArray, labels: list[str]) -> pd.Categorical[str]:
-    """The texts that codes stand for; only those that occur are kept, equal ones merged."""
-    merged, found = renamed(codes, labels.__getitem__)
-    return pd.Categorical.from_codes(merged, pd.Index(found, dtype="str"))
+    """Return the texts that codes stand for; only those that occur, equal ones merged."""
+    merged_codes, used_labels = renamed(codes, labels.__getitem__)
+    return pd.Categorical.from_codes(merged_codes, pd.Index(used_labels, dtype="str"))
 
 
-def op_categories(
-    work: GpuEvents, rows: IntArray, of_gpu: IntArray
-) -> tuple[Int64Array, list[str]]:
+class OpCategories(NamedTuple):
+    """The categories of k operations."""
+
+    code: Int64Array  #: index into `labels`, (k,)
+    labels: list[str]
+
+
+def op_categories(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> OpCategories:
     """Categorize CPU ops and launches, each by its name and what it launched.
 
     A CPU op is judged by its name. One whose name says nothing is `graph` when it launched one (as
     compiled functions do), else it is judged by the name of the first kernel it launched: the same
     rules are asked, for some know what a kernel tells of its operation. A launch that no CPU op
-    encloses is `graph` or `runtime`. `of_gpu`: which of the `rows`, (k,), each GPU event belongs
-    to, `NONE` for none, (g,). Gives codes, (k,), and the labels that they stand for.
+    encloses is `graph` or `runtime`.
+
+    Args:
+        work: the GPU events.
+        rows: the CPU ops and launches, (k,).
+        of_gpu: which of them each GPU event belongs to, `NONE` for none, (g,).
     """
     trace = work.trace
-    name = trace.name[rows]
+    labels = ["graph", "runtime", OTHER_OP]
+    graph = labels.index("graph")
+    runtime = labels.index("runtime")
+    other = labels.index(OTHER_OP)
+    launched_graph = _launched_graph(work, rows, of_gpu)
+    is_op = np.isin(trace.kind[rows], trace.operation_kinds)
+    category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
+    for names in (trace.name[rows], _first_kernel_names(work, rows, of_gpu)):
+        undecided = np.flatnonzero((category == other) & (names != NONE))
+        first, group = number_groups([names[undecided]])
+        distinct_names = [trace.names[code] for code in names[undecided[first]].tolist()]
+        answers = work.op_categorizer.categorize_ops(distinct_names)
+        labels += sorted(set(answers) - set(labels))
+        code_of_answer = np.array([labels.index(answer) for answer in answers], dtype=np.int64)
+        category[undecided] = code_of_answer[group]
+        category[(category == other) & launched_graph] = graph
+    return OpCategories(category, labels)
+
+
+def _launched_graph(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> BoolArray:
+    """Return whether each of some events launched a graph whose capture is not known, (k,)."""
+    launched_graph = np.zeros(len(rows), dtype=bool)
+    launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
+    return launched_graph
+
+
+def _first_kernel_names(work: GpuEvents, rows: IntArray, of_gpu: IntArray) -> Int64Array:
+    """Return the name of the first kernel that each of some events launched, a code, (k,)."""
     kernels = np.flatnonzero((of_gpu != NONE) & work.is_kernel)
     owners, first = np.unique(of_gpu[kernels], return_index=True)
     kernel_name = np.full(len(rows), NONE, dtype=np.int64)
     kernel_name[owners] = work.name[kernels[first]]
-
-    labels = ["graph", "runtime", OTHER_OP]
-    (graph, runtime, other) = range(3)
-    launched_graph = np.zeros(len(rows), dtype=bool)
-    launched_graph[of_gpu[(of_gpu != NONE) & work.tree.by_opaque_graph]] = True
-    is_op = np.isin(trace.kind[rows], trace.operation_kinds)
-    category = np.where(is_op, other, np.where(launched_graph, graph, runtime))
-    for names in (name, kernel_name):
-        unknown = np.flatnonzero((category == other) & (names != NONE))
-        first, place = number_groups([names[unknown]])
-        used = names[unknown[first]]
-        answers = work.op_categorizer.categorize_ops([trace.names[i] for i in used.tolist()])
-        labels += sorted(set(answers) - set(labels))
-        code = np.array([labels.index(answer) for answer in answers], dtype=np.int64)
-        category[unknown] = code[place]
-        category[(category == other) & launched_graph] = graph
-    return category, labels
-
-
-_NODE = "autograd::engine::evaluate_function: "
-
-
-@cached_per_object
-def recomputed(work: GpuEvents) -> BoolArray:
-    """Whether each GPU event was launched by a forward operation that ran again, (g,).
-
-    With `torch.utils.checkpoint` the backward runs a part of the forward again for its activations.
-    Such operations run below an autograd node and nevertheless make nodes of their own, so PyTorch
-    gives them a sequence number, which operations that a backward formula calls do not have; or the
-    node itself is that of a checkpoint. They count if the same operation ran with the same shapes
-    outside the backward before.
-    """
-    trace = work.trace
-    tree = work.tree
-    is_node = trace.names_matching(lambda name: name.startswith(_NODE))
-    if not is_node.any():
-        return np.zeros(len(work), dtype=bool)
-    rows = tree.rows
-    parent = tree.parent_position
-    node = is_node[trace.name[rows]]
-    around = nearest_marked(parent, node)
-    inside = around != ROOT
-    of_checkpoint = trace.names_matching(lambda name: "checkpoint" in name.lower())
-    again = inside & of_checkpoint[trace.name[rows[np.maximum(around, 0)]]]
-    number = trace.arg("Sequence number").at(rows)
-    makes_node = (number >= 0) & (trace.arg("Fwd thread id").at(rows) <= 0)
-    candidate = (trace.kind[rows] == EventKind.CPU_OP) & ~node & (again | inside & makes_node)
-    # Without what no operation of the same name and shapes, outside the backward, ran before.
-    asked = np.flatnonzero(candidate)
-    before = np.flatnonzero(~inside & (trace.kind[rows] == EventKind.CPU_OP))
-    both = rows[np.concatenate((before, asked))]
-    first, group = number_groups([trace.name[both], trace.arg("Input Dims").at(both)])
-    begun = minima(group[: len(before)], trace.ts[rows[before]], len(first))
-    candidate[asked] = begun[group[len(before) :]] < trace.ts[rows[asked]]
-    at = tree.launch_position_of_gpu
-    around = np.append(around, ROOT)
-    owner = np.append(nearest_marked(parent, candidate), ROOT)[at]
-    # What a nested node launches is the backward of what was recomputed.
-    result: BoolArray = (at != NONE) & (owner != ROOT) & (around[at] == around[owner])
-    return result
-
-
-Value = TypeVar("Value")
-
-
-def argument_values(
-    trace: Trace, rows: IntArray, name: str, convert: Callable[[str], Value], missing: Value
-) -> tuple[Int64Array, list[Value]]:
-    """An argument of some events, converted once for each distinct text.
-
-    Codes, and the values that they stand for; `missing` is that of an event without the argument.
-    """
-    column = trace.arg(name)
-    code = np.where(rows == NONE, NONE, column.at(np.maximum(rows, 0)))
-    first, number = number_groups([code])
-    raw = column.texts or []
-    return number, [convert(raw[i]) if i != NONE else missing for i in code[first].tolist()]
-
-
-def op_argument(trace: Trace, rows: IntArray, name: str) -> tuple[Int64Array, list[str]]:
-    """An argument of some events, such as `Input Dims`, as a table shows it.
-
-    Codes, and the distinct texts: tuples as Python writes them, empty where an event has none.
-    """
-    return argument_values(trace, rows, name, _shown_once(trace), "")
-
-
-@cached_per_object
-def _shown_once(_: Trace) -> Callable[[str], str]:
-    """`[[4, 3], []]` as `((4, 3), ())`, each text once: several tables show the same."""
-    return cache(lambda text: parsed(text)[1])
-
-
-def parsed(text: str) -> tuple[object, str]:
-    """What a JSON text stands for, arrays as tuples, and that as Python writes it.
-
-    A text that is no JSON stands for itself.
-    """
-    try:
-        value = _as_tuple(json.loads(text))
-        return value, repr(value)
-    except (ValueError, RecursionError):
-        return text, text
-
-
-def _as_tuple(value: object) -> object:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
-
-
-#: What is kept of captured operations, among their arguments.
-EXPERTS_BELOW: Final = "Experts below"
-
-
-def is_of_experts(name: str) -> bool:
-    """Whether an engine's operation has experts, whose weights operations below it take.
-
-    vLLM's `moe_forward` has tokens [T, K] and what the router says [T, E] as arguments. The weights
-    [E, …] show in views of them, and how many experts a token has in what sorts the chosen ones.
-    """
-    return name.startswith("vllm::moe_forward")
-
-
-def experts_below(tree: CallTree, row: int) -> str:
-    """JSON of sizes and types of both weights, then of the choice (shares, numbers); or empty."""
-    at = int(tree.position[row])
-    rows = tree.rows[at : int(tree.subtree_end[at])]
-    calls = _tensors(tree.trace, rows[tree.trace.kind[rows] == EventKind.CPU_OP])
-    matrices = [dims for dims, _ in calls[0] if len(dims) == 2] if calls else []
-    if len(matrices) < 2:
-        return ""
-    (tokens, _), (_, experts) = matrices[:2]
-    every = dict.fromkeys(tensor for call in calls for tensor in call if len(tensor[0]) == 3)
-    weights = [tensor for tensor in every if tensor[0][0] == experts]
-    first, second = (math.prod(sizes) for sizes, _ in weights) if len(weights) == 2 else (0, 1)
-    for call in calls[1:] if first in (second, 2 * second) else ():  # 2: of gated experts
-        chosen = [each for each in call if len(each[0]) == 2 and each[0][0] == tokens]
-        if len(chosen) > 1 and chosen[0][0] == chosen[1][0] and chosen[0][0][1] < experts:
-            return json.dumps([*zip(*weights, *chosen[:2], strict=True)])
-    return ""
-
-
-def _tensors(trace: Trace, rows: Int64Array) -> list[list[tuple[tuple[int, ...], str]]]:
-    """Sizes and types of the tensors that operations take."""
-    columns = []
-    missing = parsed("[]")
-    for argument in ARGUMENTS[:2]:
-        number, values = argument_values(trace, rows, argument, parsed, missing)
-        told = [value if isinstance(value, tuple) else () for value, _ in values]
-        columns.append([told[i] for i in number.tolist()])
-    return [
-        [
-            (dims, kind)
-            for dims, kind in zip(*call, strict=False)
-            if isinstance(dims, tuple) and dims and type(kind) is str
-            if all(type(size) is int and size > 0 for size in dims)
-        ]
-        for call in zip(*columns, strict=True)
-    ]
+    return kernel_name

@@ -1,212 +1,30 @@
-"""The `ops_*` tables: GPU time by category of operation, by operation, by its arguments; the tree.
-
-Each of the three is a function of a launcher table, which may have been filtered by its user.
-`cpu_ops` is what a trace without a GPU can tell: the time that the host spent in operations.
-"""
+"""The tables of operations: `ops_*`, `tree` and `cpu_ops`."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
-from tracelens_ext.analysis.operations.launchers import ARGUMENTS, Launchers
+from tracelens_ext.analysis.operations.cpu_ops import cpu_ops
+from tracelens_ext.analysis.operations.summaries import (
+    DIRECT_TIME,
+    METRICS,
+    PERCENTAGES,
+    SUBTREE_TIME,
+)
 from tracelens_ext.analysis.operations.tree_table import call_tree_table
-from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.conditions import GPU_EVENTS, NO_GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions, check_option
 from tracelens_ext.report.tables.table import Table, Tables
-from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, IntArray
-from tracelens_ext.trace.busy_time import BusyTime
-from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import group_durations, percent, sums, texts
-from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
-METRICS = ("mean", "median", "std", "min", "max")
-PERCENTAGES = ("Percentage (%)", "Cumulative Percentage (%)")
-
-_DIRECT = "total_direct_kernel_time"
-_SUBTREE = "total_subtree_kernel_time"
-_UNIQUE = ("name", "op category", "process_name", "process_label", "thread_name", *ARGUMENTS)
-_SHORT_NAME = 64
 #: What the statistics of `ops_unique_args` are.
 _OVER_OPERATIONS = "over the operations; `std` is that of a sample, empty for one operation"
-
-
-def summary_by_category(launchers: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by category of operation, as the sheet `ops_summary_by_category`; longest first."""
-    groups = _Groups(launchers, ["op category"])
-    time = groups.statistic(_DIRECT, "sum") / 1e3
-    columns = {**groups.keys(), "Count": groups.count, f"{_DIRECT}_ms": time}
-    return _longest_first(columns, f"{_DIRECT}_ms")
-
-
-def summary(launchers: pd.DataFrame) -> pd.DataFrame:
-    """GPU time by operation, as the sheet `ops_summary`; longest direct time first."""
-    groups = _Groups(launchers, ["name"])
-    sums = {column: groups.statistic(column, "sum") for column in (_DIRECT, _SUBTREE)}
-    pairs = pd.DataFrame(_Groups(launchers, ["name", "op category"]).keys())
-    categories = pairs.groupby("name", sort=False)["op category"].agg(lambda its: str(sorted(its)))
-    columns = {
-        **groups.keys(),
-        **{f"{column}_sum": time for column, time in sums.items()},
-        **{f"{column}_ms": time / 1e3 for column, time in sums.items()},
-        "Count": groups.count,
-        "Categories": categories.tolist(),
-    }
-    return _longest_first(columns, f"{_DIRECT}_sum")
-
-
-def unique_args(
-    launchers: pd.DataFrame,
-    launched: tuple[GpuEvents, Launchers] | None = None,
-    *,
-    metrics: Sequence[str] = METRICS,
-    group_by_num_kernels: bool = False,
-) -> pd.DataFrame:
-    """GPU time by operation, its arguments and thread, as the sheet `ops_unique_args`.
-
-    The longest direct time is first. `launched`: the trace's, to describe its GPU events, or None.
-    `metrics`: statistics over the operations of a row, some of `METRICS`; `sum` always is one. With
-    `group_by_num_kernels` operations that launched different numbers of GPU events are rows of
-    their own, with the number in a column `direct_kernel_count`.
-    """
-    if unknown := sorted(set(metrics) - {*METRICS, "sum"}):
-        raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
-    further = ["is_recompute"] if "is_recompute" in launchers else []
-    further += ["direct_kernel_count"] if group_by_num_kernels else []
-    groups = _Groups(launchers, [*_UNIQUE, *further])
-    uids = launchers["UID"].to_numpy()
-    columns: dict[str, object] = {**groups.keys(), "operation_count": groups.count}
-    for metric in (*(m for m in METRICS if m in metrics), "sum"):
-        for column in (_DIRECT, _SUBTREE):
-            columns[f"{column}_{metric}"] = groups.statistic(column, metric)
-    columns["ex_UID"] = uids[groups.first]
-    if "ts" in launchers:
-        first = groups.statistic("ts", "min")
-        columns["first_occurrence_time"] = first - first.min(initial=np.inf)
-    for name in ("parent_module", "call_stack"):
-        if name in launchers:
-            columns[name] = launchers[name].iloc[groups.first].tolist()
-    if launched is not None:
-        details, short = _described(*launched, uids, groups.of_row, len(groups.first))
-        columns |= {"kernel_details_summary": details, "trunc_kernel_details": short}
-    return _longest_first(columns, f"{_DIRECT}_sum")
-
-
-class _Groups:
-    """Rows of a launcher table that are equal in some columns, k groups by first occurrence.
-
-    Attributes:
-        of_row: the group of each row, shape (n,).
-        first: the first row of each group, (k,).
-        count: rows of each group, (k,).
-    """
-
-    def __init__(self, table: pd.DataFrame, by: Sequence[str]) -> None:
-        self._table = table
-        self._by = by
-        grouped = table.groupby([*by], sort=False, observed=True, dropna=False)
-        self.of_row = grouped.ngroup().to_numpy()
-        _, self.first, self.count = np.unique(self.of_row, return_index=True, return_counts=True)
-        self._grouped = table.groupby(self.of_row)
-
-    def keys(self) -> dict[str, list[str]]:
-        """What the groups have in common, column by column."""
-        return {column: self._table[column].iloc[self.first].tolist() for column in self._by}
-
-    def statistic(self, column: str, metric: str) -> Float64Array:
-        """A statistic of each group's numbers, (k,); `std` is NaN for a group of one."""
-        return self._grouped[column].agg(metric).to_numpy(dtype=np.float64)
-
-
-def kernel_details(work: GpuEvents, launchers: Launchers) -> list[list[dict[str, object]]]:
-    """The GPU events of each launcher: `name`, `dur` (µs) and `stream`, in file order."""
-    found: list[list[dict[str, object]]] = [[] for _ in range(len(launchers))]
-    columns = (launchers.of_gpu, work.name, work.duration / NS_PER_US, work.trace.stream)
-    for at, name, duration, stream in zip(*(each.tolist() for each in columns), strict=True):
-        if at != NONE:
-            event = {"name": work.trace.names[name], "dur": duration, "stream": stream}
-            found[at].append(event)
-    return found
-
-
-def _described(
-    work: GpuEvents, launchers: Launchers, uids: IntArray, group: IntArray, groups: int
-) -> tuple[list[str], list[str]]:
-    """What each group of launchers launched, by name and stream, longest total first.
-
-    For each group a list of dictionaries as a Python literal, with full names and statistics in µs;
-    and the same with short names and the mean alone.
-    """
-    of_uid = pd.Series(group, uids).groupby(level=0).first()
-    of_launcher = of_uid.reindex(launchers.rows, fill_value=NONE).to_numpy()
-    number = np.append(of_launcher, NONE)[launchers.of_gpu]
-    chosen = np.flatnonzero(number != NONE)
-    chosen = chosen[np.argsort(launchers.rows[launchers.of_gpu[chosen]], kind="stable")]
-    keys = [number[chosen], work.name[chosen], work.trace.stream[chosen]]
-    found = group_durations(keys, work.duration[chosen])
-    times = (found.total, found.mean, found.shortest, found.longest)
-    columns = (*found.keys, found.count, *(time / NS_PER_US for time in times))
-    full: list[list[dict[str, object]]] = [[] for _ in range(groups)]
-    short: list[list[dict[str, object]]] = [[] for _ in range(groups)]
-    for at, code, stream, count, total, mean, least, most in zip(
-        *(column.tolist() for column in columns), strict=True
-    ):
-        name = work.trace.names[code]
-        cut = name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
-        about = {"stream": stream, "count": count}
-        one = {"mean_duration_us": round(mean, 3)}
-        extremes = {"min_duration_us": least, "max_duration_us": most}
-        full[at].append({"name": name, **about, "total_duration_us": total, **one, **extremes})
-        short[at].append({"name": cut, **about, **one})
-    return [*map(str, full)], [*map(str, short)]
-
-
-def _longest_first(columns: dict[str, Any], by: str) -> pd.DataFrame:
-    """The table, longest time first, with percentages."""
-    order = np.argsort(-columns[by], kind="stable")
-    time = columns[by][order]
-    (share, running) = PERCENTAGES
-    frame = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
-    frame[share] = percent(time, time.sum())
-    frame[running] = frame[share].cumsum()
-    return frame
-
-
-def cpu_ops(work: GpuEvents) -> pd.DataFrame:
-    """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
-    tree = work.tree
-    trace = work.trace
-    is_op = tree.is_operation & (tree.rows < trace.recorded)  # what a graph replays takes no time
-    above = nearest_marked(tree.parent_position, is_op)
-    duration = trace.dur[tree.rows]
-    inner = np.flatnonzero(is_op & (above != ROOT))
-    start = trace.ts[tree.rows][inner]
-    below = BusyTime(start, start + duration[inner]).by_owner(above[inner], len(tree.rows))
-    names = trace.name[tree.rows][is_op]
-    self_time = (duration - below)[is_op]
-    duration = duration[is_op]
-    total = group_durations([names], duration)
-    own = sums(total.number, self_time, len(total))
-    frame = pd.DataFrame(
-        {
-            "cpu_op": texts(total.keys[0], trace.names),
-            "count": total.count,
-            "total_time_ms": total.total / NS_PER_MS,
-            "self_time_ms": own / NS_PER_MS,
-            "avg_time_us": total.total / 1e3 / total.count,
-            "% of CPU op time": percent(own, int(self_time.sum())),
-        }
-    )
-    return frame.iloc[np.argsort(-own, kind="stable")].reset_index(drop=True)
 
 
 class OperationsContext(AnalysisContext, Protocol):
@@ -246,13 +64,14 @@ def _notes(context: AnalysisContext, _options: ReportOptions, tables: Tables) ->
     if "ops_summary" not in tables:
         return
     work = context.gpu_events
-    if communicating := int(work.is_communication.sum()):
+    communication_count = int(work.is_communication.sum())
+    if communication_count:
         time = int(work.duration[work.is_communication].sum())
         share = 100.0 * time / max(int(work.duration.sum()), 1)
         where = "; coll_analysis has it" if "coll_analysis" in tables else ""
         yield (
-            f"Communication ({communicating:,} kernels, {share:.1f} % of GPU time) is left out of"
-            f" the ops_ sheets{where}."
+            f"Communication ({communication_count:,} kernels, {share:.1f} % of GPU time) is left"
+            f" out of the ops_ sheets{where}."
         )
     if work.categories is not None:
         yield (
@@ -280,7 +99,7 @@ def _summary(
     if tracelens_sheets:
         return table
     names = [", ".join(ast.literal_eval(text)) for text in table["Categories"]]
-    order = ["name", "Categories", "Count", f"{_DIRECT}_ms", *PERCENTAGES, f"{_SUBTREE}_ms"]
+    order = ["name", "Categories", "Count", f"{DIRECT_TIME}_ms", *PERCENTAGES, f"{SUBTREE_TIME}_ms"]
     return table.assign(Categories=names)[order]
 
 
@@ -306,7 +125,7 @@ def _unique_args(
     if tracelens_sheets:
         return table
     # Sums are ms, as on the other sheets; what tells rows apart stands with the times.
-    for time in (_DIRECT, _SUBTREE):
+    for time in (DIRECT_TIME, SUBTREE_TIME):
         table = table.assign(**{f"{time}_ms": table[f"{time}_sum"] / 1e3})
         table = table.drop(columns=f"{time}_sum")
     first = [
@@ -315,18 +134,19 @@ def _unique_args(
         "Input Dims",
         "direct_kernel_count",
         "operation_count",
-        f"{_DIRECT}_ms",
+        f"{DIRECT_TIME}_ms",
         *PERCENTAGES,
-        f"{_SUBTREE}_ms",
-        *(f"{_DIRECT}_{metric}" for metric in METRICS),
+        f"{SUBTREE_TIME}_ms",
+        *(f"{DIRECT_TIME}_{metric}" for metric in METRICS),
         "Input type",
         "Input Strides",
         "Concrete Inputs",
     ]
-    return table[[n for n in dict.fromkeys([*first, *table]) if n in table]]
+    ordered = dict.fromkeys((*first, *table))
+    return table[[name for name in ordered if name in table]]
 
 
-_of_time = partial(Chart, value_column=f"{_DIRECT}_ms", on="page")
+_of_time = partial(Chart, value_column=f"{DIRECT_TIME}_ms", on="page")
 TREE = Table(
     name="tree",
     shows="The call tree with GPU time, a row a node, parents before children",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from tracelens_ext.trace.call_tree import UNLINKED
 from tracelens_ext.trace.gpu_events import KIND_LABELS, GpuEvents
 from tracelens_ext.trace.grouping import CallPaths, find_paths, inverse, sums, texts
 from tracelens_ext.trace.intervals import union_length
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked, preorder, summed_up
 
 _STEP = re.compile(r"ProfilerStep#[0-9]+")
@@ -53,32 +54,50 @@ _SEPARATORS = str.maketrans({";": ":", "\n": " ", "\r": " "})
 
 @dataclass(frozen=True, eq=False)
 class MergedTree:
-    """A call tree with GPU time, k nodes, parents before children, longest sibling first."""
+    """A call tree with GPU time, k nodes, parents before children, longest sibling first.
 
-    parent: Int32Array  #: node → its parent, `ROOT` without one, (k,)
-    depth: Int32Array  #: number of ancestors, (k,)
-    name: Int64Array  #: index into `names`, (k,)
-    names: list[str]  #: what nodes are called
-    kind: npt.NDArray[np.uint8]  #: an `EventKind`; `OTHER` for a thread and for `(unlinked)`, (k,)
-    count: Int64Array  #: events that a node stands for, (k,)
-    gpu_events: Int64Array  #: GPU events at and below it, (k,)
-    busy_ns: Int64Array  #: their busy-time union, ns, (k,)
-    self_ns: Int64Array  #: summed durations of a node that is GPU events, else 0, ns, (k,)
-    total_ns: int  #: busy-time union of all GPU events of the trace
+    Attributes:
+        parent: node → its parent, `ROOT` without one, (k,).
+        depth: number of ancestors, (k,).
+        name: index into `names`, (k,).
+        names: what nodes are called.
+        kind: an `EventKind`; `OTHER` for a thread and for `(unlinked)`, (k,).
+        count: events that a node stands for, (k,).
+        gpu_events: GPU events at and below it, (k,).
+        busy_ns: their busy-time union, ns, (k,).
+        self_ns: summed durations of a node that is GPU events, else 0, ns, (k,).
+        total_ns: busy-time union of all GPU events of the trace.
+    """
+
+    parent: Int32Array
+    depth: Int32Array
+    name: Int64Array
+    names: list[str]
+    kind: npt.NDArray[np.uint8]
+    count: Int64Array
+    gpu_events: Int64Array
+    busy_ns: Int64Array
+    self_ns: Int64Array
+    total_ns: int
 
     def __len__(self) -> int:
         return len(self.parent)
 
     def label(self, node: int) -> str:
-        """What a node is called."""
+        """Return what a node is called."""
         return self.names[int(self.name[node])]
 
     def percent(self) -> Float64Array:
-        """The share of each node in the GPU's busy time, 0 to 100, (k,)."""
+        """Return the share of each node in the GPU's busy time, 0 to 100, (k,)."""
         return 100.0 * self.busy_ns / max(self.total_ns, 1)
 
     def kept(self, depth: int | None = None, min_percent: float = 0.0) -> BoolArray:
-        """Which nodes are within a depth (levels, 1 for the roots alone) and over a share, (k,)."""
+        """Return which nodes are shown, (k,).
+
+        Args:
+            depth: levels that are shown, 1 for the roots alone; all by default.
+            min_percent: the least share in the GPU's busy time that is shown.
+        """
         keep: BoolArray = self.percent() >= min_percent
         if depth is not None:
             keep &= self.depth < depth
@@ -97,7 +116,7 @@ def call_tree_table(
 
 
 def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
-    """A tree, or some of its nodes, as rows; see `call_tree_table`."""
+    """Return a tree, or some of its nodes, as rows; see `call_tree_table`."""
     kinds = [_KIND_LABELS.get(EventKind(kind), "") for kind in tree.kind.tolist()]
     frame = pd.DataFrame(
         {
@@ -110,125 +129,232 @@ def tree_rows(tree: MergedTree, kept: BoolArray | None = None) -> pd.DataFrame:
             "% of GPU busy time": tree.percent(),
         }
     )
-    return frame if kept is None else frame[kept].reset_index(drop=True)
+    if kept is None:
+        return frame
+    return frame[kept].reset_index(drop=True)
+
+
+class _Chosen(NamedTuple):
+    """The events of a tree that are shown."""
+
+    host: Int64Array  #: positions of the tree, ascending, h of them
+    gpu: Int64Array  #: GPU events, ascending, g of them
+
+
+class _Nodes(NamedTuple):
+    """Nodes of the forest before equal siblings are merged."""
+
+    parent: Int64Array  #: index of the node above, `ROOT` without one
+    name: Int64Array  #: index into the names of the tree
+    kind: IntArray  #: an `EventKind`
+    events: IntArray  #: events that the node stands for
 
 
 def merged_tree(work: GpuEvents, *, op: Expression | None = None, merge: bool = True) -> MergedTree:
-    """The call tree with GPU time.
+    """Return the call tree with GPU time.
 
-    `op`: a regular expression, searched in the names of host events: only the outermost events that
-    it matches, as roots, and what is below them. Without it every thread that launches is a root
-    when there are several, and GPU events without a launch in the trace are below a root
-    `(unlinked)`. With `merge` siblings of one name are one node, `ProfilerStep#N` being one name.
+    Args:
+        work: the GPU events.
+        op: a regular expression, searched in the names of host events: only the outermost events
+            that it matches, as roots, and what is below them. Without it every thread that launches
+            is a root when there are several, and GPU events without a launch in the trace are below
+            a root `(unlinked)`.
+        merge: whether siblings of one name are one node, `ProfilerStep#N` being one name.
     """
+    trace = work.trace
+    chosen = _chosen_events(work, user_pattern(op, "op"))
+    threads = _shown_threads(work, chosen) if op is None else []
+    thread_labels = [_thread_label(work, thread) for thread in threads]
+    # After the names of the trace come one for any step, those of threads, and that of unlinked.
+    any_step = len(trace.names)
+    names = [*trace.names, _ANY_STEP, *thread_labels, UNLINKED]
+    shown_name = np.arange(len(trace.names))
+    if merge:
+        steps = [code for code, name in enumerate(trace.names) if _STEP.fullmatch(name)]
+        if len(steps) > 1:
+            shown_name[steps] = any_step
+    parts = [
+        _thread_nodes(threads, any_step + 1),
+        _host_nodes(work, chosen, threads, shown_name),
+        _unlinked_nodes(work, len(names) - 1) if op is None else _no_nodes(),
+        _gpu_nodes(work, chosen, threads, shown_name),
+    ]
+    nodes = _joined_nodes(parts)
+    is_gpu = np.arange(len(nodes.parent)) >= len(nodes.parent) - len(chosen.gpu)
+    key = np.arange(len(nodes.parent))
+    if merge:
+        key = (is_gpu * len(names) + nodes.name) * len(EventKind) + nodes.kind
+    paths = find_paths(nodes.parent.astype(np.int32), key)
+    node_of_gpu = np.full(len(work), NONE, dtype=np.int64)
+    node_of_gpu[chosen.gpu] = paths.of_node[is_gpu]
+    return _tree(work, paths, names, node_of_gpu, nodes)
+
+
+def _shown_threads(work: GpuEvents, chosen: _Chosen) -> list[int]:
+    """Return the threads that launch, if there are several."""
+    trace = work.trace
+    threads: list[int] = np.unique(trace.thread[work.tree.rows[chosen.host]]).tolist()
+    return threads if len(threads) > 1 else []
+
+
+def _thread_nodes(threads: list[int], first_name: int) -> _Nodes:
+    return _headings(first_name, [1] * len(threads))
+
+
+def _unlinked_nodes(work: GpuEvents, name: int) -> _Nodes:
+    """Return the root of the GPU events that have no launch in the trace, if there are some."""
+    unlinked_count = len(work) - int(work.tree.linked.sum())
+    return _headings(name, [unlinked_count] if unlinked_count else [])
+
+
+def _no_nodes() -> _Nodes:
+    return _headings(0, [])
+
+
+def _headings(first_name: int, counts: list[int]) -> _Nodes:
+    """Return roots that are not events; they have successive names."""
+    name = np.arange(first_name, first_name + len(counts))
+    return _Nodes(
+        parent=np.full_like(name, ROOT),
+        name=name,
+        kind=np.full_like(name, EventKind.OTHER),
+        events=np.array(counts, dtype=np.int64),
+    )
+
+
+def _node_of_position(work: GpuEvents, chosen: _Chosen, threads: list[int]) -> Int64Array:
+    """Return the node of each position of the tree, `ROOT` for one that is not shown.
+
+    Nodes of host events come after those of threads.
+    """
+    node = np.full(len(work.tree.rows), ROOT, dtype=np.int64)
+    node[chosen.host] = len(threads) + np.arange(len(chosen.host))
+    return node
+
+
+def _host_nodes(
+    work: GpuEvents, chosen: _Chosen, threads: list[int], shown_name: Int64Array
+) -> _Nodes:
+    """Return the nodes of the host events, below each other and below their threads."""
     tree = work.tree
     trace = work.trace
-    chosen, taken = _chosen(work, user_pattern(op, "op"))
-    rows = tree.rows[chosen]
-    threads = np.unique(trace.thread[rows]).tolist() if op is None else []
-    threads = threads if len(threads) > 1 else []
-    unlinked = [len(work) - int(tree.linked.sum())] if op is None and not tree.linked.all() else []
-    known = len(trace.names)
-    names = [*trace.names, _ANY_STEP, *(_thread_label(work, each) for each in threads), UNLINKED]
-    same = np.arange(known)
-    if merge:
-        steps = [code for code, each in enumerate(trace.names) if _STEP.fullmatch(each)]
-        same[steps if len(steps) > 1 else []] = known
-    # The forest: threads, host events, `(unlinked)`, GPU events.
-    place = np.full(len(tree.rows) + 1, ROOT, dtype=np.int64)
-    place[chosen] = len(threads) + np.arange(len(chosen))
-    of_thread = np.full(len(trace.threads), ROOT, dtype=np.int64)
-    of_thread[threads] = np.arange(len(threads))
-    above = place[tree.parent_position[chosen]]
-    above = np.where(above == ROOT, of_thread[trace.thread[rows]], above)
-    launch = place[tree.launch_position_of_gpu[taken]]
-    launch = np.where(tree.linked[taken], launch, len(threads) + len(rows))
-    parts: list[tuple[IntArray, ...]] = [
-        _headings(known + 1, [1] * len(threads)),
-        (above, same[trace.name[rows]], trace.kind[rows], np.ones_like(rows)),
-        _headings(len(names) - 1, unlinked),
-        (launch, same[work.name[taken]], work.kind[taken], np.ones_like(taken)),
-    ]
-    columns = (np.concatenate(each).astype(np.int64) for each in zip(*parts, strict=True))
-    parent, name, kind, events = columns
-    last = np.arange(len(parent)) >= len(parent) - len(taken)
-    key = (last * len(names) + name) * len(EventKind) + kind if merge else np.arange(len(parent))
-    paths = find_paths(parent.astype(np.int32), key)
-    example = np.zeros(len(paths), dtype=np.int64)
-    example[paths.of_node] = np.arange(len(parent))
-    count = sums(paths.of_node, events, len(paths))
-    owner = np.full(len(work), NONE, dtype=np.int64)
-    owner[taken] = paths.of_node[last]
-    of_node = {"name": name[example], "kind": kind[example].astype(np.uint8), "count": count}
-    return _tree(work, paths, names, owner, of_node)
+    rows = tree.rows[chosen.host]
+    node = _node_of_position(work, chosen, threads)
+    above = values_at(node, tree.parent_position[chosen.host], missing=ROOT)
+    node_of_thread = np.full(len(trace.threads), ROOT, dtype=np.int64)
+    node_of_thread[threads] = np.arange(len(threads))
+    return _Nodes(
+        parent=np.where(above == ROOT, node_of_thread[trace.thread[rows]], above),
+        name=shown_name[trace.name[rows]],
+        kind=trace.kind[rows],
+        events=np.ones_like(rows),
+    )
 
 
-def _headings(name: int, counts: list[int]) -> tuple[IntArray, ...]:
-    """Roots that are no events: parent, name, kind, and events that they stand for."""
-    codes = np.arange(name, name + len(counts))
-    kind = np.full_like(codes, EventKind.OTHER)
-    return np.full_like(codes, ROOT), codes, kind, np.array(counts, dtype=np.int64)
+def _gpu_nodes(
+    work: GpuEvents, chosen: _Chosen, threads: list[int], shown_name: Int64Array
+) -> _Nodes:
+    """Return the nodes of the GPU events, below their launches, or below `(unlinked)`."""
+    tree = work.tree
+    node = _node_of_position(work, chosen, threads)
+    launch = values_at(node, tree.launch_position_of_gpu[chosen.gpu], missing=ROOT)
+    unlinked_node = len(threads) + len(chosen.host)
+    return _Nodes(
+        parent=np.where(tree.linked[chosen.gpu], launch, unlinked_node),
+        name=shown_name[work.name[chosen.gpu]],
+        kind=work.kind[chosen.gpu],
+        events=np.ones_like(chosen.gpu),
+    )
 
 
-def _chosen(work: GpuEvents, op: UserPattern | None) -> tuple[Int64Array, Int64Array]:
-    """The host events that have GPU work below them, at or below `op`; and GPU events likewise.
+def _joined_nodes(parts: list[_Nodes]) -> _Nodes:
+    return _Nodes(
+        parent=np.concatenate([part.parent for part in parts]).astype(np.int64),
+        name=np.concatenate([part.name for part in parts]).astype(np.int64),
+        kind=np.concatenate([part.kind for part in parts]).astype(np.int64),
+        events=np.concatenate([part.events for part in parts]).astype(np.int64),
+    )
 
-    The former are positions of the tree, ascending.
-    """
+
+def _chosen_events(work: GpuEvents, op: UserPattern | None) -> _Chosen:
+    """Return the host events that have GPU work below them, and GPU events; at or below `op`."""
     tree = work.tree
     launch = tree.launch_position_of_gpu
-    launches = np.bincount(launch[tree.linked], minlength=len(tree.rows))
-    before = np.append(0, np.cumsum(launches))
-    needed = before[tree.subtree_end] > before[:-1]
+    gpu_events_of_position = np.bincount(launch[tree.linked], minlength=len(tree.rows))
+    before = np.append(0, np.cumsum(gpu_events_of_position))
+    has_gpu_work = before[tree.subtree_end] > before[:-1]
     if op is None:
-        return np.flatnonzero(needed), np.arange(len(work))
-    found = work.trace.names_matching(op.search)[work.trace.name[tree.rows]]
-    needed &= found | (nearest_marked(tree.parent_position, found) != ROOT)
-    below = tree.linked.copy()
-    below[below] = needed[launch[below]]
-    return np.flatnonzero(needed), np.flatnonzero(below)
+        return _Chosen(host=np.flatnonzero(has_gpu_work), gpu=np.arange(len(work)))
+    matches = work.trace.names_matching(op.search)[work.trace.name[tree.rows]]
+    is_below = nearest_marked(tree.parent_position, matches) != ROOT
+    is_shown = has_gpu_work & (matches | is_below)
+    linked = np.flatnonzero(tree.linked)
+    shown_gpu = linked[is_shown[launch[linked]]]
+    return _Chosen(host=np.flatnonzero(is_shown), gpu=shown_gpu)
 
 
 def _tree(
-    work: GpuEvents, paths: CallPaths, names: list[str], owner: Int64Array, columns: dict[str, Any]
+    work: GpuEvents,
+    paths: CallPaths,
+    names: list[str],
+    path_of_gpu: Int64Array,
+    nodes: _Nodes,
 ) -> MergedTree:
-    """The nodes with times, in the order in which they are shown; `owner`: of each GPU event."""
+    """Return the merged nodes with their times, in the order in which they are shown.
+
+    Args:
+        work: the GPU events.
+        paths: which nodes are one node of the tree, k of them.
+        names: what nodes are called.
+        path_of_gpu: the merged node of each GPU event, `NONE` for none, (g,).
+        nodes: the nodes before they were merged.
+    """
+    node_count = len(paths)
+    example = np.zeros(node_count, dtype=np.int64)
+    example[paths.of_node] = np.arange(len(nodes.parent))
     parent = paths.parent.astype(np.int32)
     depth = depths(parent)
-    taken = owner[owner != NONE]
-    busy = BusyTime(work.start, work.end).by_subtree(parent, owner)
-    columns |= {
-        "depth": depth,
-        "gpu_events": summed_up(parent, depth, np.bincount(taken, minlength=len(parent))),
-        "busy_ns": busy,
-        "self_ns": sums(taken, work.duration[owner != NONE], len(parent)),
-    }
+    is_shown = path_of_gpu != NONE
+    path_of_shown = path_of_gpu[is_shown]
+    own_events = np.bincount(path_of_shown, minlength=node_count)
+    busy_ns = BusyTime(work.start, work.end).by_subtree(parent, path_of_gpu)
     # Each node is followed by all below it, longest sibling first.
-    size = summed_up(parent, depth, np.ones(len(parent), dtype=np.int64))
-    place = preorder(parent, size, np.lexsort((np.arange(len(parent)), -busy, parent)))
+    size = summed_up(parent, depth, np.ones(node_count, dtype=np.int64))
+    siblings = np.lexsort((np.arange(node_count), -busy_ns, parent))
+    place = preorder(parent, size, siblings)
     order = inverse(place)
-    above = parent[order]
     return MergedTree(
-        parent=np.where(above == ROOT, ROOT, place[above]).astype(np.int32),
+        parent=values_at(place, parent[order], missing=ROOT).astype(np.int32),
+        depth=depth[order],
+        name=nodes.name[example][order],
         names=names,
+        kind=nodes.kind[example].astype(np.uint8)[order],
+        count=sums(paths.of_node, nodes.events, node_count)[order],
+        gpu_events=summed_up(parent, depth, own_events)[order],
+        busy_ns=busy_ns[order],
+        self_ns=sums(path_of_shown, work.duration[is_shown], node_count)[order],
         total_ns=union_length(work.start, work.end),
-        **{name: column[order] for name, column in columns.items()},
     )
 
 
 def _thread_label(work: GpuEvents, thread: int) -> str:
-    process, number = work.trace.threads[thread]
-    name = work.trace.thread_names.get((process, number), f"thread {number}")
-    many = len({pid for pid, _ in work.trace.threads}) > 1
-    process_name = work.trace.process_names.get(process, "process")
-    place = process_name if process_name == process else f"{process_name} {process}"
-    return f"{name}, {place}" if many else name
+    """Return the name of a thread, and of its process where there are several."""
+    trace = work.trace
+    process, number = trace.threads[thread]
+    name = trace.thread_names.get((process, number), f"thread {number}")
+    processes = {process for process, _ in trace.threads}
+    if len(processes) == 1:
+        return name
+    process_name = trace.process_names.get(process, "process")
+    if process_name == process:
+        return f"{name}, {process_name}"
+    return f"{name}, {process_name} {process}"
 
 
 def folded_stacks(
     tree: MergedTree, *, depth: int | None = None, min_percent: float = 0.0
 ) -> Iterator[str]:
-    """The tree as folded stacks, a line each: `outermost;…;innermost 1234`.
+    """Yield the tree as folded stacks, a line each: `outermost;…;innermost 1234`.
 
     The value is the summed duration of GPU events in ns, so the values of all lines add up to that
     of the tree (overlaps on the GPU count as often as they are). `;` in names becomes `:`, line
@@ -237,14 +363,18 @@ def folded_stacks(
     that is kept.
     """
     keep = tree.kept(depth, min_percent)
-    above = nearest_marked(tree.parent, keep)
-    target = np.where(keep, np.arange(len(tree)), above)
-    values = sums(target, tree.self_ns, len(tree) + 1)  # `ROOT` is the last
+    kept_above = nearest_marked(tree.parent, keep)
+    target = np.where(keep, np.arange(len(tree)), kept_above)
+    has_target = target != ROOT
+    values = sums(target[has_target], tree.self_ns[has_target], len(tree))
+    remaining = int(tree.self_ns[~has_target].sum())
     path: list[str] = []  # to the node, which its descendants follow: one path is in memory
     for node in np.flatnonzero(keep).tolist():
-        name = _NUMBER_AT_END.sub(r"_\1", tree.label(node).translate(_SEPARATORS).strip())
+        name = tree.label(node).translate(_SEPARATORS).strip()
+        name = _NUMBER_AT_END.sub(r"_\1", name)
         path[int(tree.depth[node]) :] = [name or NO_NAME]
-        if value := int(values[node]):
+        value = int(values[node])
+        if value:
             yield f"{';'.join(path)} {value}"
-    if rest := int(values[-1]):
-        yield f"{_OTHER} {rest}"
+    if remaining:
+        yield f"{_OTHER} {remaining}"

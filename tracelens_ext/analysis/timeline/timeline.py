@@ -1,23 +1,17 @@
-"""How GPUs spent their time: computing, communicating, copying, idle; and their counters."""
+"""How GPUs spent their time: computing, communicating, copying, idle."""
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 import numpy as np
 
-from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
+from tracelens_ext.analysis.context import of_gpu_events
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.columns import Column
-from tracelens_ext.report.tables.conditions import Condition
-from tracelens_ext.report.tables.options import ReportOptions
-from tracelens_ext.report.tables.table import ScreenView, Table
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, EventKind, Float64Array, Int64Array
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, BoolArray
 from tracelens_ext.trace.gpu_events import GpuEvents, holes
-from tracelens_ext.trace.grouping import number_groups
 from tracelens_ext.trace.intervals import union_length
 
 
@@ -29,133 +23,83 @@ def gpu_timeline(work: GpuEvents, micro_idle_thresh_us: float | None = None) -> 
     if micro_idle_thresh_us is not None and not micro_idle_thresh_us >= 0:
         given = f"micro_idle_thresh_us is {micro_idle_thresh_us}"
         raise UsageError(f"{given}; expected a time of at least 0")
-    parts = _counted_by_device(work)
-    records = [
-        (device, kind, time / NS_PER_MS, 100.0 * time / times["total_time"] if time else 0.0)
-        for device, chosen in parts.items()
-        for times in [_times(work, chosen, micro_idle_thresh_us)]
-        for kind, time in times.items()
-    ]
+    devices = _counted_by_device(work)
+    records = []
+    for device, is_counted in devices.items():
+        times = _times_of_device(work, is_counted, micro_idle_thresh_us)
+        total = times["total_time"]
+        for kind, time in times.items():
+            share = 100.0 * time / total if time else 0.0
+            records.append((device, kind, time / NS_PER_MS, share))
     frame = pd.DataFrame(records, columns=["device", "type", "time ms", "percent"])
-    return frame if len(parts) > 1 else frame.drop(columns="device")
+    if len(devices) < 2:
+        return frame.drop(columns="device")
+    return frame
+
+
+def total_time_ns(work: GpuEvents) -> int:
+    """Return the time from the first start to the last end of GPU work, summed over devices, ns."""
+    total = 0
+    for is_counted in _counted_by_device(work).values():
+        total += int(work.end[is_counted].max() - work.start[is_counted].min())
+    return total
 
 
 def _counted_by_device(work: GpuEvents) -> dict[int, BoolArray]:
-    """Which GPU events of each device count in the timeline."""
+    """Return which GPU events of each device count in the timeline, by its number."""
     device = work.trace.device
-    counted = work.counted
-    return {number: counted & (device == number) for number in np.unique(device[counted]).tolist()}
+    numbers = np.unique(device[work.counted]).tolist()
+    return {number: work.counted & (device == number) for number in numbers}
 
 
-def _times(
-    work: GpuEvents, chosen: BoolArray, micro_idle_thresh_us: float | None
+def _times_of_device(
+    work: GpuEvents, is_counted: BoolArray, micro_idle_thresh_us: float | None
 ) -> dict[str, int]:
-    def length(part: BoolArray) -> int:
-        part = part & chosen
-        return union_length(work.start[part], work.end[part])
+    """Return the times of the timeline of one device, ns, by their `type`.
 
-    communication = work.is_communication
-    copy = work.is_copy
-    computation = ~(communication | copy)
-    start = work.start[chosen]
-    end = work.end[chosen]
-    before, after = holes(start, end)
-    idle = start[after] - end[before]
+    Args:
+        work: the GPU events.
+        is_counted: which of them are of the device and count, (g,); at least one.
+        micro_idle_thresh_us: up to which length idle time is micro idle time; None for no split.
+    """
+    communication = work.is_communication & is_counted
+    copy = work.is_copy & is_counted
+    computation = is_counted & ~(communication | copy)
+    start = work.start[is_counted]
+    end = work.end[is_counted]
+    event_before, event_after = holes(start, end)
+    gap = start[event_after] - end[event_before]
     total = int(end.max() - start.min())
-    computing = length(computation)
-    busy = total - int(idle.sum())
-    both = length(computation | communication)
+    busy = total - int(gap.sum())
+    computing = _busy_time(work, computation)
+    computing_or_communicating = _busy_time(work, computation | communication)
     times = {
         "computation_time": computing,
-        "exposed_comm_time": both - computing,
-        "exposed_memcpy_time": busy - both,
+        "exposed_comm_time": computing_or_communicating - computing,
+        "exposed_memcpy_time": busy - computing_or_communicating,
         "busy_time": busy,
         "idle_time": total - busy,
     }
     if micro_idle_thresh_us is not None:
-        micro = int(idle[idle <= micro_idle_thresh_us * 1000].sum())
-        times |= {"micro_idle_time": micro, "macro_idle_time": total - busy - micro}
-    totals = {"total_comm_time": length(communication), "total_memcpy_time": length(copy)}
-    return {**times, "total_time": total, **totals}
+        is_micro = gap <= micro_idle_thresh_us * NS_PER_US
+        micro_idle = int(gap[is_micro].sum())
+        times["micro_idle_time"] = micro_idle
+        times["macro_idle_time"] = total - busy - micro_idle
+    times["total_time"] = total
+    times["total_comm_time"] = _busy_time(work, communication)
+    times["total_memcpy_time"] = _busy_time(work, copy)
+    return times
 
 
-def total_time_ns(work: GpuEvents) -> int:
-    """First start to last end of GPU work, summed over the devices, ns."""
-    parts = _counted_by_device(work).values()
-    return sum(int(work.end[part].max() - work.start[part].min()) for part in parts)
-
-
-MOST_BINS = 600
-
-
-def time_axis(work: GpuEvents) -> pd.DataFrame:
-    """How long GPU events of each category ran in each bin; summed, so overlaps count twice."""
-    found = work.categories
-    device = work.trace.device
-    labels = found.labels if found is not None else ["GPU work"]
-    code = found.code if found is not None else np.zeros(len(work), dtype=np.int32)
-    if not len(work):
-        names = ["device", "category", "bin", "start_ms", "end_ms", "gpu_time_ns"]
-        return pd.DataFrame(columns=names)
-    first = work.start.min()
-    last = max(work.end.max(), work.start.min() + 1)
-    edges = np.unique(np.linspace(first, last, MOST_BINS + 1).astype(np.int64))
-    (groups, number) = number_groups([device, code])
-    parts = []
-    for at, group in enumerate(groups.tolist()):
-        own = number == at
-        ns = np.diff(_work_until(edges, work.start[own], work.end[own]))
-        bins = np.flatnonzero(ns)
-        columns = {"device": device[group], "category": labels[code[group]], "bin": bins}
-        times = {"start_ms": edges[bins] / NS_PER_MS, "end_ms": edges[bins + 1] / NS_PER_MS}
-        parts.append(pd.DataFrame({**columns, **times, "gpu_time_ns": ns[bins]}))
-    return pd.concat(parts, ignore_index=True)
-
-
-def _work_until(times: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-    """How long events ran before each time, summed over the events."""
-
-    def past(moments: Int64Array) -> Int64Array:
-        """The sum of what has gone by since each moment, of those that are past."""
-        ascending = np.sort(moments)
-        sums: Int64Array = np.append(0, np.cumsum(ascending))
-        count = np.searchsorted(ascending, times, side="right")
-        gone: Int64Array = times * count - sums[count]
-        return gone
-
-    return past(start) - past(end)
-
-
-#: The argument that holds the value, and the process that the samples are under.
-_VALUE: Final = ""
-_PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
-
-
-def gpu_counters(work: GpuEvents) -> pd.DataFrame:
-    """Sampled counters of GPUs, as the sheet `gpu_counters`, in order of name."""
-    trace = work.trace
-    rows = work.trace.arg(_VALUE).rows
-    rows = rows[trace.kind[rows] == EventKind.OTHER]
-    found = [_PROCESS.fullmatch(str(process)) for process, _ in trace.threads]
-    device = np.array([int(m[1]) if m else NONE for m in found] or [NONE])[trace.thread[rows]]
-    value = _numbers(work, _VALUE, rows)
-    counter = np.array(trace.names, dtype=object)
-    frame = pd.DataFrame({"device": device, "counter": counter[trace.name[rows]], "value": value})
-    frame = frame[(device != NONE) & np.isfinite(value)]
-    values = frame.groupby(["device", "counter"])["value"]
-    table = values.agg(samples="size", mean="mean", min="min", max="max")
-    return pd.DataFrame(table.reset_index())
+def _busy_time(work: GpuEvents, chosen: BoolArray) -> int:
+    return union_length(work.start[chosen], work.end[chosen])
 
 
 def _with_device(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the column `device`, which the one of a single device lacks."""
+    """Return the table with the column `device`, which the one of a single device lacks."""
     if "device" in table:
         return table
     return table.assign(device="")
-
-
-def _has_counters(context: AnalysisContext, _options: ReportOptions) -> bool:
-    return _VALUE in context.trace.args
 
 
 GPU_TIMELINE = Table(
@@ -194,150 +138,4 @@ GPU_TIMELINE = Table(
         ),
         Chart("GPU timeline", "gpu_timeline", "type", "percent", kind="timeline", on="page"),
     ],
-)
-GPU_COUNTERS = Table(
-    name="gpu_counters",
-    shows="Counters of the GPUs, sampled while the program ran",
-    columns=[
-        Column("device", "the GPU"),
-        Column("counter", "its name, with its unit"),
-        Column("samples", "how many have a value", unit="samples"),
-        Column("mean", "of their values"),
-        Column("min", "of their values"),
-        Column("max", "of their values"),
-    ],
-    table=of_gpu_events(gpu_counters),
-    when=[Condition("counters of a GPU were sampled", _has_counters)],
-)
-
-
-def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
-    """A numeric argument of some events, NaN where an event has none, or no number."""
-    column = work.trace.arg(name)
-    told = pd.Series([*(column.texts or ()), ""], dtype="str").str.strip('"')
-    return pd.to_numeric(told, errors="coerce").to_numpy(np.float64)[column.at(rows)]
-
-
-#: So many launches wait at most: the host waits when a stream's queue is full.
-FULL_QUEUE = 1024
-_BANDWIDTH = "memory bandwidth (GB/s)"
-_DIRECTION = re.compile(r"\b([HDPA])to([HDPA])\b")
-_DIRECTION_WORDS = re.compile(r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Peer)")
-
-
-def queue_levels(work: GpuEvents) -> pd.DataFrame:
-    """How many GPU events are launched and not begun (`level`), a row a change by stream and time.
-
-    A launch adds one for each GPU event that it starts; the start of a GPU event takes one away.
-    Of changes at one instant launches come first.
-    """
-    linked = np.flatnonzero(work.tree.linked)
-    device = work.trace.device[linked]
-    stream = work.trace.stream[linked]
-    launched = work.trace.ts[work.tree.launch_of_gpu[linked]]
-    times = np.append(launched, work.start[linked])
-    columns = {"device": np.tile(device, 2), "stream": np.tile(stream, 2), "time_ns": times}
-    frame = pd.DataFrame({**columns, "level": np.repeat((1, -1), len(linked))})
-    keys = [*columns, "level"]
-    descending = [True, True, True, False]
-    frame = frame.sort_values(keys, ascending=descending, kind="stable", ignore_index=True)
-    frame["level"] = frame.groupby(["device", "stream"])["level"].cumsum()
-    return frame
-
-
-def queue_length(work: GpuEvents) -> pd.DataFrame:
-    """A row a stream; see the sheet `queue_length`."""
-    levels = queue_levels(work)
-    streams = levels.groupby(["device", "stream"])
-    levels["whole"] = streams["time_ns"].shift(-1).sub(levels["time_ns"]).fillna(0)
-    levels["full"] = levels["whole"].where(levels["level"] >= FULL_QUEUE, 0)
-    sums = streams[["whole", "full"]].sum()
-    table = streams["level"].agg(changes="size", mean="mean", max="max")
-    table[f"time at {FULL_QUEUE} (%)"] = (100 * sums["full"] / sums["whole"]).fillna(0.0)
-    return table.reset_index()
-
-
-def copies(work: GpuEvents) -> pd.DataFrame:
-    """The copies whose speed is known: as recorded, else of its bytes and its duration."""
-    trace = work.trace
-    at = np.flatnonzero(work.kind == EventKind.MEMCPY)
-    rows = work.rows[at]
-    size = trace.arg("bytes").at(rows)
-    speed = _numbers(work, _BANDWIDTH, rows)
-    duration = work.duration[at]
-    computed = np.where((size > 0) & (duration > 0), size / np.maximum(duration, 1), np.nan)
-    speed = np.where((speed > 0) & (speed < np.inf), speed, computed)
-    names = [*map(_direction, trace.names)]
-    frame = pd.DataFrame(
-        {
-            "start_ns": work.start[at],
-            "end_ns": work.end[at],
-            "device": trace.device[at],
-            "direction": [names[code] for code in work.name[at].tolist()],
-            "bytes": np.maximum(size, 0),
-            "gb_per_s": speed,
-        }
-    )
-    return frame[frame["gb_per_s"].notna()].reset_index(drop=True)
-
-
-def copy_bandwidth(work: GpuEvents) -> pd.DataFrame:
-    """A row a device and direction; see the sheet `copy_bandwidth`."""
-    groups = copies(work).groupby(["device", "direction"])
-    table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))
-    return table.assign(bytes=groups["bytes"].sum()).reset_index()
-
-
-def _direction(name: str) -> str:
-    """`HtoD` of a copy's name, in any profiler's words; `other` where it does not say."""
-    found = _DIRECTION.search(name) or _DIRECTION_WORDS.search(name)
-    return f"{found[1][0]}to{found[2][0]}" if found else "other"
-
-
-def _copy_bandwidth_if_any(context: AnalysisContext) -> pd.DataFrame | None:
-    """How fast copies are, by direction; None without copies of known speed."""
-    table = copy_bandwidth(context.gpu_events)
-    return table if len(table) else None
-
-
-QUEUE_LENGTH = Table(
-    name="queue_length",
-    shows="How much launched work waits for each stream",
-    columns=[
-        Column("device", "whose queue it is"),
-        Column("stream", "whose queue it is"),
-        Column(
-            "changes",
-            "launches and starts of GPU events that have a launch",
-            unit="changes",
-        ),
-        Column(
-            "mean",
-            "launched and not begun, on average after each change",
-            unit="GPU events",
-        ),
-        Column("max", "likewise, at most", unit="GPU events"),
-        Column(
-            "time at 1024 (%)",
-            "share of the time in which so many wait that the host must wait too",
-        ),
-    ],
-    table=of_gpu_events(queue_length),
-    asked_by="counters",
-    screen=ScreenView("Launched and not begun, by stream"),
-)
-COPY_BANDWIDTH = Table(
-    name="copy_bandwidth",
-    shows="How fast copies are, by direction",
-    columns=[
-        Column("device", "its number"),
-        Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
-        Column("copies", "those whose speed is known", unit="copies"),
-        Column("mean", "as recorded, else bytes by duration; 10⁹ bytes", unit="GB/s"),
-        Column("max", "likewise, the fastest", unit="GB/s"),
-        Column("bytes", "copied", unit="bytes"),
-    ],
-    table=_copy_bandwidth_if_any,
-    asked_by="counters",
-    screen=ScreenView("Speed of copies, GB/s"),
 )

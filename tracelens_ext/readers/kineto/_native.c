@@ -382,6 +382,7 @@ typedef struct {
     Words fields, arguments, categories, phases;
     Plan plans[MOST_PLANS], *plan_of[256];
     int other;            /* the kind of what is not known */
+    int begin;            /* added to the kind of what only begins */
     int id, name, labels; /* arguments: behind the last one the event's own id; those of metadata */
     int columns_count;
 } Schema;
@@ -438,7 +439,8 @@ static int kind_of(const Schema *schema, const Span *phase, const Span *category
     int found = schema->other;
     if (phase->escaped) return -1;
     if (!phase->length) return NO_PHASE;
-    if (!is_one(phase, 'X')) {
+    bool begins = is_one(phase, 'B');
+    if (!begins && !is_one(phase, 'X')) {
         found = code_of(&schema->phases, phase->at, phase->length);
         return found < 0 ? schema->other : found;
     }
@@ -449,7 +451,8 @@ static int kind_of(const Schema *schema, const Span *phase, const Span *category
         if (i < LONGEST_WORD) folded[i] = c >= 'A' && c <= 'Z' ? c | 0x20 : c;
     }
     found = code_of(&schema->categories, folded, category->length);
-    return found < 0 ? schema->other : found;
+    if (found < 0) found = schema->other;
+    return begins ? found + schema->begin : found;
 }
 
 /* Behind the arguments of an event, at whose opening brace `p` is. */
@@ -817,7 +820,7 @@ static bool add_plan(Schema *schema, Plan *plan, PyObject *item) {
 
 static void free_schema(PyObject *capsule) { free(PyCapsule_GetPointer(capsule, SCHEMA)); }
 
-/* schema(fields, arguments, (categories, codes), (phases, codes), plans, other) */
+/* schema(fields, arguments, (categories, codes), (phases, codes), plans, other, begin) */
 static PyObject *make_schema(PyObject *module, PyObject *args) {
     PyObject *fields, *arguments, *categories, *phases, *plans;
     const char *of_categories, *of_phases;
@@ -826,10 +829,11 @@ static PyObject *make_schema(PyObject *module, PyObject *args) {
     (void)module;
     if (!schema) return PyErr_NoMemory();
     bool good =
-        PyArg_ParseTuple(args, "O!O!(O!y#)(O!y#)O!i", &PyList_Type, &fields, &PyList_Type,
+        PyArg_ParseTuple(args, "O!O!(O!y#)(O!y#)O!ii", &PyList_Type, &fields, &PyList_Type,
                          &arguments, &PyList_Type, &categories, &of_categories, &categories_count,
                          &PyList_Type, &phases, &of_phases, &phases_count, &PyList_Type, &plans,
-                         &schema->other) &&
+                         &schema->other, &schema->begin) &&
+        schema->other >= 0 && schema->begin >= 0 && schema->other + schema->begin < METADATA &&
         PyList_Size(fields) == FIELDS && PyList_Size(arguments) < MOST &&
         PyList_Size(plans) <= MOST_PLANS && add_words(&schema->fields, fields, NULL, 0) &&
         add_words(&schema->arguments, arguments, NULL, 0) &&

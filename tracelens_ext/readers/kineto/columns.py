@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tracelens_ext.readers.begin_end import BEGIN
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto import schema
 from tracelens_ext.readers.kineto.schema import Event
@@ -141,7 +142,8 @@ def native_schema(native: ModuleType) -> object:
         plans.append((bytes(np.flatnonzero(plan.wanted).tolist()), numbers, groups))
     words = [(list(codes), bytes(codes.values())) for codes in (schema.CATEGORIES, schema.PHASES)]
     fields = list(Event.__struct_fields__)
-    return native.schema(fields, list(schema.ARGUMENTS), *words, plans, int(EventKind.OTHER))
+    kinds = (int(EventKind.OTHER), BEGIN)
+    return native.schema(fields, list(schema.ARGUMENTS), *words, plans, *kinds)
 
 
 def native_slice(answer: tuple[Any, ...]) -> Slice:

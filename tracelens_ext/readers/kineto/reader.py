@@ -11,6 +11,7 @@ Format: ``libkineto/src/output_json.cpp`` and ``ActivityType.cpp`` of pytorch/ki
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -26,11 +27,11 @@ from msgspec import Raw
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, EventStream
-from tracelens_ext.readers.kineto import compiled_reader
+from tracelens_ext.readers.kineto import compiled_reader, schema
 from tracelens_ext.readers.kineto.columns import Slice, native_schema, native_slice, slice_of
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
-from tracelens_ext.readers.source import ByteSource, refuse_members, salvage_notes
+from tracelens_ext.readers.source import ByteSource, in_a_line, refuse_members, salvage_notes
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import Conventions, Device, EventKind, Trace
 
@@ -40,6 +41,10 @@ _decode_text = msgspec.json.Decoder(str).decode
 _MOMENTARY = EventKind.FLOW_START
 
 FORMAT = "PyTorch profiler (Kineto) JSON"
+#: The top-level member of the traces that this program exports.
+EXPORTED_BY = "tracelens_ext"
+#: Kinds of events of which nothing is read that are told, the most frequent first.
+_MOST_UNREAD_KINDS = 8
 
 
 class KinetoColumns:
@@ -50,6 +55,8 @@ class KinetoColumns:
         self.labels = Labels()
         self.events_of = msgspec.json.Decoder(list[Event]).decode
         self._parse = partial(library.parse, native_schema(library)) if library else None
+        #: (phase, category, process) → events of which nothing is read
+        self._unread: Counter[tuple[str, str, int | str]] = Counter()
 
     def decode(self, text: bytes) -> Slice:
         """The columns of an array of events."""
@@ -101,6 +108,7 @@ class KinetoColumns:
                 self.labels.process_labels[process] = labels
             elif event == "thread_name":
                 self.labels.threads[process, thread] = name
+        self._count_unread(found)
         words = builder.texts.codes(found.words, len(found.words))
         columns = {
             "ts": found.ts,
@@ -113,6 +121,31 @@ class KinetoColumns:
         texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
         builder.add(columns, found.numbers, texts)
 
+    def _count_unread(self, found: Slice) -> None:
+        """Count the events of a slice of which nothing is read."""
+        unread: dict[int, tuple[str, str, int | str]] = {}
+        for code, (phase, category, process, _) in enumerate(found.lanes):
+            if schema.unread_text(phase, category, ""):
+                unread[code] = (phase, category, process)
+        if not unread:
+            return
+        count_of_code = np.bincount(found.lane, minlength=len(found.lanes))
+        for code, kind in unread.items():
+            self._unread[kind] += int(count_of_code[code])
+
+    def _unread_texts(self, members: Mapping[str, object]) -> dict[str, int]:
+        """Return the kinds of events of which nothing is read, and how many there are.
+
+        A trace that this program exported has further events, which it has no need to read.
+        """
+        if EXPORTED_BY in members:
+            return {}
+        counts: Counter[str] = Counter()
+        for (phase, category, process), count in self._unread.items():
+            name = self.labels.processes.get(process, "")
+            counts[in_a_line(schema.unread_text(phase, category, name))] += count
+        return {kind: count for kind, count in counts.most_common(_MOST_UNREAD_KINDS) if count}
+
     def finish(
         self, members: Mapping[str, object], path: str, size: int = 0, notes: Iterable[str] = ()
     ) -> Trace:
@@ -121,6 +154,7 @@ class KinetoColumns:
         told = tuple(notes)
         about: dict[str, Any] = {"path": path, "bytes_read": size, "notes": told}
         about |= {"devices": devices, "metadata": members, "labels": self.labels}
+        about["unread"] = self._unread_texts(members)
         return restored(self.builder.finish(format_name=FORMAT, **about))
 
 
@@ -218,7 +252,7 @@ class _Head(msgspec.Struct):
 def restored(trace: Trace) -> Trace:
     """A trace with the threads and the conventions that it had before it was exported."""
     try:
-        head = msgspec.convert(trace.metadata["tracelens_ext"], _Head)
+        head = msgspec.convert(trace.metadata[EXPORTED_BY], _Head)
     except (KeyError, msgspec.ValidationError):
         return trace
     usual = asdict(Conventions())

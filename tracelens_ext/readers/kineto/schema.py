@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct, field
 
+from tracelens_ext.readers.begin_end import BEGIN, END
 from tracelens_ext.trace import EventKind, Int64Array
 
 Buffer = bytes | Raw
@@ -154,7 +155,8 @@ class Plan:
     def __init__(
         self, *kinds: EventKind, numbers: Sequence[str], texts: Sequence[tuple[str, ...]] = ()
     ) -> None:
-        self.wanted = np.isin(np.arange(256), kinds)
+        #: by kind; what only begins has the arguments of the event
+        self.wanted = np.isin(np.arange(256) & ~BEGIN, kinds)
         self.numbers = numbers
         self.texts = texts
 
@@ -182,15 +184,27 @@ PLAN = (
     Plan(EventKind.OTHER, numbers=("correlation", *_SYNCHRONISATION), texts=(("",),)),
 )
 
-#: The kinds of complete events, by category in lower case.
-_RUNTIMES = ("cuda_runtime", "xpu_runtime", "privateuse1_runtime", "runtime")
+#: The kinds of complete events, by category in lower case; accelerators have their own words for
+#: calls and for what runs on a device.
+_RUNTIMES = (
+    "cuda_runtime",
+    "xpu_runtime",
+    "mtia_runtime",
+    "glow_runtime",
+    "privateuse1_runtime",
+    "runtime",
+    "hpu_op",
+    "collective_comm",
+)
+_DRIVERS = ("cuda_driver", "xpu_driver", "privateuse1_driver", "driver")
+_KERNELS = ("kernel", "mtia_ccp_events")
 CATEGORIES: Mapping[str, int] = {
     **dict.fromkeys(("cpu_op", "operator"), EventKind.CPU_OP),
     "user_annotation": EventKind.USER_ANNOTATION,
     "python_function": EventKind.PYTHON_FUNCTION,
     **dict.fromkeys(_RUNTIMES, EventKind.RUNTIME),
-    **dict.fromkeys(("cuda_driver", "privateuse1_driver", "driver"), EventKind.DRIVER),
-    "kernel": EventKind.KERNEL,
+    **dict.fromkeys(_DRIVERS, EventKind.DRIVER),
+    **dict.fromkeys(_KERNELS, EventKind.KERNEL),
     **dict.fromkeys(("gpu_memcpy", "memcpy"), EventKind.MEMCPY),
     **dict.fromkeys(("gpu_memset", "memset"), EventKind.MEMSET),
     "gpu_user_annotation": EventKind.GPU_ANNOTATION,
@@ -203,14 +217,58 @@ NO_PHASE = 255
 #: The kinds of other events, by phase.
 PHASES: Mapping[str, int] = {
     "M": METADATA,
+    "E": END,
     "s": EventKind.FLOW_START,
     **dict.fromkeys("tf", EventKind.FLOW_END),
     **dict.fromkeys("iI", EventKind.INSTANT),
 }
 
 
+#: Categories of complete events that are of no `EventKind` of their own, and expected.
+_EXPECTED_OTHERS = frozenset(
+    {
+        "cuda_event",
+        "cuda_profiler_range",
+        "cuda_sync",
+        "external_correlation",
+        "overhead",
+        "trace",
+        "xpu_sync",
+    }
+)
+#: Phases of events that nothing is read of, and what such events are called.
+_UNREAD_PHASES: Mapping[str, str] = {
+    "C": "counter events",
+    **dict.fromkeys("bne", "asynchronous events"),
+}
+
+
 def kind_of(phase: str, category: str) -> int:
-    """The `EventKind` of an event, or `METADATA`, or `NO_PHASE`."""
-    if phase == "X":
-        return CATEGORIES.get(category.lower(), EventKind.OTHER)
-    return PHASES.get(phase, EventKind.OTHER) if phase else NO_PHASE
+    """Return the kind of an event.
+
+    That is an `EventKind`, `METADATA`, `NO_PHASE` or `END`; of what only begins, `BEGIN` more.
+    """
+    if not phase:
+        return NO_PHASE
+    if phase not in ("X", "B"):
+        return PHASES.get(phase, EventKind.OTHER)
+    kind = CATEGORIES.get(category.lower(), EventKind.OTHER)
+    return kind + BEGIN if phase == "B" else kind
+
+
+def unread_text(phase: str, category: str, process: str) -> str:
+    """Return what to call an event of which nothing is read; empty for one that is read.
+
+    Args:
+        phase: the `ph` of the event.
+        category: its `cat`, empty without one.
+        process: the name of its process, empty without one.
+    """
+    if phase in _UNREAD_PHASES:
+        return f"{_UNREAD_PHASES[phase]} ({category})" if category else _UNREAD_PHASES[phase]
+    if phase not in ("X", "B") or category.lower() in _EXPECTED_OTHERS:
+        return ""
+    if category.lower() in CATEGORIES:
+        return ""
+    text = category or "without a category"
+    return f"{text} of {process}" if process else text

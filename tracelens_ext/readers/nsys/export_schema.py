@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder, looked_up, of_rows
-from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.readers.tables import MISSING, Equal, Tables
 from tracelens_ext.trace import NONE, Device, EventKind, Int64Array
 
 Columns = dict[str, Int64Array]
@@ -61,7 +61,7 @@ class Places:
     It adds the NVTX events too; `open_ranges` of them have no end, so get no length.
     """
 
-    def __init__(self, database: Database, builder: TraceBuilder) -> None:
+    def __init__(self, database: Tables, builder: TraceBuilder) -> None:
         self._database = database
         self._builder = builder
         self._threads = builder.threads
@@ -184,7 +184,9 @@ class Places:
             texts_of = {"Input Dims": dims} | groups
             self._builder.add_rows(chunk, name, kind, thread, category, numbers, texts_of)
 
-    def _chunks(self, *columns: str, where: str = "") -> Iterator[tuple[Columns, list[bytes]]]:
+    def _chunks(
+        self, *columns: str, where: Equal | None = None
+    ) -> Iterator[tuple[Columns, list[bytes]]]:
         """Events, and the text of each: its own, else the registered one."""
         own = self._database.texts(NVTX, "text", where)
         for chunk in self._database.chunks(NVTX, (*columns, "textId"), where):
@@ -199,7 +201,7 @@ class Places:
         """What a process calls its domains or categories: (process, id …) → JSON text."""
         names: Names = {}
         if "eventType" in self._database.tables.get(NVTX, ()):
-            where = f" WHERE eventType = {event_type}"
+            where = Equal("eventType", event_type)
             for chunk, texts in self._chunks("globalTid", *columns, where=where):
                 process = (chunk["globalTid"] >> PROCESS_SHIFT).tolist()
                 keys = zip(process, *(chunk[name].tolist() for name in columns), strict=True)

@@ -1,4 +1,4 @@
-"""Reader for SQLite exports of Nsight Systems, and for reports, which `nsys export` converts.
+"""Reader for SQLite exports of Nsight Systems, and for reports that `nsys export` converts.
 
 Supports: exports of 2022 to today (schema 2.9 to 3.25): kernels, copies, memsets, graphs recorded
 whole, CUDA runtime and driver calls, calls of cuBLAS and cuDNN, NVTX ranges and marks; several
@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,8 @@ from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
 from tracelens_ext.readers.nsys import export_schema as places
 from tracelens_ext.readers.nsys.diagnostics import explanations
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
-from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.readers.sqlite_columns import Database
+from tracelens_ext.readers.tables import MISSING, Tables
 from tracelens_ext.text import NO_NAME, one_line
 from tracelens_ext.trace import MEMORY_KINDS, WHOLE_GRAPH, Conventions, EventKind, Int64Array, Trace
 
@@ -50,10 +51,6 @@ class NsysDatabase(Database):
         )
         return events or any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables)
 
-    def pairs(self, table: str, first: str, second: str) -> list[tuple[str, str]]:
-        """The texts of two columns of a table, row by row."""
-        return list(zip(self.words(table, first), self.words(table, second), strict=True))
-
 
 FORMAT = "Nsight Systems SQLite export"
 
@@ -70,7 +67,7 @@ _DRIVER_CLASS = 1
 
 
 def read(source: ByteSource) -> Trace:
-    """Read an export, or a report, which `nsys export` converts to one.
+    """Read an export, or a report that the program `nsys` shall convert to one.
 
     Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
@@ -79,25 +76,38 @@ def read(source: ByteSource) -> Trace:
         nullcontext(source.file_or_bytes()) if is_export else _exported(source) as export,
         NsysDatabase(source.path, export) as database,
     ):
-        if any(map(database.has_rows, _OF_CUDA)):
-            return _Export(database).read(source.progress)
-        recorded = filter(database.has_rows, (places.NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
-        told = " and ".join(recorded)
-        has = f"it has {told}" if told else "its tables are empty"
-        problem = f"is a recording of Nsight Systems without CUDA events ({has})"
-        raise TraceFormatError(database.path, problem, "record with `nsys profile -t cuda,nvtx`")
+        return trace_of(database, FORMAT, source.progress)
+
+
+def trace_of(
+    tables: Tables,
+    format_name: str,
+    progress: Callable[[int, int | None], None] | None = None,
+    notes: Iterable[str] = (),
+) -> Trace:
+    """The trace of the tables of an export, or of those that a report would be exported to.
+
+    Raises TraceFormatError where it has no CUDA events.
+    """
+    if any(map(tables.has_rows, _OF_CUDA)):
+        return _Export(tables, notes).read(format_name, progress)
+    recorded = filter(tables.has_rows, (places.NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
+    told = " and ".join(recorded)
+    has = f"it has {told}" if told else "its tables are empty"
+    problem = f"is a recording of Nsight Systems without CUDA events ({has})"
+    raise TraceFormatError(tables.path, problem, "record with `nsys profile -t cuda,nvtx`")
 
 
 class _Export:
     """An export on its way to a trace."""
 
-    def __init__(self, database: NsysDatabase) -> None:
+    def __init__(self, database: Tables, notes: Iterable[str]) -> None:
         self._database = database
         self._builder = TraceBuilder()
         self._places = places.Places(database, self._builder)
-        self._notes: list[str] = []
+        self._notes = [*notes]
 
-    def read(self, progress: Callable[[int, int | None], None] | None) -> Trace:
+    def read(self, format_name: str, progress: Callable[[int, int | None], None] | None) -> Trace:
         """The trace."""
         size = self._database.size
         progress = progress or (lambda *_: None)
@@ -121,7 +131,7 @@ class _Export:
             metadata={name: about[name] for name in _KEPT_META_DATA if name in about},
             labels=self._places.labels(),
             path=self._database.path,
-            format_name=f"{FORMAT} (schema {schema})" if schema else FORMAT,
+            format_name=f"{format_name} (schema {schema})" if schema else format_name,
             bytes_read=self._database.size,
             notes=tuple(self._notes),
         )
@@ -232,17 +242,18 @@ def _exported(source: ByteSource) -> Iterator[Path]:
             where = cache.folder if os.access(cache.folder, os.W_OK) else None  # no copying then
     with TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where) as folder:
         made = Path(folder) / "export.sqlite"
-        _export(path, made, source.reading.nsys)
+        _export(path, made, source.reading.nsys or "nsys")
         yield (cache.keep_conversion(path, made) if cache is not None else None) or made
 
 
-def _export(path: str, made: Path, chosen: str | None) -> None:
+def _export(path: str, made: Path, chosen: str) -> None:
     name = Path(path)
-    if not (program := shutil.which(chosen or "nsys")):
-        why = "the program `nsys`, which converts it, is not on the PATH"
-        why = f"there is no program {chosen} to convert it" if chosen else why
-        remedy = f"run `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
-        remedy += f" and give {name.stem}.sqlite, or name the program with --nsys"
+    program = shutil.which(chosen)
+    if program is None:
+        why = f"there is no program {chosen} to convert it"
+        remedy = "leave out --nsys, as reports are read without it; or run"
+        remedy += f" `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
+        remedy += f" and give {name.stem}.sqlite"
         raise TraceFormatError(path, f"is a report of Nsight Systems, and {why}", remedy)
     command = [program, "export", "--type=sqlite", "--force-overwrite=true", f"--output={made}"]
     command.append(str(name.absolute()))

@@ -27,7 +27,7 @@ from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.csv_rows import UnfinishedRow, rows_of
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
-from tracelens_ext.readers.sqlite_columns import MISSING
+from tracelens_ext.readers.tables import MISSING
 from tracelens_ext.text import NO_NAME
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 

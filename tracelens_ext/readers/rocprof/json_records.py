@@ -26,7 +26,7 @@ from tracelens_ext.readers.json_events import ANY_CUT, EventStream
 from tracelens_ext.readers.kineto.reader import plain
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.source import ByteSource, salvage_notes
-from tracelens_ext.readers.sqlite_columns import MISSING
+from tracelens_ext.readers.tables import MISSING
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace

@@ -26,7 +26,8 @@ from tracelens_ext.readers.builder import looked_up, of_rows
 from tracelens_ext.readers.rocprof import records as rocprof
 from tracelens_ext.readers.rocprof.csv_tables import RocprofCsvTable, TableReader
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
-from tracelens_ext.readers.sqlite_columns import MISSING, Database
+from tracelens_ext.readers.sqlite_columns import Database
+from tracelens_ext.readers.tables import MISSING
 from tracelens_ext.text import NO_NAME, json_value, one_line
 from tracelens_ext.trace import NONE, EventKind, Int64Array, Trace
 

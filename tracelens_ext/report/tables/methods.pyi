@@ -8,7 +8,7 @@ import pandas as pd
 
 from tracelens_ext.analysis.idle_time.tables import GapSort
 from tracelens_ext.analysis.iterations.selection import Selection
-from tracelens_ext.analysis.kernels.kernels import KernelSort
+from tracelens_ext.analysis.kernels.statistics import KernelSort
 from tracelens_ext.trace.gpu_events import Scope
 
 _Chosen = Selection | None

@@ -1,0 +1,41 @@
+"""CPU time by operation: what a trace without a GPU can tell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US
+from tracelens_ext.trace.busy_time import BusyTime
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import group_durations, percent, sums, texts
+from tracelens_ext.trace.nesting import ROOT, nearest_marked
+
+
+def cpu_ops(work: GpuEvents) -> pd.DataFrame:
+    """Host time by CPU op, as the sheet `cpu_ops`; longest self time first."""
+    tree = work.tree
+    trace = work.trace
+    is_recorded = tree.rows < trace.recorded  # what a graph replays takes no time
+    is_op = tree.is_operation & is_recorded
+    op_above = nearest_marked(tree.parent_position, is_op)
+    duration = trace.dur[tree.rows]
+    inner = np.flatnonzero(is_op & (op_above != ROOT))
+    inner_start = trace.ts[tree.rows[inner]]
+    inner_time = BusyTime(inner_start, inner_start + duration[inner])
+    below = inner_time.by_owner(op_above[inner], len(tree.rows))
+    self_time = (duration - below)[is_op]
+    groups = group_durations([trace.name[tree.rows[is_op]]], duration[is_op])
+    self_time_of_group = sums(groups.number, self_time, len(groups))
+    frame = pd.DataFrame(
+        {
+            "cpu_op": texts(groups.keys[0], trace.names),
+            "count": groups.count,
+            "total_time_ms": groups.total / NS_PER_MS,
+            "self_time_ms": self_time_of_group / NS_PER_MS,
+            "avg_time_us": groups.total / NS_PER_US / groups.count,
+            "% of CPU op time": percent(self_time_of_group, int(self_time.sum())),
+        }
+    )
+    order = np.argsort(-self_time_of_group, kind="stable")
+    return frame.iloc[order].reset_index(drop=True)

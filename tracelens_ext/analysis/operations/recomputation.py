@@ -1,0 +1,89 @@
+"""Activation checkpointing: which work the backward launched to run the forward again."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import minima, number_groups
+from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.nesting import ROOT, nearest_marked
+
+_AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
+
+
+class _Backward(NamedTuple):
+    """Where the events of the tree are in the backward, t of them."""
+
+    is_node: BoolArray  #: whether each event is an autograd node, (t,)
+    node_above: Int64Array  #: the node around each, a position, `ROOT` without one, (t,)
+
+
+@cached_per_object
+def recomputed(work: GpuEvents) -> BoolArray:
+    """Return whether each GPU event was launched by a forward operation that ran again, (g,).
+
+    With `torch.utils.checkpoint` the backward runs a part of the forward again for its activations.
+    Such operations run below an autograd node and nevertheless make nodes of their own, so PyTorch
+    gives them a sequence number, which operations that a backward formula calls do not have; or the
+    node itself is that of a checkpoint. They count if the same operation ran with the same shapes
+    outside the backward before.
+    """
+    trace = work.trace
+    tree = work.tree
+    is_node_name = trace.names_matching(lambda name: name.startswith(_AUTOGRAD_NODE))
+    if not is_node_name.any():
+        return np.zeros(len(work), dtype=bool)
+    is_node = is_node_name[trace.name[tree.rows]]
+    node_above = nearest_marked(tree.parent_position, is_node)
+    backward = _Backward(is_node, node_above.astype(np.int64))
+    runs_again = _ran_before(work, backward, _may_run_again(work, backward))
+    op_above = nearest_marked(tree.parent_position, runs_again)
+    launch = tree.launch_position_of_gpu
+    op_of_gpu = values_at(op_above, launch, missing=ROOT)
+    # What a nested node launches is the backward of what was recomputed.
+    node_of_gpu = values_at(node_above, launch, missing=ROOT)
+    node_of_op = values_at(node_above, op_of_gpu, missing=ROOT)
+    result: BoolArray = (launch != NONE) & (op_of_gpu != ROOT) & (node_of_gpu == node_of_op)
+    return result
+
+
+def _may_run_again(work: GpuEvents, backward: _Backward) -> BoolArray:
+    """Return which events are operations in the backward that look like those of a forward, (t,).
+
+    They make autograd nodes, or run in the node of a checkpoint.
+    """
+    trace = work.trace
+    rows = work.tree.rows
+    in_node = backward.node_above != ROOT
+    is_checkpoint_name = trace.names_matching(lambda name: "checkpoint" in name.lower())
+    node_name = trace.name[rows[np.maximum(backward.node_above, 0)]]
+    in_checkpoint = in_node & is_checkpoint_name[node_name]
+    has_number = trace.arg("Sequence number").at(rows) >= 0
+    is_of_forward = trace.arg("Fwd thread id").at(rows) <= 0
+    makes_node = in_node & has_number & is_of_forward
+    is_op = (trace.kind[rows] == EventKind.CPU_OP) & ~backward.is_node
+    may_run_again: BoolArray = is_op & (in_checkpoint | makes_node)
+    return may_run_again
+
+
+def _ran_before(work: GpuEvents, backward: _Backward, candidate: BoolArray) -> BoolArray:
+    """Return which candidates ran with the same shapes outside the backward before, (t,)."""
+    trace = work.trace
+    rows = work.tree.rows
+    is_op = trace.kind[rows] == EventKind.CPU_OP
+    forward = np.flatnonzero((backward.node_above == ROOT) & is_op)
+    candidates = np.flatnonzero(candidate)
+    compared = rows[np.concatenate((forward, candidates))]
+    shapes = trace.arg("Input Dims").at(compared)
+    first, group = number_groups([trace.name[compared], shapes])
+    forward_group = group[: len(forward)]
+    candidate_group = group[len(forward) :]
+    first_run = minima(forward_group, trace.ts[rows[forward]], len(first))
+    ran_before = candidate.copy()
+    ran_before[candidates] = first_run[candidate_group] < trace.ts[rows[candidates]]
+    return ran_before

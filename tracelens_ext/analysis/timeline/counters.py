@@ -1,0 +1,213 @@
+"""Counters of GPUs: those that were sampled, the queues of launched work, the speed of copies."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.context import AnalysisContext, of_gpu_events
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.conditions import Condition
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.table import ScreenView, Table
+from tracelens_ext.trace import NONE, EventKind, Float64Array, Int64Array, Trace
+from tracelens_ext.trace.gpu_events import GpuEvents
+
+#: The argument that holds the value of a counter.
+_VALUE: Final = ""
+#: The process that samples are under.
+_COUNTER_PROCESS: Final = re.compile(r"GPU (\d{1,6}) Counters")
+#: So many launches wait at most: the CPU waits when the queue of a stream is full.
+FULL_QUEUE = 1024
+_BANDWIDTH = "memory bandwidth (GB/s)"
+_DIRECTION = re.compile(r"\b([HDPA])to([HDPA])\b")
+_DIRECTION_WORDS = re.compile(r"(Host|Device|Peer)(?: ?(?:->|-to-|[tT]o) ?)(Host|Device|Peer)")
+
+
+def gpu_counters(work: GpuEvents) -> pd.DataFrame:
+    """Sampled counters of GPUs, as the sheet `gpu_counters`, in order of name."""
+    trace = work.trace
+    rows = trace.arg(_VALUE).rows
+    rows = rows[trace.kind[rows] == EventKind.OTHER]
+    device = _device_of_threads(trace)[trace.thread[rows]]
+    value = _numbers(work, _VALUE, rows)
+    names = np.array(trace.names, dtype=object)
+    samples = pd.DataFrame({"device": device, "counter": names[trace.name[rows]], "value": value})
+    samples = samples[(device != NONE) & np.isfinite(value)]
+    values = samples.groupby(["device", "counter"])["value"]
+    table = values.agg(samples="size", mean="mean", min="min", max="max")
+    return pd.DataFrame(table.reset_index())
+
+
+def _device_of_threads(trace: Trace) -> Int64Array:
+    """Return the device whose counters each thread of a trace has, `NONE` without any."""
+    devices = [NONE] * max(len(trace.threads), 1)
+    for thread, (process, _) in enumerate(trace.threads):
+        match = _COUNTER_PROCESS.fullmatch(str(process))
+        if match is not None:
+            devices[thread] = int(match[1])
+    return np.array(devices, dtype=np.int64)
+
+
+def _has_counters(context: AnalysisContext, _options: ReportOptions) -> bool:
+    return _VALUE in context.trace.args
+
+
+def _numbers(work: GpuEvents, name: str, rows: Int64Array) -> Float64Array:
+    """Return a numeric argument of some events, NaN where an event has none, or no number."""
+    column = work.trace.arg(name)
+    texts = [*(column.texts or ()), ""]  # the last is that of events without the argument
+    unquoted = pd.Series(texts, dtype="str").str.strip('"')
+    numbers = pd.to_numeric(unquoted, errors="coerce").to_numpy(np.float64)
+    return numbers[column.at(rows)]
+
+
+def queue_levels(work: GpuEvents) -> pd.DataFrame:
+    """Return how many GPU events are launched and not begun, over time.
+
+    A launch adds one for each GPU event that it starts; the start of a GPU event takes one away.
+    Of changes at one instant launches come first.
+
+    Returns:
+        A row for each change, by `device`, `stream` and `time_ns`, with the `level` after it.
+    """
+    linked = np.flatnonzero(work.tree.linked)
+    device = work.trace.device[linked]
+    stream = work.trace.stream[linked]
+    launched_at = work.trace.ts[work.tree.launch_of_gpu[linked]]
+    changes = pd.DataFrame(
+        {
+            "device": np.tile(device, 2),
+            "stream": np.tile(stream, 2),
+            "time_ns": np.append(launched_at, work.start[linked]),
+            "level": np.repeat((1, -1), len(linked)),
+        }
+    )
+    changes = changes.sort_values(
+        ["device", "stream", "time_ns", "level"],
+        ascending=[True, True, True, False],
+        kind="stable",
+        ignore_index=True,
+    )
+    changes["level"] = changes.groupby(["device", "stream"])["level"].cumsum()
+    return changes
+
+
+def queue_length(work: GpuEvents) -> pd.DataFrame:
+    """A row a stream; see the sheet `queue_length`."""
+    levels = queue_levels(work)
+    streams = levels.groupby(["device", "stream"])
+    until_next_change = streams["time_ns"].shift(-1).sub(levels["time_ns"]).fillna(0)
+    levels["time"] = until_next_change
+    levels["full_time"] = until_next_change.where(levels["level"] >= FULL_QUEUE, 0)
+    times = streams[["time", "full_time"]].sum()
+    table = streams["level"].agg(changes="size", mean="mean", max="max")
+    full_percent = 100 * times["full_time"] / times["time"]
+    table[f"time at {FULL_QUEUE} (%)"] = full_percent.fillna(0.0)
+    return table.reset_index()
+
+
+def copies(work: GpuEvents) -> pd.DataFrame:
+    """Return the copies whose speed is known: as recorded, else of its bytes and its duration."""
+    trace = work.trace
+    events = np.flatnonzero(work.kind == EventKind.MEMCPY)
+    rows = work.rows[events]
+    size = trace.arg("bytes").at(rows)
+    duration = work.duration[events]
+    recorded_speed = _numbers(work, _BANDWIDTH, rows)
+    computed_speed = size / np.maximum(duration, 1)
+    computed_speed[(size <= 0) | (duration <= 0)] = np.nan
+    is_recorded = (recorded_speed > 0) & (recorded_speed < np.inf)
+    direction_of_name = [_direction(name) for name in trace.names]
+    frame = pd.DataFrame(
+        {
+            "start_ns": work.start[events],
+            "end_ns": work.end[events],
+            "device": trace.device[events],
+            "direction": [direction_of_name[code] for code in work.name[events].tolist()],
+            "bytes": np.maximum(size, 0),
+            "gb_per_s": np.where(is_recorded, recorded_speed, computed_speed),
+        }
+    )
+    return frame[frame["gb_per_s"].notna()].reset_index(drop=True)
+
+
+def copy_bandwidth(work: GpuEvents) -> pd.DataFrame:
+    """A row a device and direction; see the sheet `copy_bandwidth`."""
+    groups = copies(work).groupby(["device", "direction"])
+    table = pd.DataFrame(groups["gb_per_s"].agg(copies="size", mean="mean", max="max"))
+    return table.assign(bytes=groups["bytes"].sum()).reset_index()
+
+
+def _direction(name: str) -> str:
+    """Return `HtoD` of a copy's name, in any profiler's words; `other` where it does not say."""
+    match = _DIRECTION.search(name) or _DIRECTION_WORDS.search(name)
+    if match is None:
+        return "other"
+    return f"{match[1][0]}to{match[2][0]}"
+
+
+def _copy_bandwidth_if_any(context: AnalysisContext) -> pd.DataFrame | None:
+    """How fast copies are, by direction; None without copies of known speed."""
+    table = copy_bandwidth(context.gpu_events)
+    return table if len(table) else None
+
+
+GPU_COUNTERS = Table(
+    name="gpu_counters",
+    shows="Counters of the GPUs, sampled while the program ran",
+    columns=[
+        Column("device", "the GPU"),
+        Column("counter", "its name, with its unit"),
+        Column("samples", "how many have a value", unit="samples"),
+        Column("mean", "of their values"),
+        Column("min", "of their values"),
+        Column("max", "of their values"),
+    ],
+    table=of_gpu_events(gpu_counters),
+    when=[Condition("counters of a GPU were sampled", _has_counters)],
+)
+QUEUE_LENGTH = Table(
+    name="queue_length",
+    shows="How much launched work waits for each stream",
+    columns=[
+        Column("device", "whose queue it is"),
+        Column("stream", "whose queue it is"),
+        Column(
+            "changes",
+            "launches and starts of GPU events that have a launch",
+            unit="changes",
+        ),
+        Column(
+            "mean",
+            "launched and not begun, on average after each change",
+            unit="GPU events",
+        ),
+        Column("max", "likewise, at most", unit="GPU events"),
+        Column(
+            "time at 1024 (%)",
+            "share of the time in which so many wait that the host must wait too",
+        ),
+    ],
+    table=of_gpu_events(queue_length),
+    asked_by="counters",
+    screen=ScreenView("Launched and not begun, by stream"),
+)
+COPY_BANDWIDTH = Table(
+    name="copy_bandwidth",
+    shows="How fast copies are, by direction",
+    columns=[
+        Column("device", "its number"),
+        Column("direction", "`HtoD`, `DtoH`, `DtoD`, `HtoH`, `PtoP`; or `other`"),
+        Column("copies", "those whose speed is known", unit="copies"),
+        Column("mean", "as recorded, else bytes by duration; 10⁹ bytes", unit="GB/s"),
+        Column("max", "likewise, the fastest", unit="GB/s"),
+        Column("bytes", "copied", unit="bytes"),
+    ],
+    table=_copy_bandwidth_if_any,
+    asked_by="counters",
+    screen=ScreenView("Speed of copies, GB/s"),
+)

@@ -1,0 +1,90 @@
+"""Reader for reports of Nsight Systems, `.nsys-rep` and the older `.qdrep`, without `nsys`.
+
+Supports: reports of 28 versions, 2020.3 to 2026.2: kernels, copies, memsets, graphs recorded whole,
+CUDA runtime and driver calls, NVTX ranges and marks, processes, threads and GPUs, what the profiler
+warns of. A trace is made of them as of an export (`sqlite.py`), and is the same.
+Ignores: samples, scheduling, calls of the operating system, counters. What else is not read is
+counted in the notes.
+Never reads: the environment, command lines, names of hosts and users, output of programs.
+Format: not documented by NVIDIA; `report_file.py` and `report_schema.py` describe it.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+from tracelens_ext.errors import TraceCutOffError, TraceFormatError, TraceNotFoundError
+from tracelens_ext.readers.nsys import sqlite
+from tracelens_ext.readers.nsys.report_file import MAGIC, DamagedReportError, ReportFile
+from tracelens_ext.readers.nsys.report_tables import ReportTables
+from tracelens_ext.readers.source import AGAIN, SALVAGE, ByteSource
+from tracelens_ext.trace import SALVAGED, Trace
+
+FORMAT = "Nsight Systems report"
+_CONVERT = "let Nsight Systems convert it with --nsys PROGRAM"
+
+
+def read(source: ByteSource) -> Trace:
+    """Read a report; where the user names the program `nsys`, what that converts it to.
+
+    Raises TraceFormatError where it is no report or has no CUDA events, TraceCutOffError where it
+    is damaged or cut off, TraceTooLargeError.
+    """
+    if source.reading.nsys is not None:
+        return sqlite.read(source)
+    with ExitStack() as stack:
+        content = source.file_or_bytes()
+        try:
+            file, size = _opened(content, stack)
+            return _trace(source, file, size)
+        except OSError as error:
+            raise TraceNotFoundError.of(source.path, error) from None
+
+
+def _opened(content: Path | bytes, stack: ExitStack) -> tuple[BinaryIO, int]:
+    """The report as a file that can be read from anywhere, and its size."""
+    if isinstance(content, bytes):
+        return io.BytesIO(content), len(content)
+    file = stack.enter_context(content.open("rb"))
+    return file, file.seek(0, io.SEEK_END)
+
+
+def _trace(source: ByteSource, file: BinaryIO, size: int) -> Trace:
+    path = source.path
+    try:
+        report = ReportFile(file, size)
+    except DamagedReportError:
+        problem = f"is no report of Nsight Systems: it does not begin with {MAGIC.decode()!r}"
+        remedy = f"copy the report again if it is one, or {_CONVERT}"
+        raise TraceFormatError(path, problem, remedy) from None
+    tables = ReportTables(path, report, source.reading.max_bytes, source.progress)
+    try:
+        tables.read(allow_damage=source.reading.salvage)
+    except DamagedReportError as error:
+        tables.damage = error
+    damage = tables.damage
+    notes = tables.notes()
+    if damage is not None:
+        problem = (
+            f"is a damaged report of Nsight Systems (byte {damage.offset:,}: {damage.problem})"
+        )
+        if not source.reading.salvage:
+            choices = [AGAIN, SALVAGE, _CONVERT] if tables.events else [AGAIN, _CONVERT]
+            remedy = f"{', '.join(choices[:-1])}, or {choices[-1]}"
+            raise TraceCutOffError(path, problem, remedy)
+        if not tables.events:
+            remedy = f"no event comes before that; {AGAIN}, or {_CONVERT}"
+            raise TraceCutOffError(path, problem, remedy)
+        notes.insert(0, _salvage_note(tables, damage))
+    return sqlite.trace_of(tables, FORMAT, source.progress, notes)
+
+
+def _salvage_note(tables: ReportTables, damage: DamagedReportError) -> str:
+    lost = "what the report held beyond is lost"
+    if tables.names_are_lost:
+        lost += ", and with it the names of kernels and calls, which stand at the end of a report"
+    where = f"byte {damage.offset:,}: {damage.problem}"
+    return f"{SALVAGED}({where}): {tables.events:,} events before it are here; {lost}."

@@ -1,0 +1,302 @@
+"""What is where in the events of an Nsight Systems report, and in which table of an export it is.
+
+NVIDIA does not document this. It was learned by comparing reports of 28 versions (2020.3 to 2026.2)
+with their exports. Fields that are listed as ignored are known: they hold what no analysis needs.
+What is not listed is counted, and the notes of a trace say so; among that are the graph nodes of
+kernels (`graphNodeId`), which no known report has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.readers.nsys.protobuf import Message, Plan
+from tracelens_ext.trace import BoolArray, Int64Array
+
+
+class Kind(IntEnum):
+    """Kinds of events, numbered as in the table `ENUM_NSYS_EVENT_TYPE` of exports.
+
+    These are known; those that are in none of `TABLES` hold what no analysis needs.
+    """
+
+    PROCESS = 27
+    MAPPED_FILE = 28
+    CPU_SAMPLE = 31
+    NVTX_MARK = 34
+    NVTX_THREAD_NAME = 39
+    SCHEDULING = 41
+    PROCESS_EVENT = 47
+    CALL = 48
+    DIAGNOSTIC = 49
+    NVTX_PUSH_POP = 59
+    NVTX_START_END = 60
+    NVTX_DOMAIN = 75
+    NVTX_DOMAIN_END = 76
+    VERTICAL_SYNC = 78
+    KERNEL = 79
+    MEMORY = 80
+    SYNCHRONIZATION = 106
+    GPU_MEMORY_IN_USE = 117
+    CUDA_EVENT = 127
+    GRAPH_LAUNCH = 130
+    GRAPH_INSTANTIATED = 131
+    GRAPH_CREATED = 132
+
+
+NVTX_KINDS: Final = (
+    Kind.NVTX_MARK,
+    Kind.NVTX_THREAD_NAME,
+    Kind.NVTX_PUSH_POP,
+    Kind.NVTX_START_END,
+    Kind.NVTX_DOMAIN,
+    Kind.NVTX_DOMAIN_END,
+)
+
+
+class CallClass(IntEnum):
+    """Classes of calls, numbered as in the table `ENUM_NSYS_EVENT_CLASS` of exports."""
+
+    CUDA_RUNTIME = 0
+    CUDA_DRIVER = 1
+    PROFILER_OVERHEAD = 3
+    NVTX_START = 6
+    NVTX_FINISH = 7
+    CUDA_START = 10
+    CUDA_FINISH = 11
+    OS_RUNTIME = 27
+    OS_RUNTIME_START = 31
+    OS_RUNTIME_FINISH = 32
+    OPENACC_START = 45
+    OPENACC_FINISH = 46
+    OPENACC = 48
+    CUDA_COMPILATION = 102
+    CUDA_OVERHEAD = 103
+
+
+class Activity(IntEnum):
+    """What work on the GPU is, as CUPTI numbers it."""
+
+    COPY = 1
+    SET = 2
+
+
+class Severity(IntEnum):
+    """How grave a diagnostic of the profiler is."""
+
+    WARNING = 2
+    ERROR = 3
+
+
+_KERNEL = Message(
+    "kernel",
+    numbers={
+        1: "kernel.demangledName",
+        2: "kernel.shortName",
+        3: "kernel.mangledName",
+        10: "kernel.gridX",
+        11: "kernel.gridY",
+        12: "kernel.gridZ",
+        16: "kernel.staticSharedMemory",
+        17: "kernel.dynamicSharedMemory",
+    },
+    # the name again, block size, local memory, grid id, registers, caches, clusters
+    ignored=frozenset({8, 13, 14, 15, *range(18, 27), 28, *range(31, 37)}),
+    counted=True,
+)
+_COPY = Message(
+    "memory copy",
+    numbers={1: "copy.bytes", 2: "copy.copyKind", 4: "copy.srcKind", 5: "copy.dstKind"},
+    # cause of a migration, address, number of copies, two of unknown meaning
+    ignored=frozenset({10, 12, 16, 17}),
+    counted=True,
+)
+_SET = Message(
+    "memset",
+    numbers={1: "set.bytes"},
+    # value, kind of memory, one of unknown meaning
+    ignored=frozenset({2, 4, 8}),
+    counted=True,
+)
+_GPU_WORK = Message(
+    "GPU work",
+    numbers={
+        1: "gpu.start",
+        2: "gpu.end",
+        3: "gpu.correlationId",
+        4: "gpu.deviceId",
+        6: "gpu.streamId",
+        7: "gpu.activity",
+        8: "gpu.globalPid",
+    },
+    messages={101: _KERNEL, 102: _COPY, 103: _SET},
+    # contexts; synchronizations, CUDA events and graph launches (which of the two numbers of a
+    # launch is the graph is not known)
+    ignored=frozenset({5, 9, 105, 106, 107}),
+    counted=True,
+)
+_CALL = Message(
+    "call",
+    numbers={
+        1: "call.start",
+        2: "call.end",
+        3: "call.correlationId",
+        6: "call.eventClass",
+        7: "call.nameId",
+        13: "call.globalTid",
+    },
+)
+_NVTX = Message(
+    "NVTX",
+    numbers={
+        2: "nvtx.start",
+        9: "nvtx.globalTid",
+        10: "nvtx.end",
+        12: "nvtx.textId",
+        13: "nvtx.domainId",
+    },
+    texts={7: "nvtx.text"},
+)
+#: The program is what was called to begin the process, without its arguments.
+_PROCESS = Message(
+    "process",
+    numbers={2: "process.globalPid"},
+    texts={5: "process.program", 6: "process.name"},
+)
+_DIAGNOSTIC = Message(
+    "diagnostic", numbers={3: "diagnostic.severity"}, texts={4: "diagnostic.text"}
+)
+EVENTS: Final = Plan(
+    Message(
+        "event",
+        numbers={1: "kind"},
+        messages={102: _NVTX, 107: _GPU_WORK, 108: _CALL, 110: _DIAGNOSTIC, 113: _PROCESS},
+    )
+)
+THREADS: Final = Plan(
+    Message("thread", numbers={2: "thread.nameId", 3: "thread.priority", 4: "thread.globalTid"})
+)
+
+#: Fields of a GPU, within those of a machine in the last message.
+MACHINES, MACHINE_ID, MACHINE_PARTS, GPUS = 1, 1, 2, 7
+GPU_NAME: Final = 2
+GPU_NUMBERS: Final = {
+    1: "id",
+    11: "totalMemory",
+    12: "memoryBandwidth",
+    13: "clockRate",
+    14: "smCount",
+    30: "threadsPerWarp",
+    41: "computeMajor",
+    42: "computeMinor",
+}
+#: The version that wrote a report, in its section for the viewer.
+WRITTEN_BY: Final = 7
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of an export, and the events that are its rows."""
+
+    name: str
+    rows: Callable[[Mapping[str, Int64Array]], BoolArray]
+    #: column of the table → column of the events
+    numbers: Mapping[str, str]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    #: whether its rows are read once, and can be released then
+    read_once: bool = True
+
+
+def _named(prefix: str, *names: str) -> dict[str, str]:
+    return {name: f"{prefix}.{name}" for name in names}
+
+
+_ON_GPU = _named("gpu", "start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+
+
+def _calls_of(*classes: CallClass) -> Callable[[Mapping[str, Int64Array]], BoolArray]:
+    def rows(events: Mapping[str, Int64Array]) -> BoolArray:
+        is_call = np.isin(events["kind"], (Kind.CALL, Kind.PROCESS_EVENT))
+        is_of_class: BoolArray = is_call & np.isin(events["call.eventClass"], classes)
+        return is_of_class
+
+    return rows
+
+
+def _work_of(kind: Kind, activity: Activity | None = None) -> Callable[..., BoolArray]:
+    def rows(events: Mapping[str, Int64Array]) -> BoolArray:
+        is_work: BoolArray = events["kind"] == kind
+        if activity is not None:
+            is_work = is_work & (events["gpu.activity"] == activity)
+        return is_work
+
+    return rows
+
+
+def _events_of(*kinds: Kind) -> Callable[[Mapping[str, Int64Array]], BoolArray]:
+    return lambda events: np.isin(events["kind"], kinds)
+
+
+def _severe(events: Mapping[str, Int64Array]) -> BoolArray:
+    is_diagnostic = events["kind"] == Kind.DIAGNOSTIC
+    severities = (Severity.WARNING, Severity.ERROR)
+    is_severe: BoolArray = is_diagnostic & np.isin(events["diagnostic.severity"], severities)
+    return is_severe
+
+
+TABLES: Final = (
+    Table(
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        _calls_of(CallClass.CUDA_RUNTIME, CallClass.CUDA_DRIVER),
+        _named("call", "start", "end", "globalTid", "nameId", "correlationId", "eventClass"),
+    ),
+    Table(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        _work_of(Kind.KERNEL),
+        _ON_GPU
+        | _named("kernel", "demangledName", "shortName", "mangledName", "gridX", "gridY", "gridZ")
+        | _named("kernel", "staticSharedMemory", "dynamicSharedMemory"),
+    ),
+    Table(
+        "CUPTI_ACTIVITY_KIND_MEMCPY",
+        _work_of(Kind.MEMORY, Activity.COPY),
+        _ON_GPU | _named("copy", "bytes", "copyKind", "srcKind", "dstKind"),
+    ),
+    Table(
+        "CUPTI_ACTIVITY_KIND_MEMSET",
+        _work_of(Kind.MEMORY, Activity.SET),
+        _ON_GPU | _named("set", "bytes"),
+    ),
+    Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _work_of(Kind.GRAPH_LAUNCH), _ON_GPU),
+    Table(
+        "NVTX_EVENTS",
+        _events_of(*NVTX_KINDS),
+        _named("nvtx", "start", "end", "globalTid", "domainId", "textId") | {"eventType": "kind"},
+        _named("nvtx", "text"),
+    ),
+    Table(
+        "OSRT_API",
+        _calls_of(CallClass.OS_RUNTIME, CallClass.OS_RUNTIME_START, CallClass.OS_RUNTIME_FINISH),
+        {},
+    ),
+    Table("COMPOSITE_EVENTS", _events_of(Kind.CPU_SAMPLE), {}),
+    Table(
+        "PROCESSES",
+        _events_of(Kind.PROCESS),
+        _named("process", "globalPid"),
+        _named("process", "program", "name"),
+        read_once=False,
+    ),
+    Table(
+        "DIAGNOSTIC_EVENT",
+        _severe,
+        _named("diagnostic", "severity"),
+        _named("diagnostic", "text"),
+        read_once=False,
+    ),
+)

@@ -1,0 +1,241 @@
+"""What profilers record that cannot be, put right: events written twice, and impossible ends.
+
+Every reader's trace passes through `corrected`, so that all formats and all analyses agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens_ext.trace.grouping import number_groups
+from tracelens_ext.trace.intervals import stable_order
+from tracelens_ext.trace.trace import HOST_KINDS, NONE, Trace
+
+if TYPE_CHECKING:
+    from tracelens_ext.trace.trace import BoolArray, Int64Array, IntArray
+
+#: Why events are dropped that are equal to another one in every field.
+WRITTEN_TWICE: Final = "written twice (equal in every field)"
+
+
+def corrected(trace: Trace) -> Trace:
+    """Return a trace without events that were written twice, and without impossible ends.
+
+    A trace without such events is returned as it is; nothing of the one that is given changes.
+    """
+    if not len(trace.gpu_rows):
+        return trace
+    streams = _by_stream(trace)
+    is_copy = _written_twice(trace, streams)
+    if is_copy.any():
+        is_copy |= _host_events_written_twice(trace)
+        trace = _without(trace, is_copy)
+        streams = _by_stream(trace)
+    return _with_possible_ends(trace, streams)
+
+
+@dataclass(frozen=True, eq=False)
+class _Streams:
+    """The GPU events by stream, start and end, g of them."""
+
+    rows: Int64Array  #: of the trace, (g,)
+    stream: Int64Array  #: a number for the stream of each, ascending, (g,)
+    start: Int64Array  #: ns, (g,)
+    end: Int64Array  #: ns, (g,)
+
+
+def _by_stream(trace: Trace) -> _Streams:
+    rows = trace.gpu_rows
+    stream = _number_streams(trace)
+    start = trace.ts[rows]
+    end = trace.end_of(rows)
+    order = np.argsort(start, kind="stable")  # traces are nearly sorted by start
+    order = order[stable_order(stream[order])]
+    has_same_start = (np.diff(start[order]) == 0) & (np.diff(stream[order]) == 0)
+    if has_same_start.any():
+        order = np.lexsort((rows, trace.name[rows], end, start, stream))
+    return _Streams(rows[order], stream[order], start[order], end[order])
+
+
+def _number_streams(trace: Trace) -> Int64Array:
+    """Return a number for the stream (process, device and stream) of each GPU event, (g,).
+
+    In most traces all events of a thread are of one stream, so that few have to be compared.
+    """
+    thread = trace.thread[trace.gpu_rows]
+    place = np.zeros(len(trace.threads), dtype=np.int64)
+    place[thread] = np.arange(len(thread))  # of the last event of each thread
+    is_usual = trace.device == trace.device[place[thread]]
+    is_usual &= trace.stream == trace.stream[place[thread]]
+    process = trace.process_of_thread
+    if not is_usual.all():
+        _, number = number_groups([process[thread], trace.device, trace.stream])
+        return number
+    numbers: dict[tuple[int, int, int], int] = {}
+    devices = trace.device[place].tolist()
+    streams = trace.stream[place].tolist()
+    number_of_thread = [
+        numbers.setdefault(key, len(numbers))
+        for key in zip(process.tolist(), devices, streams, strict=True)
+    ]
+    return np.array(number_of_thread, dtype=np.int64)[thread]
+
+
+def _written_twice(trace: Trace, streams: _Streams) -> BoolArray:
+    """Return which events are GPU events equal to one before them, (n,).
+
+    Those without a correlation id stay: nothing but their times tells them apart.
+    """
+    is_copy = np.zeros(len(trace), dtype=bool)
+    is_alike = np.diff(streams.start) == 0
+    is_alike &= np.diff(streams.end) == 0
+    is_alike &= np.diff(streams.stream) == 0
+    is_alike &= trace.correlation[streams.rows[1:]] > 0
+    if not is_alike.any():
+        return is_copy
+    is_candidate = np.zeros(len(streams.rows), dtype=bool)
+    is_candidate[1:] |= is_alike
+    is_candidate[:-1] |= is_alike
+    rows = streams.rows[is_candidate]
+    columns: list[IntArray] = [streams.start[is_candidate], streams.end[is_candidate]]
+    columns += [streams.stream[is_candidate], trace.name[rows], trace.kind[rows]]
+    columns += [trace.correlation[rows], trace.external_id[rows]]
+    columns += [column.at(rows) for column in trace.args.values()]
+    is_copy[rows[_equal_to_one_before(columns, rows)]] = True
+    return is_copy
+
+
+def _host_events_written_twice(trace: Trace) -> BoolArray:
+    """Return which host events with an id are equal to one before them, (n,).
+
+    Asked only about traces in which GPU events were written twice. Events without an id stay: two
+    Python frames may take the same time to the microsecond.
+    """
+    is_copy = np.zeros(len(trace), dtype=bool)
+    rows = trace.rows_of(*HOST_KINDS)
+    has_id = (trace.correlation[rows] != NONE) | (trace.external_id[rows] != NONE)
+    rows = rows[has_id]
+    columns: list[IntArray] = [
+        trace.thread[rows],
+        trace.ts[rows],
+        trace.dur[rows],
+        trace.name[rows],
+        trace.kind[rows],
+        trace.correlation[rows],
+        trace.external_id[rows],
+    ]
+    is_copy[rows[_equal_to_one_before(columns, rows)]] = True
+    return is_copy
+
+
+def _equal_to_one_before(columns: list[IntArray], rows: Int64Array) -> BoolArray:
+    """Return which entries of columns equal another one whose row is smaller."""
+    if not len(rows):
+        return np.zeros(0, dtype=bool)
+    order = np.argsort(rows)
+    _, number = number_groups([column[order] for column in columns])
+    by_number = np.argsort(number, kind="stable")
+    is_repeated = np.zeros(len(rows), dtype=bool)
+    is_repeated[order[by_number[1:]]] = np.diff(number[by_number]) == 0
+    return is_repeated
+
+
+def _without(trace: Trace, is_copy: BoolArray) -> Trace:
+    """Return a trace without some events, which its provenance counts as dropped."""
+    kept = ~is_copy
+    new_row = np.cumsum(kept) - 1
+    args = {name: column.selected(kept, new_row) for name, column in trace.args.items()}
+    columns: dict[str, Any] = {}
+    for field in fields(trace):
+        values = getattr(trace, field.name)
+        if isinstance(values, np.ndarray):
+            columns[field.name] = values[kept]
+    dropped = dict(trace.provenance.dropped)
+    dropped[WRITTEN_TWICE] = int(is_copy.sum())
+    provenance = replace(trace.provenance, dropped=dropped)
+    instructions = trace.instructions.selected(kept, new_row)
+    return replace(trace, **columns, args=args, instructions=instructions, provenance=provenance)
+
+
+def _with_possible_ends(trace: Trace, streams: _Streams) -> Trace:
+    """End each GPU event that contains the next of its stream where that one starts.
+
+    Work on one stream runs in order, so such an end is wrong: some ROCm profilers write stale
+    durations, of up to seconds. Overlaps that do not contain an event stay.
+    """
+    end = possible_ends(streams.stream, streams.start, streams.end, trace.correlation[streams.rows])
+    is_wrong = end != streams.end
+    count = int(is_wrong.sum())
+    if not count:
+        return trace
+    duration = trace.dur.copy()
+    duration[streams.rows[is_wrong]] = (end - streams.start)[is_wrong]
+    what = "1 event with an impossible end"
+    if count > 1:
+        what = f"{count:,} events with impossible ends"
+    note = (
+        f"{what} corrected: a GPU event that contains the whole of the next event of its stream"
+        " ends where that one starts."
+    )
+    provenance = replace(trace.provenance, notes=(*trace.provenance.notes, note))
+    return replace(trace, dur=duration, provenance=provenance)
+
+
+def possible_ends(
+    stream: IntArray, start: Int64Array, end: Int64Array, launch: IntArray
+) -> Int64Array:
+    """Return the ends of events, those that contain the next event of their stream cut.
+
+    Events are compared with the next event of another launch: those of one graph launch may run
+    side by side. An example of one stream, whose events are of three launches:
+
+        launch  start  end
+        1       0      90    contains the next one: ends at 10
+        2       10     30    contains none: 30 stays
+        3       25     35    overlaps the one before, which is possible
+
+    Args:
+        stream: a number for the stream of each event, ascending, (g,).
+        start: ns, ascending within a stream, (g,).
+        end: ns, ascending among events that start together, (g,).
+        launch: the correlation id of each; 0 or less where it is not known, (g,).
+
+    Returns:
+        The end of each, ns, (g,).
+    """
+    possible = end.copy()
+    is_first_of_run = np.ones(len(start), dtype=bool)
+    is_first_of_run[1:] = (np.diff(launch) != 0) | (np.diff(stream) != 0)
+    first_of_run = np.flatnonzero(is_first_of_run)
+    run = np.cumsum(is_first_of_run) - 1
+    end_of_run = np.append(first_of_run[1:], len(start))
+
+    next_event = end_of_run[run]
+    unsettled = np.flatnonzero(next_event < len(start))
+    unsettled = unsettled[stream[unsettled] == stream[next_event[unsettled]]]
+    while len(unsettled):
+        following = next_event[unsettled]
+        is_wrong = (launch[unsettled] > 0) & (launch[following] > 0)
+        is_wrong &= start[unsettled] < start[following]
+        is_wrong &= start[following] < possible[unsettled]
+        is_wrong &= possible[following] <= possible[unsettled]
+        wrong = unsettled[is_wrong]
+        possible[wrong] = start[next_event[wrong]]
+        # An event that was cut may lie within one of the launch before it now.
+        runs_before = run[wrong[is_first_of_run[wrong]]] - 1
+        runs_before = runs_before[runs_before >= 0]
+        unsettled = _members(first_of_run[runs_before], end_of_run[runs_before])
+        unsettled = unsettled[stream[unsettled] == stream[next_event[unsettled]]]
+    return possible
+
+
+def _members(first: Int64Array, end: Int64Array) -> Int64Array:
+    """Return all indices of ranges: 3, 4, 8 for those from 3 to 5 and from 8 to 9."""
+    count = end - first
+    skipped = np.cumsum(count) - count
+    offset = np.arange(int(count.sum())) - np.repeat(skipped, count)
+    members: Int64Array = np.repeat(first, count) + offset
+    return members
