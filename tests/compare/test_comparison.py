@@ -257,7 +257,14 @@ def random_trace(steps: list[list[tuple[int, int, int]]]) -> TraceMaker:
         for offset, length, name in kernels:
             correlation = next(correlations)
             maker.call("cudaLaunchKernel", start + offset, 0, correlation=correlation)
-            maker.kernel(NAMES[name], start + offset + 5, length, correlation=correlation)
+            # On a stream of its own: an event that contains the next one of its stream is cut.
+            maker.kernel(
+                NAMES[name],
+                start + offset + 5,
+                length,
+                correlation=correlation,
+                stream=correlation,
+            )
     return maker
 
 
