@@ -8,7 +8,6 @@ A few engines and models go by a second, shorter name.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +19,24 @@ SHORT_NAMES: Final = {"tensorrt-llm": "trtllm", "deepseek": "ds"}
 
 @hookimpl
 def tracelens_rule_packs() -> list[RulePack]:
-    """A pack for each engine and model, and one more for each short name."""
+    """Return a pack for each engine and model, and one more for each short name."""
     packs = load_maps(Path(__file__).parent, check_patterns=False)
-    return packs + [
-        replace(pack, name=name)
-        for pack in packs
-        for name in dict.fromkeys(map(":".join, product(*map(_spellings, pack.name.split(":")))))
-        if name != pack.name
+    packs_by_short_names: list[RulePack] = []
+    for pack in packs:
+        names = _other_names(pack.name)
+        packs_by_short_names += [replace(pack, name=name) for name in names]
+    return packs + packs_by_short_names
+
+
+def _other_names(name: str) -> list[str]:
+    """Return the names with a short one: `trtllm:ds` and two more for `tensorrt-llm:deepseek`."""
+    engine, _, model = name.partition(":")
+    short_engine = SHORT_NAMES.get(engine, engine)
+    short_model = SHORT_NAMES.get(model, model)
+    names = [
+        f"{engine}:{short_model}",
+        f"{short_engine}:{model}",
+        f"{short_engine}:{short_model}",
     ]
-
-
-def _spellings(part: str) -> tuple[str, str]:
-    return part, SHORT_NAMES.get(part, part)
+    distinct = dict.fromkeys(names)
+    return [other for other in distinct if other != name]

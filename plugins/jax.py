@@ -2,7 +2,7 @@
 
 `--categorizer jax` or `categorizer="jax"`. A kernel belongs to the first list of which a key is
 part of its name, in upper and lower case as written; what no list knows is `Uncategorized Events`
-and counts as uncategorised in the coverage. `jax-keys` has the same lists, and leaves the rest to
+and counts as uncategorized in the coverage. `jax-keys` has the same lists, and leaves the rest to
 the other rules, which know the names that XLA gives its fusions; traces of JAX get it unasked.
 
 The lists are the ones that people compare numbers with, so they are kept as they are. One key to
@@ -34,11 +34,11 @@ UNKNOWN: Final = "Uncategorized Events"
 
 @hookimpl
 def tracelens_rule_packs() -> list[RulePack]:
-    """The packs `jax` and `jax-keys`."""
-    rules = [
-        Rule(label, "|".join(map(re.escape, keys)), number=number)
-        for number, (label, keys) in enumerate(KEYS, start=1)
-    ]
+    """Return the packs `jax` and `jax-keys`."""
+    rules = []
+    for number, (label, keys) in enumerate(KEYS, start=1):
+        pattern = "|".join(re.escape(key) for key in keys)
+        rules.append(Rule(label, pattern, number=number))
     rest = Rule(UNKNOWN, ".*", number=len(rules) + 1)
     return [
         RulePack("jax", (*rules, rest), selectable=True),

@@ -186,7 +186,8 @@ class TreePerfAnalyzer(TableMethods):
     @cached_property
     def coverage(self) -> CategoryCoverage:
         """How much of the GPU time is linked, and how much of it the categories explain."""
-        return coverage(self.gpu_events)
+        with self.failures.base("The category coverage"):
+            return coverage(self.gpu_events)
 
     def simulation(
         self,
@@ -196,15 +197,17 @@ class TreePerfAnalyzer(TableMethods):
     ) -> Simulation:
         """The replay of the whole recording, or of an iteration; see `Simulation`."""
         if iteration is not None or device is not None or waits is not None:
-            return Simulation(self.gpu_events, iteration, device, waits)
+            with self.failures.base("The simulation of a part"):
+                return Simulation(self.gpu_events, iteration, device, waits)
         return self._whole_simulation
 
     @cached_property
     def _whole_simulation(self) -> Simulation:
-        simulation = Simulation(self.gpu_events)
-        if self._found is not None:  # and the replay was forgotten since
-            tell_claims(simulation, self._found.findings)
-        return simulation
+        with self.failures.base("The simulation"):
+            simulation = Simulation(self.gpu_events)
+            if self._found is not None:  # and the replay was forgotten since
+                tell_claims(simulation, self._found.findings)
+            return simulation
 
     def forget_replay(self) -> None:
         """Free what a replay needs; it is made again when it is asked for."""
@@ -217,24 +220,27 @@ class TreePerfAnalyzer(TableMethods):
         """The operations and their best case, found once for each choice; see `get_df_roofline`."""
         peaks = None if device_peaks is None else read_peaks(device_peaks)
         selected = None if selection is None else selection.of(self.gpu_events)
-        return find_roofline(self.gpu_events, self.launchers, peaks, selected)
+        with self.failures.base("The roofline"):
+            return find_roofline(self.gpu_events, self.launchers, peaks, selected)
 
     @cached_property
     def launchers(self) -> Launchers:
         """The operations that launched GPU work."""
-        return find_launchers(self.gpu_events)
+        with self.failures.base("The operations that launched GPU work"):
+            return find_launchers(self.gpu_events)
 
     @cached_per_object
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
         """What would save the most wall time, how much, why, and what to do; found once."""
         roofline = partial(self.roofline, device_peaks)
-        self._found = find_findings(
-            self.gpu_events,
-            lambda: self.launchers,
-            roofline,
-            simulate=self.simulation,
-            failures=self.failures,
-        )
+        with self.failures.base("The findings"):
+            self._found = find_findings(
+                self.gpu_events,
+                lambda: self.launchers,
+                roofline,
+                simulate=self.simulation,
+                failures=self.failures,
+            )
         return self._found
 
     def cited_tables(self, device_peaks: str | os.PathLike[str] | None = None) -> frozenset[str]:
@@ -248,11 +254,13 @@ class TreePerfAnalyzer(TableMethods):
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
         """The steps of a serving engine; see `serving.steps.serving_steps`."""
-        return serving_steps(self.tree, own_phases(phases))
+        with self.failures.base("The steps of the serving engine"):
+            return serving_steps(self.tree, own_phases(phases))
 
     def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
         """What the memory events tell, found once."""
-        return find_memory(self.tree, annotation)
+        with self.failures.base("The memory analysis"):
+            return find_memory(self.tree, annotation)
 
     @knows_tracelens
     def get_df_kernel_launchers(

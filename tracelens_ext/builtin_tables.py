@@ -38,7 +38,7 @@ def ordered_tables() -> list[Table]:
         GAPS,
         GAPS_LONGEST,
     )
-    from tracelens_ext.analysis.iterations.measurement import ITERATION_STATISTICS, ITERATIONS
+    from tracelens_ext.analysis.iterations.tables import ITERATION_STATISTICS, ITERATIONS
     from tracelens_ext.analysis.kernels.tables import (
         GPU_TIME_BY_CATEGORY,
         KERNEL_CATEGORIES,

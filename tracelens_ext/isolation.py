@@ -17,6 +17,10 @@ from tracelens_ext.errors import TracelensError
 DEBUG_VARIABLE = "TRACELENS_EXT_DEBUG"
 
 
+class PartFailedError(TracelensError):
+    """A part that others are made from could not be computed; the failure is recorded already."""
+
+
 @dataclass
 class PartFailures:
     """The parts of one result that could not be computed.
@@ -26,10 +30,13 @@ class PartFailures:
     """
 
     messages: list[str] = field(default_factory=list)
+    _failed_bases: dict[str, PartFailedError] = field(default_factory=dict, repr=False)
 
     @contextmanager
     def isolate(self, part: str) -> Iterator[None]:
         """Run a block; an unexpected error in it is recorded and goes no further.
+
+        Neither does the error of a base that failed: what is made from it is missing, too.
 
         Args:
             part: what the block computes, as it begins a sentence: "The table kernels".
@@ -40,12 +47,40 @@ class PartFailures:
         """
         try:
             yield
+        except PartFailedError:
+            return
         except TracelensError:
             raise
         except Exception as error:
             if raises_unexpected_errors():
                 raise
             self.record(part, error)
+
+    @contextmanager
+    def base(self, part: str) -> Iterator[None]:
+        """Run a block that others are made from; it is tried once, and a failure is recorded once.
+
+        Args:
+            part: what the block computes, as it begins a sentence: "The roofline".
+
+        Raises:
+            PartFailedError: the block raised an unexpected error, now or before.
+            TracelensError: the block raised it. It is meant for the user and has its remedy.
+            Exception: the block raised it, and `TRACELENS_EXT_DEBUG` is 1.
+        """
+        if part in self._failed_bases:
+            raise self._failed_bases[part]
+        try:
+            yield
+        except TracelensError:
+            raise
+        except Exception as error:
+            if raises_unexpected_errors():
+                raise
+            self.record(part, error)
+            failure = PartFailedError(failure_message(part, error))
+            self._failed_bases[part] = failure
+            raise failure from error
 
     def record(self, part: str, error: Exception) -> None:
         """Add the sentence about a part that failed."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,17 +19,17 @@ from tracelens_ext.findings.summary import summary_sentence
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.lazy import pd
-from tracelens_ext.report import report as reports
 from tracelens_ext.report import writing
+from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.options import ReportOptions, takes_report_options
 from tracelens_ext.report.tables.registry import check_names, offered_tables
-from tracelens_ext.report.tables.table import Table
+from tracelens_ext.report.tables.table import ONLY_BY_NAME, Table
 from tracelens_ext.report.tables.units import FIRST_FACTS
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 
-T = TypeVar("T")
-_Tables = Mapping[str, "pd.DataFrame"]
+Result = TypeVar("Result")
+_Fact = tuple[str, object]
 
 
 @knows_tracelens
@@ -39,8 +41,10 @@ def build_perf_report(
     *,
     for_page: bool = False,
     **options: Any,  # noqa: ANN401
-) -> reports.Report:
+) -> Report:
     """The tables of an analyzed trace; those of its CPU ops if it has no GPU events.
+
+    A table, chart or text that cannot be computed is left out, and a note says so.
 
     Args:
         analyzer: of the trace.
@@ -54,124 +58,236 @@ def build_perf_report(
     """
     chosen = report_options or ReportOptions(**options)
     registry = default_registry()
-    offers = offered_tables(registry)
-    sheets = {offered.item.name: offered.item for offered in offers}
-    check_names(chosen.named_tables, sheets)
-    cited = analyzer.cited_tables(chosen.device_peaks)
-    if not any(t.is_asked_for(chosen) for t in sheets.values() if t.asked_by == "what_if"):
-        analyzer.forget_replay()
-    tables = dict[str, pd.DataFrame]()
-    page_tables = dict[str, pd.DataFrame]()
-    charts: list[Chart] = []
-    for offered in offers:
-        sheet = offered.item
-        # Evidence may name a command, `gaps`; and what is usual was switched off.
-        optional = sheet.asked_by != "tables" and not sheet.is_asked_for(ReportOptions())
-        asked = sheet.is_asked_for(chosen) or (optional and sheet.name in cited)
-        if asked or (for_page and sheet.on_every_page):
-            made = _within_limits(registry, offered, partial(_made, analyzer, chosen))
-            if made is not None:
-                (tables if asked else page_tables)[sheet.name] = made[0]
-                charts += made[1]
-    if len(analyzer.gpu_events):
-        tables |= plugin_tables(analyzer, tables, registry)
-    notes = overview.advice(analyzer.gpu_events, analyzer.coverage)
-    for offered in offers:
-        told = _within_limits(registry, offered, lambda s: [*s.notes(analyzer, chosen, tables)])
-        notes += told or ()
-    notes += [f"{problem[0].upper()}{problem[1:]}" for problem in analyzer.problems]
-    left_out = [o.item for o in offers if o.plugin.own and o.item.name not in tables]
-    first, *others = overview.overview(analyzer.gpu_events, analyzer.coverage)
-    facts: list[tuple[str, object]] = [
-        first,
-        *zip(FIRST_FACTS, recording_lines(analyzer.gpu_events), strict=False),
-    ]
-    if cited:
-        facts.append((FIRST_FACTS[-1], summary_sentence(analyzer.findings(chosen.device_peaks))))
-    facts += [*others, ("Sheets left out", _absent(left_out, analyzer, chosen))]
-    return reports.Report(
-        "GPU performance report",
-        tables,
-        facts,
-        notes,
-        descriptions={name: sheet.shows for name, sheet in sheets.items()},
-        charts=charts,
-        page_sheets=page_tables,
-        units={n: sheets[n].units(t) for n, t in {**page_tables, **tables}.items() if n in sheets},
-        answers=[*_answers(analyzer, chosen, tables, sheets.values())],
-    )
+    builder = _ReportBuilder(analyzer, chosen, registry, offered_tables(registry), for_page)
+    return builder.build()
 
 
-def _answers(
-    analyzer: TreePerfAnalyzer, options: ReportOptions, tables: _Tables, sheets: Iterable[Table]
-) -> Iterator[reports.Answer]:
-    for sheet in sheets:
-        when = sheet.answer_when
-        table = tables.get(sheet.name)
-        if table is None or (when is not None and not when.holds(analyzer, options)):
-            continue
-        if title := sheet.answer if len(table) else sheet.answer_if_empty(analyzer, options):
-            columns = [column for column in sheet.answer_columns if column in table]
-            yield reports.Answer(title, sheet.name, columns, sheet.answer_links)
+@dataclass
+class _ReportBuilder:
+    """Makes the parts of a report, each by itself."""
 
+    analyzer: TreePerfAnalyzer
+    options: ReportOptions
+    registry: PluginRegistry
+    offered: Sequence[Offered[Table]]
+    for_page: bool
+    #: the tables, and those that only a page has
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    page_tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    charts: list[Chart] = field(default_factory=list)
+    #: why a table that was tried is not there, by its name; not of one that failed
+    absence: dict[str, str] = field(default_factory=dict)
+    #: the tables and commands that the evidence of findings cites
+    cited: frozenset[str] = frozenset()
 
-def _within_limits(
-    registry: PluginRegistry, offered: Offered[Table], ask: Callable[[Table], T]
-) -> T | None:
-    """What a sheet answers; None if it is a plugin's and fails, which is then a problem."""
-    if offered.plugin.own:
-        return ask(offered.item)
-    with registry.guard(offered.plugin.name):
-        answer: T = call_within(time_limit(), partial(ask, offered.item))
-        return answer
-    return None
+    def build(self) -> Report:
+        """Return the report."""
+        declared = {offered.item.name: offered.item for offered in self.offered}
+        check_names(self.options.named_tables, declared)
+        with self.analyzer.failures.isolate("The findings"):
+            self.cited = self.analyzer.cited_tables(self.options.device_peaks)
+        if not self._asks_for_simulation():
+            self.analyzer.forget_replay()
+        self._make_tables()
+        facts = self._facts()
+        answers = self._answers()
+        notes = self._notes()
+        return Report(
+            "GPU performance report",
+            self.tables,
+            facts,
+            notes,
+            descriptions={name: table.shows for name, table in declared.items()},
+            charts=self.charts,
+            page_sheets=self.page_tables,
+            units=self._units(declared),
+            answers=answers,
+        )
 
+    def _asks_for_simulation(self) -> bool:
+        """Return whether a table of the simulation is wanted besides the findings."""
+        return any(
+            offered.item.is_asked_for(self.options)
+            for offered in self.offered
+            if offered.item.asked_by == "what_if"
+        )
 
-def _made(
-    analyzer: TreePerfAnalyzer, options: ReportOptions, sheet: Table
-) -> tuple[pd.DataFrame, list[Chart]] | None:
-    """The table of a sheet and what can be drawn of it; None if the report has no such sheet."""
-    table = None if sheet.why_absent(analyzer, options) else sheet.make(analyzer, options)
-    if table is None:
+    def _make_tables(self) -> None:
+        for offered in self.offered:
+            table = offered.item
+            wanted = self._is_wanted(table)
+            if not wanted and not (self.for_page and table.on_every_page):
+                continue
+            frame = self._ask(offered, f"The table {table.name}", self._frame_of)
+            if frame is None:
+                continue
+            if wanted:
+                self.tables[table.name] = frame
+            else:
+                self.page_tables[table.name] = frame
+            self.charts += self._fitting_charts(offered, frame)
+        if len(self.analyzer.gpu_events):
+            self.tables |= plugin_tables(self.analyzer, self.tables, self.registry)
+
+    def _is_wanted(self, table: Table) -> bool:
+        """Return whether the report has a table, if the trace has what it needs."""
+        if table.is_asked_for(self.options):
+            return True
+        # Evidence may cite a table that is left out unless somebody asks for it. It may also name a
+        # command, `gaps`; and a table that is there by default was switched off.
+        is_optional = table.asked_by != ONLY_BY_NAME and not table.is_asked_for(ReportOptions())
+        return is_optional and table.name in self.cited
+
+    def _frame_of(self, table: Table) -> pd.DataFrame | None:
+        """Return the table of a declaration; None if the trace has nothing for it."""
+        reason = table.why_absent(self.analyzer, self.options)
+        frame = None if reason else table.make(self.analyzer, self.options)
+        if frame is None:
+            self.absence[table.name] = reason or "there is something to show"
+            return None
+        if not isinstance(frame, pd.DataFrame):
+            kind = type(frame).__name__
+            raise PluginAnswerError(f"sheet {table.name!r}: expected a DataFrame, got {kind}")
+        return frame
+
+    def _fitting_charts(self, offered: Offered[Table], frame: pd.DataFrame) -> list[Chart]:
+        """Return the charts of a table that have something to draw."""
+        fitting = []
+        for chart in offered.item.charts:
+            fits = partial(_fits, chart, frame)
+            if self._ask(offered, chart.part, fits):
+                fitting.append(chart)
+        return fitting
+
+    def _facts(self) -> list[_Fact]:
+        facts: list[_Fact] = []
+        overview_facts: list[_Fact] = []
+        failures = self.analyzer.failures
+        with failures.isolate("The overview"):
+            overview_facts = overview.overview(self.analyzer.gpu_events, self.analyzer.coverage)
+        facts += overview_facts[:1]
+        with failures.isolate("The summary of the recording"):
+            lines = recording_lines(self.analyzer.gpu_events)
+            facts += zip(FIRST_FACTS, lines, strict=False)
+        if self.cited:
+            with failures.isolate("The summary of the findings"):
+                findings = self.analyzer.findings(self.options.device_peaks)
+                facts.append((FIRST_FACTS[-1], summary_sentence(findings)))
+        facts += overview_facts[1:]
+        facts.append(("Sheets left out", self._left_out()))
+        return facts
+
+    def _left_out(self) -> str:
+        """Name the tables that are asked for and not there, and what the trace lacks for them."""
+        names_by_reason: defaultdict[str, list[str]] = defaultdict(list)
+        for offered in self.offered:
+            table = offered.item
+            was_tried = table.name in self.absence and table.is_asked_for(self.options)
+            if was_tried and offered.plugin.own:
+                names_by_reason[self.absence[table.name]].append(table.name)
+        parts = [
+            f"{', '.join(names)} (only if {reason})" for reason, names in names_by_reason.items()
+        ]
+        return "; ".join(parts) or "none"
+
+    def _answers(self) -> list[Answer]:
+        answers = []
+        for offered in self.offered:
+            name = offered.item.name
+            if name in self.tables:
+                part = f"The first rows of the table {name}"
+                answer = self._ask(offered, part, self._answer_of)
+                if answer is not None:
+                    answers.append(answer)
+        return answers
+
+    def _answer_of(self, table: Table) -> Answer | None:
+        """Return what a workbook shows first of a table; None if it does not."""
+        frame = self.tables[table.name]
+        condition = table.answer_when
+        if condition is not None and not condition.holds(self.analyzer, self.options):
+            return None
+        title = table.answer
+        if not len(frame):
+            title = table.answer_if_empty(self.analyzer, self.options)
+        if not title:
+            return None
+        columns = [column for column in table.answer_columns if column in frame]
+        return Answer(title, table.name, columns, table.answer_links)
+
+    def _notes(self) -> list[str]:
+        notes: list[str] = []
+        with self.analyzer.failures.isolate("The advice about the recording"):
+            notes += overview.advice(self.analyzer.gpu_events, self.analyzer.coverage)
+        for offered in self.offered:
+            part = f"The notes on the table {offered.item.name}"
+            notes += self._ask(offered, part, self._notes_of) or []
+        for problem in self.analyzer.problems:
+            notes.append(f"{problem[0].upper()}{problem[1:]}")
+        return notes
+
+    def _notes_of(self, table: Table) -> list[str]:
+        return list(table.notes(self.analyzer, self.options, self.tables))
+
+    def _units(self, declared: Mapping[str, Table]) -> dict[str, dict[str, str]]:
+        """Return the unit of each column of each declared table."""
+        frames = {**self.page_tables, **self.tables}
+        return {
+            name: declared[name].units(frame) for name, frame in frames.items() if name in declared
+        }
+
+    def _ask(
+        self, offered: Offered[Table], part: str, function: Callable[[Table], Result]
+    ) -> Result | None:
+        """Return what a function says of a table; None if that fails, which is then recorded.
+
+        What a plugin declares is asked within a time limit, and its failure is the plugin's.
+        """
+        if offered.plugin.own:
+            with self.analyzer.failures.isolate(part):
+                return function(offered.item)
+            return None
+        with self.registry.guard(offered.plugin.name):
+            answer: Result = call_within(time_limit(), partial(function, offered.item))
+            return answer
         return None
-    if not isinstance(table, pd.DataFrame):
-        kind = type(table).__name__
-        raise PluginAnswerError(f"sheet {sheet.name!r}: expected a DataFrame, got {kind}")
-    return table, [chart for chart in sheet.charts if chart.fits(table)]
 
 
-def _absent(left_out: Iterable[Table], analyzer: TreePerfAnalyzer, options: ReportOptions) -> str:
-    """The sheets that are asked for and not there, and what the trace lacks for them."""
-    names: dict[str, str] = {}
-    for sheet in left_out:
-        if sheet.is_asked_for(options):
-            why = sheet.why_absent(analyzer, options) or "there is something to show"
-            names[why] = f"{names[why]}, {sheet.name}" if why in names else sheet.name
-    return "; ".join(f"{which} (only if {why})" for why, which in names.items()) or "none"
+def _fits(chart: Chart, frame: pd.DataFrame, _table: Table) -> bool:
+    return chart.fits(frame)
 
 
 def plugin_tables(
     analyzer: object, taken: Iterable[str] = (), registry: PluginRegistry | None = None
 ) -> dict[str, pd.DataFrame]:
-    """The tables that plugins add of an analyzer, but of `taken` names in any case of letters."""
+    """Return the tables that plugins add of an analyzer.
+
+    Args:
+        analyzer: what the plugins are given.
+        taken: names, in any case of letters, that a plugin cannot use.
+        registry: of the plugins; the default one if there is none.
+    """
     registry = registry or default_registry()
-    sheets = dict[str, pd.DataFrame]()
+    tables: dict[str, pd.DataFrame] = {}
     names = {name.lower() for name in taken}
-    wanted = "tracelens_report_sheets: expected sheet name → DataFrame, got"
     for hook in registry.hooks("tracelens_report_sheets"):
         with registry.guard(hook.plugin.name):
             answer = hook.call(analyzer=analyzer)
             if not isinstance(answer, Mapping):
-                raise PluginAnswerError(f"{wanted} {type(answer).__name__}")
+                raise PluginAnswerError(_unexpected(type(answer).__name__))
             for name, table in answer.items():
                 with registry.guard(hook.plugin.name):
                     if not isinstance(name, str) or not isinstance(table, pd.DataFrame):
-                        raise PluginAnswerError(f"{wanted} {name!r} → {type(table).__name__}")
+                        raise PluginAnswerError(_unexpected(f"{name!r} → {type(table).__name__}"))
                     if name.lower() in names:
                         raise PluginAnswerError(f"sheet {name!r}: the report has one already")
                     names.add(name.lower())
-                    sheets[name] = table
-    return sheets
+                    tables[name] = table
+    return tables
+
+
+def _unexpected(answer: str) -> str:
+    return f"tracelens_report_sheets: expected sheet name → DataFrame, got {answer}"
 
 
 @knows_tracelens
@@ -194,7 +310,7 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     tracelens_sheets: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, pd.DataFrame]:
-    """Analyse a PyTorch profiler trace and write the report.
+    """Analyze a PyTorch profiler trace and write the report.
 
     Args:
         profile_json_path: the trace, `.json` or `.json.gz`.
@@ -218,7 +334,9 @@ def generate_perf_report_pytorch(  # noqa: D417  # those of the analyzer are des
     if gpu_arch_json_path is not None:
         options.setdefault("device_peaks", str(gpu_arch_json_path))
     chosen = ReportOptions(tracelens_sheets=tracelens_sheets, **options)
-    places = {} if output_csvs_dir is None else {Path(output_csvs_dir): writing.OutputFormat.csv}
+    places: dict[Path, writing.OutputFormat] = {}
+    if output_csvs_dir is not None:
+        places[Path(output_csvs_dir)] = writing.OutputFormat.csv
     if output_xlsx_path is not None or not places:
         workbook = Path(output_xlsx_path or default_report_path(profile_json_path))
         places[workbook] = writing.OutputFormat.xlsx

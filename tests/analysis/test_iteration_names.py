@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.iterations.selection import likely_iterations
+from tracelens_ext.analysis.iterations.candidates import likely_iterations
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.support.serving_helpers import LAYER, Engine
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.analysis.serving.layers import repeating_block
+from tracelens_ext.analysis.serving.layers import Block, repeating_block
 
 ATTENTION = 3
 
 
-def block(*parts: list[int]) -> list[tuple[int, int]]:
+def block(*parts: list[int]) -> list[Block]:
     codes = np.array([code for part in parts for code in part])
     return repeating_block(codes, codes == ATTENTION)
 

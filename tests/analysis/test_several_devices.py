@@ -88,7 +88,7 @@ def with_events(document: Document, events: Iterable[Event]) -> Document:
 
 
 def all_tables(analyzer: TreePerfAnalyzer) -> dict[str, pd.DataFrame | None]:
-    tables = {name: analyzer.table(name) for name in TABLES}
+    tables: dict[str, pd.DataFrame | None] = {name: analyzer.table(name) for name in TABLES}
     tables["launchers"] = analyzer.get_df_kernel_launchers(
         id_cols=True,
         include_kernel_details=True,
@@ -166,13 +166,13 @@ def test_other_numbers_of_the_devices_change_nothing_else(
     for name in (*OF_DEVICES, "copy_bandwidth", "iterations"):
         expected = of_devices(one, name)
         got = of_devices(other, name)
-        columns = [column for column in expected if column != "process"]
+        columns = [str(column) for column in expected if column != "process"]
         if "device" in columns:
             expected = expected.assign(device=[numbers[number] for number in expected["device"]])
         assert rows_of(got, columns) == rows_of(expected, columns), name
     for name in ("gap_summary", "gap_pairs", "kernels", "kernel_summary", "ops_summary"):
         expected = of_devices(one, name)
-        columns = list(expected)
+        columns = [str(column) for column in expected]
         assert rows_of(of_devices(other, name), columns) == rows_of(expected, columns), name
 
 
@@ -224,7 +224,7 @@ def test_two_traces_merged_have_the_rows_of_both(first: JobShape, second: JobSha
     for name in ("gaps", "gaps_longest", "gap_streams", "gpu_timeline", "queue_length"):
         tables = [of_devices(analyzer, name) for analyzer in apart]
         expected = pd.concat(tables, ignore_index=True)
-        columns = [column for column in expected if column != "process"]
+        columns = [str(column) for column in expected if column != "process"]
         assert rows_of(of_devices(together, name), columns) == rows_of(expected, columns), name
     counts = ["scope", "cause", "count", "idle_time_ms", "overlapped_time_ms"]
     summaries = [of_devices(analyzer, "gap_summary")[counts] for analyzer in (*apart, together)]
@@ -245,7 +245,7 @@ def test_an_idle_device_changes_no_row_of_another(shape: JobShape) -> None:
     for name in ("gaps", "gaps_longest", "gap_streams", "gpu_timeline", "queue_length"):
         expected = of_devices(one, name)
         got = of_devices(other, name)
-        columns = list(expected)
+        columns = [str(column) for column in expected]
         got = got[got["device"] != 9] if "device" in got else got
         assert rows_of(got, columns) == rows_of(expected, columns), name
 

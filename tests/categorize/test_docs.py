@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.categorize_helpers import FakeEntryPoint
 from tracelens_ext.categorize import CATEGORIES, KernelCategorizer, check_pack, load_pack
-from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.cli import run
 from tracelens_ext.hooks import PluginRegistry, hookspecs
 from tracelens_ext.perf_report import plugin_tables

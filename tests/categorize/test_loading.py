@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens_ext.categorize import Example, Rule, load_pack
-from tracelens_ext.categorize.rules import parse_pack
+from tracelens_ext.categorize.rule_files import parse_pack
 from tracelens_ext.errors import RuleError
 
 if TYPE_CHECKING:

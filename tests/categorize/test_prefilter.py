@@ -10,7 +10,7 @@ import regex
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tracelens_ext.categorize.matcher import Prefilter, fold, requirements
+from tracelens_ext.categorize.prefilter import Prefilter, fold, requirements
 
 ALPHABET = "abKs_9"
 # U+212A (Kelvin) matches k and U+017F (long s) matches s when case is ignored.

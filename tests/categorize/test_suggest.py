@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens_ext.categorize import check_pack
-from tracelens_ext.categorize.check import draft_rules, group_unknown, stem_of
-from tracelens_ext.categorize.rules import parse_pack
+from tracelens_ext.categorize.drafts import draft_rules, group_unknown, stem_of
+from tracelens_ext.categorize.rule_files import parse_pack
 
 
 @pytest.mark.parametrize(

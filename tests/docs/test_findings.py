@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import tracelens_ext.findings
-from tests.support.docs_helpers import documented_addition
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
 from tracelens_ext.cli import run
-from tracelens_ext.findings import builtin
+from tracelens_ext.findings import detectors, order
 from tracelens_ext.findings.engine import offered_detectors
 from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.hooks import load_registry
@@ -82,18 +80,34 @@ def test_the_json_of_the_page_has_every_field() -> None:
     assert {name for name in fields if f'"{name}":' not in shown} == set()
 
 
-def test_adding_a_finding_is_one_file_and_one_line(
+def test_adding_a_finding_is_one_file_and_one_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, new, before, after = documented_addition("findings", "builtin.py")
-    (tmp_path / file).write_text(new, encoding="utf-8")
-    package: ModuleType = tracelens_ext.findings
+    """The diff of the documentation adds a file, and an import and an entry in `order.py`."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    (diff,) = re.findall(
+        r"```diff\n--- /dev/null\n\+\+\+ b/tracelens_ext/findings/detectors/(.*?)```",
+        page,
+        re.DOTALL,
+    )
+    addition, registration = diff.split("--- a/tracelens_ext/findings/order.py\n")
+    file, _, *lines = addition.splitlines()
+    assert all(line.startswith("+") for line in lines)
+    (tmp_path / file).write_text("".join(f"{line[1:]}\n" for line in lines), encoding="utf-8")
+    package: ModuleType = detectors
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    source = inspect.getsource(builtin)
-    assert source.count(before) == 1
-    changed: dict[str, Any] = {"__name__": builtin.__name__}
-    exec(source.replace(before, after), changed)  # noqa: S102  # a file of this project
-    monkeypatch.setattr(builtin, "_DETECTORS", changed["_DETECTORS"])
+
+    source = inspect.getsource(order)
+    _, *hunks = registration.split("@@\n")
+    for hunk in hunks:
+        before = "".join(f"{line[1:]}\n" for line in hunk.splitlines() if line[0] in " -")
+        after = "".join(f"{line[1:]}\n" for line in hunk.splitlines() if line[0] in " +")
+        assert source.count(before) == 1
+        source = source.replace(before, after)
+    changed: dict[str, Any] = {"__name__": order.__name__}
+    exec(source, changed)  # noqa: S102  # a file of this project
+    monkeypatch.setattr(order, "DETECTORS", changed["DETECTORS"])
+
     maker = TraceMaker()
     maker.launched("first", 50, 50, correlation=1, at=10)
     maker.frame("<built-in function collect>", 120, 100)
@@ -104,4 +118,4 @@ def test_adding_a_finding_is_one_file_and_one_line(
     name = f"{package.__name__}.{Path(file).stem}"
     assert import_module(name).__file__ == str(tmp_path / file)
     monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(package, Path(file).stem)
+    monkeypatch.delattr(package, Path(file).stem, raising=False)

@@ -11,7 +11,7 @@ import pytest
 
 from tracelens_ext.categorize import KernelCategorizer, categorize_kernels
 from tracelens_ext.categorize.check import check_packs
-from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.categorize.matcher import BoundPack
 from tracelens_ext.hooks import load_registry
 

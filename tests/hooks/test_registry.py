@@ -18,7 +18,7 @@ import typer
 
 from tests.support.categorize_helpers import FakeEntryPoint, plugin, registry, write_pack
 from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
-from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.cli import commands as commands_module
 from tracelens_ext.cli import run
 from tracelens_ext.cli.installed import plugin_status

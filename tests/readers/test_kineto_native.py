@@ -40,9 +40,9 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 def interned(column: Any, found: Slice, name: str) -> Any:
     """A column of a slice in codes that do not depend on how texts are spelled."""
-    if name in ("lanes", "names", "words"):
+    if name in ("tracks", "names", "words"):
         return list(dict.fromkeys(column))
-    if name in ("lane", "name"):
+    if name in ("track", "name"):
         values: list[Any] = getattr(found, f"{name}s")
         return [values[code] for code in column.tolist()]
     if name in ("numbers", "texts"):

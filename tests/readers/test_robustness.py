@@ -18,7 +18,8 @@ from tests.support.broken_input_helpers import corpus
 from tests.support.make_trace import LAYOUTS, Document, TraceMaker
 from tests.support.strategies import damaged_files, rule_packs, trace_files, traces
 from tests.support.trace_mutations import mutate
-from tracelens_ext.categorize.rules import RulePack, parse_pack
+from tracelens_ext.categorize.rule_files import parse_pack
+from tracelens_ext.categorize.rules import RulePack
 from tracelens_ext.errors import TracelensError
 from tracelens_ext.readers import ahead, read_trace
 from tracelens_ext.readers.cache.store import TraceCache

@@ -314,12 +314,11 @@ def test_a_text_longer_than_any_cell_is_cut_with_a_mark(tmp_path: Path) -> None:
 def test_any_table_survives(rows: list[tuple[Any, ...]]) -> None:
     frame = pd.DataFrame(rows, columns=["text", "time ms", "device", "anything"])
     frame["anything"] = frame["anything"].astype(object)
-    pool: dict[str, int] = {}
-    tables, notes = html_tables.page_tables({"t": frame}, {}, pool)
-    texts = list(pool)
-    assert notes == []
-    columns = tables[0].columns
-    assert tables[0].embedded == len(rows)
+    contents = html_tables.page_tables({"t": frame}, {})
+    texts = list(contents.pool)
+    assert contents.notes == []
+    columns = contents.tables["t"].columns
+    assert contents.tables["t"].embedded == len(rows)
     for number, (text, time, device, _) in enumerate(rows):
         found = columns[0].values[number]
         if columns[0].kind == "text":  # a column of None alone has no type
@@ -335,7 +334,7 @@ def test_any_table_survives(rows: list[tuple[Any, ...]]) -> None:
         assert found is not None
         assert int(found) == device
         assert isinstance(found, str) == (abs(device) > 2**53)
-    json_for_script([table.for_script() for table in tables])
+    json_for_script([table.for_script() for table in contents.tables.values()])
 
 
 @needs_extra

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tracelens_ext.analysis.operations.arguments import parsed
 from tracelens_ext.hooks import default_registry
 from tracelens_ext.roofline.analysis import _modelled
+from tracelens_ext.roofline.element_types import ELEMENT_BYTES
 from tracelens_ext.roofline.models import model_of, offered_models
-from tracelens_ext.roofline.operation import ELEMENT_BYTES, Cost, NoModelError, Operation
+from tracelens_ext.roofline.operation import Cost, NoModelError, Operation
 
 BF16 = "c10::BFloat16"
 F32 = "float"

@@ -29,7 +29,7 @@ from tracelens_ext.hooks.registry import SECONDS_VARIABLE
 from tracelens_ext.report.html import page_figures
 from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.roofline import analysis as rows_found
-from tracelens_ext.roofline import models, operation
+from tracelens_ext.roofline import models, operation, operation_groups
 from tracelens_ext.roofline.analysis import Roofline, find_roofline
 from tracelens_ext.roofline.summary import (
     NO_FAMILY,
@@ -90,7 +90,7 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
         )
 
     for module, name in (
-        (rows_found, "parsed"),
+        (operation_groups, "parsed"),
         (op_arguments, "parsed"),
         (rows_found, "RooflineRow"),
         (operation, "Tensor"),
@@ -120,7 +120,7 @@ def test_what_is_all_different_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
 def test_shorter_operations_beyond_the_bound_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     each = [("aten::mm", arguments([n, 8], [8, n]), 10.0 + n) for n in range(1, 8)]
     whole = analyzed(*each).get_df_roofline()
-    monkeypatch.setattr(rows_found, "MOST_OPERATIONS", 3)
+    monkeypatch.setattr(operation_groups, "MOST_OPERATIONS", 3)
     analyzer = analyzed(*each)
     cut = analyzer.get_df_roofline()
     assert cut.head(3).astype(str).equals(whole.head(3).astype(str).replace("None", "nan"))

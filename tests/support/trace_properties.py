@@ -427,7 +427,7 @@ def configurations_are_safe(data: bytes) -> None:
 
 def rules_are_safe(data: bytes) -> None:
     """A rule pack in TOML: a pack, or one of our errors."""
-    from tracelens_ext.categorize.rules import load_pack
+    from tracelens_ext.categorize.rule_files import load_pack
 
     _load(data, ".toml", load_pack)
 

@@ -1,4 +1,4 @@
-"""Kernel categories: rules, rule packs, and the one categoriser that asks them.
+"""Kernel categories: rules, rule packs, and the one categorizer that asks them.
 
 >>> from tracelens_ext.categorize import KernelCategorizer
 >>> categorizer = KernelCategorizer.create(rules=["my_rules.toml"])
@@ -12,18 +12,33 @@ from tracelens_ext.categorize.categorizer import (
     categorize_kernels,
 )
 from tracelens_ext.categorize.check import RuleProblem, check_pack
-from tracelens_ext.categorize.maps import CategorizerLike, load_maps
+from tracelens_ext.categorize.choices import CategorizerLike
+from tracelens_ext.categorize.maps import load_maps
+from tracelens_ext.categorize.rule_files import load_pack
 from tracelens_ext.categorize.rules import (
     CATEGORIES,
+    UNCATEGORIZED,
     Decisions,
     Example,
     Rule,
     RulePack,
-    load_pack,
 )
 from tracelens_ext.hooks import hookimpl
-from tracelens_ext.text import UNCATEGORIZED
 
-__all__ = ["CATEGORIES", "UNCATEGORIZED", "CategorizerLike", "Decisions", "Example", "RuleProblem"]
-__all__ += ["KernelCategorizer", "Rule", "RulePack", "builtin_categorizer", "categorize_kernels"]
-__all__ += ["check_pack", "hookimpl", "load_maps", "load_pack"]
+__all__ = [
+    "CATEGORIES",
+    "UNCATEGORIZED",
+    "CategorizerLike",
+    "Decisions",
+    "Example",
+    "KernelCategorizer",
+    "Rule",
+    "RulePack",
+    "RuleProblem",
+    "builtin_categorizer",
+    "categorize_kernels",
+    "check_pack",
+    "hookimpl",
+    "load_maps",
+    "load_pack",
+]

@@ -1,4 +1,4 @@
-"""The one categoriser: every category in every table, report and chart comes from here.
+"""The one categorizer: every category in every table, report and chart comes from here.
 
 Order of precedence, the first answer wins: the user's rule files; the plugin or map the user
 chose; other installed plugins; the built-in packs.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 
-from tracelens_ext.categorize.maps import (
+from tracelens_ext.categorize.choices import (
     CategorizerLike,
+    Choices,
     choose,
     offered_packs,
     python_stages,
@@ -21,27 +22,28 @@ from tracelens_ext.categorize.maps import (
 )
 from tracelens_ext.categorize.matcher import (
     BoundPack,
+    BoundRule,
     Matcher,
     PythonStage,
     RuleTimeoutError,
     Source,
     Stage,
 )
+from tracelens_ext.categorize.rule_files import load_pack
 from tracelens_ext.categorize.rules import (
     OTHER_OP,
+    UNCATEGORIZED,
     UNKNOWN,
     Decisions,
     Kernel,
     PackKind,
     RulePack,
     RuleVerdict,
-    load_pack,
 )
 from tracelens_ext.errors import UsageError
-from tracelens_ext.hooks import PluginRegistry, default_registry
+from tracelens_ext.hooks import Offered, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import guarded, one_line
 from tracelens_ext.lazy import pd
-from tracelens_ext.text import UNCATEGORIZED
 
 #: Files (or folders) of rules, or what was read of them.
 Paths = Sequence["str | os.PathLike[str] | RulePack"]
@@ -52,7 +54,7 @@ class KernelCategorizer:
 
     Attributes:
         problems: what failed in plugins, each `NAME: error` in one line; a plugin that fails
-            while kernels are categorised adds a line and is left out from then on.
+            while kernels are categorized adds a line and is left out from then on.
     """
 
     def __init__(self, sources: Sequence[Source], problems: Iterable[str] = ()) -> None:
@@ -86,73 +88,75 @@ class KernelCategorizer:
             registry: the plugins to use instead of the installed ones.
             framework: what ran, such as `JAX`: its usual pack is asked without a `categorizer`.
 
-        Raises RuleError where a rule file or map is invalid, UsageError where nothing is called
-        `categorizer`, or as one of `without_packs`.
+        Raises:
+            RuleError: a rule file or map is invalid.
+            UsageError: nothing is called `categorizer`, or as one of `without_packs`.
         """
         registry = registry or default_registry(plugins=plugins)
-        for argument, value in (("rules", rules), ("maps", maps), ("without_packs", without_packs)):
-            _refuse_text(argument, value)
-        packs = [each if isinstance(each, RulePack) else load_pack(each) for each in rules]
-        sources = [BoundPack(pack, "rules") for pack in packs]
+        _refuse_text("rules", rules)
+        _refuse_text("maps", maps)
+        _refuse_text("without_packs", without_packs)
+        packs_of_user = [pack if isinstance(pack, RulePack) else load_pack(pack) for pack in rules]
         offered = offered_packs(registry)
-        # The maps of the user come last: of two maps with one name theirs is taken.
-        selectable = {o.item.name: o for o in offered if o.item.selectable}
-        passed_over: list[str] = []
-        selectable |= {o.item.name: o for o in user_maps(maps, registry, passed_over)}
         if categorizer is None and framework:
-            usual = (o.item.name for o in offered if o.item.usual_for == framework)
-            categorizer = next(usual, None)
-        chosen = choose(categorizer, registry, offered, selectable, passed_over)
-        taken: set[object] = {id(s.pack) for s in chosen if isinstance(s, BoundPack)}
-        taken |= {s.name for s in chosen if isinstance(s, PythonStage) and not s.own_risk}
-        unasked = [o for o in offered if not o.item.selectable]
-        known = sorted({o.item.name for o in unasked})
-        for name in without_packs:  # a pack that takes no part anyway is a mistake
-            if name not in known:
-                raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
-        unasked = [o for o in unasked if o.item.name not in without_packs]
-        rest = [o for o in unasked if id(o.item) not in taken]
-        third: list[Source] = [BoundPack(o.item, "plugin") for o in rest if not o.plugin.own]
-        functions = (f for f in python_stages(registry) if not f.selectable)
-        third += [each for each in functions if each.name not in taken]
-        own = [BoundPack(o.item, "builtin", limited=False) for o in rest if o.plugin.own]
-        ordered = [*sources, *chosen, *sorted(third, key=_order), *sorted(own, key=_order)]
-        return cls(ordered, registry.problems)
+            categorizer = _usual_pack(offered, framework)
+        choices = _choices(maps, registry, offered)
+        chosen = choose(categorizer, choices)
+        unasked = _unasked_packs(offered, without_packs, chosen)
+        sources: list[Source] = [BoundPack(pack, "rules") for pack in packs_of_user]
+        sources += chosen
+        sources += _sources_of_plugins(registry, unasked, chosen)
+        sources += _builtin_sources(unasked)
+        return cls(sources, registry.problems)
 
     def categorize(
         self, names: Collection[str], cpu_ops: Collection[str | None] | None = None
     ) -> Decisions:
-        """Categorise kernels, each distinct one once: the decisions, in the order asked.
+        """Categorize kernels, each distinct one once: the decisions, in the order asked.
 
-        `cpu_ops` are the operations that launched them, None where one is not known. Raises
-        RuleError where a rule of the user takes too long on a name, UsageError where the two lists
-        differ in length, or a function of the caller answers something else than a category a row.
+        Args:
+            names: those of the kernels.
+            cpu_ops: the operations that launched them, None where one is not known.
+
+        Raises:
+            RuleError: a rule of the user takes too long on a name.
+            UsageError: the two lists differ in length, or a function of the caller answers
+                something else than a category a row.
         """
         _refuse_text("names", names)
-        ops = [None] * len(names) if cpu_ops is None else cpu_ops
-        if len(ops) != len(names):
-            raise UsageError(f"expected as many cpu_ops as names ({len(names)}), got {len(ops)}")
-        known_ops = (op if isinstance(op, str) else None for op in ops)
-        verdicts = self._decide(list(zip(names, known_ops, strict=True)))
-        return Decisions(*([getattr(v, key.name) for v in verdicts] for key in fields(RuleVerdict)))
+        operations = [None] * len(names) if cpu_ops is None else cpu_ops
+        if len(operations) != len(names):
+            got = len(operations)
+            raise UsageError(f"expected as many cpu_ops as names ({len(names)}), got {got}")
+        texts_or_none = (
+            operation if isinstance(operation, str) else None for operation in operations
+        )
+        verdicts = self._decide(list(zip(names, texts_or_none, strict=True)))
+        return Decisions(
+            category=[verdict.category for verdict in verdicts],
+            vendor=[verdict.vendor for verdict in verdicts],
+            library=[verdict.library for verdict in verdicts],
+            rule=[verdict.rule for verdict in verdicts],
+            pack=[verdict.pack for verdict in verdicts],
+            known=[verdict.known for verdict in verdicts],
+        )
 
     def categorize_ops(self, op_names: Collection[str]) -> list[str]:
-        """A category for each CPU operation by the packs of kind `op`; `other` without a rule."""
+        """Return a category for each CPU operation by the packs of kind `op`.
+
+        `other` is that of an operation without a rule.
+        """
         _refuse_text("op_names", op_names)
         verdicts = self._decide([(name, None) for name in op_names], kind="op")
-        return [OTHER_OP if v is UNKNOWN else v.category for v in verdicts]
+        return [OTHER_OP if verdict is UNKNOWN else verdict.category for verdict in verdicts]
 
     def stages(self, kind: PackKind = "kernel") -> list[Stage]:
-        """What kernels (or operations) pass through, in order."""
+        """Return what kernels (or operations) pass through, in order."""
         if kind not in self._stages:
-            stages = self._stages[kind] = list[Stage]()
+            stages: list[Stage] = []
             for _, neighbours in groupby(self._sources, type):
-                sources = list(neighbours)
-                packs = (s for s in sources if isinstance(s, BoundPack) and s.pack.kind == kind)
-                rules = [rule for pack in packs for rule in pack.bound_rules()]
-                stages += [Matcher(rules)] if rules else []
-                if kind == "kernel":  # functions are asked about kernels only
-                    stages += [s for s in sources if isinstance(s, PythonStage)]
+                stages += _stages_of_neighbours(list(neighbours), kind)
+            self._stages[kind] = stages
         return self._stages[kind]
 
     @property
@@ -167,15 +171,15 @@ class KernelCategorizer:
         return [source for source in self._sources if isinstance(source, BoundPack)]
 
     def _decide(self, kernels: Sequence[Kernel], kind: PackKind = "kernel") -> list[RuleVerdict]:
-        """The verdict for each kernel."""
+        """Return the verdict for each kernel."""
         distinct = list(dict.fromkeys(kernels))
-        verdicts = dict[Kernel, RuleVerdict]()
+        verdicts: dict[Kernel, RuleVerdict] = {}
         try:
             for stage in self.stages(kind):
                 pending = [kernel for kernel in distinct if kernel not in verdicts]
                 if not pending:
                     break
-                # Rules answer for what is still open, a Python categoriser sees every kernel.
+                # Rules answer for what is still open, a Python categorizer sees every kernel.
                 asked = pending if isinstance(stage, Matcher) else distinct
                 for kernel, verdict in zip(asked, self._ask(stage, asked), strict=False):
                     if verdict is not None:
@@ -193,7 +197,7 @@ class KernelCategorizer:
         self.problems.append(f"{error.bound.pack.name}: {one_line(error)}")
 
     def _ask(self, stage: Stage, kernels: Sequence[Kernel]) -> Sequence[RuleVerdict | None]:
-        """One stage's answers; none of a plugin that fails, which is left out from then on."""
+        """Return one stage's answers; none of a plugin that fails, which is left out then."""
         if isinstance(stage, Matcher) or stage.own_risk:
             return stage.decide(kernels)
         with guarded(stage.name, self.problems):
@@ -202,38 +206,130 @@ class KernelCategorizer:
         return []
 
     def matches(self, stage: Stage, name: str, cpu_op: str | None) -> Iterator[RuleMatch]:
-        """What a stage has to say about one name."""
+        """Yield what a stage has to say about one name."""
         if not isinstance(stage, Matcher):
-            for verdict in filter(None, self._ask(stage, [(name, cpu_op)])):
-                yield RuleMatch(verdict, f"Python categoriser {stage.name}")
+            for verdict in self._ask(stage, [(name, cpu_op)]):
+                if verdict is not None:
+                    yield RuleMatch(verdict, f"Python categoriser {stage.name}")
             return
         for bound in stage.candidates(name):
-            rule = bound.rule
             try:
-                if not bound.finds(name):
-                    continue
+                finds_name = bound.finds(name)
             except RuleTimeoutError as error:
                 self._note(error)
                 continue
+            if not finds_name:
+                continue
             holds = bound.allows(cpu_op)
             # A rule about operations alone has nothing to do with a kernel of another one.
-            if holds or not rule.takes_any_name:
-                place = bound.pack.where(rule)
-                yield RuleMatch(bound.verdict, place, rule.pattern, rule.about, rule.cpu_op, holds)
+            if holds or not bound.rule.takes_any_name:
+                yield _match(bound, holds=holds)
 
     def _leave_out(self, failed: RulePack | PythonStage) -> None:
         """Go on without what failed."""
-        self._sources = [
-            source
-            for source in self._sources
-            if (source.pack if isinstance(source, BoundPack) else source) is not failed
-        ]
+        self._sources = [source for source in self._sources if _pack_or_stage(source) is not failed]
         self._stages.clear()
+
+
+def _pack_or_stage(source: Source) -> RulePack | PythonStage:
+    if isinstance(source, BoundPack):
+        return source.pack
+    return source
+
+
+def _stages_of_neighbours(sources: Sequence[Source], kind: PackKind) -> list[Stage]:
+    """Return the stages of sources of one type: packs make one, functions one each."""
+    rules: list[BoundRule] = []
+    functions: list[Stage] = []
+    for source in sources:
+        if isinstance(source, PythonStage):
+            functions.append(source)
+        elif source.pack.kind == kind:
+            rules += source.bound_rules()
+    if rules:
+        return [Matcher(rules)]
+    if kind == "kernel":  # functions are asked about kernels only
+        return functions
+    return []
+
+
+def _usual_pack(offered: Sequence[Offered[RulePack]], framework: str) -> str | None:
+    """Return the name of the pack that traces of a framework get without a choice."""
+    for offer in offered:
+        if offer.item.usual_for == framework:
+            return offer.item.name
+    return None
+
+
+def _choices(
+    maps: Paths, registry: PluginRegistry, offered: Sequence[Offered[RulePack]]
+) -> Choices:
+    """Return what a user can choose from; of two maps with one name the user's is taken."""
+    passed_over: list[str] = []
+    selectable = {offer.item.name: offer for offer in offered if offer.item.selectable}
+    for offer in user_maps(maps, registry, passed_over):
+        selectable[offer.item.name] = offer
+    return Choices(registry, offered, selectable, passed_over)
+
+
+def _unasked_packs(
+    offered: Sequence[Offered[RulePack]],
+    without_packs: Sequence[str],
+    chosen: Sequence[Source],
+) -> list[Offered[RulePack]]:
+    """Return the packs that take part though nobody chose them.
+
+    Raises:
+        UsageError: there is no such pack as one of `without_packs`.
+    """
+    unasked = [offer for offer in offered if not offer.item.selectable]
+    known = sorted({offer.item.name for offer in unasked})
+    for name in without_packs:  # a pack that takes no part anyway is a mistake
+        if name not in known:
+            raise UsageError(f"no pack is called {name!r}; known: {', '.join(known)}")
+    chosen_packs = {id(source.pack) for source in chosen if isinstance(source, BoundPack)}
+    return [
+        offer
+        for offer in unasked
+        if offer.item.name not in without_packs and id(offer.item) not in chosen_packs
+    ]
+
+
+def _sources_of_plugins(
+    registry: PluginRegistry,
+    unasked: Sequence[Offered[RulePack]],
+    chosen: Sequence[Source],
+) -> list[Source]:
+    """Return the packs and functions of other people's plugins that were not chosen."""
+    chosen_functions = {
+        source.name for source in chosen if isinstance(source, PythonStage) and not source.own_risk
+    }
+    sources: list[Source] = [
+        BoundPack(offer.item, "plugin") for offer in unasked if not offer.plugin.own
+    ]
+    sources += [
+        function
+        for function in python_stages(registry)
+        if not function.selectable and function.name not in chosen_functions
+    ]
+    return sorted(sources, key=_precedence)
+
+
+def _builtin_sources(unasked: Sequence[Offered[RulePack]]) -> list[Source]:
+    sources: list[Source] = [
+        BoundPack(offer.item, "builtin", limited=False) for offer in unasked if offer.plugin.own
+    ]
+    return sorted(sources, key=_precedence)
+
+
+def _precedence(source: Source) -> tuple[int, str, bool]:
+    """Higher priority first, then the name; of one name, the Python function first."""
+    return -source.priority, source.name, isinstance(source, BoundPack)
 
 
 @lru_cache(maxsize=1)
 def builtin_categorizer() -> KernelCategorizer:
-    """The categoriser of this distribution's packs alone, whatever else is installed or chosen."""
+    """Return the categorizer of this distribution's packs alone, whatever else is installed."""
     return KernelCategorizer.create(plugins=False)
 
 
@@ -242,7 +338,7 @@ def categorize_kernels(
     cpu_ops: Collection[str | None] | None = None,
     categorizer: CategorizerLike | KernelCategorizer | None = None,
 ) -> pd.DataFrame:
-    """Categorise kernels by name, and by the launching operation where it is known.
+    """Categorize kernels by name, and by the launching operation where it is known.
 
     Args:
         names: kernel names as a trace spells them (demangled, mangled, from any profiler).
@@ -268,20 +364,15 @@ def categorize_kernels(
     return categorizer.categorize(names, cpu_ops).to_frame()
 
 
-def _order(source: Source) -> tuple[int, str, bool]:
-    """Higher priority first, then the name; of one name, the Python function first."""
-    return -source.priority, source.name, isinstance(source, BoundPack)
-
-
 def _refuse_text(argument: str, value: object) -> None:
-    """A lone text is a sequence of letters to Python, and never what the caller means."""
+    """Refuse a lone text: it is a sequence of letters to Python, and never what is meant."""
     if isinstance(value, (str, bytes, os.PathLike)):
         raise UsageError(f"{argument}: expected a list, got the single value {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """A rule, or a Python categoriser, that has something to say about a kernel."""
+    """A rule, or a Python categorizer, that has something to say about a kernel."""
 
     verdict: RuleVerdict  #: what it says
     place: str  #: the file and rule, or the plugin
@@ -289,6 +380,18 @@ class RuleMatch:
     about: str | None = None  #: what the rule says it is for, or None
     condition: str | None = None  #: the rule's condition on the launching operation, or None
     holds: bool = True  #: whether the launching operation fulfils the condition
+
+
+def _match(bound: BoundRule, *, holds: bool) -> RuleMatch:
+    rule = bound.rule
+    return RuleMatch(
+        verdict=bound.verdict,
+        place=bound.pack.where(rule),
+        pattern=rule.pattern,
+        about=rule.about,
+        condition=rule.cpu_op,
+        holds=holds,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +410,11 @@ def explain(
     stages = list(categorizer.stages(kind))
     matches = [match for stage in stages for match in categorizer.matches(stage, name, cpu_op)]
     winner = next((match for match in matches if match.holds), None)
-    unknown = UNCATEGORIZED if kind == "kernel" else OTHER_OP
+    if winner is not None:
+        category = winner.verdict.category
+    elif kind == "kernel":
+        category = UNCATEGORIZED
+    else:
+        category = OTHER_OP
     others = tuple(match for match in matches if match is not winner)
-    return Explanation(winner.verdict.category if winner else unknown, winner, others)
+    return Explanation(category, winner, others)

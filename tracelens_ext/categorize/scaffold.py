@@ -15,19 +15,28 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)*")
 
 
 def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
-    """Write the skeleton of a plugin distribution below a folder; the files written."""
+    """Write the skeleton of a plugin distribution below a folder.
+
+    Args:
+        name: of the distribution.
+        parent: the folder.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: it cannot be called so.
+        OutputError: the folder is there already, or cannot be written.
+    """
     module = re.sub(r"[-.]", "_", name).lower()
-    if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module == "tracelens_ext":
+    is_taken = keyword.iskeyword(module) or module == "tracelens_ext"
+    if is_taken or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a plugin; use letters, digits and '-', starting with "
             "a letter, such as my-company-kernels"
         )
     folder = Path(parent) / name
-    skeleton = Path(__file__).with_name("skeleton.toml").read_text(encoding="utf-8")
-    texts = {
-        folder / path.format(module=module): text.format(name=name, module=module)
-        for path, text in tomllib.loads(skeleton).items()
-    }
+    texts = _texts_of_files(folder, name, module)
     try:
         folder.mkdir(parents=True)
         for path, text in texts.items():
@@ -37,4 +46,14 @@ def write_plugin(name: str, parent: str | os.PathLike[str] = ".") -> list[Path]:
         raise OutputError(f"{folder} exists already; choose another name or folder") from None
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error.strerror or error}") from None
-    return [*texts]
+    return list(texts)
+
+
+def _texts_of_files(folder: Path, name: str, module: str) -> dict[Path, str]:
+    """Return the text of each file of the skeleton."""
+    skeleton = Path(__file__).with_name("skeleton.toml").read_text(encoding="utf-8")
+    texts = {}
+    for path_template, text_template in tomllib.loads(skeleton).items():
+        path = folder / path_template.format(module=module)
+        texts[path] = text_template.format(name=name, module=module)
+    return texts

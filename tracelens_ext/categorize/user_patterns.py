@@ -7,7 +7,8 @@ from typing import Any, Final, Union
 
 from tracelens_ext.errors import UsageError
 
-_SHOWN: Final = 80
+_LONGEST_SHOWN: Final = 80
+_FLAGS: Final = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
 
 
 class UserPattern:
@@ -19,26 +20,38 @@ class UserPattern:
         from tracelens_ext.categorize.matcher import TimedPattern
 
         text: Any = getattr(given, "pattern", given)
-        kept = re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII
-        self._called = f"{what} {text!r}"
+        flags = getattr(given, "flags", 0) & int(_FLAGS)
+        self._label = f"{what} {text!r}"
         try:
-            self._pattern = TimedPattern(text, getattr(given, "flags", 0) & int(kept))
+            self._pattern = TimedPattern(text, flags)
         except (regex.error, TypeError, RecursionError, OverflowError) as error:
-            raise UsageError(f"{self._called} is no regular expression ({error})") from None
+            raise UsageError(f"{self._label} is no regular expression ({error})") from None
 
     def search(self, name: str) -> bool:
-        """Whether the expression occurs in a name."""
+        """Return whether the expression occurs in a name.
+
+        Raises:
+            UsageError: it takes too long.
+        """
         try:
             return self._pattern.search(name)
         except TimeoutError:
-            shown = name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "..."
-            why = f"takes too long on {shown!r}; make repeated parts exclude one another"
-            raise UsageError(f"{self._called} {why}") from None
+            shown = name
+            if len(name) > _LONGEST_SHOWN:
+                shown = name[: _LONGEST_SHOWN - 3] + "..."
+            reason = f"takes too long on {shown!r}; make repeated parts exclude one another"
+            raise UsageError(f"{self._label} {reason}") from None
 
 
 def user_pattern(given: Expression | None, what: str) -> UserPattern | None:
-    """The expression ready to be searched for; None for None. Raises as `UserPattern` does."""
-    return given if given is None or isinstance(given, UserPattern) else UserPattern(given, what)
+    """Return the expression ready to be searched for; None for None.
+
+    Raises:
+        UsageError: it is no regular expression.
+    """
+    if given is None or isinstance(given, UserPattern):
+        return given
+    return UserPattern(given, what)
 
 
 Expression = Union[str, "re.Pattern[str]", UserPattern]

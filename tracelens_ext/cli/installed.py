@@ -16,8 +16,9 @@ import typer
 
 from tracelens_ext.categorize import UNCATEGORIZED, KernelCategorizer, load_pack
 from tracelens_ext.categorize.categorizer import Explanation
-from tracelens_ext.categorize.check import check_packs, draft_rules, group_unknown, toml_pack
-from tracelens_ext.categorize.maps import offered_packs
+from tracelens_ext.categorize.check import check_packs
+from tracelens_ext.categorize.choices import offered_packs
+from tracelens_ext.categorize.drafts import draft_rules, group_unknown, toml_pack
 from tracelens_ext.categorize.matcher import BoundPack
 from tracelens_ext.categorize.rules import OTHER_OP, Rule
 from tracelens_ext.cli import options as shared
@@ -101,7 +102,7 @@ def plugin_status(registry: PluginRegistry) -> list[PluginStatus]:
 
     Python categorisers are tried on two kernels. Report sheets need a trace and are not tried.
     """
-    from tracelens_ext.categorize.maps import offered_packs, python_stages
+    from tracelens_ext.categorize.choices import offered_packs, python_stages
     from tracelens_ext.readers.formats import offered_readers
 
     packs = offered_packs(registry)

@@ -78,7 +78,7 @@ def iterations(
 
 def _nothing_found(path: Path, tree: CallTree, annotation: str | None) -> str:
     """Say that there are no iterations, and what could be taken for them."""
-    from tracelens_ext.analysis.iterations.selection import likely_iterations
+    from tracelens_ext.analysis.iterations.candidates import likely_iterations
 
     found = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
     wanted = "ProfilerStep#N" if annotation is None else f"annotation that matches {annotation!r}"

@@ -71,7 +71,7 @@ MOVED_MODULES: Final[dict[str, str]] = {
     "replay.what_if": "simulation.simulation",
     "report.colours": "report.colors",
     "roofline.found": "roofline.analysis",
-    "roofline.passes": "roofline.memory_bound",
+    "roofline.passes": "roofline.movement",
     "roofline.products": "roofline.gemm",
     "serving": "analysis.serving",
     "tables": "report.tables",

@@ -22,8 +22,8 @@ from tracelens_ext.findings.inspection import (
     Detector,
     FailedPartError,
     Inspection,
-    Instead,
 )
+from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
@@ -86,7 +86,7 @@ def find_findings(
             continue
         finding = _ask(registry, offered, inspection, failures)
         if finding and (finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT):
-            found.append(offered.item.advised(finding, program.kind))
+            found.append(offered.item.with_advice(finding, program.kind))
     found.sort(key=lambda finding: -finding.saving_ms)
     inspection.idle_moments.cache_clear()  # a replay needs memory, too
     model: Mapping[str, object] = {}
@@ -117,9 +117,9 @@ def tell_claims(
     simulation: Simulation, found: Sequence[Finding], registry: PluginRegistry | None = None
 ) -> None:
     """Tell a simulation what goes with each finding that claims time, for `finding:ID`."""
-    instead = {each.item.id: each.item.instead for each in offered_detectors(registry)}
+    remedies = {each.item.id: Remedy(each.item.remedy) for each in offered_detectors(registry)}
     simulation.changes.claims = {
-        each.id: _removed(simulation, each.claim, instead.get(each.id, ""))
+        each.id: _removed(simulation, each.claim, remedies.get(each.id, Remedy.REMOVES_TIME))
         for each in found
         if each.claim is not None and not each.informs_only
     }
@@ -243,7 +243,7 @@ _SMALL_ERROR: Final = 3.0
 _SAME = 0.1
 
 
-def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
+def _removed(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
 
     What overlaps leaves its streams. Where launches go, so does the time in their operations. Where
@@ -259,14 +259,14 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     of_node = program.node_of_event[claimed.event[busy]]
     ns = (claimed.end - claimed.start)[busy]
     shorter = sums(of_node + 1, ns, len(program.duration) + 1)[1:]  # without those of no node
-    if instead == "overlaps":
+    if remedy is Remedy.OVERLAPS:
         shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
-    beside = (shorter > 0) & (instead == "overlaps")
+    beside = (shorter > 0) & (remedy is Remedy.OVERLAPS)
     start, end, _, gap, _, thread = claimed.chosen(~busy & (claimed.end > began))
     of_gap = program.node_of_event[find_gaps(program.work, "device").after[gap]]
     standstill = sums(of_gap + 1, end - start, len(program.duration) + 1)[1:]
     clock = np.where(thread == NONE, 0, program.clocks.of_thread[thread])
-    if instead == "launches go":
+    if remedy is Remedy.REMOVES_LAUNCHES:
         gone = np.flatnonzero((2 * shorter > program.duration) & (program.launch != NONE))
         operation = tree.cpu_op_of_gpu[program.event[gone]]
         rows = np.unique(np.where(operation == NONE, program.launch[gone], operation))
@@ -278,7 +278,7 @@ def _removed(simulation: Simulation, claim: Claim, instead: Instead) -> Removed:
     end = end - began
     mine = [clock == number for number in range(len(program.clocks.end))]
     host = [(np.maximum(start[m], 0), np.maximum(end[m], 0)) for m in mine]
-    if instead != "waits no longer":
+    if remedy is not Remedy.WAITS_NO_LONGER:
         return Removed(shorter, beside, host, standstill=standstill)
     node = program.node_of_event[find_gaps(program.work, "device").after[gap]]
     called = (node != NONE) & (program.call[node] != NONE)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache, partial
-from importlib.resources import files
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from types import MappingProxyType
+from typing import Any, Final, cast
 
 import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
-from tracelens_ext.analysis.coverage.program import PYTORCH, Kind, program_of
+from tracelens_ext.analysis.coverage.program import PYTORCH, program_of
 from tracelens_ext.analysis.idle_time.cpu_activity import idle_time_segments
 from tracelens_ext.analysis.operations.launchers import Launchers
 from tracelens_ext.findings.attribution import places_of, ranked
-from tracelens_ext.findings.finding import Claim, Evidence, Finding, Place, saving_text
+from tracelens_ext.findings.detector import Detector as Detector
+from tracelens_ext.findings.finding import (
+    Claim,
+    Confidence,
+    Evidence,
+    Finding,
+    Place,
+    saving_text,
+)
+from tracelens_ext.findings.texts import FindingText, VariantText
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline
@@ -26,7 +35,6 @@ from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import Labelled, by_group_and_time, items_before, number_groups
 from tracelens_ext.trace.intervals import covered, distinct
 
-Instead = Literal["", "overlaps", "waits no longer", "launches go"]
 #: What saves less of the judged time is not worth anybody's attention, percent.
 LEAST_SHARE_PERCENT: Final = 1.0
 #: No tensor has as many elements; what a broken trace says beyond it is not believed.
@@ -36,6 +44,8 @@ MEMORY_SHARE: Final = 0.7
 #: What a finding says.
 _TEXTS: Final = ("title", "advice", "snippet", "confidence", "reason")
 _AMD: Final = ("hip", "roc")
+_NO_TEXT: Final = FindingText(confidence=cast("Confidence", ""))
+_NO_NUMBERS: Final[Mapping[str, float | None]] = MappingProxyType({})
 #: A name in braces, perhaps with a format.
 _NAMED: Final = re.compile(r"\{(\w+)(?::([^{}]+))?\}")
 NO_SHAPES: Final = (
@@ -242,133 +252,174 @@ class Inspection:
         self,
         detector: str,
         claim: Claim | None,
-        numbers: Sequence[float | None] = (),
+        numbers: Mapping[str, float | None] = _NO_NUMBERS,
         *,
+        text: FindingText = _NO_TEXT,
         evidence: Sequence[Evidence] = (),
         low_ms: float | None = None,
         high_ms: float | None = None,
         where: Mapping[str, Sequence[Place]] | None = None,
         informs: bool = False,
         variant: str = "",
-        told: Mapping[str, object] | None = None,
+        values: Mapping[str, object] | None = None,
         **texts: str,
     ) -> Finding | None:
-        """A finding about a claim; None if it is too small for anybody's attention.
-
-        What it says is in `texts.toml`, or an argument.
+        """Return a finding about attributed time; None if that is too little for attention.
 
         Args:
             detector: its id.
-            claim: what the fix saves; None for one that informs of no GPU events or gaps.
-            numbers: of the `evidence` in `texts.toml`, in that order; None for what is not told.
+            claim: the attributed time, which the fix saves; None for a finding that informs of no
+                GPU events or gaps.
+            numbers: the numbers of `text.evidence`, by its keywords; None for what is unknown.
+            text: what it says.
             evidence: further numbers.
             low_ms: the least that the fix saves.
             high_ms: the most that the fix may save.
-            where: what is known better than from the gaps and GPU events that are claimed.
-            informs: whether it claims nothing: the claim is what it is about.
-            variant: which of several texts.
-            told: what stands in texts for names in braces.
-            texts: `title`, a sentence in which `{saving}` stands for the claim; `advice`, what to
-                change; `snippet`, that in code; `confidence`, how sure it is; `reason`, why.
+            where: places that are known better than from the gaps and GPU events of the claim.
+            informs: whether no time is attributed: the claim is what the finding is about.
+            variant: which variant of `text`.
+            values: what stands for names in braces in texts.
+            texts: what it says instead of `text`: `title`, a sentence in which `{saving}` stands
+                for the attributed time; `advice`, what to change; `snippet`, that in code;
+                `confidence`, how sure it is; `reason`, why.
         """
         if claim is not None and not self.is_worth(claim):
             return None
-        if odd := texts.keys() - _TEXTS:
-            raise TypeError(f"no such text: {', '.join(sorted(odd))}")
-        found = own_texts().get(detector, {})
-        of_variant = found.get(variant, {})
-        said: dict[str, Any] = {**dict.fromkeys(_TEXTS, ""), **found, **of_variant, **texts}
-        saving, share = (claim.saving_ms, self.share_percent(claim)) if claim else (0.0, 0.0)
-        known = {"saving": saving_text(saving, share), "share": share, **of_variant, **(told or {})}
+        unknown = texts.keys() - _TEXTS
+        if unknown:
+            raise TypeError(f"no such text: {', '.join(sorted(unknown))}")
+        variant_text = text.variants.get(variant, VariantText())
+        saving_ms = 0.0
+        share_percent = 0.0
+        if claim is not None:
+            saving_ms = claim.saving_ms
+            share_percent = self.share_percent(claim)
+        template_values = {
+            "saving": saving_text(saving_ms, share_percent),
+            "share": share_percent,
+            **variant_text.values,
+            **(values or {}),
+        }
 
-        def filled(its: re.Match[str]) -> str:
-            return format(known[its[1]], its[2] or "") if its[1] in known else its[0]
+        def chosen(name: str) -> str:
+            """The template of a text: as told, else of the variant, else of the finding."""
+            if name in texts:
+                return texts[name]
+            of_variant: str | None = getattr(variant_text, name)
+            if of_variant is not None:
+                return of_variant
+            of_finding: str = getattr(text, name)
+            return of_finding
 
-        text = partial(_NAMED.sub, filled)
-        informs |= claim is None or bool(numbers and found.get("informs"))
-        numbered = zip(said.get("evidence", ()), numbers, strict=bool(numbers))
+        def filled(name: str) -> str:
+            return _fill(chosen(name), template_values)
+
+        informs = informs or claim is None or text.informs_only
+        title = filled("title")
+        places: Mapping[str, Sequence[Place]] = {}
+        if claim is not None:
+            places = places_of(self.work, claim, self.idle_moments, where)
+            if not informs:
+                title += _worst_device(claim)
+        snippet = ""
+        if self.is_of_pytorch:
+            snippet = filled("snippet")
+        if informs:
+            claim = None
+            saving_ms = 0.0
+            share_percent = 0.0
         return Finding(
             id=detector,
-            title=text(said["title"]) + (_worst(claim) if claim and not informs else ""),
-            saving_ms=0.0 if informs else saving,
-            share_percent=0.0 if informs else share,
-            confidence=said["confidence"],
-            confidence_reason=text(said["reason"]),
-            where=places_of(self.work, claim, self.idle_moments, where) if claim else {},
-            evidence=[
-                *(Evidence(text(what), n, *its) for (what, *its), n in numbered if n is not None),
-                *evidence,
-            ],
-            advice=text(said["advice"]),
-            documentation=said.get("documentation", f"docs/findings.md#{detector}"),
-            snippet=text(said["snippet"]) if self.is_of_pytorch else "",
+            title=title,
+            saving_ms=saving_ms,
+            share_percent=share_percent,
+            confidence=cast("Confidence", chosen("confidence")),
+            confidence_reason=filled("reason"),
+            where=places,
+            evidence=[*_evidence(text, numbers, template_values), *evidence],
+            advice=filled("advice"),
+            documentation=chosen("documentation") or f"docs/findings.md#{detector}",
+            snippet=snippet,
             saving_low_ms=low_ms,
             saving_high_ms=high_ms,
-            claim=None if informs else claim,
+            claim=claim,
         )
 
-    def claimed(
+    def finding_of_events(
         self,
         detector: str,
         claim: Callable[[WallTime], Claim] | Float64Array,
-        numbers: Sequence[float | None] = (),
+        numbers: Mapping[str, float | None] = _NO_NUMBERS,
         *,
-        kinds: Labelled | None = None,
+        text: FindingText,
+        places: Labelled | None = None,
     ) -> Finding | None:
-        """A finding of some GPU events; too small a claim is left to others.
+        """Return a finding of some GPU events; too small a claim is left to others.
 
-        `claim` claims wall time, or is the share of each GPU event that is claimed, (g,). `kinds`
-        are further places: the code of each GPU event, `NONE` for none, (g,), and its labels.
+        Args:
+            detector: its id.
+            claim: attributes time; or the share of each GPU event that is attributed, (g,).
+            numbers: of its evidence, besides `events` and `time_ms`, which are found here.
+            text: what it says.
+            places: further places: the code of each GPU event, `NONE` for none, (g,), and labels.
         """
-        its = self.claim(
-            claim if callable(claim) else lambda wall: wall.claim_events(claim > 0, claim)
-        )
-        if not self.is_worth(its):
+        if callable(claim):
+            attributed = self.claim(claim)
+        else:
+            share = claim
+            attributed = self.claim(lambda wall: wall.claim_events(share > 0, share))
+        if not self.is_worth(attributed):
             return None
-        places = (kinds or {}).items()
-        where = {kind: ranked(code[its.events], of, its.event_ns) for kind, (code, of) in places}
-        return self.finding(detector, its, [*self.size_of(its), *numbers], where=where)
+        where = {}
+        for kind, (code, labels) in (places or {}).items():
+            where[kind] = ranked(code[attributed.events], labels, attributed.event_ns)
+        return self.finding(
+            detector,
+            attributed,
+            {**self.size_of(attributed), **numbers},
+            text=text,
+            where=where,
+        )
 
-    def size_of(self, claim: Claim) -> tuple[int, float]:
-        """How many GPU events a claim has something of, and how long they take, ms."""
-        return len(claim.events), self.wall.mean_ms(self.work.duration[claim.events])
+    def size_of(self, claim: Claim) -> dict[str, float | None]:
+        """Return how many GPU events a claim has something of, and how long they take."""
+        return {
+            "events": len(claim.events),
+            "time_ms": self.wall.mean_ms(self.work.duration[claim.events]),
+        }
 
 
-@lru_cache(maxsize=1)
-def own_texts() -> dict[str, dict[str, Any]]:
-    """What our own detectors say, by their ids."""
-    import tomllib
+def _fill(template: str, values: Mapping[str, object]) -> str:
+    """Return a text with the values of the names in braces; unknown names stay."""
 
-    text = files(__package__ or "").joinpath("texts.toml").read_text(encoding="utf-8")
-    return {name: {"confidence": "medium", **told} for name, told in tomllib.loads(text).items()}
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in values:
+            return match[0]
+        return format(values[name], match[2] or "")
+
+    return _NAMED.sub(value_of, template)
 
 
-def _worst(claim: Claim) -> str:
-    """Which of several devices loses most, as a title goes on."""
+def _evidence(
+    text: FindingText, numbers: Mapping[str, float | None], values: Mapping[str, object]
+) -> list[Evidence]:
+    """Return the numbers that are known, with what they are."""
+    if numbers and numbers.keys() != text.evidence.keys():
+        wrong = ", ".join(sorted(numbers.keys() ^ text.evidence.keys()))
+        raise TypeError(f"numbers and evidence texts differ: {wrong}")
+    result = []
+    for name, about in text.evidence.items():
+        number = numbers.get(name)
+        if number is not None:
+            result.append(Evidence(_fill(about.what, values), number, about.unit, about.see))
+    return result
+
+
+def _worst_device(claim: Claim) -> str:
+    """Return which of several devices loses most, as a title goes on."""
     if len(claim.devices) < 2:
         return ""
     of_devices = claim.ns_of_devices
     worst = int(of_devices.argmax())
     return f"; most on device {claim.devices[worst]}: {of_devices[worst] / NS_PER_MS:,.1f} ms"
-
-
-@dataclass(frozen=True)
-class Detector:
-    """Looks for one kind of finding."""
-
-    id: str  #: of the findings, lower case with hyphens
-    #: claims wall time of the inspected trace, and tells what it found; None for nothing. Detectors
-    #: are asked one after another, and what one claims no later one can
-    detect: Callable[[Inspection], Finding | None]
-    #: what happens to what it claims, where it does not simply go: GPU work `overlaps` the rest;
-    #: the host `waits no longer`; `launches go` with their kernels
-    instead: Instead = ""
-    kinds: Collection[str] = get_args(Kind)  #: of programs of which it is looked for
-    #: by kind of program what to change, and that in code, instead of what `detect` says; of
-    #: `other` in all that are not of PyTorch and that it does not name
-    advice: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def advised(self, finding: Finding, kind: Kind) -> Finding:
-        """A finding of it, with the advice for a kind of program."""
-        told = self.advice.get(kind) or (() if kind in PYTORCH else self.advice.get("other"))
-        return replace(finding, advice=told[0], snippet="".join(told[1:])) if told else finding

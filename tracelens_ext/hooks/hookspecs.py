@@ -63,21 +63,30 @@ def hookimpl(
 ) -> _Function | Callable[[_Function], _Function]:
     """Mark a function of a plugin as the implementation of the hook it is named after.
 
-    `priority`: among plugins, higher first. `selectable`: take part only when chosen with
-    `--categorizer PLUGIN` (for `tracelens_categorize_kernels`). Rule packs carry their own of both.
+    Args:
+        function: the function.
+        priority: among plugins, higher first.
+        selectable: take part only when chosen with `--categorizer PLUGIN` (for
+            `tracelens_categorize_kernels`).
+
+    Rule packs carry their own of both.
     """
 
     def mark(target: _Function) -> _Function:
         setattr(target, _OPTIONS, HookOptions(priority, selectable))
         return _marker(target)
 
-    return mark if function is None else mark(function)
+    if function is None:
+        return mark
+    return mark(function)
 
 
 def options_of(function: Callable[..., Any]) -> HookOptions:
-    """What `hookimpl` was told about a function; the defaults for pluggy's own marker."""
+    """Return what `hookimpl` was given for a function; the defaults for pluggy's own marker."""
     options = getattr(function, _OPTIONS, None)
-    return options if isinstance(options, HookOptions) else HookOptions()
+    if isinstance(options, HookOptions):
+        return options
+    return HookOptions()
 
 
 @_hookspec
@@ -92,7 +101,7 @@ def tracelens_rule_packs() -> Iterable[Any]:
 
 @_hookspec
 def tracelens_categorize_kernels(table: pd.DataFrame) -> Sequence[str | None] | pd.Series[Any]:
-    """Categorise kernels in Python: one call a run, with every distinct kernel at once.
+    """Categorize kernels in Python: one call a run, with every distinct kernel at once.
 
     Args:
         table: one row for each distinct pair, columns `kernel_name` (text) and `cpu_op` (the

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from importlib.metadata import Distribution, EntryPoint, entry_points
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import pluggy
 
@@ -24,6 +24,7 @@ from tracelens_ext.hooks.hookspecs import PROJECT, HookOptions, options_of
 SECONDS_VARIABLE: Final = "TRACELENS_EXT_PLUGIN_SECONDS"
 """How long one call of a plugin may take, in seconds."""
 _DEFAULT_SECONDS: Final = 10.0
+_SHORTEST_SECONDS: Final = 0.1
 NO_PLUGINS_VARIABLE: Final = "TRACELENS_EXT_NO_PLUGINS"
 """Set to 1 to use only what this distribution itself brings."""
 _OWN_DISTRIBUTION: Final = "tracelens-ext"
@@ -50,20 +51,23 @@ def guarded(name: str, problems: list[str]) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """An error in one line, with its type unless it is one of ours."""
+    """Return an error in one line, with its type unless it is one of ours."""
     text = " ".join(str(error).split())
     if isinstance(error, TracelensError):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    type_name = type(error).__name__
+    return f"{type_name}: {text}" if text else type_name
 
 
 def time_limit() -> float:
-    """How many seconds one call of a plugin may take."""
+    """Return how many seconds one call of a plugin may take."""
     try:
         seconds = float(os.environ.get(SECONDS_VARIABLE, ""))
     except ValueError:
         return _DEFAULT_SECONDS
-    return min(max(0.1, seconds), threading.TIMEOUT_MAX) if seconds > 0 else _DEFAULT_SECONDS
+    if not seconds > 0:  # nor what is no number
+        return _DEFAULT_SECONDS
+    return min(max(_SHORTEST_SECONDS, seconds), threading.TIMEOUT_MAX)
 
 
 def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: ANN401
@@ -71,6 +75,9 @@ def call_within(seconds: float, function: Callable[[], Any]) -> Any:  # noqa: AN
 
     Python cannot stop a thread: a call that never ends keeps its (daemon) thread until the
     program exits.
+
+    Raises:
+        PluginTimeoutError: it takes too long.
     """
     from concurrent.futures import Future, wait
 
@@ -127,32 +134,43 @@ class Hook:
         return self._within_limits(partial(self._answer, arguments))
 
     def items(self, **arguments: object) -> list[Any]:
-        """Call it and list what it answers, generators too, within the time limit."""
+        """Call it and list what it answers, generators too, within the time limit.
 
-        def listed() -> list[Any]:
+        Raises:
+            PluginAnswerError: it answers no list.
+        """
+
+        def list_answer() -> list[Any]:
             answer = self._answer(arguments)
             # A lone text would otherwise be taken letter by letter.
-            if isinstance(answer, (str, bytes, Mapping)) or not isinstance(answer, Iterable):
+            is_single = isinstance(answer, (str, bytes, Mapping))
+            if is_single or not isinstance(answer, Iterable):
                 got = type(answer).__name__
                 raise PluginAnswerError(f"{self.name}: expected a list, got {got}")
             return list(answer)
 
-        found: list[Any] = self._within_limits(listed)
-        return found
+        items: list[Any] = self._within_limits(list_answer)
+        return items
 
     def _answer(self, arguments: Mapping[str, object]) -> Any:  # noqa: ANN401
-        return self.function(*(arguments[name] for name in self.argument_names))
+        values = [arguments[name] for name in self.argument_names]
+        return self.function(*values)
 
-    def _within_limits(self, called: Callable[[], Any]) -> Any:  # noqa: ANN401
-        return called() if self.plugin.own else call_within(time_limit(), called)
+    def _within_limits(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+        if self.plugin.own:
+            return function()
+        return call_within(time_limit(), function)
 
 
 class PluginRegistry:
     """The plugins that take part in a run.
 
-    `found`: entry points and the distributions they come from, this distribution's first.
-    `plugins`: every plugin found, loaded or not. `problems`: what failed, each `NAME: error` in one
-    line; grows while hooks are called.
+    Args:
+        found: entry points and the distributions they come from, this distribution's first.
+
+    Attributes:
+        plugins: every plugin found, loaded or not.
+        problems: what failed, each `NAME: error` in one line; grows while hooks are called.
     """
 
     def __init__(self, found: Iterable[Any]) -> None:
@@ -164,27 +182,37 @@ class PluginRegistry:
             self._load(entry_point)
 
     def guard(self, name: str) -> AbstractContextManager[None]:
-        """A context in which whatever the plugin of that name raises becomes a problem."""
+        """Return a context in which whatever the plugin of that name raises becomes a problem."""
         return guarded(name, self.problems)
 
     def hooks(self, name: str) -> list[Hook]:
-        """The implementations of one hook: higher priority first, then by plugin name."""
+        """Return the implementations of one hook: higher priority first, then by plugin name."""
         plugins = {plugin.name: plugin for plugin in self.plugins}
-        found = []
-        for made in getattr(self._manager.hook, name).get_hookimpls():
-            plugin = plugins[made.plugin_name]
-            options = options_of(made.function)
-            found.append(Hook(name, plugin, made.function, tuple(made.argnames), options))
-        return sorted(found, key=lambda hook: (-hook.options.priority, hook.plugin.name))
+        hooks = []
+        for implementation in getattr(self._manager.hook, name).get_hookimpls():
+            function = implementation.function
+            hook = Hook(
+                name=name,
+                plugin=plugins[implementation.plugin_name],
+                function=function,
+                argument_names=tuple(implementation.argnames),
+                options=options_of(function),
+            )
+            hooks.append(hook)
+        return sorted(hooks, key=lambda hook: (-hook.options.priority, hook.plugin.name))
 
     def offers(
         self, hook_name: str, check: Callable[[Any], object], **arguments: object
     ) -> list[Offered[Any]]:
-        """What every plugin offers by a hook that answers an iterable, such as `tracelens_readers`.
+        """Return what every plugin offers by a hook that answers an iterable.
 
-        `check` raises `PluginAnswerError` (or anything else) for an item of the wrong shape. That
-        becomes a problem, and the other items stay. Higher priority comes first, then by plugin
-        name, then as the plugin lists them.
+        Higher priority comes first, then by plugin name, then as the plugin lists them.
+
+        Args:
+            hook_name: such as `tracelens_readers`.
+            check: raises `PluginAnswerError` (or anything else) for an item of the wrong shape.
+                That becomes a problem, and the other items stay.
+            arguments: what the hook is given.
         """
         offered: list[Offered[Any]] = []
         for hook in self.hooks(hook_name):
@@ -196,37 +224,36 @@ class PluginRegistry:
         return offered
 
     def _load(self, entry_point: EntryPoint) -> None:
-        distribution = " ".join(filter(None, _name_and_version(entry_point.dist)))
-        own = _is_own(entry_point)
-        plugin = Plugin(entry_point.name, entry_point.value, distribution, own)
+        """Import and register a plugin; what fails is a problem."""
+        distribution = _distribution_of(entry_point.dist)
+        label = " ".join(part for part in distribution if part)
+        plugin = Plugin(entry_point.name, entry_point.value, label, _is_own(entry_point))
         is_second = self._manager.has_plugin(plugin.name)
         if is_second:  # two of one name stay apart in listings and messages; it is not loaded
-            plugin = replace(plugin, name=f"{plugin.name} ({distribution})")
+            plugin = replace(plugin, name=f"{plugin.name} ({label})")
         with self.guard(plugin.name):
             try:
                 if is_second:
                     problem = "another plugin has this name already; rename the entry point"
                     raise PluginAnswerError(problem)
-                plugin = replace(plugin, hooks=self._register(plugin.name, entry_point.load()))
+                hooks = self._register(plugin.name, entry_point.load())
+                plugin = replace(plugin, hooks=hooks)
             finally:
                 self.plugins.append(plugin)
 
     def _register(self, name: str, module: object) -> tuple[str, ...]:
-        """Register a loaded plugin and name its hooks; leave nothing behind when that fails."""
+        """Register a loaded plugin and name its hooks; leave nothing behind when that fails.
+
+        Raises:
+            PluginAnswerError: it has no hooks, unknown ones, or wrappers of them.
+        """
         if self._manager.is_registered(module):
             other = self._manager.get_name(module)
             raise PluginAnswerError(f"names the same object as the plugin {other!r}")
         try:
             self._manager.register(module, name)
             self._manager.check_pending()
-            callers = self._manager.get_hookcallers(module) or []
-            if not callers:
-                raise PluginAnswerError("has no hook; mark its functions with @hookimpl")
-            for caller in callers:
-                for made in caller.get_hookimpls():
-                    if made.plugin is module and (made.wrapper or made.hookwrapper):
-                        raise PluginAnswerError(f"{caller.name}: hook wrappers are not supported")
-            return tuple(sorted(caller.name for caller in callers))
+            return self._hooks_of(module)
         except (pluggy.PluginValidationError, PluginAnswerError) as error:
             # A failed registration leaves the hooks that came before the bad one live.
             if self._manager.is_registered(module):
@@ -235,63 +262,93 @@ class PluginRegistry:
                 raise PluginAnswerError(_explain_validation(error)) from None
             raise
 
+    def _hooks_of(self, module: object) -> tuple[str, ...]:
+        """Return the names of the hooks that a registered plugin implements."""
+        callers = self._manager.get_hookcallers(module) or []
+        if not callers:
+            raise PluginAnswerError("has no hook; mark its functions with @hookimpl")
+        for caller in callers:
+            for implementation in caller.get_hookimpls():
+                is_wrapper = implementation.wrapper or implementation.hookwrapper
+                if implementation.plugin is module and is_wrapper:
+                    raise PluginAnswerError(f"{caller.name}: hook wrappers are not supported")
+        return tuple(sorted(caller.name for caller in callers))
+
 
 def load_registry(*, plugins: bool = True) -> PluginRegistry:
     """Find and load the installed plugins now, without `plugins` only this distribution's own.
 
     The environment variable `TRACELENS_EXT_NO_PLUGINS=1` does the same for a whole run.
     """
-    return _registry(_entry_points(), _only_own(plugins))
+    return _registry(_entry_points(), only_own=_only_own(plugins=plugins))
 
 
 def default_registry(*, plugins: bool = True) -> PluginRegistry:
-    """The registry of this process, loaded on first use; see `load_registry`."""
-    # With and without other people's plugins is one registry where there are none.
-    return _loaded(_only_own(plugins) or all(map(_is_own, _installed())))
+    """Return the registry of this process, loaded on first use; see `load_registry`."""
+    only_own = _only_own(plugins=plugins)
+    if not only_own:
+        # With and without other people's plugins is one registry where there are none.
+        only_own = all(_is_own(entry_point) for entry_point in _installed())
+    return _loaded(only_own=only_own)
 
 
 @cache
-def _loaded(only_own: bool) -> PluginRegistry:
-    return _registry(_installed(), only_own)
+def _loaded(*, only_own: bool) -> PluginRegistry:
+    return _registry(_installed(), only_own=only_own)
 
 
-def _registry(found: Sequence[EntryPoint], only_own: bool) -> PluginRegistry:
-    return PluginRegistry(each for each in found if _is_own(each) or not only_own)
+def _registry(found: Sequence[EntryPoint], *, only_own: bool) -> PluginRegistry:
+    if not only_own:
+        return PluginRegistry(found)
+    return PluginRegistry(entry_point for entry_point in found if _is_own(entry_point))
 
 
 def _entry_points() -> list[EntryPoint]:
-    """Those installed, this distribution's first: nobody else can take their names."""
-    return sorted(entry_points(group=PROJECT), key=lambda e: (not _is_own(e), e.name, e.value))
+    """Return those installed, this distribution's first: nobody else can take their names."""
+
+    def own_first(entry_point: EntryPoint) -> tuple[bool, str, str]:
+        return not _is_own(entry_point), entry_point.name, entry_point.value
+
+    return sorted(entry_points(group=PROJECT), key=own_first)
 
 
 _installed = cache(_entry_points)  # of this process: looking for them takes milliseconds
 
 
-def _only_own(plugins: bool) -> bool:
-    """Whether a caller or the user has switched other people's plugins off."""
+def _only_own(*, plugins: bool) -> bool:
+    """Return whether a caller or the user has switched other people's plugins off."""
     return not plugins or os.environ.get(NO_PLUGINS_VARIABLE, "") not in ("", "0")
 
 
+class _DistributionName(NamedTuple):
+    """What a distribution calls itself."""
+
+    name: str
+    version: str
+
+
 def _is_own(entry_point: EntryPoint) -> bool:
-    name, _ = _name_and_version(entry_point.dist)
+    name = _distribution_of(entry_point.dist).name
     return name.lower().replace("_", "-") == _OWN_DISTRIBUTION
 
 
 @lru_cache(maxsize=256)
-def _name_and_version(distribution: Distribution | None) -> tuple[str, str]:
-    """What a distribution calls itself; each look at its metadata parses the whole of it."""
-    return ("unknown", "") if distribution is None else (distribution.name, distribution.version)
+def _distribution_of(distribution: Distribution | None) -> _DistributionName:
+    """Return what a distribution calls itself; each look at its metadata parses the whole of it."""
+    if distribution is None:
+        return _DistributionName("unknown", "")
+    return _DistributionName(distribution.name, distribution.version)
 
 
 def _explain_validation(error: pluggy.PluginValidationError) -> str:
-    """Pluggy's message in one line, with the nearest hook when the name is not one."""
+    """Return pluggy's message in one line, with the nearest hook when the name is not one."""
     import difflib
 
     text = " ".join(str(error).split())
     if "unknown hook" not in text:
         return text
-    wrong = text.split("unknown hook ", 1)[1].split("'")[1]
+    wrong_name = text.split("unknown hook ", 1)[1].split("'")[1]
     known = [name for name in dir(hookspecs) if name.startswith("tracelens_")]
-    near = difflib.get_close_matches(wrong, known, n=1, cutoff=0.3)
+    near = difflib.get_close_matches(wrong_name, known, n=1, cutoff=0.3)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    return f"unknown hook {wrong!r}; {hint}"
+    return f"unknown hook {wrong_name!r}; {hint}"

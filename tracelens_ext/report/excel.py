@@ -7,25 +7,25 @@ import math
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from xlsxwriter.chart_bar import ChartBar
 from xlsxwriter.exceptions import FileCreateError
 from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_cells as cells
 from tracelens_ext.report import excel_text
 from tracelens_ext.report.colors import ONE_COLOUR, colour_of, is_name
 from tracelens_ext.report.excel_text import CellValue
 from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.report import Answer, Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
 from tracelens_ext.report.tables.short_names import told_apart
 from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, unit_of, with_units
-
-if TYPE_CHECKING:
-    from tracelens_ext.report.report import Answer, Report
 
 #: A table of more cells takes seconds to write here and to open in Excel.
 MANY_CELLS = 200_000
@@ -37,64 +37,70 @@ _CHARTS = "charts"
 _FIRST = frozenset(("Trace", "Devices", "Rank", "Steps", *FIRST_FACTS))
 
 
+@dataclass(frozen=True)
+class _ChartData:
+    """A chart and the small table that is drawn of it."""
+
+    chart: Chart
+    table: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class _PlacedChart:
+    """A chart whose table is written on the sheet of charts, from the row `top` on."""
+
+    data: _ChartData
+    top: int
+
+
+@dataclass(frozen=True)
+class _IndexLine:
+    """A line of the index of sheets."""
+
+    sheet: str
+    rows: str
+    shows: str
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Some cells of a row, each with its format."""
+
+    values: Sequence[CellValue]
+    styles: Sequence[Format]
+
+
 def write_workbook(path: str | os.PathLike[str], report: Report) -> list[str]:
     """Write a report to an Excel file, replacing it only when all is written.
 
-    The first sheet, `summary`, shows what was analysed, the answers with the charts of their
+    The first sheet, `summary`, shows what was analyzed, the answers with the charts of their
     tables, a linked index of the sheets, further facts and the notes; then comes a sheet a table;
     then `charts`, but those of zeros. Numbers are shown with the unit that the column's name tells;
     percentages (0 to 100) get bars. An empty cell stands for None, NaN and NaT; infinities, whole
     numbers of more than 15 digits, and values of other types are written as texts.
 
-    Gives all notes of the first sheet: those given, then what had to be cut or renamed to fit
-    Excel's limits.
+    Returns:
+        All notes of the first sheet: those given, then what had to be cut or renamed to fit
+        Excel's limits, and what could not be written.
 
     Raises:
         ValueError: a chart is of a table that the report has not.
     """
-    notes = list(report.notes)
-    names = excel_text.unique_sheet_names(report.sheets, taken=(_SUMMARY, _CHARTS))
-    most = cells.most_rows(report.sheets.values())
-    shown: dict[str, pd.DataFrame] = {}
-    index = []
-    for name, (wanted, whole) in zip(names, report.sheets.items(), strict=True):
-        headed = with_units(whole, report.units.get(wanted, {}))
-        frame = shown[name] = cells.fitting(wanted, name, headed, most, notes)
-        rows = f"{len(frame):,} row{'' if len(frame) == 1 else 's'}"
-        index.append((name, rows, report.descriptions.get(wanted, "")))
-    if drawn := _charts_with_tables(report, notes):
-        index.append((_CHARTS, "", "; ".join(chart.title for chart, _ in drawn)))
     stored = io.BytesIO()  # compressed; so a full disk meets no half-written archive
     with (
         written_beside(path) as target,
         tempfile.TemporaryDirectory(prefix="tracelens-ext-") as folder,
     ):
         book = cells.Book(stored, excel_text.cleaned(report.title), folder)
-        first = _FirstSheet(book, book.xlsx.add_worksheet(_SUMMARY), report.title)
-        prose = {answer.sheet for answer in report.answers if answer.links}
-        for name, frame in shown.items():
-            sheet = book.xlsx.add_worksheet(name)
-            notes += cells.write_table(book, sheet, frame, whole=name in prose)
-        tops = _write_charts(book, book.xlsx.add_worksheet(_CHARTS), drawn) if drawn else []
-        first.write_facts(each for each in report.facts if each[0] in _FIRST)
-        for answer in report.answers:
-            beside = zip(tops, drawn, strict=True)
-            chart = next((each for each in beside if each[1][0].sheet == answer.sheet), None)
-            first.write_answer(answer, report.answer_table(answer), shown, chart)
-        first.write_index(index)
-        first.write_head("Facts")
-        first.write_facts(each for each in report.facts if each[0] not in _FIRST)
-        if notes:
-            first.write_head("Notes")
-        for note in notes:
-            first.write_wide(0, note)
+        writer = _WorkbookWriter(book, report)
+        writer.write()
         try:
             book.xlsx.close()
         except FileCreateError as error:  # around the error of the system
             raise error.args[0] from error
         with target.open("wb") as stream:
             stream.write(stored.getbuffer())
-    return notes
+    return writer.notes
 
 
 def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
@@ -107,24 +113,100 @@ def slow_tables(sheets: Mapping[str, pd.DataFrame]) -> list[str]:
     ]
 
 
-def _charts_with_tables(report: Report, notes: list[str]) -> list[_Charted]:
-    """Sum what each chart shows, from the whole tables; leave out those with nothing to show."""
-    wanted = (c for c in report.charts if c.on != "page" and c.sheet not in report.page_sheets)
-    drawn = [(chart, chart_table(charted(report.sheets, chart), chart)) for chart in wanted]
-    notes += [
-        f"No chart “{chart.title}”: {chart.sheet} has nothing to draw."
-        for chart, table in drawn
-        if table.empty
-    ]
-    return [each for each in drawn if len(each[1])]
+class _WorkbookWriter:
+    """Writes the parts of a report into a workbook, each by itself."""
+
+    def __init__(self, book: cells.Book, report: Report) -> None:
+        self._book = book
+        self._report = report
+        self._failures = PartFailures()
+        self._index: list[_IndexLine] = []
+        self._placed_charts: list[_PlacedChart] = []
+        self.notes = list(report.notes)
+
+    def write(self) -> None:
+        """Write all sheets; the first one last, as it names what could not be written."""
+        frames = self._fitting_frames()
+        charts = self._charts_with_data()
+        first = _FirstSheet(self._book, self._book.xlsx.add_worksheet(_SUMMARY), self._report.title)
+        self._write_tables(frames)
+        if charts:
+            titles = "; ".join(data.chart.title for data in charts)
+            self._index.append(_IndexLine(_CHARTS, "", titles))
+            sheet = self._book.xlsx.add_worksheet(_CHARTS)
+            self._placed_charts = _write_charts(self._book, sheet, charts, self._failures)
+        first.write_facts(fact for fact in self._report.facts if fact[0] in _FIRST)
+        for answer in self._report.answers:
+            with self._failures.isolate(f"The first rows of the sheet {answer.sheet}"):
+                frame = self._report.answer_table(answer)
+                first.write_answer(answer, frame, frames, self._chart_of(answer))
+        first.write_index(self._index)
+        first.write_head("Facts")
+        first.write_facts(fact for fact in self._report.facts if fact[0] not in _FIRST)
+        self._add_failures_to_notes()
+        if self.notes:
+            first.write_head("Notes")
+        for note in self.notes:
+            first.write_wide(0, note)
+
+    def _fitting_frames(self) -> dict[str, pd.DataFrame]:
+        """Return what of each table fits into a sheet, by the name of the sheet."""
+        report = self._report
+        sheet_names = excel_text.unique_sheet_names(report.sheets, taken=(_SUMMARY, _CHARTS))
+        most_rows = cells.most_rows(report.sheets.values())
+        frames: dict[str, pd.DataFrame] = {}
+        for sheet_name, (name, frame) in zip(sheet_names, report.sheets.items(), strict=True):
+            headed = with_units(frame, report.units.get(name, {}))
+            fitting = cells.fitting(name, sheet_name, headed, most_rows, self.notes)
+            frames[sheet_name] = fitting
+            plural = "" if len(fitting) == 1 else "s"
+            rows = f"{len(fitting):,} row{plural}"
+            self._index.append(_IndexLine(sheet_name, rows, report.descriptions.get(name, "")))
+        return frames
+
+    def _charts_with_data(self) -> list[_ChartData]:
+        """Sum what each chart shows, of the whole tables; leave out those with nothing to show."""
+        charts = []
+        for chart in self._report.charts:
+            if chart.on == "page" or chart.sheet in self._report.page_sheets:
+                continue
+            frame = charted(self._report.sheets, chart)
+            with self._failures.isolate(chart.part):
+                table = chart_table(frame, chart)
+                if len(table):
+                    charts.append(_ChartData(chart, table))
+                if table.empty:
+                    self.notes.append(
+                        f"No chart “{chart.title}”: {chart.sheet} has nothing to draw."
+                    )
+        return charts
+
+    def _write_tables(self, frames: Mapping[str, pd.DataFrame]) -> None:
+        sheets_of_sentences = {answer.sheet for answer in self._report.answers if answer.links}
+        for name, frame in frames.items():
+            sheet = self._book.xlsx.add_worksheet(name)
+            with self._failures.isolate(f"The sheet {name}"):
+                whole = name in sheets_of_sentences
+                self.notes += cells.write_table(self._book, sheet, frame, whole=whole)
+
+    def _chart_of(self, answer: Answer) -> _PlacedChart | None:
+        """Return the first chart of the table of an answer."""
+        for placed in self._placed_charts:
+            if placed.data.chart.sheet == answer.sheet:
+                return placed
+        return None
+
+    def _add_failures_to_notes(self) -> None:
+        for message in self._failures.messages:
+            if message not in self.notes:
+                self.notes.append(message)
 
 
-_Charted = tuple[Chart, "pd.DataFrame"]  # and what is drawn
-_Placed = tuple[int, _Charted]  # from that row of the sheet of charts on
 _LABEL_CHARACTERS = 48  # a longer label would leave no room for the bars
 _CHART_COLUMNS = 12  # sheet columns under a chart, of the default width of 64 pixels
 _WIDTH_PIXELS = 756
 _ROW_PIXELS = 20
+_NUMBER_WIDTH = 14  # of a column beside a chart, in characters
 # of a landscape page, A4 or Letter; in percent
 _PAGE_ROWS = 40
 _PRINT_SCALE = 85
@@ -135,104 +217,162 @@ _LINE = {"color": _GRID}
 _AXIS = {"num_font": _SMALL, "line": _LINE, "major_tick_mark": "none", "minor_tick_mark": "none"}
 
 
-def _write_charts(book: cells.Book, sheet: Worksheet, charts: Sequence[_Charted]) -> list[int]:
-    """Draw charts below one another, each with its table at its right; the row of each table."""
-    row = page_start = 0
-    breaks = []
-    tops = []
-    for chart, table in charts:
-        height = _chart_rows(table)
+def _write_charts(
+    book: cells.Book, sheet: Worksheet, charts: Sequence[_ChartData], failures: PartFailures
+) -> list[_PlacedChart]:
+    """Draw charts below one another, each with its table at its right.
+
+    Returns:
+        Those that were drawn.
+    """
+    row = 0
+    page_start = 0
+    page_breaks = []
+    placed_charts = []
+    for data in charts:
+        height = _chart_rows(data.table)
         if row + height > page_start + _PAGE_ROWS:
-            breaks.append(row)
+            page_breaks.append(row)
             page_start = row
-        tops.append(row)
-        _write_numbers(book, sheet, row, chart, table)
-        cells.checked(sheet.insert_chart(row, 0, _drawing(book, row, chart, table, _WIDTH_PIXELS)))
-        row += max(height, len(table) + 2) + 2
-    widest = max(table.shape[1] for _, table in charts)
+        placed = _PlacedChart(data, top=row)
+        with failures.isolate(data.chart.part):
+            drawing = _drawing(book, placed, _WIDTH_PIXELS)
+            _write_numbers(book, sheet, placed)
+            cells.checked(sheet.insert_chart(row, 0, drawing))
+            placed_charts.append(placed)
+        row += max(height, len(data.table) + 2) + 2
+    most_series = max(data.table.shape[1] for data in charts)
+    last_column = _CHART_COLUMNS + most_series
     cells.checked(sheet.set_column(_CHART_COLUMNS, _CHART_COLUMNS, _LABEL_CHARACTERS))
-    cells.checked(sheet.set_column(_CHART_COLUMNS + 1, _CHART_COLUMNS + widest, 14))
+    cells.checked(sheet.set_column(_CHART_COLUMNS + 1, last_column, _NUMBER_WIDTH))
     sheet.hide_gridlines(2)
     sheet.set_landscape()
     sheet.set_print_scale(_PRINT_SCALE)  # not fitted to the page: that ignores page breaks
     sheet.set_margins(top=0.5, bottom=0.5)
-    sheet.set_h_pagebreaks(breaks)
+    sheet.set_h_pagebreaks(page_breaks)
     # Printed are the charts alone: their tables would make them small.
     cells.checked(sheet.print_area(0, 0, row, _CHART_COLUMNS - 1))
-    return tops
+    return placed_charts
 
 
 def _chart_rows(table: pd.DataFrame) -> int:
     """How many rows a chart takes, so that each label can be read."""
     bars, series = table.shape
     # Room for the title, the axis and the legend; a bar needs a little more than a line.
-    legend_rows = math.ceil(series / 5) if series > 1 else 0
+    legend_rows = 0
+    if series > 1:
+        legend_rows = math.ceil(series / 5)
     return max(12, 7 + math.ceil(1.1 * bars) + legend_rows)
 
 
-def _write_numbers(
-    book: cells.Book, sheet: Worksheet, top: int, chart: Chart, table: pd.DataFrame
-) -> None:
+def _write_numbers(book: cells.Book, sheet: Worksheet, placed: _PlacedChart) -> None:
     """Write the numbers behind a chart: title, header, then a row a bar."""
-    header = book.format(bold=True, font_color=_INK)
-    plain = book.format()
-    number = book.format(num_format=_cell_format(chart, table))
-    cells.put(sheet, top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
-    names = [chart.label_column, *_short(table.columns)]
-    rows = zip(_short(table.index), table.to_numpy().tolist(), strict=True)
-    for row, values in enumerate([names, *([label, *each] for label, each in rows)], top + 1):
-        for place, value in enumerate(values):
-            style = header if row == top + 1 else number if place else plain
-            cells.put(sheet, row, _CHART_COLUMNS + place, value, style)
+    chart = placed.data.chart
+    table = placed.data.table
+    header_style = book.format(bold=True, font_color=_INK)
+    label_style = book.format()
+    number_style = book.format(num_format=_cell_format(placed.data))
+    cells.put(sheet, placed.top, _CHART_COLUMNS, _titled(chart), book.format(bold=True))
+    header_row = placed.top + 1
+    for column, name in enumerate([chart.label_column, *_short(table.columns)], _CHART_COLUMNS):
+        cells.put(sheet, header_row, column, name, header_style)
+    labels = _short(table.index)
+    for row, (label, values) in enumerate(
+        zip(labels, table.to_numpy().tolist(), strict=True), header_row + 1
+    ):
+        cells.put(sheet, row, _CHART_COLUMNS, label, label_style)
+        for column, value in enumerate(values, _CHART_COLUMNS + 1):
+            cells.put(sheet, row, column, value, number_style)
 
 
-def _drawing(book: cells.Book, top: int, chart: Chart, table: pd.DataFrame, width: int) -> ChartBar:
-    """Draw horizontal bars over a table written by `_write_numbers`."""
-    stacked = chart.kind == "stacked"
-    numbers = table.to_numpy()
-    drawn = book.xlsx.add_chart({"type": "bar", "subtype": "stacked" if stacked else "clustered"})
-    drawn.set_size({"width": width, "height": _chart_rows(table) * _ROW_PIXELS})
-    first = top + 2
-    last = top + 1 + len(table)
-    # Names and labels are references to cells: as texts they could be taken for formulas. With a
-    # blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
-    of_bars: dict[str, Any] = {
-        "categories": [_CHARTS, first, _CHART_COLUMNS, last, _CHART_COLUMNS],
-        "categories_data": [f"{label} " for label in _short(table.index)],
-    }
-    if not stacked:
-        shape = {"num_format": _cell_format(chart, table)}
-        of_categories = "category" in chart.label_column
-        of_bars["data_labels"] = {"value": True, "font": _SMALL, **shape}
-        of_bars["points"] = [
-            _filled(colour_of(label)) if of_categories or not is_name(label) else None
-            for label in map(str, table.index)
-        ]
-    each_series = zip(table.columns, _short(table.columns), numbers.T.tolist(), strict=True)
-    for column, (name, short, values) in enumerate(each_series, _CHART_COLUMNS + 1):
-        named = {"name": [_CHARTS, top + 1, column], "name_data": [short]}
-        numbered = {"values": [_CHARTS, first, column, last, column], "values_data": values}
-        look = _filled(colour_of(str(name)) if stacked else ONE_COLOUR)
-        drawn.add_series({**named, **of_bars, **numbered, **look, "gap": 35})
-    font = {"size": 13, "bold": True, "color": _INK}
-    title = {"name": [_CHARTS, top, _CHART_COLUMNS], "data": [_titled(chart)], "name_font": font}
-    drawn.set_title(title)
+def _drawing(book: cells.Book, placed: _PlacedChart, width: int) -> ChartBar:
+    """Draw horizontal bars over a table as `_write_numbers` writes it."""
+    chart = placed.data.chart
+    table = placed.data.table
+    is_stacked = chart.kind == "stacked"
+    subtype = "stacked" if is_stacked else "clustered"
+    drawing = book.xlsx.add_chart({"type": "bar", "subtype": subtype})
+    drawing.set_size({"width": width, "height": _chart_rows(table) * _ROW_PIXELS})
+    for position in range(table.shape[1]):
+        drawing.add_series(_series_options(placed, position))
+    title_font = {"size": 13, "bold": True, "color": _INK}
+    drawing.set_title(
+        {
+            "name": [_CHARTS, placed.top, _CHART_COLUMNS],
+            "data": [_titled(chart)],
+            "name_font": title_font,
+        }
+    )
     # Of bars that lie, XlsxWriter's y axis is that of the labels. The first row of the table is
     # the top bar, its label beside the plot also where bars go to the left; numbers stay below.
-    drawn.set_y_axis(_AXIS | {"reverse": True, "label_position": "low", "crossing": "max"})
-    # A bar that starts elsewhere than at zero shows a wrong proportion.
-    from_zero = {"min": 0} if float(numbers.min()) >= 0 else {}
-    largest = float(abs(numbers.sum(axis=1) if stacked else numbers).max())
-    shown = {"num_format": _axis_format(unit_of(chart.value_column).symbol, largest)}
-    grid = {"major_gridlines": {"visible": True, "line": _LINE}}
-    drawn.set_x_axis(_AXIS | from_zero | shown | grid)
-    several = table.shape[1] > 1
-    drawn.set_legend({"position": "bottom", "font": _SMALL} if several else {"none": True})
-    return drawn
+    drawing.set_y_axis(_AXIS | {"reverse": True, "label_position": "low", "crossing": "max"})
+    drawing.set_x_axis(_number_axis(placed.data))
+    if table.shape[1] > 1:
+        drawing.set_legend({"position": "bottom", "font": _SMALL})
+    else:
+        drawing.set_legend({"none": True})
+    return drawing
 
 
-def _filled(colour: str) -> dict[str, Any]:
-    return {"fill": {"color": colour}, "border": {"color": colour}}
+def _series_options(placed: _PlacedChart, position: int) -> dict[str, Any]:
+    """Return what XlsxWriter needs to know of a series: where it is written, and how it looks."""
+    chart = placed.data.chart
+    table = placed.data.table
+    header_row = placed.top + 1
+    first_row = header_row + 1
+    last_row = header_row + len(table)
+    column = _CHART_COLUMNS + 1 + position
+    # Names and labels are references to cells: as texts they could be taken for formulas. With a
+    # blank: labels that all look like numbers (`0`, `nan`) would be stored as numbers.
+    options: dict[str, Any] = {
+        "name": [_CHARTS, header_row, column],
+        "name_data": [_short(table.columns)[position]],
+        "categories": [_CHARTS, first_row, _CHART_COLUMNS, last_row, _CHART_COLUMNS],
+        "categories_data": [f"{label} " for label in _short(table.index)],
+    }
+    is_stacked = chart.kind == "stacked"
+    if not is_stacked:
+        number_format = _cell_format(placed.data)
+        options["data_labels"] = {"value": True, "font": _SMALL, "num_format": number_format}
+        options["points"] = _bar_fills(chart, table)
+    options["values"] = [_CHARTS, first_row, column, last_row, column]
+    options["values_data"] = table.to_numpy().T.tolist()[position]
+    color = ONE_COLOUR
+    if is_stacked:
+        color = colour_of(str(table.columns[position]))
+    return {**options, **_filled(color), "gap": 35}
+
+
+def _bar_fills(chart: Chart, table: pd.DataFrame) -> list[dict[str, Any] | None]:
+    """Return the fill of each bar: a color of its own for a category; None for the usual one."""
+    are_categories = "category" in chart.label_column
+    fills: list[dict[str, Any] | None] = []
+    for label in map(str, table.index):
+        if are_categories or not is_name(label):
+            fills.append(_filled(colour_of(label)))
+        else:
+            fills.append(None)
+    return fills
+
+
+def _number_axis(data: _ChartData) -> dict[str, Any]:
+    """Return the axis of the numbers of a chart."""
+    numbers = data.table.to_numpy()
+    lengths = numbers
+    if data.chart.kind == "stacked":
+        lengths = numbers.sum(axis=1)
+    largest = float(abs(lengths).max())
+    symbol = unit_of(data.chart.value_column).symbol
+    axis = dict(_AXIS)
+    if float(numbers.min()) >= 0:
+        axis["min"] = 0  # a bar that starts elsewhere than at zero shows a wrong proportion
+    axis["num_format"] = _axis_format(symbol, largest)
+    axis["major_gridlines"] = {"visible": True, "line": _LINE}
+    return axis
+
+
+def _filled(color: str) -> dict[str, Any]:
+    return {"fill": {"color": color}, "border": {"color": color}}
 
 
 def _short(labels: Iterable[object]) -> list[str]:
@@ -241,14 +381,18 @@ def _short(labels: Iterable[object]) -> list[str]:
 
 
 def _titled(chart: Chart) -> str:
+    """Return the title of a chart, with the unit of its values."""
     symbol = unit_of(chart.value_column).symbol
-    named = not symbol or f"({symbol})" in chart.title
-    return excel_text.cell_text(chart.title if named else f"{chart.title} ({symbol})")[0]
+    title = chart.title
+    if symbol and f"({symbol})" not in title:
+        title = f"{title} ({symbol})"
+    return excel_text.cell_text(title)[0]
 
 
-def _cell_format(chart: Chart, table: pd.DataFrame) -> str:
+def _cell_format(data: _ChartData) -> str:
     """Show the numbers of a chart's table and at its bars as a column of a table does."""
-    return Shown(unit_of(chart.value_column), largest=float(table.to_numpy().max())).excel_format
+    largest = float(data.table.to_numpy().max())
+    return Shown(unit_of(data.chart.value_column), largest=largest).excel_format
 
 
 def _axis_format(symbol: str, largest: float) -> str:
@@ -256,8 +400,12 @@ def _axis_format(symbol: str, largest: float) -> str:
     if largest <= 0:
         return "General"
     decimals = min(max(2 - math.floor(math.log10(largest)), 0), 6)
-    number = "#,##0" + ("." + "0" * decimals if decimals else "")
-    return f'{number}"%"' if symbol == "%" else number
+    number = "#,##0"
+    if decimals:
+        number += "." + "0" * decimals
+    if symbol == "%":
+        return f'{number}"%"'
+    return number
 
 
 _LINK: dict[str, object] = {"underline": 1, "font_color": "#0563C1"}
@@ -266,6 +414,7 @@ _WIDTHS = (40, 13, 13, 46, 13, 24, 18)  # 1,200 pixels in all
 _LAST = len(_WIDTHS) - 1
 _BESIDE = 3  # columns of a table that leaves room for its chart
 _CHART_PIXELS = 700
+_HEADER_PART = 0.9  # of the width of a column that its bold header can use
 # a row is no higher than Excel lets it be
 _LINE_HEIGHT = 15.0
 _LINES_SHOWN = 27
@@ -301,64 +450,86 @@ class _FirstSheet:
         self._row += 1
 
     def write_answer(
-        self, answer: Answer, table: pd.DataFrame, sheets: Collection[str], drawn: _Placed | None
+        self,
+        answer: Answer,
+        frame: pd.DataFrame,
+        sheets: Collection[str],
+        placed: _PlacedChart | None,
     ) -> None:
-        """The first rows of a table, a chart beside it or below: its row on its sheet, and it."""
+        """Write the first rows of a table, and a chart beside them or below."""
         top = self._row
         self.write_head(answer.title)
-        columns = [cells.column_of(series) for _, series in table.items()]
-        if len(table):
-            self._write_line([(each.header, self._format(**cells.HEADER)) for each in columns], 0.9)
-        looks = [_TEXT if each.is_text else {"num_format": each.number_format} for each in columns]
-        if answer.links in answer.columns:
-            looks[list(answer.columns).index(answer.links)] = _LINK
-        styles = [self._format(**cells.LINES, text_wrap=True, valign="top", **own) for own in looks]
+        columns = [cells.column_of(series) for _, series in frame.items()]
+        if len(frame):
+            header_style = self._format(**cells.HEADER)
+            headers = [column.header for column in columns]
+            self._write_line(_Line(headers, [header_style] * len(columns)), _HEADER_PART)
+        styles = self._column_styles(answer, columns)
         for values in zip(*(column.values for column in columns), strict=True):
-            line = [
-                (answer.linked(value, sheets) if style.underline else value, style)
+            shown = [
+                answer.linked(value, sheets) if style.underline else value
                 for value, style in zip(values, styles, strict=True)
             ]
-            self._write_line(line)
-        if drawn and len(table):
-            chart = _drawing(self._book, drawn[0], *drawn[1], _CHART_PIXELS)
-            row, place = (top, _BESIDE) if len(columns) <= _BESIDE else (self._row, 0)
-            cells.checked(self._sheet.insert_chart(row, place, chart, {"x_offset": 10}))
-            self._row = max(self._row, row + _chart_rows(drawn[1][1]))
+            self._write_line(_Line(shown, styles))
+        if placed is not None and len(frame):
+            chart_row = self._row
+            chart_column = 0
+            if len(columns) <= _BESIDE:
+                chart_row = top
+                chart_column = _BESIDE
+            drawing = _drawing(self._book, placed, _CHART_PIXELS)
+            options = {"x_offset": 10}
+            cells.checked(self._sheet.insert_chart(chart_row, chart_column, drawing, options))
+            self._row = max(self._row, chart_row + _chart_rows(placed.data.table))
         self._row += 1
 
-    def write_index(self, index: Sequence[tuple[str, str, str]]) -> None:
-        """A line for each other sheet: its name, how many rows it has, what it shows."""
+    def _column_styles(self, answer: Answer, columns: Sequence[cells.ExcelColumn]) -> list[Format]:
+        """Return the format of each column of an answer; the one of links is underlined."""
+        styles = []
+        for name, column in zip(answer.columns, columns, strict=True):
+            if name == answer.links:
+                look = _LINK
+            elif column.is_text:
+                look = _TEXT
+            else:
+                look = {"num_format": column.number_format}
+            styles.append(self._format(**cells.LINES, text_wrap=True, valign="top", **look))
+        return styles
+
+    def write_index(self, index: Sequence[_IndexLine]) -> None:
+        """Write a line for each other sheet: its name, how many rows it has, what it shows."""
         self.write_head("Sheets")
-        for name, rows, what in index:
-            self._write_link(0, name, self._format(**_LINK))
-            cells.put(self._sheet, self._row, 1, rows, self._format(font_color="#666666"))
-            self.write_wide(2, what)
+        for line in index:
+            self._write_link(0, line.sheet, self._format(**_LINK))
+            cells.put(self._sheet, self._row, 1, line.rows, self._format(font_color="#666666"))
+            self.write_wide(2, line.shows)
         self._row += 1
 
     def write_head(self, heading: str) -> None:
-        """A line above others."""
+        """Write a line above others."""
         style = self._format(font_size=13, bold=True, font_color=cells.INK)
         cells.put(self._sheet, self._row, 0, heading, style)
         self._row += 1
 
-    def _write_line(self, line: Sequence[tuple[CellValue, Format]], part: float = 1.0) -> None:
-        """A cell a column, texts in as many lines as `part` of it takes; underlined is a link."""
-        lines = [1]
-        for place, (value, style) in enumerate(line):
+    def _write_line(self, line: _Line, part: float = 1.0) -> None:
+        """Write a cell a column, texts in as many lines as `part` of it takes; links underlined."""
+        most_lines = 1
+        for column, (value, style) in enumerate(zip(line.values, line.styles, strict=True)):
             if style.underline:
-                self._write_link(place, str(value), style)
+                self._write_link(column, str(value), style)
                 continue
-            cells.put(self._sheet, self._row, place, value, style)
-            if isinstance(value, str) and place <= _LAST:
-                lines.append(_lines_of(value, part * _WIDTHS[place]))
-        self._end_line(max(lines))
+            cells.put(self._sheet, self._row, column, value, style)
+            if isinstance(value, str) and column <= _LAST:
+                most_lines = max(most_lines, _lines_of(value, part * _WIDTHS[column]))
+        self._end_line(most_lines)
 
     def write_wide(self, first: int, text: str) -> None:
-        """A text across the columns from `first` on, in as many lines as it needs."""
+        """Write a text across the columns from `first` on, in as many lines as it needs."""
         style = self._format(text_wrap=True, valign="top")
         cells.checked(self._sheet.merge_range(self._row, first, self._row, _LAST, "", style))
         cells.put(self._sheet, self._row, first, text, style)
-        self._end_line(_lines_of(text, sum(_WIDTHS[first:])))
+        width = sum(_WIDTHS[first:])
+        self._end_line(_lines_of(text, width))
 
     def _end_line(self, lines: int) -> None:
         if lines > 1:

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report import html_tables
@@ -28,39 +29,100 @@ from tracelens_ext.report.html_drawings import memory_figures, roofline_figures,
 from tracelens_ext.report.html_iterations import iteration_figures
 from tracelens_ext.report.html_tables import FIRST_ROWS, MOST_ROWS
 from tracelens_ext.report.manifest import written_beside
+from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.charts import Chart, chart_table, charted
 from tracelens_ext.report.tables.units import FIRST_FACTS, Quantity, with_units
 
-if TYPE_CHECKING:
-    from tracelens_ext.report.report import Report
+#: The figures of a chart, of the tables of the report and the one that the chart is of.
+_Drawing = Callable[[Mapping[str, "pd.DataFrame"], "pd.DataFrame"], list[plot.Figure]]
 
 
-def page_figures(sheets: Mapping[str, pd.DataFrame], charts: Iterable[Chart]) -> list[plot.Figure]:
-    """Draw charts but those for workbooks alone and those without a number other than zero."""
+def _draw_timeline(_tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+    return [plot.timeline_figure(frame)]
+
+
+def _draw_iterations(_tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+    return iteration_figures(frame)
+
+
+def _draw_roofline(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+    return roofline_figures(frame, tables.get("roofline_peaks"))
+
+
+def _draw_memory(tables: Mapping[str, pd.DataFrame], _frame: pd.DataFrame) -> list[plot.Figure]:
+    return memory_figures(tables)
+
+
+def _draw_time_axis(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+    return time_axis_figures(frame, tables.get("time_axis_marks"))
+
+
+def _draw_call_tree(_tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> list[plot.Figure]:
+    return plot.call_tree_figures(frame)
+
+
+#: What draws a chart of its own kind; other charts are bars.
+_DRAWINGS: dict[str, _Drawing] = {
+    "timeline": _draw_timeline,
+    "iterations": _draw_iterations,
+    "roofline": _draw_roofline,
+    "memory": _draw_memory,
+    "time_axis": _draw_time_axis,
+    "call_tree": _draw_call_tree,
+}
+
+
+def page_figures(
+    sheets: Mapping[str, pd.DataFrame],
+    charts: Iterable[Chart],
+    failures: PartFailures | None = None,
+) -> list[plot.Figure]:
+    """Draw charts but those for workbooks alone and those without a number other than zero.
+
+    Args:
+        sheets: the tables of the report.
+        charts: the charts.
+        failures: takes the charts that cannot be drawn.
+    """
+    if failures is None:
+        failures = PartFailures()
     figures: list[plot.Figure] = []
     for chart in charts:
-        if chart.on != "workbook" and not any(sheet in sheets for sheet in chart.unless):
-            frame = charted(sheets, chart)
-            if draw := _DRAWINGS.get(chart.kind):
-                figures += draw(sheets, frame)
-            elif len(table := chart_table(frame, chart)):
-                figures.append(plot.bar_figure(chart, table))
-    keys = [figure.key for figure in figures]  # two charts may have one title
-    return [
-        replace(figure, key=f"{figure.key}-{at}") if figure.key in keys[:at] else figure
-        for at, figure in enumerate(figures)
-    ]
+        is_said_elsewhere = any(name in sheets for name in chart.unless)
+        if chart.on == "workbook" or is_said_elsewhere:
+            continue
+        frame = charted(sheets, chart)
+        with failures.isolate(chart.part):
+            figures += _chart_figures(chart, sheets, frame)
+    return _with_own_keys(figures)
 
 
-#: What draws a chart of its own kind, of the tables and the chart's.
-_DRAWINGS: dict[str, Callable[[Mapping[str, pd.DataFrame], pd.DataFrame], list[plot.Figure]]] = {
-    "timeline": lambda _, frame: [plot.timeline_figure(frame)],
-    "iterations": lambda _, frame: iteration_figures(frame),
-    "roofline": lambda sheets, frame: roofline_figures(frame, sheets.get("roofline_peaks")),
-    "memory": lambda sheets, _: memory_figures(sheets),
-    "time_axis": lambda sheets, frame: time_axis_figures(frame, sheets.get("time_axis_marks")),
-    "call_tree": lambda _, frame: plot.call_tree_figures(frame),
-}
+def _chart_figures(
+    chart: Chart, sheets: Mapping[str, pd.DataFrame], frame: pd.DataFrame
+) -> list[plot.Figure]:
+    """Draw one chart; nothing if it has no number other than zero."""
+    draw = _DRAWINGS.get(chart.kind)
+    if draw is not None:
+        return draw(sheets, frame)
+    table = chart_table(frame, chart)
+    if not len(table):
+        return []
+    return [plot.bar_figure(chart, table)]
+
+
+def _with_own_keys(figures: Sequence[plot.Figure]) -> list[plot.Figure]:
+    """Return the figures with a key each; two charts may have one title."""
+    numbered = []
+    taken: set[str] = set()
+    for number, figure in enumerate(figures):
+        if figure.key in taken:
+            numbered.append(replace(figure, key=f"{figure.key}-{number}"))
+        else:
+            numbered.append(figure)
+        taken.add(figure.key)
+    return numbered
+
+
 _Figures = Sequence[plot.Figure]
 _Links = Sequence[tuple[str, str]]
 _SCRIPTS = ("tables.js", "charts.js")
@@ -101,27 +163,45 @@ def page_of(
     order given, `most_rows` of each. The index of a DataFrame is not written. Numbers are shown as
     their column's name suggests. `figures` are drawn already and come before the report's charts.
     """
+    failures = PartFailures()
     sheets: dict[str, pd.DataFrame] = {**report.sheets, **report.page_sheets}
-    pool: dict[str, int] = {}
-    headed = {name: with_units(sheets[name], report.units.get(name, {})) for name in sheets}
-    tables, cut = html_tables.page_tables(headed, report.descriptions, pool, most_rows)
-    notes = [*report.notes, *cut]
+    headed = {name: with_units(frame, report.units.get(name, {})) for name, frame in sheets.items()}
+    contents = html_tables.page_tables(headed, report.descriptions, most_rows, failures)
     facts = [_fact(label, value) for label, value in report.facts]
+    findings: dict[str, object] = {}
+    with failures.isolate("The findings of the page"):
+        findings = html_tables.finding_cards(sheets, report.answers, report.source_url)
+    cards: list[html_tables.Card] = []
+    with failures.isolate("The headline of the page"):
+        cards = html_tables.headline(sheets)
+    chart_figures = page_figures(sheets, report.charts, failures)
+    notes = [*report.notes, *contents.notes]
+    notes += [message for message in failures.messages if message not in notes]
+    sheet_keys = dict.fromkeys(sheets, "")  # a link to a table that failed leads to the top
+    sheet_keys |= {name: table.key for name, table in contents.tables.items()}
     page = render_page(
         title=cleaned(report.title),
-        subtitle=next((PurePath(text).name for label, text, _ in facts if label == "Trace"), ""),
-        first=[f"{label}: {text}" for label, text, _ in facts if label in FIRST_FACTS],
-        found=html_tables.finding_cards(sheets, report.answers, report.source_url),
-        cards=html_tables.headline(sheets),
+        subtitle=_trace_name(facts),
+        first=[f"{fact.label}: {fact.text}" for fact in facts if fact.label in FIRST_FACTS],
+        found=findings,
+        cards=cards,
         notes=[cleaned(note) for note in notes],
-        figures=[*figures, *page_figures(sheets, report.charts)],
+        figures=[*figures, *chart_figures],
         links=[(cleaned(name), address) for name, address in links],
         facts=facts,
-        tables=tables,
-        sheet_keys={name: table.key for name, table in zip(sheets, tables, strict=True)},
-        pool=pool,
+        tables=list(contents.tables.values()),
+        sheet_keys=sheet_keys,
+        pool=contents.pool,
     )
     return page, notes
+
+
+def _trace_name(facts: Iterable[PageFact]) -> str:
+    """Return the name of the file that the facts are of; empty if they name none."""
+    for fact in facts:
+        if fact.label == "Trace":
+            return PurePath(fact.text).name
+    return ""
 
 
 def cell_of(report: Report) -> str:
@@ -187,9 +267,20 @@ def _content_hash(script: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _fact(label: str, value: object) -> tuple[str, str, float | None]:
-    """Label and value of a fact, with the unit that its label tells; the percentage that it is."""
+class PageFact(NamedTuple):
+    """A fact as the page shows it."""
+
+    label: str
+    text: str
+    percent: float | None  #: the length of its bar, 0 to 100; None for none
+
+
+def _fact(label: str, value: object) -> PageFact:
+    """Return a fact with the unit that its label tells."""
     text, shown = fact_text(label, value)
-    percent = shown and shown.unit.quantity is Quantity.PERCENT and not text.startswith("-")
-    share = shown.largest if shown and percent and shown.largest <= 100 else None
-    return cleaned(label), cleaned(text), share
+    percent = None
+    if shown is not None and shown.unit.quantity is Quantity.PERCENT:
+        is_negative = text.startswith("-")
+        if shown.largest <= 100 and not is_negative:
+            percent = shown.largest
+    return PageFact(cleaned(label), cleaned(text), percent)

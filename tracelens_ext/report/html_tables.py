@@ -12,20 +12,19 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tracelens_ext.errors import UsageError
+from tracelens_ext.isolation import PartFailures
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import excel_text
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colors import colour_of, is_name
 from tracelens_ext.report.excel_text import CELL_CHARACTERS, cell_text, cleaned
+from tracelens_ext.report.report import Answer
 from tracelens_ext.report.tables.charts import Chart, chart_table
 from tracelens_ext.report.tables.units import Quantity, Shown, header_text, is_numeric
-
-if TYPE_CHECKING:
-    from tracelens_ext.report.report import Answer
 
 FIRST_ROWS = 10  # rows of a table that are seen at first
 MOST_ROWS = 50_000  # rows of a table that are embedded
@@ -100,42 +99,75 @@ class HtmlTable:
         return {**told, "columns": [column.for_script() for column in self.columns]}
 
 
-def page_tables(
-    sheets: Mapping[str, pd.DataFrame],
-    descriptions: Mapping[str, str],
-    pool: dict[str, int],
-    most_rows: int = MOST_ROWS,
-) -> tuple[list[HtmlTable], list[str]]:
-    """Prepare tables for a page, filling its pool of texts; also say what of them is cut."""
-    tables: list[HtmlTable] = []
-    notes: list[str] = []
-    for number, (name, frame) in enumerate(sheets.items()):
-        (rows, texts) = _texts_that_fit(frame, most_rows)
+@dataclass
+class PageTables:
+    """The tables of a page."""
+
+    #: the tables by name, in order
+    tables: dict[str, HtmlTable] = field(default_factory=dict)
+    #: the texts of all tables, and their numbers
+    pool: dict[str, int] = field(default_factory=dict)
+    #: what was cut, a sentence each
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, name: str, frame: pd.DataFrame, description: str, most_rows: int) -> None:
+        """Prepare a table, and note what of it is cut."""
+        rows, texts = _texts_that_fit(frame, most_rows)
         total = len(frame)
         if rows < total:
-            notes.append(
+            self.notes.append(
                 f"{name}: the first {rows:,} of {total:,} rows are in this page, sorting and "
                 "searching included; the CSV files have all."
             )
         columns = []
         for place, heading in enumerate(frame.columns):
-            header = cell_text(header_text(heading))[0]
+            header, _ = cell_text(header_text(heading))
             if place not in texts:
                 columns.append(_number_column(frame.iloc[:rows, place], header))
                 continue
-            column, cut = _text_column(texts[place][:rows], header, pool)
+            column, cut = _text_column(texts[place][:rows], header, self.pool)
             columns.append(column)
             if cut:
-                notes.append(
+                self.notes.append(
                     f"{name}: texts of more than {CELL_CHARACTERS:,} characters are cut, which "
                     f"“[cut here” marks: {cut:,} in the column “{header}”; the CSV files have all."
                 )
-        key = f"table-{number}-{_NOT_IN_ID.sub('-', name)}"
-        caption = cleaned(descriptions.get(name, "") or f"Table {name}")
-        tables.append(
-            HtmlTable(cleaned(name), key, caption, columns, rows if columns else 0, total)
+        number = len(self.tables)
+        self.tables[name] = HtmlTable(
+            name=cleaned(name),
+            key=f"table-{number}-{_NOT_IN_ID.sub('-', name)}",
+            caption=cleaned(description or f"Table {name}"),
+            columns=columns,
+            embedded=rows if columns else 0,
+            total=total,
         )
-    return tables, notes
+
+
+def page_tables(
+    sheets: Mapping[str, pd.DataFrame],
+    descriptions: Mapping[str, str],
+    most_rows: int = MOST_ROWS,
+    failures: PartFailures | None = None,
+    pool: dict[str, int] | None = None,
+) -> PageTables:
+    """Prepare tables for a page.
+
+    Args:
+        sheets: the tables, by name.
+        descriptions: what each shows.
+        most_rows: rows of each that the page has.
+        failures: takes the tables that cannot be shown.
+        pool: the texts that the page has already, and their numbers; more are added.
+    """
+    if failures is None:
+        failures = PartFailures()
+    contents = PageTables()
+    if pool is not None:
+        contents.pool = pool
+    for name, frame in sheets.items():
+        with failures.isolate(f"The table {name} of the page"):
+            contents.add(name, frame, descriptions.get(name, ""), most_rows)
+    return contents
 
 
 def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int, list[str]]]:

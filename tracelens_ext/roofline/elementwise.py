@@ -1,316 +1,476 @@
-"""Elementwise operations: each input read once with broadcasting, the result written once.
-
-Also such work over lists of tensors (`_foreach_*`, fused optimizers), and Triton kernels of
-`torch.compile`: a bound from the tensors they were given.
-"""
+"""Elementwise operations: each input read once with broadcasting, the result written once."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.roofline.operation import Models, broadcast, is_whole, known, named, vector_cost
-
-#: Operations for each element of the result, a convention: 1 for what one instruction does, about
-#: as many as an approximation by a polynomial takes for the others. 1 for those not listed.
-_FLOPS: Final = {
-    3: "sigmoid_backward tanh_backward lerp addcmul addcdiv",
-    4: "hardswish hardsigmoid hypot rms",
-    8: "exp exp2 expm1 log log2 log10 log1p sin cos",
-    10: "tan asin acos atan sinh cosh tanh atan2 sigmoid silu softplus logit elu selu celu mish",
-    12: "gelu erf erfc erfinv pow float_power",
-    16: "gelu_backward silu_backward",
-}
-FLOPS_PER_ELEMENT: Final = {name: n for n, names in _FLOPS.items() for name in names.split()}
+from tracelens_ext.roofline.element_types import is_whole
+from tracelens_ext.roofline.operation import Models, broadcast, require, vector_cost
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation, Tensor
 
 MODELS = Models()
-_of = MODELS.of("elementwise")
-_of_lists = MODELS.of("optimizer")
+
+#: Operations for each element of the result, a convention: 1 for what one instruction does, about
+#: as many as an approximation by a polynomial takes for the others.
+_NAMES_BY_FLOPS: Final = {
+    3: ("sigmoid_backward", "tanh_backward", "lerp", "addcmul", "addcdiv"),
+    4: ("hardswish", "hardsigmoid", "hypot", "rms"),
+    8: ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos"),
+    10: (
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "atan2",
+        "sigmoid",
+        "silu",
+        "softplus",
+        "logit",
+        "elu",
+        "selu",
+        "celu",
+        "mish",
+    ),
+    12: ("gelu", "erf", "erfc", "erfinv", "pow", "float_power"),
+    16: ("gelu_backward", "silu_backward"),
+}
+
+
+def _flops_of_names() -> dict[str, int]:
+    flops_of_names = {}
+    for flops, names in _NAMES_BY_FLOPS.items():
+        for name in names:
+            flops_of_names[name] = flops
+    return flops_of_names
+
+
+#: Operations for each element of the result, by name; 1 for those not listed.
+FLOPS_PER_ELEMENT: Final = _flops_of_names()
+
+_RANDOM_FLOPS: Final = 10  # rounds of Philox
+_DROPOUT_FLOPS: Final = 12
+_GATED_FLOPS: Final = 12
+_ROTARY_FLOPS: Final = 3
 
 
 def elementwise(
-    op: Operation, inputs: list[Tensor], kind: str | None = None, family: str | None = None
+    operation: Operation,
+    inputs: list[Tensor],
+    result_type: str | None = None,
+    family: str | None = None,
 ) -> Cost:
-    """Read some inputs and write a result.
+    """Return the cost of reading some inputs and writing a result.
 
-    `op`: the operation; in place, or with a tensor more than its inputs (`out=`), that tells the
-    type of the result. `kind`: otherwise the type of the result; None: by promotion. `family`: what
-    it is shown with; None: by the number of inputs with dimensions.
+    Args:
+        operation: in place, or with a tensor more than its inputs (`out=`), it tells the type of
+            the result.
+        inputs: what it reads.
+        result_type: otherwise the type of the result; None: by promotion.
+        family: what it is shown with; None: by the number of inputs with dimensions.
     """
-    shape = broadcast([t.dims for t in inputs])
-    if op.in_place:
-        kind = inputs[0].kind
-    elif len(op.tensors) > len(inputs):
-        kind = op.tensors[-1].kind
-    kind = kind or op.promoted_type(inputs)
-    with_sizes = [t for t in inputs if t.dims]
-    family = family or ("UnaryElementwise" if len(with_sizes) <= 1 else "BinaryElementwise")
+    shape = broadcast([tensor.dims for tensor in inputs])
+    if operation.in_place:
+        result_type = inputs[0].kind
+    elif len(operation.tensors) > len(inputs):
+        result_type = operation.tensors[-1].kind
+    result_type = result_type or operation.promoted_type(inputs)
+    with_dims = [tensor for tensor in inputs if tensor.dims]
+    if family is None:
+        family = "UnaryElementwise" if len(with_dims) <= 1 else "BinaryElementwise"
     elements = math.prod(shape)
-    flops = elements * FLOPS_PER_ELEMENT.get(op.plain_name.rstrip("_"), 1)
-    moved = inputs[0].as_many(elements, kind)
-    shown = _parameters(shape, with_sizes or inputs, kind)
-    return vector_cost(family, inputs[0], flops, moved, *inputs, **shown)
+    flops = elements * FLOPS_PER_ELEMENT.get(operation.plain_name.rstrip("_"), 1)
+    written = inputs[0].bytes_of(elements, result_type)
+    parameters = _parameters(shape, with_dims or inputs, result_type)
+    return vector_cost(family, inputs[0], flops, written, *inputs, **parameters)
 
 
-def _parameters(shape: tuple[int, ...], inputs: list[Tensor], kind: str) -> dict[str, object]:
-    """What experts read; of operations with several inputs each of the first two."""
-    (a, *_), names = inputs, "shape_in1 shape_in2 dtype_in1_in2_out stride_input1 stride_input2"
+def _parameters(
+    shape: tuple[int, ...], inputs: list[Tensor], result_type: str
+) -> dict[str, object]:
+    """Return what experts read; of operations with several inputs each of the first two."""
+    first = inputs[0]
     if len(inputs) < 2:
-        return named("op_shape dtype_in_out stride_input", shape, (a.kind, kind), a.strides)
-    b = inputs[1]
-    return named(names, a.dims, b.dims, (a.kind, b.kind, kind), a.strides, b.strides)
+        return {
+            "op_shape": shape,
+            "dtype_in_out": (first.kind, result_type),
+            "stride_input": first.strides,
+        }
+    second = inputs[1]
+    return {
+        "shape_in1": first.dims,
+        "shape_in2": second.dims,
+        "dtype_in1_in2_out": (first.kind, second.kind, result_type),
+        "stride_input1": first.strides,
+        "stride_input2": second.strides,
+    }
 
 
-def _of_inputs(
-    name: str,
-    operations: str,
-    most: int,
-    kind: Callable[[Operation, list[Tensor]], str | None] | str | None = None,
-) -> None:
-    """A model of operations, also in place, by how many inputs they have and the type they give."""
-
-    def model(op: Operation) -> Cost:
-        inputs = op.leading(most)
-        return elementwise(op, inputs, kind(op, inputs) if callable(kind) else kind)
-
-    model.__name__ = name
-    _of(" ".join(f"{each} {each}_" for each in operations.split()))(model)
+ResultType = Callable[["Operation", "list[Tensor]"], "str | None"]
+"""Tells the type of the result; None: by promotion."""
 
 
-def _quotient(op: Operation, inputs: list[Tensor]) -> str:
+def _by_promotion(_operation: Operation, _inputs: list[Tensor]) -> str | None:
+    return None
+
+
+def _floating_point(_operation: Operation, inputs: list[Tensor]) -> str | None:
+    """Whole numbers become floating point."""
+    return "float" if is_whole(inputs[0].kind) else None
+
+
+def _of_input(_operation: Operation, inputs: list[Tensor]) -> str | None:
+    return inputs[0].kind
+
+
+def _of_magnitude(_operation: Operation, inputs: list[Tensor]) -> str | None:
+    """Complex numbers become real ones."""
+    kind = inputs[0].kind
+    real_types = {"c10::complex<float>": "float", "c10::complex<double>": "double"}
+    return real_types.get(kind, kind)
+
+
+def _truth_value(_operation: Operation, _inputs: list[Tensor]) -> str | None:
+    return "bool"
+
+
+def _of_quotient(operation: Operation, inputs: list[Tensor]) -> str | None:
     """Whole numbers become floating point, unless they are rounded."""
-    kind = op.promoted_type(inputs)
-    return "float" if is_whole(kind) and not op.value(2) else kind
+    kind = operation.promoted_type(inputs)
+    is_rounded = operation.value(2)
+    return "float" if is_whole(kind) and not is_rounded else kind
 
 
-_REAL = {"c10::complex<float>": "float", "c10::complex<double>": "double"}
-_of_inputs(
+def _add_model(
+    model_name: str, inputs_count: int, result_type: ResultType, names: tuple[str, ...]
+) -> None:
+    """Add the model of operations, also in place, by how many inputs they have at most."""
+
+    def model(operation: Operation) -> Cost:
+        inputs = operation.leading(inputs_count)
+        return elementwise(operation, inputs, result_type(operation, inputs))
+
+    model.__name__ = model_name
+    in_place = [f"{name}_" for name in names]
+    MODELS.add(*names, *in_place)(model)
+
+
+_add_model(
     "floating",
-    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh"
-    " asinh acosh atanh sigmoid erf erfc erfinv reciprocal logit lgamma digamma i0 sinc",
     1,
-    lambda _, inputs: "float" if is_whole(inputs[0].kind) else None,
+    _floating_point,
+    (
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "sigmoid",
+        "erf",
+        "erfc",
+        "erfinv",
+        "reciprocal",
+        "logit",
+        "lgamma",
+        "digamma",
+        "i0",
+        "sinc",
+    ),
 )
-_of_inputs(
+_add_model(
     "keeping",
-    "neg relu gelu silu elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus mish"
-    " sign sgn floor ceil round trunc frac square bitwise_not nan_to_num threshold tril triu"
-    " relu6 log_sigmoid_forward softshrink hardshrink conj_physical flip roll",
     1,
-    lambda _, inputs: inputs[0].kind,
+    _of_input,
+    (
+        "neg",
+        "relu",
+        "gelu",
+        "silu",
+        "elu",
+        "selu",
+        "celu",
+        "leaky_relu",
+        "hardtanh",
+        "hardswish",
+        "hardsigmoid",
+        "softplus",
+        "mish",
+        "sign",
+        "sgn",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "frac",
+        "square",
+        "bitwise_not",
+        "nan_to_num",
+        "threshold",
+        "tril",
+        "triu",
+        "relu6",
+        "log_sigmoid_forward",
+        "softshrink",
+        "hardshrink",
+        "conj_physical",
+        "flip",
+        "roll",
+    ),
 )
-_of_inputs("absolute", "abs", 1, lambda _, x: _REAL.get(x[0].kind, x[0].kind))
-_of_inputs("truth", "isnan isinf isfinite isneginf isposinf logical_not signbit", 1, "bool")
-_of_inputs("limits", "clamp", 3)
-_of_inputs("limits", "clamp_min clamp_max", 2)
-_of_inputs("arithmetic", "lerp addcmul addcdiv softplus_backward", 3)
-_of_inputs(
+_add_model("absolute", 1, _of_magnitude, ("abs",))
+_add_model(
+    "truth",
+    1,
+    _truth_value,
+    ("isnan", "isinf", "isfinite", "isneginf", "isposinf", "logical_not", "signbit"),
+)
+_add_model("limits", 3, _by_promotion, ("clamp",))
+_add_model("limits", 2, _by_promotion, ("clamp_min", "clamp_max"))
+_add_model("arithmetic", 3, _by_promotion, ("lerp", "addcmul", "addcdiv", "softplus_backward"))
+_add_model(
     "arithmetic",
-    "add sub rsub mul maximum minimum fmin fmax remainder fmod floor_divide bitwise_and bitwise_or"
-    " bitwise_xor copysign hypot pow threshold_backward sigmoid_backward tanh_backward"
-    " gelu_backward silu_backward hardtanh_backward leaky_relu_backward elu_backward"
-    " hardswish_backward hardsigmoid_backward mish_backward bitwise_left_shift bitwise_right_shift"
-    " __lshift__ __rshift__ __and__ __or__ __xor__ xlogy native_dropout_backward",
     2,
+    _by_promotion,
+    (
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "maximum",
+        "minimum",
+        "fmin",
+        "fmax",
+        "remainder",
+        "fmod",
+        "floor_divide",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "copysign",
+        "hypot",
+        "pow",
+        "threshold_backward",
+        "sigmoid_backward",
+        "tanh_backward",
+        "gelu_backward",
+        "silu_backward",
+        "hardtanh_backward",
+        "leaky_relu_backward",
+        "elu_backward",
+        "hardswish_backward",
+        "hardsigmoid_backward",
+        "mish_backward",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "__lshift__",
+        "__rshift__",
+        "__and__",
+        "__or__",
+        "__xor__",
+        "xlogy",
+        "native_dropout_backward",
+    ),
 )
-_of_inputs("quotient", "div true_divide atan2", 2, _quotient)
-_of_inputs("comparison", "eq ne lt le gt ge logical_and logical_or logical_xor isclose", 2, "bool")
+_add_model("quotient", 2, _of_quotient, ("div", "true_divide", "atan2"))
+_add_model(
+    "comparison",
+    2,
+    _truth_value,
+    ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "isclose"),
+)
 
 
-@_of("where")
-def where(op: Operation) -> Cost:
+@MODELS.add("where")
+def where(operation: Operation) -> Cost:
     """`where`: a condition and two choices."""
-    choices = [t for i in (1, 2) if (t := op.tensor(i)) is not None]
-    known(choices or None, "the size of the result depends on the data")
-    return elementwise(op, op.leading(3), op.promoted_type(choices), family="BinaryElementwise")
+    candidates = [operation.tensor(1), operation.tensor(2)]
+    choices = [tensor for tensor in candidates if tensor is not None]
+    require(choices, "the size of the result depends on the data")
+    result_type = operation.promoted_type(choices)
+    return elementwise(operation, operation.leading(3), result_type, family="BinaryElementwise")
 
 
-@_of("masked_fill masked_fill_", 0, 1)
-def masked_fill(op: Operation, x: Tensor, mask: Tensor) -> Cost:
+@MODELS.add("masked_fill", "masked_fill_", tensors=(0, 1))
+def masked_fill(operation: Operation, target: Tensor, mask: Tensor) -> Cost:
     """`masked_fill`: reads itself and the mask."""
-    return elementwise(op, [x, mask], x.kind)
+    return elementwise(operation, [target, mask], target.kind)
 
 
-def _copied(source: Tensor, dims: tuple[int, ...], kind: str, **more: object) -> Cost:
-    moved = source.as_many(math.prod(dims), kind)
-    shown = _parameters(dims, [source], kind)
-    return vector_cost("UnaryElementwise", source, 0, moved, source, **shown, **more)
+def _copied(
+    source: Tensor, dims: tuple[int, ...], result_type: str, **more_parameters: object
+) -> Cost:
+    written = source.bytes_of(math.prod(dims), result_type)
+    parameters = _parameters(dims, [source], result_type)
+    parameters.update(more_parameters)
+    return vector_cost("UnaryElementwise", source, 0, written, source, **parameters)
 
 
-@_of("copy_", 0, 1)
+@MODELS.add("copy_", tensors=(0, 1))
 def copy(_: Operation, target: Tensor, source: Tensor) -> Cost:
     """`copy_`: reads the source, writes the target, each in its own type."""
     return _copied(source, target.dims, target.kind, stride_output=target.strides)
 
 
-@_of("clone contiguous", 0)
-def clone(_: Operation, x: Tensor) -> Cost:
+@MODELS.add("clone", "contiguous", tensors=(0,))
+def clone(_: Operation, source: Tensor) -> Cost:
     """`clone` and its kind: as much is written as there is."""
-    return _copied(x, x.dims, x.kind)
+    return _copied(source, source.dims, source.kind)
 
 
-@_of("_to_copy to", 0)
-def cast(op: Operation, x: Tensor) -> Cost:
+@MODELS.add("_to_copy", "to", tensors=(0,))
+def cast(operation: Operation, source: Tensor) -> Cost:
     """`_to_copy` and `to`: written in the type that is asked for."""
-    return _copied(x, x.dims, op.scalar_type(1) or x.kind)
+    return _copied(source, source.dims, operation.scalar_type(1) or source.kind)
 
 
-@_of("fill_ zero_", 0)
+@MODELS.add("fill_", "zero_", tensors=(0,))
 def fill(_: Operation, target: Tensor) -> Cost:
     """Writes only."""
     return vector_cost("Fill", target, 0, target.written)
 
 
-@_of("arange linspace range eye full randperm")
-def filled_result(op: Operation) -> Cost:
+@MODELS.add("arange", "linspace", "range", "eye", "full", "randperm")
+def filled_result(operation: Operation) -> Cost:
     """`arange` and its kind, which write the tensor given as `out=`."""
-    written = [t for t in op.tensors[-1:] if t.elements]
-    (out,) = known(written or None, "the size of the result is not recorded")
-    return vector_cost("Fill", out, 0, out.written)
+    has_result = operation.tensors and operation.tensors[-1].elements
+    require(has_result, "the size of the result is not recorded")
+    result = operation.tensors[-1]
+    return vector_cost("Fill", result, 0, result.written)
 
 
-@_of("normal_ uniform_ random_ exponential_ bernoulli_ cauchy_ log_normal_ geometric_", 0)
+@MODELS.add(
+    "normal_",
+    "uniform_",
+    "random_",
+    "exponential_",
+    "bernoulli_",
+    "cauchy_",
+    "log_normal_",
+    "geometric_",
+    tensors=(0,),
+)
 def random(_: Operation, target: Tensor) -> Cost:
     """Random numbers in place: written only; some 10 operations each (Philox rounds)."""
-    return vector_cost("RNG", target, 10 * target.elements, target.written)
+    return vector_cost("RNG", target, _RANDOM_FLOPS * target.elements, target.written)
 
 
-@_of("native_dropout", 0)
-def dropout(_: Operation, x: Tensor) -> Cost:
+@MODELS.add("native_dropout", tensors=(0,))
+def dropout(_: Operation, inputs: Tensor) -> Cost:
     """`native_dropout`: input, result, and a mask of truth values."""
-    return vector_cost("RNG", x, 12 * x.elements, x.written + x.elements, x, shape=x.dims)
+    mask_bytes = inputs.elements
+    flops = _DROPOUT_FLOPS * inputs.elements
+    written = inputs.written + mask_bytes
+    return vector_cost("RNG", inputs, flops, written, inputs, shape=inputs.dims)
 
 
-@_of("glu")
-@_of("silu_and_mul* gelu_and_mul* gelu_tanh_and_mul*", engines=True)
-def gated(op: Operation) -> Cost:
+@MODELS.add("glu")
+@MODELS.add("silu_and_mul*", "gelu_and_mul*", "gelu_tanh_and_mul*", engines=True)
+def gated(operation: Operation) -> Cost:
     """`glu`, `silu_and_mul` (with its result first): the halves of the input are multiplied."""
-    x = max(op.leading(2), key=lambda tensor: tensor.elements)
-    half = x.elements // 2
-    out = next((t.item for t in op.leading(2) if t.elements == half), x.item)
-    return vector_cost("UnaryElementwise", x, 12 * half, half * out, x)
+    candidates = operation.leading(2)
+    inputs = max(candidates, key=lambda tensor: tensor.elements)
+    half = inputs.elements // 2
+    bytes_of_result = inputs.element_bytes
+    for tensor in candidates:
+        if tensor.elements == half:
+            bytes_of_result = tensor.element_bytes
+            break
+    written = half * bytes_of_result
+    return vector_cost("UnaryElementwise", inputs, _GATED_FLOPS * half, written, inputs)
 
 
-@_of("rotary_embedding* batched_rotary_embedding*", 0, 1, 4, engines=True)
-def rotary(op: Operation, positions: Tensor, q: Tensor, cache: Tensor) -> Cost:
+@MODELS.add("rotary_embedding*", "batched_rotary_embedding*", tensors=(0, 1, 4), engines=True)
+def rotary(operation: Operation, positions: Tensor, query: Tensor, cache: Tensor) -> Cost:
     """`rotary_embedding`: positions, Q, perhaps K, the size of a head, a cache of angles; in place.
 
     3 operations an element; only the first elements of a head are turned where angles are fewer.
     """
-    head = op.whole(3)
-    known(bool(cache.dims) and head > 0, "the size of a head is not recorded")
-    both = q.elements + (op.need(2).elements if op.tensor(2) else 0)
-    turned = both * min(cache.dims[-1], head) // head
-    angles = min(positions.elements * cache.dims[-1], cache.elements) * cache.item
-    moved = angles + 2 * turned * q.item
-    return vector_cost("BinaryElementwise", q, 3 * turned, moved, positions)
+    head_size = operation.whole(3)
+    require(cache.dims and head_size > 0, "the size of a head is not recorded")
+    elements = query.elements
+    if operation.tensor(2):
+        elements += operation.need(2).elements
+    angles_of_position = cache.dims[-1]
+    turned = elements * min(angles_of_position, head_size) // head_size
+    angles = min(positions.elements * angles_of_position, cache.elements)
+    moved = angles * cache.element_bytes + 2 * turned * query.element_bytes
+    return vector_cost("BinaryElementwise", query, _ROTARY_FLOPS * turned, moved, positions)
 
 
-@_of("aiter::rope_*")
-def aiters_rotary(op: Operation) -> Cost:
+@MODELS.add("aiter::rope_*")
+def aiters_rotary(operation: Operation) -> Cost:
     """`rope_*_impl` of aiter: one result or two (`2c`), as many inputs, then angles.
 
     These are halves of what they turn if the first flag says so; as cosine and sine there are two
     tables of them, for an image four. What is not turned is copied.
     """
-    count = 1 + ("_2c_" in op.name)
-    inputs = [op.need(i) for i in range(count, 2 * count)]
-    others = [t for i in range(2 * count, len(op.types)) if (t := op.tensor(i)) and t.dims]
-    indices, tables = ([t for t in others if t.is_whole is is_it] for is_it in (True, False))
-    fits = bool(tables) and all(len(t.dims) > 2 for t in inputs)
-    known(fits, "the recorded shapes are not those of a rotary embedding")
-    flags = [op.value(i) for i in range(2 * count, len(op.concrete))]
-    halves = next((flag for flag in flags if isinstance(flag, bool)), True)
-    angles = sum(t.dims[-1] for t in tables) << halves
-    angles >>= "_cached_" in op.name or "_2d_" in op.name
-    rows = indices[0].elements if "_positions_" in op.name and indices else math.inf
-    read = sum(int(min(t.elements, rows * t.dims[-1])) * t.item for t in tables)
-    turned = sum(t.elements * min(angles, t.dims[-1]) // max(t.dims[-1], 1) for t in inputs)
-    moved = sum(t.written for t in inputs) + read
-    return vector_cost("BinaryElementwise", inputs[0], 3 * turned, moved, *inputs, *indices)
+    name = operation.name
+    results_count = 2 if "_2c_" in name else 1
+    first_other = 2 * results_count
+    inputs = [operation.need(position) for position in range(results_count, first_other)]
+    indices, tables = _indices_and_tables(operation, first_other)
+    fits = tables and all(len(tensor.dims) > 2 for tensor in inputs)
+    require(fits, "the recorded shapes are not those of a rotary embedding")
+    angles = sum(table.dims[-1] for table in tables)
+    if _angles_are_halves(operation, first_other):
+        angles = 2 * angles
+    if "_cached_" in name or "_2d_" in name:
+        angles = angles // 2
+    moved = sum(tensor.written for tensor in inputs)
+    for table in tables:
+        elements = table.elements
+        if "_positions_" in name and indices:
+            elements = min(elements, indices[0].elements * table.dims[-1])
+        moved += elements * table.element_bytes
+    turned = 0
+    for tensor in inputs:
+        size = tensor.dims[-1]
+        turned += tensor.elements * min(angles, size) // max(size, 1)
+    flops = _ROTARY_FLOPS * turned
+    return vector_cost("BinaryElementwise", inputs[0], flops, moved, *inputs, *indices)
 
 
-#: Operations for each parameter of a step of an optimizer, a convention.
-_STEP_FLOPS = {"adam": 18, "adamw": 20, "sgd": 4, "adagrad": 8}
-_FOREACH = (
-    "add sub mul div addcmul addcdiv lerp sqrt rsqrt neg exp log abs reciprocal pow maximum"
-    " minimum clamp_min clamp_max sign zero copy norm sigmoid tanh"
-)
+def _indices_and_tables(operation: Operation, first: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors from a position on: those of whole numbers, and those of angles."""
+    indices = []
+    tables = []
+    for position in range(first, len(operation.types)):
+        tensor = operation.tensor(position)
+        if tensor is None or not tensor.dims:
+            continue
+        if tensor.is_whole:
+            indices.append(tensor)
+        else:
+            tables.append(tensor)
+    return indices, tables
 
 
-def _lists(op: Operation) -> list[list[Tensor]]:
-    """The lists of tensors: parameters or what is first, gradients, states …."""
-    found = [
-        op.tensor_list(i)
-        for i, kind in enumerate(op.types)
-        if kind == "TensorList" and i < len(op.dims) and op.dims[i]
-    ]
-    return known(found or None, "the tensors of a list are not recorded")
-
-
-def _cost_of_lists(first: list[Tensor], flops: int, moved: int, *read: Tensor) -> Cost:
-    """`flops`: for each element of the first list."""
-    shown = {"tensors": len(first), "elements": sum(t.elements for t in first)}
-    return vector_cost("Optimizer", first[0], shown["elements"] * flops, moved, *read, **shown)
-
-
-@_of_lists(" ".join(f"_foreach_{each} _foreach_{each}_" for each in _FOREACH.split()))
-def foreach(op: Operation) -> Cost:
-    """`_foreach_*`: all lists read; the first written in place, or as many results made."""
-    lists = _lists(op)
-    everything = len(lists) >= op.types.count("TensorList")
-    known(everything, "the tensors of a list are not recorded")
-    first = lists[0]
-    word = op.plain_name.removeprefix("_foreach_").rstrip("_")
-    # `zero` reads nothing, and the first list of `copy` is the target.
-    read = [t for tensors in lists[word == "copy" :] for t in tensors if word != "zero"]
-    results = len(first) * first[0].item if word == "norm" else sum(t.written for t in first)
-    flops = 0 if word in ("zero", "copy") else FLOPS_PER_ELEMENT.get(word, 1)
-    return _cost_of_lists(first, flops, results, *read)
-
-
-@_of_lists("_amp_foreach_non_finite_check_and_unscale_")
-def unscale(op: Operation) -> Cost:
-    """`_amp_foreach_non_finite_check_and_unscale_`: gradients read and written."""
-    (gradients, *_) = _lists(op)
-    elements = sum(t.elements for t in gradients)
-    moved = sum(t.written for t in gradients)
-    return vector_cost("Optimizer", gradients[0], 2 * elements, moved, *gradients)
-
-
-@_of_lists("_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_")
-def fused_step(op: Operation) -> Cost:
-    """`_fused_adam_` and its kind: gradients read; parameters and their states read and written."""
-    lists = _lists(op)
-    # Lists of step counters have a single element a tensor.
-    moved = sum(t.written for tensors in (lists[0], *lists[2:]) for t in tensors if t.dims)
-    flops = _STEP_FLOPS[op.plain_name.removeprefix("_fused_").rstrip("_")]
-    return _cost_of_lists(lists[0], flops, moved, *chain(*lists))
-
-
-#: What Inductor calls its kernels: kind (pointwise, reduction, persistent …), fused operations.
-_INDUCTOR = re.compile(r"triton_(?:poi|red|per|tem|for|spl|mm|unk)_fused_(?P<words>\w+?)_?\d*$")
-_NO_WORK = re.compile(
-    r"(view|unsafe|clone|copy|to|cat|t|transpose|permute|expand|slice|select|as|strided|empty"
-    r"|unsqueeze|squeeze|split|stack|constant|pad|nd|embedding|index|detach|lift|fresh)?"
-)
-
-
-@MODELS.of("compiled")("triton_*")
-def inductor(op: Operation) -> Cost:
-    """Every recorded tensor crosses memory once; each fused operation works on the largest."""
-    tensors = known(op.tensors or None, "no argument is a tensor with a recorded shape")
-    match = _INDUCTOR.match(op.plain_name)
-    words = match["words"].split("_") if match else []
-    x = max(tensors, key=lambda t: t.elements)
-    each = sum(FLOPS_PER_ELEMENT.get(word, 1) for word in words if not _NO_WORK.fullmatch(word))
-    shown = {"fused": " ".join(words), "shape": x.dims}
-    cost = vector_cost("Triton", x, each * x.elements, 0, *tensors, **shown)
-    return replace(cost, bound_only=True)
+def _angles_are_halves(operation: Operation, first: int) -> bool:
+    """Return the first flag from a position on; True without any."""
+    for position in range(first, len(operation.concrete)):
+        flag = operation.value(position)
+        if isinstance(flag, bool):
+            return flag
+    return True

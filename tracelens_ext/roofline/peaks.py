@@ -15,21 +15,32 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tracelens_ext.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens_ext.trace import Trace
+    from tracelens_ext.trace import Device, Trace
 
 #: Memory of a device that a trace describes may differ this much from the listed one.
-_MEMORY_TOLERANCE = 0.06
+_MEMORY_TOLERANCE: Final = 0.06
 #: The file of peaks that are known, and which products of a GeForce run at half the rate.
-_KNOWN = "device_peaks.toml"
-_HALVED = {"tf32", "bf16", "fp16", "fp8"}
+_KNOWN_PEAKS_FILE: Final = "device_peaks.toml"
+_HALVED_TYPES: Final = frozenset({"tf32", "bf16", "fp16", "fp8"})
 #: What a user's file may say of a device, and what ours say besides.
-_KEYS = {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
-_MORE_KEYS = {"source", "partitions", "like"}
+_KEYS: Final = frozenset(
+    {"name", "names", "units", "warp", "memory_gb", "matrix", "vector", "memory", "link"}
+)
+_KEYS_OF_OURS: Final = frozenset({"source", "partitions", "like"})
+_UNNAMED_DEVICE: Final = "your device"
+_BYTES_IN_KILOBYTE: Final = 1024
+
+
+class Peak(NamedTuple):
+    """The peak of an engine."""
+
+    tera_operations: float  #: 10^12 operations a second
+    data_type: str  #: the type whose peak it is
 
 
 @dataclass(frozen=True)
@@ -49,151 +60,246 @@ class DevicePeaks:
     partitions: bool = False  #: whether a device of a trace may be a part of the product
     source: str = ""  #: where the numbers are from
 
-    def peak(self, engine: str, data_type: str) -> tuple[float, str] | None:
-        """10^12 operations a second, and the data type whose peak it is; None: unknown.
+    def peak(self, engine: str, data_type: str) -> Peak | None:
+        """Return the peak of an engine for a data type; None: unknown.
 
         A matrix product in a type without a matrix unit runs on the vector engine. The vector
         engine computes 8- and 16-bit types without a unit of their own in single precision.
         """
         if engine == "matrix":
             if data_type in self.matrix:
-                return self.matrix[data_type], data_type
+                return Peak(self.matrix[data_type], data_type)
             if data_type == "tf32":
                 return self.peak(engine, "fp32")
         if data_type in self.vector:
-            return self.vector[data_type], data_type
-        wide = "fp64" if data_type in ("fp64", "complex128") else "fp32"
-        found = self.vector.get(wide)
-        return None if found is None else (found, wide)
+            return Peak(self.vector[data_type], data_type)
+        wide_type = "fp64" if data_type in ("fp64", "complex128") else "fp32"
+        if wide_type not in self.vector:
+            return None
+        return Peak(self.vector[wide_type], wide_type)
 
     def part(self, units: int) -> DevicePeaks:
-        """The peaks of a part with so many compute units: its share of everything but the link."""
+        """Return the peaks of a part with so many compute units.
+
+        It has its share of everything but the link.
+        """
         share = units / self.units
-        name = f"{self.name}, {units} of {self.units} units"
-        matrix = _times(share, self.matrix)
-        vector = _times(share, self.vector)
-        memory = self.memory * share
-        return replace(self, name=name, matrix=matrix, vector=vector, memory=memory, units=units)
+        return replace(
+            self,
+            name=f"{self.name}, {units} of {self.units} units",
+            matrix=_scaled(self.matrix, share),
+            vector=_scaled(self.vector, share),
+            memory=self.memory * share,
+            units=units,
+        )
 
 
-def _times(factor: float, peaks: Mapping[str, float]) -> dict[str, float]:
-    return {kind: peak * factor for kind, peak in peaks.items()}
+def _scaled(peaks: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {data_type: peak * factor for data_type, peak in peaks.items()}
 
 
 @lru_cache(maxsize=1)
 def builtin_peaks() -> tuple[DevicePeaks, ...]:
-    """The devices that are known here, with all their figures."""
-    found = []
-    said: dict[str, dict[str, Any]] = {}
-    for name, entry in _known()["device"].items():
-        said[name] = said.get(entry.get("like"), {}) | entry
-        maker, warp = ("AMD Instinct", 64) if name.startswith("MI") else ("NVIDIA", 32)
-        usual = {"name": name, "names": [f"{maker} {name}"], "warp": warp}
-        usual |= {"source": _known()["source"][name]}
-        if rates := _known()["architecture"].get(_version(capability_of(name))):
-            usual["link"] = rates["link"]
-        about = {key: of for key, of in _about(name).items() if key in _KEYS | _MORE_KEYS}
-        found.append(_device(usual | about | said[name], _KNOWN))
-    return tuple(found)
+    """Return the devices that are known here, with all their figures."""
+    known = _known_peaks()
+    devices = []
+    entries: dict[str, dict[str, Any]] = {}
+    for name, entry in known["device"].items():
+        alike = entries.get(entry.get("like"), {})
+        entries[name] = {**alike, **entry}
+        devices.append(_device(_with_defaults(name, entries[name]), _KNOWN_PEAKS_FILE))
+    return tuple(devices)
+
+
+def _with_defaults(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the entry of one of our devices with what its name and architecture say of it."""
+    known = _known_peaks()
+    is_amd = name.startswith("MI")
+    maker = "AMD Instinct" if is_amd else "NVIDIA"
+    defaults: dict[str, Any] = {
+        "name": name,
+        "names": [f"{maker} {name}"],
+        "warp": 64 if is_amd else 32,
+        "source": known["source"][name],
+    }
+    rates = known["architecture"].get(_version(capability_of(name)))
+    if rates:
+        defaults["link"] = rates["link"]
+    figures = _product_figures(name)
+    known_figures = {key: figures[key] for key in figures if key in _KEYS | _KEYS_OF_OURS}
+    return {**defaults, **known_figures, **entry}
 
 
 def _version(capability: int) -> str:
+    """Return a compute capability as NVIDIA writes it: `9.0` for 90."""
     return f"{capability // 10}.{capability % 10}"
 
 
 @lru_cache(maxsize=1)
-def _known() -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__ or "").joinpath(_KNOWN).read_text("utf-8"))
+def _known_peaks() -> dict[str, Any]:
+    file = resources.files(__package__ or "").joinpath(_KNOWN_PEAKS_FILE)
+    return tomllib.loads(file.read_text("utf-8"))
 
 
-def _about(name: str) -> dict[str, float]:
-    """The figures of a product, by all beginnings of its name that are listed."""
-    rows = sorted(_known()["product"].items(), key=lambda row: len(row[0]))
-    return {k: v for begin, row in rows if name.startswith(begin) for k, v in row.items()}
+def _product_figures(name: str) -> dict[str, float]:
+    """Return the figures of a product, by all beginnings of its name that are listed."""
+    products = _known_peaks()["product"]
+    figures: dict[str, float] = {}
+    for beginning in sorted(products, key=len):
+        if name.startswith(beginning):
+            figures.update(products[beginning])
+    return figures
 
 
 def capability_of(name: str) -> int:
-    """Ten times NVIDIA's compute capability of a product; 0: not known, or of another maker."""
-    return int(_about(name).get("capability", 0))
+    """Return ten times NVIDIA's compute capability of a product.
+
+    0: not known, or of another maker.
+    """
+    return int(_product_figures(name).get("capability", 0))
 
 
 def peer_links_of(name: str) -> tuple[float, float]:
-    """What a product moves to another GPU of its board, and to all, bytes a ns; 0: not known."""
-    about = _about(name)
-    return float(about.get("peer", 0)), float(about.get("peers", 0))
+    """Return what a product moves to another GPU of its board, and to all, bytes a ns.
+
+    0: not known.
+    """
+    figures = _product_figures(name)
+    return float(figures.get("peer", 0)), float(figures.get("peers", 0))
 
 
 def shared_memory_of(capability: int) -> int:
-    """Bytes of shared memory of a multiprocessor; 0: not known."""
-    return 1024 * int(_known()["shared_memory"].get(str(capability), 0))
+    """Return the bytes of shared memory of a multiprocessor; 0: not known."""
+    kilobytes = _known_peaks()["shared_memory"].get(str(capability), 0)
+    return _BYTES_IN_KILOBYTE * int(kilobytes)
 
 
 @lru_cache(maxsize=1)
-def _cards() -> dict[str, DevicePeaks | None]:
-    """Graphics cards by their names in lower case; their peaks are computed."""
-    found = {}
-    for architecture, cards in _known()["cards"].items():
+def _graphics_cards() -> dict[str, DevicePeaks | None]:
+    """Return graphics cards by their names in lower case; their peaks are computed."""
+    peaks_of_cards = {}
+    for architecture, cards in _known_peaks()["cards"].items():
         for card in cards.split(";"):
             name, _, figures = (part.strip() for part in card.partition("="))
-            units, mhz, memory = map(float, figures.split(","))
-            about = int(units), mhz * 1e6, memory * 1e9
-            found[name.lower()] = computed_peaks(name, architecture, *about)
-    return found
+            units, megahertz, gigabytes_a_second = map(float, figures.split(","))
+            peaks_of_cards[name.lower()] = computed_peaks(
+                name,
+                architecture,
+                units=int(units),
+                clock_hz=megahertz * 1e6,
+                bandwidth=gigabytes_a_second * 1e9,
+            )
+    return peaks_of_cards
 
 
 def computed_peaks(
     name: str, architecture: str, units: int, clock_hz: float, bandwidth: float
 ) -> DevicePeaks | None:
-    """Peaks by clock and compute units; None where any of it is not known.
+    """Return peaks by clock and compute units; None where any of it is not known.
 
-    `architecture`: NVIDIA's compute capability, or `RDNA3` and the like.
+    Args:
+        name: of the product.
+        architecture: NVIDIA's compute capability, or `RDNA3` and the like.
+        units: compute units.
+        clock_hz: their clock.
+        bandwidth: that of the memory, bytes a second.
     """
-    rates = _known()["architecture"].get(architecture)
+    rates = _known_peaks()["architecture"].get(architecture)
     if rates is None or not (units and clock_hz and bandwidth):
         return None
     scale = units * clock_hz / 1e12
-    halved = _HALVED if "GeForce" in name else set()
-    products = {} if "GTX" in name else rates.get("matrix", {})
-    matrix = {k: rate * scale / (1 + (k in halved)) for k, rate in products.items()}
-    made = DevicePeaks(name, matrix, _times(scale, rates["vector"]), bandwidth / 1e9, rates["link"])
-    source = f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}"
-    cache = float(_about(name).get("cache", 0))
-    return replace(made, units=units, cache=cache, source=source)
+    matrix = {}
+    has_matrix_units = "GTX" not in name
+    if has_matrix_units:
+        for data_type, rate in rates.get("matrix", {}).items():
+            is_halved = "GeForce" in name and data_type in _HALVED_TYPES
+            matrix[data_type] = rate * scale / (2 if is_halved else 1)
+    return DevicePeaks(
+        name=name,
+        matrix=matrix,
+        vector=_scaled(rates["vector"], scale),
+        memory=bandwidth / 1e9,
+        link=rates["link"],
+        units=units,
+        cache=float(_product_figures(name).get("cache", 0)),
+        source=f"computed: {units} units, {clock_hz / 1e6:.0f} MHz, architecture {architecture}",
+    )
 
 
 def find_peaks(
     name: str, *, units: int = 0, warp: int = 0, memory_bytes: int = 0
 ) -> DevicePeaks | None:
-    """The peaks of a device as a trace describes it; None for an unknown one.
+    """Return the peaks of a device as a trace describes it; None for an unknown one.
 
-    `name`: as the profiler gives it; it may be empty, or tell nothing. Compute units, threads of a
-    warp and the size of its memory are 0 where they are not recorded.
+    Args:
+        name: as the profiler gives it; it may be empty, or tell nothing.
+        units: its compute units; 0 where they are not recorded.
+        warp: threads of a warp; likewise.
+        memory_bytes: the size of its memory; likewise.
     """
-    whole = name.split(" MIG ")[0].strip()
+    product_name = name.split(" MIG ")[0].strip()
+    is_slice = product_name != name.strip()
     for device in builtin_peaks():
-        if any(fnmatchcase(whole.lower(), pattern.lower()) for pattern in device.names):
-            is_part = (device.partitions or whole != name.strip()) and 0 < units < device.units
-            return device.part(units) if is_part else device
-    if card := _cards().get(whole.lower().removeprefix("nvidia ").removeprefix("amd ")):
+        if _goes_by(device, product_name):
+            may_be_part = device.partitions or is_slice
+            if may_be_part and 0 < units < device.units:
+                return device.part(units)
+            return device
+    card_name = product_name.lower().removeprefix("nvidia ").removeprefix("amd ")
+    card = _graphics_cards().get(card_name)
+    if card is not None or not units:
         return card
-    for device in builtin_peaks() if units else ():
-        near = abs(memory_bytes / 1e9 - device.memory_gb) <= _MEMORY_TOLERANCE * device.memory_gb
-        if device.units == units and device.warp == warp and device.memory_gb and near:
+    for device in builtin_peaks():
+        is_alike = device.units == units and device.warp == warp
+        if is_alike and _has_memory(device, memory_bytes):
             return device
     return None
 
 
-def peaks_of_devices(trace: Trace, own: DevicePeaks | None = None) -> dict[int, DevicePeaks | None]:
-    """What each device that did the work could do, by its number; None for an unknown one."""
-    found: dict[int, DevicePeaks | None] = {}
+def _goes_by(device: DevicePeaks, name: str) -> bool:
+    """Return whether a device goes by a name in traces."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in device.names)
+
+
+def _has_memory(device: DevicePeaks, memory_bytes: int) -> bool:
+    """Return whether a device is known to have about so much memory."""
+    difference = abs(memory_bytes / 1e9 - device.memory_gb)
+    return device.memory_gb > 0 and difference <= _MEMORY_TOLERANCE * device.memory_gb
+
+
+def peaks_of_devices(
+    trace: Trace, given_peaks: DevicePeaks | None = None
+) -> dict[int, DevicePeaks | None]:
+    """Return what each device that did the work could do, by its number; None: unknown.
+
+    Args:
+        trace: with its devices.
+        given_peaks: peaks to use for all of them instead.
+    """
+    peaks: dict[int, DevicePeaks | None] = {}
     for number in sorted(set(trace.device.tolist())):
-        found[number] = own
-        if own is None and (its := trace.described(number)) is not None:
-            told = its.units, its.clock_hz, its.bandwidth
-            found[number] = find_peaks(
-                its.name, units=its.units, warp=its.warp, memory_bytes=its.memory_bytes
-            ) or computed_peaks(its.name, _version(its.capability), *told)
-    return found
+        device = trace.described(number)
+        if given_peaks is not None or device is None:
+            peaks[number] = given_peaks
+        else:
+            peaks[number] = _peaks_of_device(device)
+    return peaks
+
+
+def _peaks_of_device(device: Device) -> DevicePeaks | None:
+    """Return the peaks of a device that a trace describes."""
+    listed = find_peaks(
+        device.name, units=device.units, warp=device.warp, memory_bytes=device.memory_bytes
+    )
+    if listed is not None:
+        return listed
+    return computed_peaks(
+        device.name,
+        _version(device.capability),
+        units=device.units,
+        clock_hz=device.clock_hz,
+        bandwidth=device.bandwidth,
+    )
 
 
 def device_models(trace: Trace, peaks: Mapping[int, DevicePeaks | None]) -> dict[int, str]:
@@ -214,10 +320,14 @@ def _model_name(trace: Trace, number: int, peaks: DevicePeaks | None) -> str:
 
 
 def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
-    """The peaks in a user's file, or those of a known device.
+    """Return the peaks in a user's file, or those of a known device.
 
-    `path`: TOML as `device_peaks.toml`, or TraceLens's JSON; or the name of a device that is known
-    here, such as `H100 SXM`.
+    Args:
+        path: TOML as `device_peaks.toml`, or TraceLens's JSON; or the name of a device that is
+            known here, such as `H100 SXM`.
+
+    Raises:
+        UsageError: it is neither.
     """
     path = Path(path)
     products = {device.name.casefold(): device for device in builtin_peaks()}
@@ -230,70 +340,103 @@ def read_peaks(path: str | os.PathLike[str]) -> DevicePeaks:
         entry = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         names = ", ".join(device.name for device in products.values())
-        why = f"cannot be read ({error.strerror or error}), nor is it one of {names}"
-        raise UsageError(f"{path}: {why}") from error
+        reason = f"cannot be read ({error.strerror or error}), nor is it one of {names}"
+        raise UsageError(f"{path}: {reason}") from error
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{path}: is neither TOML nor JSON ({reason})") from error
     if is_json:
         return _from_tracelens(entry, str(path))
-    devices = entry.get("device", entry)
-    if devices is not entry and isinstance(devices, dict):  # as ours are written
-        devices = [{"name": name, **of} for name, of in devices.items() if isinstance(of, dict)]
-    if isinstance(devices, list):
-        if len(devices) != 1:
-            raise UsageError(f"{path}: holds {len(devices)} devices; give one")
-        devices = devices[0]
-    return _device(devices, str(path))
+    return _device(_only_device(entry, str(path)), str(path))
+
+
+def _only_device(document: dict[str, Any], where: str) -> object:
+    """Return the one device that a user's file has: as `[[device]]`, `[device.NAME]`, or alone."""
+    if "device" not in document:
+        return document
+    devices = document["device"]
+    if isinstance(devices, dict):  # as ours are written
+        devices = [
+            {"name": name, **entry} for name, entry in devices.items() if isinstance(entry, dict)
+        ]
+    if not isinstance(devices, list):
+        return devices
+    if len(devices) != 1:
+        raise UsageError(f"{where}: holds {len(devices)} devices; give one")
+    return devices[0]
 
 
 def _device(entry: object, where: str) -> DevicePeaks:
+    """Return the peaks that an entry of a file has.
+
+    Args:
+        entry: as it was read.
+        where: what messages call the file.
+
+    Raises:
+        UsageError: something is missing, unknown or of the wrong type.
+    """
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: expected the keys of a [[device]], see docs/roofline.md")
-    for unknown in sorted(set(entry) - _KEYS - _MORE_KEYS):
+    for unknown in sorted(set(entry) - _KEYS - _KEYS_OF_OURS):
         raise UsageError(f"{where}: unknown key {unknown!r}; there are {', '.join(sorted(_KEYS))}")
-    engines = {}
-    for engine in ("matrix", "vector"):
-        rates = entry.get(engine, {})
-        if not isinstance(rates, dict):
-            raise UsageError(f"{where}: {engine} is no table; expected data type = number")
-        engines[engine] = {kind: _number(rates, kind, f"{where}: {engine}") for kind in rates}
+    matrix = _rates_of_engine(entry, "matrix", where)
+    vector = _rates_of_engine(entry, "vector", where)
     names = entry.get("names", [])
     if not isinstance(names, list):
         raise UsageError(f"{where}: names is {names!r}; expected a list of texts")
-    name = str(entry.get("name", "your device"))
-    memory = _number(entry, "memory", where)
-    link = _number(entry, "link", where) if "link" in entry else None
-    usual = {"units": 0, "warp": 0, "memory_gb": 0, "cache": 0} | _about(name)
-    units, warp, size = (
-        _number(entry, key, where, usual[key]) for key in ("units", "warp", "memory_gb")
+    name = str(entry.get("name", _UNNAMED_DEVICE))
+    figures = _product_figures(name)
+    return DevicePeaks(
+        name=name,
+        matrix=matrix,
+        vector=vector,
+        memory=_number(entry, "memory", where),
+        link=_number(entry, "link", where) if "link" in entry else None,
+        names=tuple(map(str, names)),
+        units=int(_number(entry, "units", where, figures.get("units", 0))),
+        warp=int(_number(entry, "warp", where, figures.get("warp", 0))),
+        memory_gb=_number(entry, "memory_gb", where, figures.get("memory_gb", 0)),
+        cache=float(figures.get("cache", 0)),
+        partitions=bool(entry.get("partitions")),
+        source=str(entry.get("source", where)),
     )
-    made = DevicePeaks(name, engines["matrix"], engines["vector"], memory, link)
-    made = replace(made, names=tuple(map(str, names)), source=str(entry.get("source", where)))
-    made = replace(made, units=int(units), warp=int(warp), memory_gb=size)
-    return replace(made, cache=float(usual["cache"]), partitions=bool(entry.get("partitions")))
+
+
+def _rates_of_engine(entry: Mapping[str, Any], engine: str, where: str) -> dict[str, float]:
+    rates = entry.get(engine, {})
+    if not isinstance(rates, dict):
+        raise UsageError(f"{where}: {engine} is no table; expected data type = number")
+    return {data_type: _number(rates, data_type, f"{where}: {engine}") for data_type in rates}
 
 
 def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
-    """TraceLens's description: `name`, `mem_bw_gbps`, `memory_gb`, `max_achievable_tflops`."""
-    matrix: dict[str, float] = {}
-    vector: dict[str, float] = {}
+    """Read TraceLens's description: `name`, `mem_bw_gbps`, `memory_gb`, `max_achievable_tflops`."""
     peaks = entry.get("max_achievable_tflops")
     if not isinstance(peaks, dict):
         raise UsageError(f"{where}: max_achievable_tflops is missing; expected type → number")
+    matrix: dict[str, float] = {}
+    vector: dict[str, float] = {}
     for key in peaks:
-        kind = key.removeprefix("vector_").removeprefix("matrix_").replace("xf32", "tf32")
-        (vector if key.startswith("vector_") else matrix)[kind] = _number(peaks, key, where)
-    name = str(entry.get("name", "your device"))
-    memory = _number(entry, "mem_bw_gbps", where)
-    size = _number(entry, "memory_gb", where, 0)
-    return DevicePeaks(name, matrix, vector, memory, memory_gb=size, source=where)
+        data_type = key.removeprefix("vector_").removeprefix("matrix_").replace("xf32", "tf32")
+        rates = vector if key.startswith("vector_") else matrix
+        rates[data_type] = _number(peaks, key, where)
+    return DevicePeaks(
+        name=str(entry.get("name", _UNNAMED_DEVICE)),
+        matrix=matrix,
+        vector=vector,
+        memory=_number(entry, "mem_bw_gbps", where),
+        memory_gb=_number(entry, "memory_gb", where, 0),
+        source=where,
+    )
 
 
 def _number(table: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+    """Return a positive number of a table, or the default where it is missing."""
     value = table.get(key, default)
     if default is not None and value == default:
         return float(default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < 1e9:
         raise UsageError(f"{where}: {key} is {value!r}; expected a positive number")
     return float(value)

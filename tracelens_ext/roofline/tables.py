@@ -142,10 +142,10 @@ _FAMILY_MEASUREMENTS = [
 ]
 
 
-def _family_columns(parameters: str) -> list[Column]:
+def _family_columns(parameters: tuple[str, ...]) -> list[Column]:
     """Return the columns of the table of a family, given the names of its parameters."""
     columns = [Column("name", "the operation")]
-    columns += [Column(f"param: {name}", _PARAMETER) for name in parameters.split()]
+    columns += [Column(f"param: {name}", _PARAMETER) for name in parameters]
     columns += _FAMILY_MEASUREMENTS
     return columns
 
@@ -189,7 +189,7 @@ ROOFLINE = Table(
 )
 
 
-def _family_table(family: str, parameters: str) -> Table:
+def _family_table(family: str, parameters: tuple[str, ...]) -> Table:
     """Declare the table of a family of operations."""
     return Table(
         name=family,

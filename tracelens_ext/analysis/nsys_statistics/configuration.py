@@ -16,10 +16,9 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -28,26 +27,52 @@ from tracelens_ext.categorize.maps import without_repetition
 from tracelens_ext.errors import ConfigurationError
 
 _TEXT = Annotated[str, Meta(min_length=1)]
-_NUMBER = Annotated[int, Meta(ge=1)]
-_COUNT = "a whole number from 1"
-_FILE = "the name of a file"
-#: The keys of a section → what each must be, and that in words.
-_Keys = dict[str, tuple[Any, str]]
-_MANY = (_NUMBER, _COUNT)
-_GPUS = (_NUMBER | None, _COUNT)
-_TAG = (_TEXT | None, "a text")
-_MAP = (dict[str, str] | None, "an object of texts")
-_DOCUMENT: _Keys = {"inputs": (list[Any], "a list of inputs"), "kernel_to_class_map": _MAP}
+_COUNT = Annotated[int, Meta(ge=1)]
 _FORMAT = Annotated[str, Meta(pattern="(?i)^(csv|nsys-rep|sqlite)$")]
-_INPUT: _Keys = {"format": (_FORMAT, "one of csv, nsys-rep, sqlite"), "title": _TAG}
-_INPUT |= dict.fromkeys(("nsys_csv_file_path", "nsys_report", "analysis_args"), (Any, "a section"))
-_ARGUMENTS: _Keys = {"num_of_iters": _MANY, "num_of_gpus": _GPUS, "nvtx_tag_of_iter": _TAG}
-_MAYBE = (_TEXT | None, f"{_FILE}, or null")
-_TRUTH = (bool | None, "true or false")
-_TABLES: _Keys = {"kernel_sum": (_TEXT, _FILE), "nvtx_proj_trace": _MAYBE, "mem_time_sum": _MAYBE}
-_REPORT: _Keys = {"path": (_TEXT, _FILE), "with_nvtx": _TRUTH, "with_mem": _TRUTH}
+
+
+class _Key(NamedTuple):
+    """What a key of a section must be: a type for msgspec, and the same in words."""
+
+    type: Any
+    expected: str
+
+
+_TEXT_KEY = _Key(_TEXT | None, "a text")
+_SECTION_KEY = _Key(Any, "a section")
+_FILE_KEY = _Key(_TEXT, "the name of a file")
+_OPTIONAL_FILE_KEY = _Key(_TEXT | None, "the name of a file, or null")
+_SWITCH_KEY = _Key(bool | None, "true or false")
+
+_Keys = Mapping[str, _Key]
+_DOCUMENT: _Keys = {
+    "inputs": _Key(list[Any], "a list of inputs"),
+    "kernel_to_class_map": _Key(dict[str, str] | None, "an object of texts"),
+}
+_INPUT: _Keys = {
+    "format": _Key(_FORMAT, "one of csv, nsys-rep, sqlite"),
+    "title": _TEXT_KEY,
+    "nsys_csv_file_path": _SECTION_KEY,
+    "nsys_report": _SECTION_KEY,
+    "analysis_args": _SECTION_KEY,
+}
+_ARGUMENTS: _Keys = {
+    "num_of_iters": _Key(_COUNT, "a whole number from 1"),
+    "num_of_gpus": _Key(_COUNT | None, "a whole number from 1"),
+    "nvtx_tag_of_iter": _TEXT_KEY,
+}
+_TABLES: _Keys = {
+    "kernel_sum": _FILE_KEY,
+    "nvtx_proj_trace": _OPTIONAL_FILE_KEY,
+    "mem_time_sum": _OPTIONAL_FILE_KEY,
+}
+_REPORT: _Keys = {
+    "path": _FILE_KEY,
+    "with_nvtx": _SWITCH_KEY,
+    "with_mem": _SWITCH_KEY,
+}
 #: Arguments of the original about the places of columns; here the titles of a table tell them.
-_TOLD_BY_TITLES = (
+_NOT_NEEDED = (
     "with_header",
     "time_scale_to_ms",
     "kernel_total_time_idx",
@@ -64,27 +89,45 @@ _TOLD_BY_TITLES = (
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input: either tables or a trace."""
+    """One input: either tables or a trace.
 
-    trace: Path | None = None  #: the trace, None for tables
-    kernels: Path | None = None  #: the `cuda_gpu_kern_sum` CSV, None for a trace
-    nvtx: Path | None = None  #: the `nvtx_gpu_proj_trace` CSV, if any
-    mem: Path | None = None  #: the `cuda_gpu_mem_time_sum` CSV, if any
-    mem_size: Path | None = None  #: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any
-    class_map: Path | None = None  #: the file of the class map, None for that of all inputs
-    #: how many the input holds; None: as many as there are ranges on each GPU
+    Attributes:
+        trace: the trace, None for tables.
+        kernels: the `cuda_gpu_kern_sum` CSV, None for a trace.
+        nvtx: the `nvtx_gpu_proj_trace` CSV, if any.
+        mem: the `cuda_gpu_mem_time_sum` CSV, if any.
+        mem_size: the `cuda_gpu_mem_size_sum` CSV that goes with it, if any.
+        class_map: the file of the class map, None for that of all inputs.
+        iterations: how many the input has; None: as many as there are ranges on each GPU.
+        gpus: how many GPUs; None: of a trace those that ran kernels, else 1.
+        iteration_range: name of the iterations' ranges; None for no ranges.
+        title: the heading; None: the name of the file.
+        with_memory: memory operations of the trace are wanted.
+        missing: which file of the input does not exist, a sentence; empty if all do.
+        remarks: what the user should know about what was asked for, a sentence each.
+    """
+
+    trace: Path | None = None
+    kernels: Path | None = None
+    nvtx: Path | None = None
+    mem: Path | None = None
+    mem_size: Path | None = None
+    class_map: Path | None = None
     iterations: int | None = None
-    gpus: int | None = None  #: how many GPUs; None: of a trace those that ran kernels, else 1
-    iteration_range: str | None = None  #: name of the iterations' ranges; None for no ranges
-    title: str | None = None  #: the heading; None: the name of the file
-    with_memory: bool = True  #: whether memory operations of the trace are wanted
-    missing: str = ""  #: which file of the input is nowhere, a sentence; empty if all are there
-    remarks: tuple[str, ...] = ()  #: what the user should know of what was asked for
+    gpus: int | None = None
+    iteration_range: str | None = None
+    title: str | None = None
+    with_memory: bool = True
+    missing: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
         """What stands above its tables."""
-        return (self.trace or self.kernels or Path()).stem if self.title is None else self.title
+        if self.title is not None:
+            return self.title
+        file = self.trace or self.kernels or Path()
+        return file.stem
 
     @property
     def files(self) -> list[Path]:
@@ -95,26 +138,40 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a configuration file says."""
+    """What a configuration file says.
 
-    inputs: tuple[InputSpec, ...]  #: at least one
-    #: part of a kernel name → class; None when the file has none
+    Attributes:
+        inputs: the inputs, at least one.
+        class_map: part of a kernel name → class; None when the file has none.
+    """
+
+    inputs: tuple[InputSpec, ...]
     class_map: Mapping[str, str] | None
 
 
 def load_configuration(path: str | os.PathLike[str]) -> Configuration:
-    """Read a configuration file."""
+    """Read a configuration file.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or says something that it may not.
+    """
     source = os.fspath(path)
-    inputs, class_map = _checked(_DOCUMENT, read_commented_json(path), f"{source}: ")
-    if not inputs:
+    document = _checked(_DOCUMENT, read_commented_json(path), f"{source}: ")
+    if not document["inputs"]:
         raise ConfigurationError(f"{source}: inputs: expected one input at least, got none")
-    places = (f"{source}: inputs[{at}]" for at in range(len(inputs)))
-    folder = repeat(Path(source).parent)
-    return Configuration(tuple(map(_input, inputs, places, folder)), class_map)
+    folder = Path(source).parent
+    inputs = []
+    for number, value in enumerate(document["inputs"]):
+        inputs.append(_InputReader(value, f"{source}: inputs[{number}]", folder).read())
+    return Configuration(tuple(inputs), document["kernel_to_class_map"])
 
 
 def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
-    """Read a class map: a JSON object, or a configuration file that holds one."""
+    """Read a class map: a JSON object, or a configuration file that contains one.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is something else.
+    """
     document = read_commented_json(path)
     if isinstance(document, dict) and isinstance(document.get("kernel_to_class_map"), dict):
         document = document["kernel_to_class_map"]
@@ -125,69 +182,133 @@ def load_class_map(path: str | os.PathLike[str]) -> Mapping[str, str]:
         raise ConfigurationError(f"{os.fspath(path)}: is no class map; {expected}") from None
 
 
-def _input(value: object, at: str, folder: Path) -> InputSpec:
-    form, title, tables, report, given = _checked(_INPUT, value, at)
-    told = [key for key in given if key in _TOLD_BY_TITLES] if isinstance(given, dict) else []
-    rest = {key: given[key] for key in given if key not in told} if told else given
-    iterations, gpus, tag = _checked(_ARGUMENTS, rest, place := f"{at}.analysis_args")
-    missing: list[str] = []
+class _InputReader:
+    """Reads one input of a configuration file.
 
-    def located(key: str, name: str | None) -> Path | None:
+    Args:
+        value: what the file says of it.
+        place: the file and the place in it, for messages.
+        folder: where the configuration file is.
+    """
+
+    def __init__(self, value: object, place: str, folder: Path) -> None:
+        self._section = _checked(_INPUT, value, place)
+        self._place = place
+        self._folder = folder
+        self._missing: list[str] = []
+
+    def read(self) -> InputSpec:
+        """Return the input."""
+        arguments, remarks = self._arguments()
+        if self._section["format"].lower() == "csv":
+            spec = self._tables(arguments)
+        else:
+            spec = self._report(arguments)
+        return replace(
+            spec,
+            title=self._section["title"],
+            iterations=arguments["num_of_iters"],
+            missing="; ".join(self._missing),
+            remarks=remarks,
+        )
+
+    def _arguments(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the arguments of the analysis, and remarks on those that are not needed."""
+        given = self._section["analysis_args"]
+        remarks: tuple[str, ...] = ()
+        if isinstance(given, dict):
+            not_needed = [key for key in given if key in _NOT_NEEDED]
+            if not_needed:
+                given = {key: given[key] for key in given if key not in not_needed}
+                keys = ", ".join(not_needed)
+                remarks = (f"{keys}: not needed; the titles of a table tell its columns",)
+        return _checked(_ARGUMENTS, given, f"{self._place}.analysis_args"), remarks
+
+    def _tables(self, arguments: Mapping[str, Any]) -> InputSpec:
+        """Return an input of tables."""
+        section = "nsys_csv_file_path"
+        files = _checked(_TABLES, self._section[section], f"{self._place}.{section}")
+        paths = {key: self._located(f"{section}.{key}", name) for key, name in files.items()}
+        has_ranges = paths["nvtx_proj_trace"] is not None
+        if has_ranges:
+            self._check_tag(arguments)
+        return InputSpec(
+            kernels=paths["kernel_sum"],
+            nvtx=paths["nvtx_proj_trace"],
+            mem=paths["mem_time_sum"],
+            gpus=arguments["num_of_gpus"] or 1,
+            iteration_range=arguments["nvtx_tag_of_iter"] if has_ranges else None,
+        )
+
+    def _report(self, arguments: Mapping[str, Any]) -> InputSpec:
+        """Return an input of a report of Nsight Systems, or of its export."""
+        report = _checked(_REPORT, self._section["nsys_report"], f"{self._place}.nsys_report")
+        if report["with_nvtx"]:
+            self._check_tag(arguments)
+        has_ranges = report["with_nvtx"] is not False
+        return InputSpec(
+            trace=self._located("nsys_report.path", report["path"]),
+            gpus=arguments["num_of_gpus"],
+            iteration_range=arguments["nvtx_tag_of_iter"] if has_ranges else None,
+            with_memory=report["with_mem"] is not False,
+        )
+
+    def _check_tag(self, arguments: Mapping[str, Any]) -> None:
+        if arguments["nvtx_tag_of_iter"] is None:
+            raise ConfigurationError(
+                f"{self._place}.analysis_args.nvtx_tag_of_iter: expected the name of the NVTX"
+                " ranges, got nothing"
+            )
+
+    def _located(self, key: str, name: str | None) -> Path | None:
+        """Return the path of a file: beside the configuration, else in the current folder."""
         if name is None:
             return None
-        beside = folder / name
+        beside = self._folder / name
         here = Path(name)
-        if not beside.exists() and not here.exists():
-            places = f"{beside} nor {here.absolute()}"
-            missing.append(f"{at}.{key}: there is neither {places}; check the path")
-        return here if here.exists() and not beside.exists() else beside
-
-    if form.lower() == "csv":
-        names = zip(_TABLES, _checked(_TABLES, tables, f"{at}.nsys_csv_file_path"), strict=True)
-        paths = [located(f"nsys_csv_file_path.{key}", name) for key, name in names]
-        files = dict(zip(("kernels", "nvtx", "mem"), paths, strict=True))
-        with_ranges = needs_tag = files["nvtx"] is not None
-        gpus = gpus or 1
-        with_memory = True
-    else:
-        path, with_nvtx, with_mem = _checked(_REPORT, report, f"{at}.nsys_report")
-        files = {"trace": located("nsys_report.path", path)}
-        with_ranges = with_nvtx is not False
-        with_memory = with_mem is not False
-        needs_tag = with_nvtx
-    if needs_tag and tag is None:
-        expected = "expected the name of the NVTX ranges"
-        raise ConfigurationError(f"{place}.nvtx_tag_of_iter: {expected}, got nothing")
-    remark = f"{', '.join(told)}: not needed; the titles of a table tell its columns"
-    about: dict[str, Any] = {"title": title, "iterations": iterations, "gpus": gpus, **files}
-    about |= {"iteration_range": tag if with_ranges else None, "missing": "; ".join(missing)}
-    return InputSpec(**about, with_memory=with_memory, remarks=(remark,) if told else ())
+        if beside.exists():
+            return beside
+        if here.exists():
+            return here
+        self._missing.append(
+            f"{self._place}.{key}: there is neither {beside} nor {here.absolute()}; check the path"
+        )
+        return beside
 
 
-def _checked(keys: _Keys, value: object, at: str) -> list[Any]:
-    """The values of a section of the file; `at` is the file and the place in it."""
-    dot = "" if at.endswith(": ") else "."
+def _checked(keys: _Keys, value: object, place: str) -> dict[str, Any]:
+    """Return the values of a section by key, None for those that are not given.
+
+    Args:
+        keys: the keys that the section may have.
+        value: the section as it was decoded.
+        place: the file and the place in it; it ends in ": " for the whole file.
+    """
+    is_whole_file = place.endswith(": ")
     if not isinstance(value, dict):
-        place = at if dot else f"{at}the file"
-        raise ConfigurationError(f"{place}: expected an object, got {_shown(value)}")
-    for key in value:
-        if key not in keys:
-            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else "leave it out"
-            listed = ", ".join(keys)
-            raise ConfigurationError(f"{at}{dot}{key}: unknown key; {hint} (known: {listed})")
-    for key in {**value, **keys}:
-        kind, expected = keys[key]
+        where = f"{place}the file" if is_whole_file else place
+        raise ConfigurationError(f"{where}: expected an object, got {_shown(value)}")
+    prefix = place if is_whole_file else f"{place}."
+    for name in value:
+        if name not in keys:
+            nearest = difflib.get_close_matches(name, keys, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out"
+            known = ", ".join(keys)
+            raise ConfigurationError(f"{prefix}{name}: unknown key; {hint} (known: {known})")
+    for name in {**value, **keys}:  # what is given first, in the order of the file
         try:
-            msgspec.convert(value.get(key), kind)
+            msgspec.convert(value.get(name), keys[name].type)
         except msgspec.ValidationError:
-            got = _shown(value.get(key))
-            raise ConfigurationError(f"{at}{dot}{key}: expected {expected}, got {got}") from None
-    return [value.get(key) for key in keys]
+            expected = keys[name].expected
+            got = _shown(value.get(name))
+            raise ConfigurationError(f"{prefix}{name}: expected {expected}, got {got}") from None
+    return {name: value.get(name) for name in keys}
 
 
 def _shown(value: object) -> str:
-    return "nothing" if value is None else f"{value!r:.60}"
+    if value is None:
+        return "nothing"
+    return f"{value!r:.60}"
 
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -196,7 +317,11 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 
 
 def read_commented_json(path: str | os.PathLike[str]) -> object:
-    """Decode a JSON file that may hold comments and trailing commas."""
+    """Decode a JSON file that may contain comments and trailing commas.
+
+    Raises:
+        ConfigurationError: the file cannot be read or decoded.
+    """
     source = os.fspath(path)
     try:
         text = plain_json(Path(source).read_text(encoding="utf-8-sig"))
@@ -219,9 +344,13 @@ def read_commented_json(path: str | os.PathLike[str]) -> object:
 
 
 def plain_json(text: str) -> str:
-    """A text without comments and trailing commas; every character stays in its line and column."""
+    """Blank out comments and trailing commas; every character stays in its line and column."""
     for pattern in (_COMMENT, _LAST_COMMA):
-        text = pattern.sub(
-            lambda at: at[0] if at[0].startswith('"') else re.sub(r"[^\n]", " ", at[0]), text
-        )
+        text = pattern.sub(_blanked_unless_string, text)
     return text
+
+
+def _blanked_unless_string(match: re.Match[str]) -> str:
+    if match[0].startswith('"'):
+        return match[0]
+    return re.sub(r"[^\n]", " ", match[0])

@@ -1,4 +1,4 @@
-"""From what an input is to its statistics."""
+"""The statistics of an input: of tables of `nsys stats`, or of the events of a trace."""
 
 from __future__ import annotations
 
@@ -18,13 +18,25 @@ from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace, grouping
 from tracelens_ext.trace.linking import link
 
+#: Reads a trace.
 Reader = Callable[[Path, ReadingOptions], Trace]
 
 
 def statistics_of(
     spec: InputSpec, classifier: statistics.Classifier, read: Reader, reading: ReadingOptions
 ) -> statistics.ClassStatistics:
-    """Compute the statistics of an input."""
+    """Compute the statistics of an input.
+
+    Args:
+        spec: what the input is.
+        classifier: gives each kernel a class.
+        read: reads a trace.
+        reading: how files are read.
+
+    Raises:
+        TraceError: a file cannot be read, or has no kernels.
+        UsageError: the number of iterations or GPUs is not known.
+    """
     if spec.missing:
         raise ConfigurationError(spec.missing)
     if spec.trace is not None:
@@ -33,89 +45,144 @@ def statistics_of(
             remedy = "record them: nsys profile -t cuda,nvtx PROGRAM"
             raise TraceError(spec.trace, "holds no GPU kernels", remedy)
     elif spec.kernels is not None:
-        tag = spec.iteration_range
-        totals = EventTotals(
-            statistics.kernel_totals(spec.kernels, reading),
-            statistics.memory_totals(spec.mem, spec.mem_size, reading) if spec.mem else None,
-            statistics.range_total(spec.nvtx, tag, reading) if spec.nvtx and tag else None,
-        )
+        totals = _table_totals(spec, spec.kernels, reading)
     else:
         raise UsageError(f"{spec.heading}: name a table of kernels, or a trace")
     gpus = spec.gpus or totals.gpus
     iterations = spec.iterations or _iterations(spec.heading, totals.ranges, gpus)
-    tables = (totals.kernels, totals.memory, totals.ranges)
-    notes = (*spec.remarks, *totals.notes)
-    return statistics.compute(classifier, *tables, iterations=iterations, gpus=gpus, notes=notes)
+    return statistics.compute(
+        classifier,
+        kernels=totals.kernels,
+        memory=totals.memory,
+        ranges=totals.ranges,
+        iterations=iterations,
+        gpus=gpus,
+        notes=(*spec.remarks, *totals.notes),
+    )
 
 
 def _iterations(title: str, ranges: statistics.RangeTotal | None, gpus: int) -> int:
-    """How many iterations the ranges make."""
+    """Return how many iterations the ranges make."""
     if ranges is None:
-        asked = "say how many iterations were recorded, or with an iteration range where they are"
-        raise UsageError(f"{title}: {asked}")
-    iterations, rest = divmod(ranges.count, gpus)
-    if rest or not iterations:
-        odd = f"{ranges.count:,} NVTX ranges {ranges.tag!r} do not go evenly into {gpus:,} GPUs"
-        raise UsageError(f"{title}: {odd}; say how many iterations and GPUs there are")
+        raise UsageError(
+            f"{title}: say how many iterations were recorded, or with an iteration range where"
+            " they are"
+        )
+    iterations, remainder = divmod(ranges.count, gpus)
+    if remainder or not iterations:
+        raise UsageError(
+            f"{title}: {ranges.count:,} NVTX ranges {ranges.tag!r} do not go evenly into"
+            f" {gpus:,} GPUs; say how many iterations and GPUs there are"
+        )
     return iterations
 
 
 @dataclass(frozen=True)
 class EventTotals:
-    """What the statistics start from."""
+    """What the statistics start from.
 
-    kernels: list[statistics.Total]  #: by name, longest first
-    memory: list[statistics.Total] | None  #: by kind, longest first; None when not asked for
-    ranges: statistics.RangeTotal | None  #: of the tag that was asked for
-    gpus: int = 1  #: devices that kernels ran on, at least 1
-    notes: tuple[str, ...] = ()  #: what the user should know about the trace, a sentence each
+    Attributes:
+        kernels: totals by name, longest first.
+        memory: totals by kind of operation, longest first; None when not wanted.
+        ranges: the ranges of the wanted tag; None without a tag.
+        gpus: devices that kernels ran on, at least 1.
+        notes: what the user should know about the trace, a sentence each.
+    """
+
+    kernels: list[statistics.Total]
+    memory: list[statistics.Total] | None
+    ranges: statistics.RangeTotal | None
+    gpus: int = 1
+    notes: tuple[str, ...] = ()
+
+
+def _table_totals(spec: InputSpec, kernels: Path, reading: ReadingOptions) -> EventTotals:
+    """Return the totals of the tables of an input."""
+    memory = None
+    if spec.mem is not None:
+        memory = statistics.memory_totals(spec.mem, spec.mem_size, reading)
+    ranges = None
+    if spec.nvtx is not None and spec.iteration_range:
+        ranges = statistics.range_total(spec.nvtx, spec.iteration_range, reading)
+    return EventTotals(statistics.kernel_totals(kernels, reading), memory, ranges)
 
 
 def event_totals(trace: Trace, with_memory: bool = True, tag: str | None = None) -> EventTotals:
-    """Sum the events of a trace."""
-    kernels = trace.rows_of(EventKind.KERNEL)
-    copies = (EventKind.MEMCPY, EventKind.MEMSET)
-    memory = _totals(trace, trace.rows_of(*copies)) if with_memory else None
-    ranges = _ranges(trace, tag) if tag is not None else None
-    gpus = len(np.unique(trace.device[trace.kind[trace.gpu_rows] == EventKind.KERNEL]))
-    notes = trace.provenance.notes
-    return EventTotals(_totals(trace, kernels), memory, ranges, max(gpus, 1), notes)
+    """Add up the events of a trace.
+
+    Args:
+        trace: the trace.
+        with_memory: memory operations are wanted.
+        tag: the name of the ranges that are wanted, if any.
+    """
+    memory = None
+    if with_memory:
+        memory = _totals(trace, trace.rows_of(EventKind.MEMCPY, EventKind.MEMSET))
+    is_kernel = trace.kind[trace.gpu_rows] == EventKind.KERNEL
+    devices = np.unique(trace.device[is_kernel])
+    return EventTotals(
+        kernels=_totals(trace, trace.rows_of(EventKind.KERNEL)),
+        memory=memory,
+        ranges=None if tag is None else _ranges(trace, tag),
+        gpus=max(len(devices), 1),
+        notes=trace.provenance.notes,
+    )
 
 
 def _totals(trace: Trace, rows: Int64Array) -> list[statistics.Total]:
+    """Return the totals of some events by name, longest first."""
     groups = grouping.group_durations([trace.name[rows]], trace.dur[rows])
-    columns = (groups.keys[0], groups.total, groups.count)
-    # Bytes that all events of a name moved, if the trace tells: it may say anything, so exact.
+    # The bytes in a trace may be any number, so they are added up without a limit of 64 bits.
     size = trace.arg("bytes").at(rows)
-    exact = pd.Series(size[size >= 0].astype(object))
-    sizes = exact.groupby(trace.name[rows][size >= 0]).sum().to_dict()
-    return [
-        statistics.Total(trace.names[name], time, count, sizes.get(name))
-        for name, time, count in zip(*(c.tolist() for c in columns), strict=True)
-    ]
+    has_size = size >= 0
+    exact_sizes = pd.Series(size[has_size].astype(object))
+    size_of_name = exact_sizes.groupby(trace.name[rows][has_size]).sum().to_dict()
+    totals = []
+    for index, name in enumerate(groups.keys[0].tolist()):
+        totals.append(
+            statistics.Total(
+                name=trace.names[name],
+                time_ns=int(groups.total[index]),
+                instances=int(groups.count[index]),
+                size_bytes=size_of_name.get(name),
+            )
+        )
+    return totals
 
 
 def _ranges(trace: Trace, tag: str) -> statistics.RangeTotal:
+    """Return the total of the ranges of a tag, projected onto the GPU."""
     path = trace.provenance.path
-    chosen = _called(trace, tag)
-    if not len(chosen):  # those there are, with their domains where these are not the default
-        rows = trace.rows_of(EventKind.USER_ANNOTATION)
-        pairs = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
-        prefixes = _domains(trace) | {NONE: ""}
-        names = {prefixes[domain] + trace.names[name] for domain, name in pairs.tolist()}
-        raise statistics.no_such_range(path, tag, names)
-    projected = project_ranges(trace, link(trace), chosen)
+    rows = _rows_called(trace, tag)
+    if not len(rows):
+        raise statistics.no_such_range(path, tag, _range_names(trace))
+    projected = project_ranges(trace, link(trace), rows)
     durations = projected["end"] - projected["start"]
     if not len(durations):
-        problem = f"the NVTX ranges {tag!r} started no GPU work on their threads"
-        raise UsageError(f"{path}: {problem}; name ranges around the launches")
+        raise UsageError(
+            f"{path}: the NVTX ranges {tag!r} started no GPU work on their threads; name ranges"
+            " around the launches"
+        )
     return statistics.RangeTotal(tag, sum(durations.tolist()), len(durations))
 
 
-def _called(trace: Trace, tag: str) -> Int64Array:
-    """The ranges of a name, with or without their domain: `Step`, `:Step` and `DOMAIN:Step`.
+def _range_names(trace: Trace) -> set[str]:
+    """Return the names of all ranges, with their domains where these are not the default."""
+    rows = trace.rows_of(EventKind.USER_ANNOTATION)
+    prefix_of_domain = _domain_prefixes(trace)
+    prefix_of_domain[NONE] = ""
+    names = set()
+    domain_and_name = np.column_stack((trace.arg(DOMAIN).at(rows), trace.name[rows]))
+    for domain, name in np.unique(domain_and_name, axis=0).tolist():
+        names.add(prefix_of_domain[domain] + trace.names[name])
+    return names
 
-    The tables of `nsys stats` write the domain before the name, the default one as nothing.
+
+def _rows_called(trace: Trace, tag: str) -> Int64Array:
+    """Return the ranges of a name, with or without their domain.
+
+    The tables of `nsys stats` write the domain before the name, the default one as nothing: the
+    tag may be `Step`, `:Step` or `DOMAIN:Step`.
     """
     # Profilers before 2023 record annotations as operators.
     rows = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
@@ -124,19 +191,23 @@ def _called(trace: Trace, tag: str) -> Int64Array:
         codes = [code for code, known in enumerate(trace.names) if known == name]
         return np.isin(trace.name[rows], codes)
 
-    found = is_named(tag)
+    is_called = is_named(tag)
     domain = trace.arg(DOMAIN).at(rows)
-    for code, prefix in _domains(trace).items():
+    for code, prefix in _domain_prefixes(trace).items():
         if tag.startswith(prefix):
-            found |= (domain == code) & is_named(tag.removeprefix(prefix))
-    return rows[found]
+            is_called |= (domain == code) & is_named(tag.removeprefix(prefix))
+    return rows[is_called]
 
 
-def _domains(trace: Trace) -> dict[int, str]:
-    """Code of each NVTX domain, `NONE` of the default one → what stands before a name."""
-    texts = trace.arg(DOMAIN).texts or []
-    codes = np.unique(trace.arg(DOMAIN).values).tolist()
-    return {NONE: ":"} | {code: f"{json.loads(texts[code])}:" for code in codes if code != NONE}
+def _domain_prefixes(trace: Trace) -> dict[int, str]:
+    """Return what stands before a name, by code of the NVTX domain; `NONE` is the default one."""
+    column = trace.arg(DOMAIN)
+    texts = column.texts or []
+    prefixes = {NONE: ":"}
+    for code in np.unique(column.values).tolist():
+        if code != NONE:
+            prefixes[code] = f"{json.loads(texts[code])}:"
+    return prefixes
 
 
 def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) -> pd.DataFrame:
@@ -144,42 +215,65 @@ def project_ranges(trace: Trace, launch_of_gpu: Int64Array, rows: Int64Array) ->
 
     As the report `nvtx_gpu_proj_trace` of Nsight Systems has it, a GPU event is inside a range when
     the call that launched it is, on the range's own thread: from the first to the last of these.
-    By device, then in the order of the ranges: `row`, the range; `device`; `start` of the first GPU
-    event and `end` of the last, ns since the trace's first event; `count` of GPU events inside.
+
+    Args:
+        trace: the trace.
+        launch_of_gpu: the launch of each GPU event, `NONE` without one, (g,).
+        rows: the ranges, (r,).
+
+    Returns:
+        By device, then in the order of the ranges: `row`, the range; `device`; `start` of the first
+        GPU event and `end` of the last, ns since the trace's first event; `count` of GPU events
+        inside.
     """
     linked = np.flatnonzero(launch_of_gpu != NONE)
     launch = launch_of_gpu[linked]
-    devices, number = np.unique(trace.device[linked], return_inverse=True)
-    lane = number.reshape(-1) * len(trace.threads) + trace.thread[launch]
-    order = grouping.by_group_and_time(lane, trace.ts[launch])
-    gpu = trace.gpu_rows[linked[order]]
-    lane = lane[order]
-    moment = trace.ts[launch[order]]
-    # Each range is asked about on each device.
-    number = np.repeat(np.arange(len(devices)), len(rows))
-    rows = np.tile(rows, len(devices))
-    own_lane = number * len(trace.threads) + trace.thread[rows]
-    times = (trace.ts[rows], trace.end_of(rows))
-    first, last = (grouping.items_before(lane, moment, own_lane, time) for time in times)
-    found = pd.DataFrame({"row": rows, "device": devices[number], "count": last - first})
-    some = last > first
-    first = first[some]
-    last = last[some]
-    return found[some].assign(
-        start=_reduced(np.minimum, trace.ts[gpu], first, last),
-        end=_reduced(np.maximum, trace.end_of(gpu), first, last),
+    devices, device_index = np.unique(trace.device[linked], return_inverse=True)
+    thread_count = len(trace.threads)
+    # A track is a pair of device and thread; launches are sorted by track and time.
+    track = device_index.reshape(-1) * thread_count + trace.thread[launch]
+    order = grouping.by_group_and_time(track, trace.ts[launch])
+    gpu_rows = trace.gpu_rows[linked[order]]
+    track = track[order]
+    launch_time = trace.ts[launch[order]]
+    # Each range is looked for on each device.
+    range_device = np.repeat(np.arange(len(devices)), len(rows))
+    range_rows = np.tile(rows, len(devices))
+    range_track = range_device * thread_count + trace.thread[range_rows]
+    first = grouping.items_before(track, launch_time, range_track, trace.ts[range_rows])
+    last = grouping.items_before(track, launch_time, range_track, trace.end_of(range_rows))
+    projected = pd.DataFrame(
+        {"row": range_rows, "device": devices[range_device], "count": last - first}
+    )
+    has_work = last > first
+    first = first[has_work]
+    last = last[has_work]
+    return projected[has_work].assign(
+        start=_reduce_slices(np.minimum, trace.ts[gpu_rows], first, last),
+        end=_reduce_slices(np.maximum, trace.end_of(gpu_rows), first, last),
     )
 
 
-def _reduced(of: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array) -> Int64Array:
-    """A function of each slice of values, `first` inclusive, `last` exclusive; none is empty.
+def _reduce_slices(
+    function: np.ufunc, values: Int64Array, first: Int64Array, last: Int64Array
+) -> Int64Array:
+    """Return a function of each slice of values.
 
     Slices are taken in order of their starts, so that what lies between two is looked at once.
+    `reduceat` with the bounds [2, 5, 5, 9] gives the slices 2 to 5, 5 to 5, 5 to 9 and from 9 on;
+    every other one is wanted.
+
+    Args:
+        function: `np.minimum` or `np.maximum`.
+        values: of any length.
+        first: where each slice begins, (s,).
+        last: one past its last value, (s,); no slice is empty.
     """
     if not len(first):
         return np.empty(0, dtype=np.int64)
-    # Equal slices are computed once: a thousand ranges may hold the same launches.
-    chosen, code = grouping.number_groups([first, last])
-    bounds = np.column_stack((first[chosen], last[chosen])).ravel()
-    padded = np.append(values, values[-1:])  # the end of the last slice must be an index too
-    return of.reduceat(padded, bounds)[::2][code]
+    # Equal slices are computed once: a thousand ranges may contain the same launches.
+    distinct, number = grouping.number_groups([first, last])
+    bounds = np.column_stack((first[distinct], last[distinct])).ravel()
+    padded = np.append(values, values[-1:])  # the end of the last slice must be an index, too
+    reduced: Int64Array = function.reduceat(padded, bounds)[::2]
+    return reduced[number]

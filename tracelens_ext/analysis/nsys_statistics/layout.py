@@ -1,6 +1,6 @@
 """The statistics as text, in the layout of GPU Performance Analyser, as tables, and from Python.
 
-`StatisticClassifier` computes and shows them in the words of its users' scripts.
+`StatisticClassifier` computes and shows them; its names are those of that program's users' scripts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from tracelens_ext.analysis.nsys_statistics import statistics as totals
 from tracelens_ext.analysis.nsys_statistics.statistics import ClassStatistics, Line, RangeTotal
@@ -26,57 +26,80 @@ from tracelens_ext.report.report import Report
 from tracelens_ext.report.terminal import safe_text
 from tracelens_ext.text import encodable
 
+#: Statistics, each with the title of its input.
 Titled = Sequence[tuple[str, ClassStatistics]]
 Record = dict[str, object]
 
 _NS_PER_MS = 10**6
 _CLASS_WIDTH = 15
 _MEMORY_WIDTH = 21
-#: Title and the width of the column that it begins; numbers end where their titles do.
-_COLUMNS = (
-    ("TimePerIter(ms)", 17),
-    ("InstancePerIter", 17),
-    ("TimePerIter(%)", 17),
-    ("TotalTime(ms)", 17),
-    ("TotalInstance", 15),
-    ("TotalTime(%)", 15),
-)
-_PERCENT = "(%)"
+
+
+class _TextColumn(NamedTuple):
+    """A column of a table of text: its title, and the width from there to the next title."""
+
+    title: str
+    width: int
+
+
+_TIME_PER_ITERATION = _TextColumn("TimePerIter(ms)", 17)
+_INSTANCES_PER_ITERATION = _TextColumn("InstancePerIter", 17)
+_PERCENT_PER_ITERATION = _TextColumn("TimePerIter(%)", 17)
+_TOTAL_TIME = _TextColumn("TotalTime(ms)", 17)
+_TOTAL_INSTANCES = _TextColumn("TotalInstance", 15)
+_TOTAL_PERCENT = _TextColumn("TotalTime(%)", 15)
 _ESTIMATED = "Estimated non-hidden NCCL, mem ops and bubble"
 
 
+# As text.
+
+
 def text(statistics: ClassStatistics, title: str | None) -> str:
-    """The statistics of one input, lines that end with a line feed."""
-    heading = [f"===== {safe_text(title)} ====="] if title is not None else []
-    kernels = statistics.kernel_total
-    nccl = statistics.nccl_total
-    table = _table(statistics, statistics.kernels, _CLASS_WIDTH, of=kernels.time_ns)
-    blocks = [[*heading, *_head(statistics, "Kernel", kernels), *table]]
-    table = _table(statistics, statistics.nccl, _CLASS_WIDTH)
-    blocks.append([*_head(statistics, "NCCL", nccl), *table])
+    """Return the statistics of one input as text, in lines that end with a line feed."""
+    kernel_block = [
+        *_summary(statistics, "Kernel", statistics.kernel_total),
+        *_table(
+            statistics,
+            statistics.kernels,
+            _CLASS_WIDTH,
+            percent_of_ns=statistics.kernel_total.time_ns,
+        ),
+    ]
+    if title is not None:
+        kernel_block.insert(0, f"===== {safe_text(title)} =====")
+    nccl_block = [
+        *_summary(statistics, "NCCL", statistics.nccl_total),
+        *_table(statistics, statistics.nccl, _CLASS_WIDTH),
+    ]
+    blocks = [kernel_block, nccl_block]
     if statistics.memory is not None:
-        table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
-        blocks.append(["Mem Ops Statistic:", *table])
+        memory_table = _table(statistics, statistics.memory, _MEMORY_WIDTH)
+        blocks.append(["Mem Ops Statistic:", *memory_table])
     if statistics.ranges is not None:
         blocks.append(_estimates(statistics, statistics.ranges))
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    texts = ["\n".join(block) for block in blocks]
+    return "\n\n".join(texts) + "\n"
 
 
 def fixed(value: Fraction, decimals: int) -> str:
-    """A number with so many decimals, rounded exactly, halves to even."""
-    return f"{Decimal(f'{round(value * 10**decimals)}e-{decimals}'):f}"
+    """Return a number with so many decimals, rounded exactly, halves to even."""
+    scaled = round(value * 10**decimals)
+    return f"{Decimal(f'{scaled}e-{decimals}'):f}"
 
 
 def percentage(part: Fraction | int, whole: Fraction | int) -> Fraction:
-    """`part` in percent of `whole`; 0 if that is 0."""
-    return 100 * Fraction(part) / whole if whole else Fraction(0)
+    """Return `part` in percent of `whole`; 0 if that is 0."""
+    if not whole:
+        return Fraction(0)
+    return 100 * Fraction(part) / whole
 
 
 def _milliseconds(ns: Fraction | int, decimals: int = 3) -> str:
     return fixed(Fraction(ns) / _NS_PER_MS, decimals)
 
 
-def _head(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
+def _summary(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
+    """Return the lines above a table: times and instances of all its rows."""
     per_iteration = Fraction(total.time_ns, statistics.divisor)
     return [
         f"{what} time per iteration: {_milliseconds(per_iteration)} (ms)",
@@ -88,43 +111,79 @@ def _head(statistics: ClassStatistics, what: str, total: Line) -> list[str]:
 
 
 def _table(
-    statistics: ClassStatistics, lines: Sequence[Line], width: int, of: int | None = None
+    statistics: ClassStatistics,
+    lines: Sequence[Line],
+    name_width: int,
+    percent_of_ns: int | None = None,
 ) -> list[str]:
-    """The header and a line a class; percentages of `of` ns, if given."""
+    """Return a header, and a row for each line.
+
+    Args:
+        statistics: what the lines are of.
+        lines: the rows.
+        name_width: the width of the column of names; wider if a name is.
+        percent_of_ns: what percentages are of; None for no percentages.
+    """
     names = [safe_text(line.name) for line in lines]
-    width = max(width, *map(len, names), 0)
-    columns = [c for c in _COLUMNS if of is not None or not c[0].endswith(_PERCENT)]
-    rows = ["Class".ljust(width + 2) + "".join(name.ljust(wide) for name, wide in columns).rstrip()]
-    for shown, line in zip(names, lines, strict=True):
-        percent = [fixed(percentage(line.time_ns, of), 2)] if of is not None else []
-        mean = _milliseconds(Fraction(line.time_ns, statistics.divisor), 2)
-        cells = [mean, str(line.per_iteration), *percent]
-        cells += [_milliseconds(line.time_ns, 2), str(line.instances), *percent]
-        row = shown
-        begins = width + 2
-        for (name, wide), cell in zip(columns, cells, strict=True):
-            row += " " + cell.rjust(begins + len(name) - len(row) - 1)
-            begins += wide
-        rows.append(row)
+    name_width = max(name_width, *map(len, names), 0)
+    columns = [_TIME_PER_ITERATION, _INSTANCES_PER_ITERATION]
+    if percent_of_ns is not None:
+        columns.append(_PERCENT_PER_ITERATION)
+    columns += [_TOTAL_TIME, _TOTAL_INSTANCES]
+    if percent_of_ns is not None:
+        columns.append(_TOTAL_PERCENT)
+    titles = "".join(column.title.ljust(column.width) for column in columns)
+    rows = ["Class".ljust(name_width + 2) + titles.rstrip()]
+    for name, line in zip(names, lines, strict=True):
+        cells = _cells(statistics, line, percent_of_ns)
+        rows.append(_row(name, name_width, columns, cells))
     return rows
 
 
+def _cells(statistics: ClassStatistics, line: Line, percent_of_ns: int | None) -> list[str]:
+    """Return the cells of a row, in the order of the columns."""
+    mean_ns = Fraction(line.time_ns, statistics.divisor)
+    per_iteration = [_milliseconds(mean_ns, 2), str(line.per_iteration)]
+    in_total = [_milliseconds(line.time_ns, 2), str(line.instances)]
+    if percent_of_ns is None:
+        return per_iteration + in_total
+    percent = fixed(percentage(line.time_ns, percent_of_ns), 2)
+    return [*per_iteration, percent, *in_total, percent]
+
+
+def _row(name: str, name_width: int, columns: Sequence[_TextColumn], cells: Sequence[str]) -> str:
+    """Return a row whose cells end where the titles of their columns do."""
+    row = name
+    column_begin = name_width + 2
+    for column, cell in zip(columns, cells, strict=True):
+        title_end = column_begin + len(column.title)
+        row += " " + cell.rjust(title_end - len(row) - 1)
+        column_begin += column.width
+    return row
+
+
 def _estimates(statistics: ClassStatistics, ranges: RangeTotal) -> list[str]:
-    average = statistics.range_average_ns
-    total = Fraction(ranges.time_ns)
-    lines = [
+    """Return the lines about NVTX ranges, and the time in them that is not kernels'."""
+    average_ns = statistics.range_average_ns
+    total_ns = Fraction(ranges.time_ns)
+    return [
         f"NVTX range count: {ranges.count}",
-        f"NVTX average range time: {_milliseconds(average)} (ms)",
-        f"NVTX total range time: {_milliseconds(total)} (ms)\n",
+        f"NVTX average range time: {_milliseconds(average_ns)} (ms)",
+        f"NVTX total range time: {_milliseconds(total_ns)} (ms)\n",
+        *_estimate("time per range", statistics.exposed_ns, average_ns),
+        *_estimate("total time", statistics.exposed_total_ns, total_ns),
     ]
-    parts = {"time per range": statistics.exposed_ns, "total time": statistics.exposed_total_ns}
-    for (what, part), whole in zip(parts.items(), (average, total), strict=True):
-        lines.append(f"{_ESTIMATED} {what}: {_milliseconds(part)} (ms)")
-        lines.append(f"{_ESTIMATED} {what}: {fixed(percentage(part, whole), 2)} (%)")
-    return lines
 
 
-_OF_KERNEL = ("title", "kernel_name", "class", "total_time_ms", "count")
+def _estimate(what: str, part_ns: Fraction, whole_ns: Fraction) -> list[str]:
+    return [
+        f"{_ESTIMATED} {what}: {_milliseconds(part_ns)} (ms)",
+        f"{_ESTIMATED} {what}: {fixed(percentage(part_ns, whole_ns), 2)} (%)",
+    ]
+
+
+# As tables.
+
 DESCRIPTIONS = {
     "inputs": "Kernel and NCCL time of each input, NVTX ranges, and what kernels do not fill",
     "kernel_classes": "Kernel time by class, without NCCL",
@@ -135,87 +194,123 @@ DESCRIPTIONS = {
 
 
 def document(statistics: Titled, problems: Sequence[str] = ()) -> Report:
-    """The statistics of some inputs, each with its title; and why others are left out."""
+    """Return the statistics of some inputs as a report; `problems` say why others are left out."""
+    notes = [f"Left out: {problem}" for problem in problems]
+    for title, of_input in statistics:
+        notes += [f"{title}: {note}" for note in (*of_input.warnings, *of_input.notes)]
     return Report(
         title="GPU time by kernel class",
         sheets=tables(statistics),
         facts=[("Inputs", ", ".join(title for title, _ in statistics))],
-        notes=[f"Left out: {problem}" for problem in problems]
-        + [f"{title}: {n}" for title, each in statistics for n in (*each.warnings, *each.notes)],
+        notes=notes,
         descriptions=DESCRIPTIONS,
     )
 
 
 def tables(statistics: Titled) -> dict[str, pd.DataFrame]:
-    """The statistics of some inputs by table, each with the column `title`; times in ms."""
-    sheets: dict[str, list[Record]] = {name: [] for name in DESCRIPTIONS}
-    for title, each in statistics:
-        sheets["inputs"].append({"title": title} | _input(each))
-        for table, name, lines in (
-            ("kernel_classes", "class", each.kernels),
-            ("nccl", "collective", each.nccl),
-            ("memory_operations", "operation", each.memory or ()),
-        ):
-            sheets[table] += ({"title": title} | _line(each, line, name) for line in lines)
-        sheets["kernels"] += (
-            dict(zip(_OF_KERNEL, (title, k.name, name, _ms(k.time_ns), k.instances), strict=True))
-            for name, k in each.kernel_classes
-        )
+    """Return the statistics of some inputs by table, each with the column `title`; times in ms."""
+    records: dict[str, list[Record]] = {name: [] for name in DESCRIPTIONS}
+    for title, of_input in statistics:
+        for table, rows in _records(of_input).items():
+            records[table] += [{"title": title} | row for row in rows]
+    return {table: _frame(rows) for table, rows in records.items() if rows}
+
+
+def _frame(records: Sequence[Record]) -> pd.DataFrame:
+    """Return rows as a table; texts can be written anywhere."""
+    rows = []
+    for record in records:
+        row = dict(record)
+        for name, value in record.items():
+            if isinstance(value, str):
+                row[name] = encodable(value)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _records(statistics: ClassStatistics) -> dict[str, list[Record]]:
+    """Return the rows of one input by table."""
+    memory = statistics.memory or ()
     return {
-        table: pd.DataFrame(
-            [{k: encodable(v) if isinstance(v, str) else v for k, v in r.items()} for r in records]
-        )
-        for table, records in sheets.items()
-        if records
+        "inputs": [_input_record(statistics)],
+        "kernel_classes": [_class_record(statistics, line) for line in statistics.kernels],
+        "nccl": [_line_record(statistics, line, "collective") for line in statistics.nccl],
+        "memory_operations": [_memory_record(statistics, line) for line in memory],
+        "kernels": [
+            _kernel_record(class_name, kernel) for class_name, kernel in statistics.kernel_classes
+        ],
     }
 
 
-def _input(statistics: ClassStatistics) -> Record:
+def _input_record(statistics: ClassStatistics) -> Record:
     record: Record = {"iteration_count": statistics.iterations, "gpu_count": statistics.gpus}
     for what, total in (("kernel", statistics.kernel_total), ("nccl", statistics.nccl_total)):
-        line = _line(statistics, total, "")
-        record |= {f"{what}_{column}": value for column, value in line.items() if column}
-    if (ranges := statistics.ranges) is None:
+        for column, value in _time_columns(statistics, total).items():
+            record[f"{what}_{column}"] = value
+    ranges = statistics.ranges
+    if ranges is None:
         return record
-    average = statistics.range_average_ns
-    whole = ranges.time_ns
-    exposed = statistics.exposed_ns
-    exposed_total = statistics.exposed_total_ns
     return record | {
         "range_tag": ranges.tag,
         "range_count": ranges.count,
         "expected_range_count": statistics.divisor,
-        "range_time_average_ms": _ms(average),
-        "range_time_total_ms": _ms(whole),
-        "not_hidden_time_per_range_ms": _ms(exposed),
-        "not_hidden_percent_of_range": float(percentage(exposed, average)),
-        "not_hidden_time_total_ms": _ms(exposed_total),
-        "not_hidden_percent_of_total": float(percentage(exposed_total, whole)),
+        "range_time_average_ms": _ms(statistics.range_average_ns),
+        "range_time_total_ms": _ms(ranges.time_ns),
+        "not_hidden_time_per_range_ms": _ms(statistics.exposed_ns),
+        "not_hidden_percent_of_range": float(
+            percentage(statistics.exposed_ns, statistics.range_average_ns)
+        ),
+        "not_hidden_time_total_ms": _ms(statistics.exposed_total_ns),
+        "not_hidden_percent_of_total": float(
+            percentage(statistics.exposed_total_ns, ranges.time_ns)
+        ),
     }
 
 
-def _line(statistics: ClassStatistics, line: Line, name: str) -> Record:
-    record: Record = {
-        name: line.name,
+def _time_columns(statistics: ClassStatistics, line: Line) -> Record:
+    return {
         "time_per_iteration_ms": _ms(Fraction(line.time_ns, statistics.divisor)),
         "count_per_iteration": line.per_iteration,
         "total_time_ms": _ms(line.time_ns),
         "total_count": line.instances,
     }
-    if name == "class":
-        of = statistics.kernel_total.time_ns
-        record["% of kernel time"] = float(percentage(line.time_ns, of))
-    if name == "operation" and line.size_bytes is not None:
+
+
+def _line_record(statistics: ClassStatistics, line: Line, name_column: str) -> Record:
+    return {name_column: line.name, **_time_columns(statistics, line)}
+
+
+def _class_record(statistics: ClassStatistics, line: Line) -> Record:
+    kernel_ns = statistics.kernel_total.time_ns
+    record = _line_record(statistics, line, "class")
+    record["% of kernel time"] = float(percentage(line.time_ns, kernel_ns))
+    return record
+
+
+def _memory_record(statistics: ClassStatistics, line: Line) -> Record:
+    record = _line_record(statistics, line, "operation")
+    if line.size_bytes is not None:
         record["total_bytes"] = line.size_bytes
     return record
+
+
+def _kernel_record(class_name: str, kernel: totals.Total) -> Record:
+    return {
+        "kernel_name": kernel.name,
+        "class": class_name,
+        "total_time_ms": _ms(kernel.time_ns),
+        "count": kernel.instances,
+    }
 
 
 def _ms(ns: Fraction | int) -> float:
     return float(Fraction(ns) / _NS_PER_MS)
 
 
-#: `time_scale_to_ms` → the unit of the times.
-_UNITS = {1e-6: "ns", 1e-3: "us", 1.0: "ms", 1e3: "s"}
+# From Python.
+
+#: The unit of the times, by `time_scale_to_ms`.
+_UNIT_OF_SCALE = {1e-6: "ns", 1e-3: "us", 1.0: "ms", 1e3: "s"}
 
 
 class StatisticClassifier:
@@ -291,36 +386,58 @@ class StatisticClassifier:
             TraceError: a file is not there, or a table is not what it should be.
             UsageError: no range has that name, or an argument does not make sense.
         """
-        for name, number in (("iter_times", iter_times), ("num_processes", num_processes)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise UsageError(f"{name} is {number!r}; give a whole number from 1")
+        _check_count("iter_times", iter_times)
+        _check_count("num_processes", num_processes)
         if nvtxes is not None and nvtx_iter_name is None:
             raise UsageError("an NVTX table needs nvtx_iter_name, the name of the iterations")
         if not with_header:
-            if (unit := _UNITS.get(time_scale_to_ms)) is None:
-                raise UsageError(f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for ns")
-            time = f"Total Time ({unit})"
-            instances = kernel_instance_idx
-            places = {kernel_total_time_idx: time, instances: "Instances", kernel_name_idx: "Name"}
-            kernels = _with_titles(kernels, places)
+            unit = _unit_of(time_scale_to_ms)
+            total_time = f"Total Time ({unit})"
+            kernels = _with_titles(
+                kernels,
+                {
+                    kernel_total_time_idx: total_time,
+                    kernel_instance_idx: "Instances",
+                    kernel_name_idx: "Name",
+                },
+            )
             if nvtxes is not None:
-                duration = f"Projected Duration ({unit})"
-                places = {nvtx_name_idx: "Name", nvtx_proj_duration_idx: duration}
-                nvtxes = _with_titles(nvtxes, places, "Projected Start")
+                nvtxes = _with_titles(
+                    nvtxes,
+                    {
+                        nvtx_name_idx: "Name",
+                        nvtx_proj_duration_idx: f"Projected Duration ({unit})",
+                    },
+                    first_other_title="Projected Start",
+                )
             if mems is not None:
-                places = {mem_time_idx: time, mem_count_idx: "Count", mem_name_idx: "Operation"}
-                mems = _with_titles(mems, places)
+                mems = _with_titles(
+                    mems,
+                    {mem_time_idx: total_time, mem_count_idx: "Count", mem_name_idx: "Operation"},
+                )
         statistics = totals.compute(
             self._classes,
-            totals.kernel_totals(kernels),
-            None if mems is None else totals.memory_totals(mems),
-            None if nvtxes is None else totals.range_total(nvtxes, nvtx_iter_name or ""),
+            kernels=totals.kernel_totals(kernels),
+            memory=None if mems is None else totals.memory_totals(mems),
+            ranges=None if nvtxes is None else totals.range_total(nvtxes, nvtx_iter_name or ""),
             iterations=iter_times,
             gpus=num_processes,
         )
         for warning in statistics.warnings:
             warnings.warn(warning, UserWarning, stacklevel=2)
         return StatisticReport(statistics)
+
+
+def _check_count(name: str, number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UsageError(f"{name} is {number!r}; give a whole number from 1")
+
+
+def _unit_of(time_scale_to_ms: float) -> str:
+    unit = _UNIT_OF_SCALE.get(time_scale_to_ms)
+    if unit is None:
+        raise UsageError(f"time_scale_to_ms is {time_scale_to_ms!r}; give 1e-6 for ns")
+    return unit
 
 
 class StatisticReport:
@@ -340,40 +457,50 @@ class StatisticReport:
         self.statistics = statistics
 
         def numbers(line: Line) -> list[float]:
-            time = line.time_ns / _NS_PER_MS
-            return [time / statistics.divisor, line.per_iteration, time, line.instances]
+            time_ms = line.time_ns / _NS_PER_MS
+            return [time_ms / statistics.divisor, line.per_iteration, time_ms, line.instances]
 
         def table(lines: Sequence[Line]) -> dict[str, list[float]]:
             return {line.name: numbers(line) for line in lines}
 
-        ranges = statistics.ranges
-        memory = statistics.memory
+        kernels = numbers(statistics.kernel_total)
         self.kernel_statistic_table = table(statistics.kernels)
-        total = numbers(statistics.kernel_total)
-        self.kernel_total_time_per_iter, self.kernel_total_instancess_per_iter = total[:2]
-        self.kernel_total_time, self.kernel_total_instances = total[2:]
+        self.kernel_total_time_per_iter = kernels[0]
+        self.kernel_total_instancess_per_iter = kernels[1]
+        self.kernel_total_time = kernels[2]
+        self.kernel_total_instances = kernels[3]
+
+        nccl = numbers(statistics.nccl_total)
         self.nccl_statistic_table = table(statistics.nccl)
-        total = numbers(statistics.nccl_total)
-        self.nccl_total_time_per_iter, self.nccl_total_kernels_per_iter = total[:2]
-        self.nccl_total_time, self.nccl_total_kernels = total[2:]
+        self.nccl_total_time_per_iter = nccl[0]
+        self.nccl_total_kernels_per_iter = nccl[1]
+        self.nccl_total_time = nccl[2]
+        self.nccl_total_kernels = nccl[3]
+
         self.nvtx_avg_range_time = float(statistics.range_average_ns) / _NS_PER_MS
-        self.nvtx_total_range_time = ranges.time_ns / _NS_PER_MS if ranges else 0.0
-        self.nvtx_range_count = ranges.count if ranges else 0
-        self.mem_statistic_table = table(memory) if memory is not None else None
+        self.nvtx_total_range_time = 0.0
+        self.nvtx_range_count = 0
+        if statistics.ranges is not None:
+            self.nvtx_total_range_time = statistics.ranges.time_ns / _NS_PER_MS
+            self.nvtx_range_count = statistics.ranges.count
+
+        self.mem_statistic_table: dict[str, list[float]] | None = None
+        if statistics.memory is not None:
+            self.mem_statistic_table = table(statistics.memory)
 
     def __repr__(self) -> str:
         return short_repr("StatisticReport", self.text())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the tables."""
+        """Return what a notebook shows: the tables."""
         return cell_html("GPU time by class of kernel", (), self.tables())
 
     def text(self, title: str | None = None) -> str:
-        """The statistics as text, without a heading unless a title is given."""
+        """Return the statistics as text, without a heading unless a title is given."""
         return text(self.statistics, title)
 
     def tables(self, title: str = "") -> dict[str, pd.DataFrame]:
-        """The statistics as tables by name, as `document.tables` describes them."""
+        """Return the statistics as tables by name; see `tables`."""
         return tables([(title, self.statistics)])
 
     def show(self, title: str | None = None, *, file: TextIO | None = None) -> None:
@@ -381,18 +508,35 @@ class StatisticReport:
         (file or sys.stdout).write(self.text(title))
 
 
-def _with_titles(table: TableSource, places: Mapping[int, str], *more: str) -> list[list[Any]]:
-    """The rows of a table without a header, below titles: `places`, else `more`, as expected."""
-    rows: list[list[Any]]
+def _with_titles(
+    table: TableSource, title_of_place: Mapping[int, str], first_other_title: str = ""
+) -> list[list[Any]]:
+    """Return the rows of a table without a header, below titles.
+
+    Args:
+        table: the table.
+        title_of_place: the titles of the columns that are read, by their places.
+        first_other_title: the title of the first column that is not; none is needed by default.
+    """
+    rows = _rows(table)
+    width = max(map(len, rows), default=0)
+    other_titles = [first_other_title] if first_other_title else []
+    titles = []
+    for place in range(width):
+        if place in title_of_place:
+            titles.append(title_of_place[place])
+        elif other_titles:
+            titles.append(other_titles.pop())
+        else:
+            titles.append(f"column {place}")
+    return [titles, *rows]
+
+
+def _rows(table: TableSource) -> list[list[Any]]:
     if isinstance(table, str | os.PathLike):
         with Path(table).open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.reader(file))
-    else:
-        given: Any = table
-        if isinstance(table, pd.DataFrame):
-            given = table.itertuples(index=False, name=None)
-        rows = [list(row) for row in given]
-    width = max(map(len, rows), default=0)
-    free = iter(more)
-    titles = [places[at] if at in places else next(free, f"column {at}") for at in range(width)]
-    return [titles, *rows]
+            return list(csv.reader(file))
+    rows: Any = table
+    if isinstance(table, pd.DataFrame):
+        rows = table.itertuples(index=False, name=None)
+    return [list(row) for row in rows]

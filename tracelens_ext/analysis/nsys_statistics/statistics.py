@@ -1,6 +1,6 @@
 """The statistics: kernels by class, NCCL by collective, memory operations by kind, NVTX ranges.
 
-They start from totals by name, whether of `nsys stats` tables or of a trace. All sums are whole
+They start from totals by name, of `nsys stats` tables or of a trace. All sums are whole
 nanoseconds, all quotients exact; numbers are rounded when they are shown.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import compress, product
+from itertools import compress
+from typing import NamedTuple
 
 from tracelens_ext.categorize.kernel_names import short_name
 from tracelens_ext.categorize.maps import NCCL_CLASS, OTHERS_CLASS, substring_pack
@@ -26,13 +26,14 @@ from tracelens_ext.readers.nsys.csv_tables import (
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
 from tracelens_ext.text import encodable
 
-_NEAREST = 5
-_MOST_COMPARED = 20_000  # names; comparing one takes some tens of microseconds
+#: How many names an error suggests, and how many it compares at most (tens of µs each).
+_SUGGESTIONS = 5
+_MOST_COMPARED = 20_000
 
 
 @dataclass
 class Total:
-    """How long all instances of something lasted together, and what they moved, if known."""
+    """How long all instances of something lasted together, and the bytes they moved, if known."""
 
     name: str
     time_ns: int
@@ -41,9 +42,13 @@ class Total:
 
 
 class Totals(list[Total]):
-    """Totals by name, in the order of their table."""
+    """Totals by name, in the order of their table.
 
-    doubt = ""  #: why rows of the table seem to be missing; empty if none seem to be
+    Attributes:
+        doubt: why rows of the table seem to be missing, in a sentence; empty if none seem to be.
+    """
+
+    doubt = ""
 
 
 @dataclass(frozen=True)
@@ -55,13 +60,21 @@ class RangeTotal:
     count: int
 
 
+# Totals of the tables of `nsys stats`.
+
+
 def kernel_totals(source: TableSource, reading: ReadingOptions = DEFAULT_READING_OPTIONS) -> Totals:
-    """Totals by kernel, of a `cuda_gpu_kern_sum` table."""
+    """Return totals by kernel, of a `cuda_gpu_kern_sum` table.
+
+    Raises:
+        TraceError: the table cannot be read, or has no kernels.
+    """
     table = open_report(source, NsysCsvReport.KERNELS, label="the kernel table", reading=reading)
-    if totals := _totals(table, "name", "instances"):
-        return totals
-    remedy = "make it again; perhaps it was cut off"
-    raise TraceFormatError(table.source, "has a header and no kernels", remedy)
+    totals = _totals(table, "name", "instances")
+    if not totals:
+        remedy = "make it again; perhaps it was cut off"
+        raise TraceFormatError(table.source, "has a header and no kernels", remedy)
+    return totals
 
 
 def memory_totals(
@@ -69,122 +82,176 @@ def memory_totals(
     sizes: TableSource | None = None,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> Totals:
-    """Totals by kind of memory operation."""
+    """Return totals by kind of memory operation.
+
+    Args:
+        source: a `cuda_gpu_mem_time_sum` table.
+        sizes: the `cuda_gpu_mem_size_sum` table that goes with it, if any.
+        reading: how files are read.
+    """
     table = open_report(
         source, NsysCsvReport.MEMORY_TIME, label="the memory table", reading=reading
     )
     totals = _totals(table, "operation", "count")
-    if sizes is None:
-        return totals
+    if sizes is not None:
+        _add_sizes(totals, sizes, reading)
+    return totals
+
+
+def _add_sizes(totals: Totals, sizes: TableSource, reading: ReadingOptions) -> None:
+    """Add the bytes of a table of sizes to the totals of the same operations."""
     table = open_report(
         sizes, NsysCsvReport.MEMORY_SIZE, label="the table of sizes", reading=reading
     )
-    by_name = {total.name: total for total in totals}
+    total_of_name = {total.name: total for total in totals}
     for piece in table.pieces:
-        given = piece.required("total", piece.sizes("total"))
-        for name, size in zip(piece.texts("operation"), given, strict=True):
-            if total := by_name.get(name):
+        sizes_of_rows = piece.required("total", piece.sizes("total"))
+        for name, size in zip(piece.texts("operation"), sizes_of_rows, strict=True):
+            total = total_of_name.get(name)
+            if total is not None:
                 total.size_bytes = (total.size_bytes or 0) + size
-    return totals
 
 
 def range_total(
     source: TableSource, tag: str, reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> RangeTotal:
-    """The ranges of a tag, of an `nvtx_gpu_proj_trace` table.
+    """Return the total of the ranges of a tag, of an `nvtx_gpu_proj_trace` table.
 
     The colon that `nsys stats` puts before names of the default domain does not matter.
+
+    Raises:
+        UsageError: no range has that tag.
     """
     table = open_report(source, NsysCsvReport.RANGES, label="the NVTX table", reading=reading)
-    seen: set[str] = set()
-    found: list[int] = []
+    all_names: set[str] = set()
+    durations_of_tag: list[int] = []
     for piece in table.pieces:
         names = piece.texts("name")
         durations = piece.required("projectedduration", piece.nanoseconds("projectedduration"))
-        own = [name.removeprefix(":") == tag.removeprefix(":") for name in names]
-        found += compress(durations, own)
-        seen.update(names)
-    if not found:
-        raise no_such_range(table.source, tag, seen)
-    return RangeTotal(tag, sum(found), len(found))
+        has_tag = [name.removeprefix(":") == tag.removeprefix(":") for name in names]
+        durations_of_tag += compress(durations, has_tag)
+        all_names.update(names)
+    if not durations_of_tag:
+        raise no_such_range(table.source, tag, all_names)
+    return RangeTotal(tag, sum(durations_of_tag), len(durations_of_tag))
 
 
 def no_such_range(source: str, tag: str, names: Collection[str]) -> UsageError:
-    """The error for a tag that no range has."""
-    said = f"{source}: no NVTX range"
+    """Return the error for a tag that no range has; `names` are those that there are."""
     if not names:
-        why = "there are no ranges that started GPU work; record with: nsys profile -t cuda,nvtx"
-        return UsageError(f"{said} {tag!r}: {why}")
-    some = sorted(names)[:_MOST_COMPARED]
-    near = map(repr, difflib.get_close_matches(tag, some, n=_NEAREST, cutoff=0.0))
-    return UsageError(f"{said} is called {tag!r}; the nearest: {', '.join(near)}")
+        reason = "there are no ranges that started GPU work; record with: nsys profile -t cuda,nvtx"
+        return UsageError(f"{source}: no NVTX range {tag!r}: {reason}")
+    compared = sorted(names)[:_MOST_COMPARED]
+    nearest = difflib.get_close_matches(tag, compared, n=_SUGGESTIONS, cutoff=0.0)
+    suggestions = ", ".join(repr(name) for name in nearest)
+    return UsageError(f"{source}: no NVTX range is called {tag!r}; the nearest: {suggestions}")
+
+
+class _Row(NamedTuple):
+    """The time of a row (ns), and the percentage of all rows that the table says it is."""
+
+    time_ns: int
+    percentage: object
 
 
 def _totals(table: NsysCsvTable, name_column: str, count_column: str) -> Totals:
-    """Totals by name, in the order of the table; rows of one name are taken together."""
-    totals: dict[str, Total] = {}
-    longest: tuple[int, object] = (0, None)
-    unfinished = False
+    """Return totals by name, in the order of the table; rows of one name are added up."""
+    total_of_name: dict[str, Total] = {}
+    longest_row = _Row(0, None)
+    last_line_is_cut_off = False
     for piece in table.pieces:
+        names = piece.texts(name_column)
         times = piece.required("totaltime", piece.nanoseconds("totaltime"))
         counts = piece.required(count_column, piece.whole(count_column))
-        for name, time, count in zip(piece.texts(name_column), times, counts, strict=True):
-            total = totals.setdefault(name, Total(name, 0, 0))
-            total.time_ns = total.time_ns + time
-            total.instances = total.instances + count
-        unfinished = piece.unfinished
-        shares = zip(times, piece.columns["time"], strict=True)
-        longest = max(longest, *shares, key=lambda row: row[0])
-    result = Totals(totals.values())
-    result.doubt = _missing_rows(table.source, *longest, sum(each.time_ns for each in result))
-    if unfinished and not result.doubt:
-        result.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
-    return result
+        for name, time, count in zip(names, times, counts, strict=True):
+            total = total_of_name.setdefault(name, Total(name, 0, 0))
+            total.time_ns += time
+            total.instances += count
+        rows = map(_Row, times, piece.columns["time"])
+        longest_row = max(longest_row, *rows, key=lambda row: row.time_ns)
+        last_line_is_cut_off = piece.unfinished
+    totals = Totals(total_of_name.values())
+    totals.doubt = _missing_rows(table.source, longest_row, sum(total.time_ns for total in totals))
+    if last_line_is_cut_off and not totals.doubt:
+        totals.doubt = f"{table.source}: its last line does not end; perhaps it was cut off there"
+    return totals
 
 
-def _missing_rows(source: str, time: int, share: object, total: int) -> str:
-    """A sentence if a table holds less than the percentage of its longest row tells; else empty."""
-    text = str(share).strip(" %")
-    percent = 0.0
-    with suppress(ValueError):
+def _missing_rows(source: str, longest_row: _Row, total_ns: int) -> str:
+    """Say that rows are missing, if the percentage of the longest row shows it; else empty.
+
+    A row of 50 ns that is said to be 25 % stands for 200 ns in all; if the rows of the table add
+    up to 100 ns, half of them are missing.
+    """
+    text = str(longest_row.percentage).strip(" %")
+    try:
         percent = float(text)
-    rounded = 0.5 * 10.0 ** -len(text.partition(".")[2])
-    if not 0 < percent <= 100 or total * (percent + rounded) >= 100 * time:
+    except ValueError:
         return ""
-    found = 100 * total / (100 * time / percent)
-    said = f"{source}: its rows are {found:.0f} % of the time that its percentages tell"
-    return f"{said}; it was cut off or filtered, and the rest counts nowhere"
+    decimals = len(text.partition(".")[2])
+    rounding = 0.5 * 10.0**-decimals
+    adds_up = total_ns * (percent + rounding) >= 100 * longest_row.time_ns
+    if not 0 < percent <= 100 or adds_up:
+        return ""
+    expected_ns = 100 * longest_row.time_ns / percent
+    present = 100 * total_ns / expected_ns
+    return (
+        f"{source}: its rows are {present:.0f} % of the time that its percentages tell;"
+        " it was cut off or filtered, and the rest counts nowhere"
+    )
 
 
-#: How copies are shown; all others by the names that they have.
+# The statistics.
+
+#: How copies are shown; all other operations have the names of the table.
 _SHORT_COPIES = {
-    f"[CUDA memcpy {start}-to-{end}]": f"[CUDA memcpy {start[0]}2{end[0]}]"
-    for start, end in product(("Device", "Host"), repeat=2)
+    "[CUDA memcpy Device-to-Device]": "[CUDA memcpy D2D]",
+    "[CUDA memcpy Device-to-Host]": "[CUDA memcpy D2H]",
+    "[CUDA memcpy Host-to-Device]": "[CUDA memcpy H2D]",
+    "[CUDA memcpy Host-to-Host]": "[CUDA memcpy H2H]",
 }
 
 
 @dataclass
 class Line(Total):
-    """A class of kernels, a collective, or a kind of memory operation, by its name as shown."""
+    """A class of kernels, a collective, or a kind of memory operation, by its name as shown.
 
-    per_iteration: int = 0  #: instances in an iteration on one GPU, rounded down kernel by kernel
+    Attributes:
+        per_iteration: instances in an iteration on one GPU, rounded down kernel by kernel.
+    """
+
+    per_iteration: int = 0
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """The statistics of one input."""
+    """The statistics of one input.
 
-    iterations: int  #: how many the input holds
-    gpus: int  #: the number of GPUs, which all go through each iteration
-    kernels: tuple[Line, ...]  #: by class, without NCCL: `others`, then the classes in their order
-    kernel_total: Line  #: all kernels but those of NCCL
-    nccl: tuple[Line, ...]  #: by collective, in the order of their kernels
+    Attributes:
+        iterations: how many the input has.
+        gpus: the number of GPUs, which all go through each iteration.
+        kernels: by class, without NCCL: `others`, then the classes in their order.
+        kernel_total: all kernels but those of NCCL.
+        nccl: by collective, in the order of their kernels.
+        nccl_total: all kernels of NCCL.
+        memory: by kind, in the order of their table; None without a table.
+        ranges: the NVTX ranges of the iterations; None without.
+        kernel_classes: each kernel with its class, longest first.
+        notes: what the user should know about the input, a sentence each.
+        doubts: why rows of the tables seem to be missing, a sentence each.
+    """
+
+    iterations: int
+    gpus: int
+    kernels: tuple[Line, ...]
+    kernel_total: Line
+    nccl: tuple[Line, ...]
     nccl_total: Line
-    memory: tuple[Line, ...] | None  #: by kind, in the order of their table; None without
-    ranges: RangeTotal | None  #: the NVTX ranges of the iterations; None without
-    kernel_classes: tuple[tuple[str, Total], ...]  #: each kernel with its class, longest first
-    notes: tuple[str, ...] = ()  #: what the user should know about the input, a sentence each
-    doubts: tuple[str, ...] = ()  #: why rows of the tables seem to be missing, likewise
+    memory: tuple[Line, ...] | None
+    ranges: RangeTotal | None
+    kernel_classes: tuple[tuple[str, Total], ...]
+    notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def divisor(self) -> int:
@@ -194,8 +261,9 @@ class ClassStatistics:
     @property
     def range_average_ns(self) -> Fraction:
         """Average duration of a range; 0 without any."""
-        ranges = self.ranges
-        return Fraction(ranges.time_ns, ranges.count) if ranges and ranges.count else Fraction(0)
+        if self.ranges is None or not self.ranges.count:
+            return Fraction(0)
+        return Fraction(self.ranges.time_ns, self.ranges.count)
 
     @property
     def exposed_ns(self) -> Fraction:
@@ -204,22 +272,28 @@ class ClassStatistics:
 
     @property
     def exposed_total_ns(self) -> Fraction:
-        """Of all ranges together."""
-        return Fraction((self.ranges.time_ns if self.ranges else 0) - self.kernel_total.time_ns)
+        """Of all ranges together, the time that is not kernels'."""
+        range_ns = 0 if self.ranges is None else self.ranges.time_ns
+        return Fraction(range_ns - self.kernel_total.time_ns)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers doubtful, a sentence each."""
+        if self.ranges is None:
+            return self.doubts
         warnings = list(self.doubts)
-        ranges = self.ranges
-        if ranges is not None and ranges.count != self.divisor:
-            expected = f"{self.divisor:,} ({self.iterations:,} iterations by {self.gpus:,} GPUs)"
-            said = "the estimate assumes that every iteration is one range on each GPU"
-            found = f"{ranges.count:,} NVTX ranges {ranges.tag!r}, not {expected}"
-            warnings.append(f"{found}; {said}")
-        if ranges is not None and self.exposed_ns < 0:
-            said = f"the NVTX ranges {ranges.tag!r} are shorter than the kernels of an iteration"
-            warnings.append(f"{said}: kernels ran at the same time, or outside of the ranges")
+        tag = self.ranges.tag
+        if self.ranges.count != self.divisor:
+            warnings.append(
+                f"{self.ranges.count:,} NVTX ranges {tag!r}, not {self.divisor:,}"
+                f" ({self.iterations:,} iterations by {self.gpus:,} GPUs);"
+                " the estimate assumes that every iteration is one range on each GPU"
+            )
+        if self.exposed_ns < 0:
+            warnings.append(
+                f"the NVTX ranges {tag!r} are shorter than the kernels of an iteration:"
+                " kernels ran at the same time, or outside of the ranges"
+            )
         return tuple(warnings)
 
 
@@ -233,39 +307,67 @@ def compute(
     gpus: int,
     notes: tuple[str, ...] = (),
 ) -> ClassStatistics:
-    """Compute the statistics of one input."""
+    """Compute the statistics of one input.
+
+    Args:
+        classifier: gives each kernel a class.
+        kernels: totals by kernel.
+        memory: totals by kind of memory operation, if known.
+        ranges: the ranges of the iterations, if known.
+        iterations: how many the input has.
+        gpus: the number of GPUs.
+        notes: what the user should know about the input, a sentence each.
+    """
     divisor = iterations * gpus
     classes = classifier.classify([kernel.name for kernel in kernels])
-    of_class = list(zip(classes, kernels, strict=True))
-    nccl = [kernel for name, kernel in of_class if name == NCCL_CLASS]
-    others = [pair for pair in of_class if pair[0] != NCCL_CLASS]
-    lines = _lines(others, divisor)
-    by_time = sorted(lines, key=lambda name: -lines[name].time_ns)
-    order = dict.fromkeys((OTHERS_CLASS, *(by_time if (c := classifier.classes) is None else c)))
-    shown = [(_SHORT_COPIES.get(each.name, each.name), each) for each in memory or ()]
-    total, nccl_total = (
-        _lines([("", kernel) for kernel in of], divisor).get("", Line("", 0, 0))
-        for of in ([kernel for _, kernel in others], nccl)
-    )
+    classified = list(zip(classes, kernels, strict=True))
+    nccl_kernels = [kernel for name, kernel in classified if name == NCCL_CLASS]
+    other_kernels = [(name, kernel) for name, kernel in classified if name != NCCL_CLASS]
+    line_of_class = _lines(other_kernels, divisor)
+    memory_lines = None
+    if memory is not None:
+        shown = [(_SHORT_COPIES.get(total.name, total.name), total) for total in memory]
+        memory_lines = tuple(_lines(shown, divisor).values())
+    collectives = [(collective_of(kernel.name), kernel) for kernel in nccl_kernels]
+    doubts = [totals.doubt for totals in (kernels, memory) if isinstance(totals, Totals)]
     return ClassStatistics(
         iterations=iterations,
         gpus=gpus,
-        kernels=tuple(lines.get(name, Line(name, 0, 0)) for name in order),
-        kernel_total=total,
-        nccl=tuple(_lines([(collective_of(k.name), k) for k in nccl], divisor).values()),
-        nccl_total=nccl_total,
-        memory=None if memory is None else tuple(_lines(shown, divisor).values()),
+        kernels=tuple(
+            line_of_class.get(name, Line(name, 0, 0))
+            for name in _order_of_classes(classifier, line_of_class)
+        ),
+        kernel_total=_sum([kernel for _, kernel in other_kernels], divisor),
+        nccl=tuple(_lines(collectives, divisor).values()),
+        nccl_total=_sum(nccl_kernels, divisor),
+        memory=memory_lines,
         ranges=ranges,
-        kernel_classes=tuple(sorted(of_class, key=lambda pair: -pair[1].time_ns)),
+        kernel_classes=tuple(sorted(classified, key=lambda pair: -pair[1].time_ns)),
         notes=notes,
-        doubts=tuple(t.doubt for t in (kernels, memory) if isinstance(t, Totals) and t.doubt),
+        doubts=tuple(filter(None, doubts)),
     )
 
 
-def _lines(named: Iterable[tuple[str, Total]], divisor: int) -> dict[str, Line]:
-    """Sum what has one name."""
+def _order_of_classes(classifier: Classifier, line_of_class: Mapping[str, Line]) -> Iterable[str]:
+    """Return the classes to show: `others`, then those of the map, or else by time."""
+    classes: Iterable[str]
+    if classifier.classes is not None:
+        classes = classifier.classes
+    else:
+        classes = sorted(line_of_class, key=lambda name: -line_of_class[name].time_ns)
+    return dict.fromkeys([OTHERS_CLASS, *classes])
+
+
+def _sum(kernels: Iterable[Total], divisor: int) -> Line:
+    """Return the sum of some kernels, without a name."""
+    lines = _lines([("", kernel) for kernel in kernels], divisor)
+    return lines.get("", Line("", 0, 0))
+
+
+def _lines(named_totals: Iterable[tuple[str, Total]], divisor: int) -> dict[str, Line]:
+    """Add up the totals of each name."""
     lines: dict[str, Line] = {}
-    for name, total in named:
+    for name, total in named_totals:
         line = lines.setdefault(name, Line(name, 0, 0))
         line.time_ns += total.time_ns
         line.instances += total.instances
@@ -280,13 +382,15 @@ class Classifier:
 
     A map is from parts of kernel names to classes: case does not matter, and the first key in its
     order that a name contains wins. Without one the built-in categories are the classes.
+
+    Attributes:
+        classes: all but `others` and `nccl` in the order to show; None: those that occur, by time.
     """
 
     def __init__(self, mapping: Mapping[str, str] | None, name: str = "class map") -> None:
         from tracelens_ext.categorize import KernelCategorizer, builtin_categorizer
         from tracelens_ext.categorize.matcher import BoundPack
 
-        #: all but `others` in the order to show; None: those that occur, by time
         self.classes: tuple[str, ...] | None = None
         if mapping is None:
             self._categorizer = builtin_categorizer()
@@ -294,32 +398,38 @@ class Classifier:
         pack = substring_pack(mapping, name)
         for key, category in mapping.items():
             if category.strip().lower() == OTHERS_CLASS:
-                said = f"the class {category!r} is that of all kernels without a key"
-                remedy = "leave the key out, or name its class otherwise"
-                raise RuleError(f"{name}: {key!r}: {said}; {remedy}")
-        lower = (encodable(category).lower() for category in mapping.values())
-        self.classes = tuple(c for c in dict.fromkeys(lower) if c != NCCL_CLASS)
+                raise RuleError(
+                    f"{name}: {key!r}: the class {category!r} is that of all kernels without a"
+                    " key; leave the key out, or name its class otherwise"
+                )
+        classes = dict.fromkeys(encodable(category).lower() for category in mapping.values())
+        self.classes = tuple(each for each in classes if each != NCCL_CLASS)
         self._categorizer = KernelCategorizer([BoundPack(pack, "categorizer", limited=False)])
 
     def classify(self, names: Sequence[str]) -> list[str]:
-        """The class of each kernel."""
-        found = self._categorizer.categorize(names)
-        classes = [category.lower() for category in found.category]
+        """Return the class of each kernel."""
+        decisions = self._categorizer.categorize(names)
+        classes = [category.lower() for category in decisions.category]
         if self.classes is not None:
             return classes
-        return [
-            NCCL_CLASS if NCCL_CLASS in name.lower() else each if known else OTHERS_CLASS
-            for name, each, known in zip(names, classes, found.known, strict=True)
-        ]
+        for index, name in enumerate(names):
+            if NCCL_CLASS in name.lower():
+                classes[index] = NCCL_CLASS
+            elif not decisions.known[index]:
+                classes[index] = OTHERS_CLASS
+        return classes
 
 
-_NAMED = (
+_COLLECTIVE_PATTERNS = (
     r"nccl(?:Symk?)?(?:Dev)?Kernel_([A-Z][A-Za-z]*)",
     r"nccl([A-Z][A-Za-z]*?)(?:Ring|Tree|CollNet)?(?:LL128|LL|Simple)?Kernel(?![A-Za-z])",
 )
 
 
 def collective_of(name: str) -> str:
-    """The collective, such as `AllGather`; of a kernel that names none its own short name."""
-    found = next(filter(None, (re.search(pattern, name) for pattern in _NAMED)), None)
-    return found[1] if found else short_name(name)
+    """Return the collective of a kernel, such as `AllGather`; its own short name if it has none."""
+    for pattern in _COLLECTIVE_PATTERNS:
+        match = re.search(pattern, name)
+        if match is not None:
+            return match[1]
+    return short_name(name)

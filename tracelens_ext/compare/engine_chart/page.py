@@ -94,16 +94,16 @@ def _tables(runs: Sequence[EngineRun]) -> _Tables:
     seconds = measured.category_table(runs).set_axis([run.label for run in runs], axis=1)
     seconds.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
     by_category_sheet = seconds.rename_axis("Category").reset_index()
-    (table,), _ = page_tables({_BY_CATEGORY: by_category_sheet}, _DESCRIPTIONS, pool)
-    by_category = replace(table, key="table-by-category")
+    page_table = page_tables({_BY_CATEGORY: by_category_sheet}, _DESCRIPTIONS, pool=pool)
+    by_category = replace(page_table.tables[_BY_CATEGORY], key="table-by-category")
     kernels = measured.kernel_table(runs).sort_values(
         measured.ELAPSED, ascending=False, kind="stable"
     )
     sheets = {_INPUTS: measured.input_table(runs), _KERNELS: kernels.reset_index(drop=True)}
-    others, notes = page_tables(sheets, _DESCRIPTIONS, pool)
+    others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
     longest_s = max(run.elapsed_ns for run in runs) / NS_PER_S
-    tables = [_with_digits(each, longest_s) for each in (by_category, *others)]
-    return _Tables(by_category, tables, list(notes), pool)
+    tables = [_with_digits(each, longest_s) for each in (by_category, *others.tables.values())]
+    return _Tables(by_category, tables, list(others.notes), pool)
 
 
 def _notes(runs: Sequence[EngineRun]) -> list[str]:

@@ -115,7 +115,7 @@ def known_models(
         maps: folders of the user's maps.
         passed_over: gets a line for each file among `maps` that is no map.
     """
-    from tracelens_ext.categorize.maps import offered_packs, user_maps
+    from tracelens_ext.categorize.choices import offered_packs, user_maps
     from tracelens_ext.hooks import default_registry
 
     registry = default_registry()

@@ -398,24 +398,24 @@ typedef struct {
 } Odd;
 
 typedef struct {
-    int32_t lane;
+    int32_t track;
     Span name, label_name, labels;
 } Special;
 
 typedef struct {
     const Schema *schema;
     Ptr end;
-    Table lanes, names, texts;
-    Buffer kind_of_lane, specials, odd;
-    Buffer lane, name, kind, ts, dur;                   /* of events on a timeline */
+    Table tracks, names, texts;
+    Buffer kind_of_track, specials, odd;
+    Buffer track, name, kind, ts, dur;                   /* of events on a timeline */
     Buffer number_rows[MOST], numbers[MOST];            /* an argument each */
     Buffer text_rows[MOST], spans[MOST], codes[MOST];   /* a column each */
     uint32_t count, rows;
 } Slice;
 
 static void release(Slice *s) {
-    Table *tables[] = {&s->lanes, &s->names, &s->texts};
-    Buffer *single[] = {&s->kind_of_lane, &s->specials, &s->odd, &s->lane, &s->name,
+    Table *tables[] = {&s->tracks, &s->names, &s->texts};
+    Buffer *single[] = {&s->kind_of_track, &s->specials, &s->odd, &s->track, &s->name,
                         &s->kind,         &s->ts,       &s->dur};
     for (size_t i = 0; i < 3; i++) free(tables[i]->slots), free(tables[i]->keys.at);
     for (size_t i = 0; i < sizeof single / sizeof *single; i++) free(single[i]->at);
@@ -530,12 +530,12 @@ static bool push_number(Slice *s, int argument, const Span *token) {
     return push(rows, &row, sizeof row) && push(&s->numbers[argument], &found, sizeof found);
 }
 
-static bool push_event(Slice *s, const Event *event, int32_t lane, uint8_t kind) {
+static bool push_event(Slice *s, const Event *event, int32_t track, uint8_t kind) {
     const Schema *schema = s->schema;
     const Plan *plan = schema->plan_of[kind];
     int64_t name = intern(&s->names, &event->fields[NAME]);
     int32_t name_code = (int32_t)name, row = (int32_t)s->rows;
-    if (name < 0 || !push(&s->lane, &lane, sizeof lane) || !push(&s->kind, &kind, sizeof kind) ||
+    if (name < 0 || !push(&s->track, &track, sizeof track) || !push(&s->kind, &kind, sizeof kind) ||
         !push(&s->name, &name_code, sizeof name_code) ||
         !push_time(s, &s->ts, TS_COLUMN, &event->fields[TS], MISSING_NS) ||
         !push_time(s, &s->dur, DUR_COLUMN, &event->fields[DUR], NO_DURATION_NS))
@@ -568,18 +568,18 @@ static bool push_event(Slice *s, const Event *event, int32_t lane, uint8_t kind)
 static bool take_event(Slice *s, const Event *event) {
     const Span *fields = event->fields;
     const Span spans[4] = {fields[PH], fields[CAT], fields[PID], fields[TID]};
-    uint32_t known = s->lanes.count;
-    int64_t lane = intern(&s->lanes, spans);
-    if (lane < 0) return false;
-    if (lane == known) {
+    uint32_t known = s->tracks.count;
+    int64_t track = intern(&s->tracks, spans);
+    if (track < 0) return false;
+    if (track == known) {
         int kind = kind_of(s->schema, &spans[0], &spans[1]);
         uint8_t small = (uint8_t)kind;
-        if (kind < 0 || !push(&s->kind_of_lane, &small, 1)) return false;
+        if (kind < 0 || !push(&s->kind_of_track, &small, 1)) return false;
     }
     s->count++;
-    uint8_t kind = s->kind_of_lane.at[lane];
-    if (kind < METADATA) return push_event(s, event, (int32_t)lane, kind);
-    Special special = {(int32_t)lane, fields[NAME], {0}, {0}};
+    uint8_t kind = s->kind_of_track.at[track];
+    if (kind < METADATA) return push_event(s, event, (int32_t)track, kind);
+    Special special = {(int32_t)track, fields[NAME], {0}, {0}};
     int name = s->schema->name, labels = s->schema->labels;
     if (event->seen >> name & 1) special.label_name = event->arguments[name];
     if (event->seen >> labels & 1) special.labels = event->arguments[labels];
@@ -686,8 +686,8 @@ static PyObject *list_of(const Slice *s, size_t count, PyObject *decode,
     return list;
 }
 
-static PyObject *lane_item(const Slice *s, size_t i, PyObject *decode) {
-    const Span *spans = (const Span *)s->lanes.keys.at + i * 4;
+static PyObject *track_item(const Slice *s, size_t i, PyObject *decode) {
+    const Span *spans = (const Span *)s->tracks.keys.at + i * 4;
     return Py_BuildValue("(NNNN)", string_of(&spans[0], decode), string_of(&spans[1], decode),
                          label_of(&spans[2], decode), label_of(&spans[3], decode));
 }
@@ -703,7 +703,7 @@ static PyObject *text_item(const Slice *s, size_t i, PyObject *decode) {
 
 static PyObject *special_item(const Slice *s, size_t i, PyObject *decode) {
     const Special *special = (const Special *)s->specials.at + i;
-    return Py_BuildValue("(iiNNN)", s->kind_of_lane.at[special->lane], special->lane,
+    return Py_BuildValue("(iiNNN)", s->kind_of_track.at[special->track], special->track,
                          string_of(&special->name, decode), token_of(&special->label_name),
                          token_of(&special->labels));
 }
@@ -728,9 +728,9 @@ static PyObject *answer_of(const Slice *s, PyObject *decode) {
     return Py_BuildValue(
         "(INNNNNNNNNNNN)", s->count,
         list_of(s, s->specials.used / sizeof(Special), decode, special_item),
-        list_of(s, s->lanes.count, decode, lane_item),
+        list_of(s, s->tracks.count, decode, track_item),
         list_of(s, s->names.count, decode, name_item),
-        list_of(s, s->texts.count, decode, text_item), bytes_of(&s->lane), bytes_of(&s->name),
+        list_of(s, s->texts.count, decode, text_item), bytes_of(&s->track), bytes_of(&s->name),
         bytes_of(&s->kind), bytes_of(&s->ts), bytes_of(&s->dur),
         list_of(s, (size_t)s->schema->id + 1, decode, number_item),
         list_of(s, (size_t)s->schema->columns_count, decode, column_item),
@@ -751,7 +751,7 @@ static PyObject *parse(PyObject *module, PyObject *args) {
     if (s && schema && given.len > 0 && given.len < INT32_MAX) {
         s->schema = schema;
         s->end = (Ptr)given.buf + given.len;
-        s->lanes.width = 4;
+        s->tracks.width = 4;
         s->names.width = s->texts.width = 1;
         Py_BEGIN_ALLOW_THREADS
         taken = read_slice(s, given.buf);

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,16 +23,36 @@ from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.kineto import schema
 from tracelens_ext.readers.kineto.schema import Event
 from tracelens_ext.text import encodable
-from tracelens_ext.trace import EventKind, Int64Array
+from tracelens_ext.trace import BoolArray, EventKind, Int64Array
 
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.integer[Any]]]
-#: The rows that have an argument, ascending; its values or their codes.
-_Piece: TypeAlias = tuple[IntArray, IntArray]
-#: (phase, category, process, thread), as the trace spells them.
-Lane = tuple[str, str, int | str, int | str]
-#: An event that is not on a timeline: its kind, name, process and thread, and its arguments `name`
-#: and `labels`.
-Special = tuple[int, str, int | str, int | str, str, str]
+
+
+class ArgumentPiece(NamedTuple):
+    """An argument of some events."""
+
+    rows: IntArray  #: the rows that have it, ascending
+    values: IntArray  #: its values, or their codes
+
+
+class Track(NamedTuple):
+    """What is often the same of many events, as the trace spells it."""
+
+    phase: str
+    category: str
+    process: int | str
+    thread: int | str
+
+
+class Special(NamedTuple):
+    """An event that is not on a timeline."""
+
+    kind: int  #: `METADATA` or `NO_PHASE`
+    name: str
+    process: int | str
+    thread: int | str
+    label_name: str  #: its argument `name`
+    labels: str  #: its argument `labels`
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -40,89 +60,144 @@ class Slice(msgspec.Struct, frozen=True):
 
     count: int  #: how many events the slice holds in all
     special: list[Special]  #: those that are not on a timeline
-    lanes: list[Lane]  #: what codes stand for, of all events
-    names: list[str]  #: likewise, of those on a timeline
-    words: list[bytes]  #: likewise, of texts of arguments: JSON
-    lane: IntArray  #: codes, shape (m,)
+    tracks: list[Track]  #: what codes stand for, of all events
+    names: list[str]  #: what codes of names stand for, of events on a timeline
+    words: list[bytes]  #: what codes of texts of arguments stand for: JSON
+    track: IntArray  #: codes, shape (m,)
     name: IntArray  #: codes, shape (m,)
     kind: IntArray  #: `EventKind`s, shape (m,)
     ts: Int64Array  #: ns, shape (m,)
     dur: Int64Array  #: ns, shape (m,)
-    numbers: Mapping[str, _Piece]  #: argument → (rows among these m, integers)
-    texts: Mapping[str, _Piece]  #: argument → (rows among these m, codes of words)
+    numbers: Mapping[str, ArgumentPiece]  #: argument → rows among these m, and integers
+    texts: Mapping[str, ArgumentPiece]  #: argument → rows among these m, and codes of words
 
     def __len__(self) -> int:
         return self.count
 
 
 def slice_of(events: list[Event]) -> Slice:
-    """The columns of decoded events."""
+    """Return the columns of decoded events."""
     count = len(events)
-    lanes: Interner[Lane] = Interner()
+    known_tracks: Interner[tuple[str, str, int | str, int | str]] = Interner()
+    track = known_tracks.codes(
+        [(event.ph, event.cat, event.pid, event.tid) for event in events], count
+    )
+    tracks = [Track(*about) for about in known_tracks]
+    kind_of_track = [schema.kind_of(about.phase, about.category) for about in tracks]
+    kind = np.array(kind_of_track, np.uint8)[track]
+    special = _special_events(events, kind)
+    if special:
+        on_timeline = np.flatnonzero(kind < schema.METADATA)
+        events = [events[row] for row in on_timeline.tolist()]
+        track = track[on_timeline]
+        kind = kind[on_timeline]
     names: Interner[str] = Interner()
-    lane = lanes.codes([(e.ph, e.cat, e.pid, e.tid) for e in events], count)
-    kind = np.array([schema.kind_of(*about[:2]) for about in lanes], np.uint8)[lane]
+    name = names.codes([event.name for event in events], len(events))
+    words: Interner[bytes] = Interner()
+    numbers = _number_arguments(events, kind)
+    texts = _text_arguments(events, kind, words)
+    return Slice(
+        count=count,
+        special=special,
+        tracks=tracks,
+        names=list(names),
+        words=list(words),
+        track=track,
+        name=name,
+        kind=kind,
+        ts=schema.parse_nanoseconds([event.ts for event in events]),
+        dur=schema.parse_nanoseconds([event.dur for event in events]),
+        numbers=numbers,
+        texts=texts,
+    )
+
+
+def _special_events(events: list[Event], kind: IntArray) -> list[Special]:
+    """Return the events that are not on a timeline."""
     special: list[Special] = []
     for row in np.flatnonzero(kind >= schema.METADATA).tolist():
-        e = events[row]
-        about = _decoded(e.args.name), _decoded(e.args.labels)
-        special.append((int(kind[row]), e.name, e.pid, e.tid, *about))
-    if special:
-        keep = np.flatnonzero(kind < schema.METADATA)
-        events = [events[row] for row in keep.tolist()]
-        lane = lane[keep]
-        kind = kind[keep]
-    name = names.codes([e.name for e in events], len(events))
-    words: Interner[bytes] = Interner()
-    arguments = _arguments(events, kind, words)
-    ts = schema.parse_nanoseconds([e.ts for e in events])
-    dur = schema.parse_nanoseconds([e.dur for e in events])
-    values = list(lanes), list(names), list(words)
-    return Slice(count, special, *values, lane, name, kind, ts, dur, *arguments)
+        event = events[row]
+        special.append(
+            Special(
+                kind=int(kind[row]),
+                name=event.name,
+                process=event.pid,
+                thread=event.tid,
+                label_name=_decoded(event.args.name),
+                labels=_decoded(event.args.labels),
+            )
+        )
+    return special
 
 
-def _arguments(
-    events: list[Event], kind: IntArray, words: Interner[bytes]
-) -> tuple[dict[str, _Piece], dict[str, _Piece]]:
-    numbers: dict[str, list[_Piece]] = defaultdict(list)
-    texts: dict[str, list[_Piece]] = defaultdict(list)
+def _number_arguments(events: list[Event], kind: IntArray) -> dict[str, ArgumentPiece]:
+    """Return the arguments that are numbers."""
+    pieces: dict[str, list[ArgumentPiece]] = defaultdict(list)
     for plan in schema.PLAN:
         rows = np.flatnonzero(plan.wanted[kind])
-        having = [events[row] for row in rows.tolist()]
-        if not having:
+        events_of_plan = [events[row] for row in rows.tolist()]
+        if not events_of_plan:
             continue
         for name in plan.numbers:
-            of = attrgetter("id" if name == schema.FLOW_ID else f"args.{schema.ARGUMENTS[name]}")
-            numbers[name].append(_without_missing(rows, schema.parse_integers([*map(of, having)])))
+            attribute = "id" if name == schema.FLOW_ID else f"args.{schema.ARGUMENTS[name]}"
+            tokens = [*map(attrgetter(attribute), events_of_plan)]
+            pieces[name].append(_without_missing(rows, schema.parse_integers(tokens)))
+    return _joined(pieces)
+
+
+def _text_arguments(
+    events: list[Event], kind: IntArray, words: Interner[bytes]
+) -> dict[str, ArgumentPiece]:
+    """Return the arguments that are texts, as codes of words."""
+    pieces: dict[str, list[ArgumentPiece]] = defaultdict(list)
+    for plan in schema.PLAN:
+        rows = np.flatnonzero(plan.wanted[kind])
+        events_of_plan = [events[row] for row in rows.tolist()]
         for group in plan.texts:
-            first = schema.ARGUMENTS[group[0]]
-            said = [i for i, e in enumerate(having) if getattr(e.args, first) is not schema.NO_TEXT]
-            for name in group if said else ():
-                of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
-                codes = words.codes([bytes(of(having[i])) for i in said], len(said))
-                there = (codes != words[b""]) & (codes != words[b"null"])
-                texts[name].append((rows[said][there], codes[there]))
-    return _joined(numbers), _joined(texts)
+            # Without the first argument of a group an event has none of them.
+            is_given = [_has_argument(event, group[0]) for event in events_of_plan]
+            given_rows = rows[is_given]
+            given_events = [events[row] for row in given_rows.tolist()]
+            if not given_events:
+                continue
+            for name in group:
+                piece = _codes_of_argument(name, given_rows, given_events, words)
+                pieces[name].append(piece)
+    return _joined(pieces)
 
 
-def _without_missing(rows: IntArray, values: Int64Array) -> _Piece:
-    there = values != schema.MISSING
-    return rows[there], values[there]
+def _has_argument(event: Event, name: str) -> bool:
+    return getattr(event.args, schema.ARGUMENTS[name]) is not schema.NO_TEXT
 
 
-def _joined(pieces: Mapping[str, list[_Piece]]) -> dict[str, _Piece]:
-    """The arguments that events have, rows ascending, of what was found of several plans."""
-    found = {}
+def _codes_of_argument(
+    name: str, rows: IntArray, events: list[Event], words: Interner[bytes]
+) -> ArgumentPiece:
+    text_of = attrgetter(f"args.{schema.ARGUMENTS[name]}")
+    codes = words.codes([bytes(text_of(event)) for event in events], len(events))
+    is_given = (codes != words[b""]) & (codes != words[b"null"])
+    return ArgumentPiece(rows[is_given], codes[is_given])
+
+
+def _without_missing(rows: IntArray, values: Int64Array) -> ArgumentPiece:
+    is_given: BoolArray = values != schema.MISSING
+    return ArgumentPiece(rows[is_given], values[is_given])
+
+
+def _joined(pieces: Mapping[str, Sequence[ArgumentPiece]]) -> dict[str, ArgumentPiece]:
+    """Return the arguments that events have, rows ascending, of what several plans have of them."""
+    arguments = {}
     for name, parts in pieces.items():
-        rows, values = map(np.concatenate, zip(*parts, strict=True))
+        rows = np.concatenate([part.rows for part in parts])
+        values = np.concatenate([part.values for part in parts])
         order = np.argsort(rows, kind="stable")
         if len(rows):
-            found[name] = rows[order], values[order]
-    return found
+            arguments[name] = ArgumentPiece(rows[order], values[order])
+    return arguments
 
 
 def _decoded(text: bytes) -> str:
-    """The text that a JSON string stands for, as `repair` would have it; empty when it is none."""
+    """Return the text that a JSON string stands for, as `repair` would; empty if it is none."""
     with suppress(ValueError, RecursionError):
         value = json.loads(bytes(text).decode("utf-8", "surrogateescape"), strict=False)
         return encodable(value) if isinstance(value, str) else ""
@@ -131,54 +206,132 @@ def _decoded(text: bytes) -> str:
 
 # The compiled reader.
 
-_PLACE = {name: place for place, name in enumerate((*schema.ARGUMENTS, schema.FLOW_ID))}
+_PLACE: Final = {name: place for place, name in enumerate((*schema.ARGUMENTS, schema.FLOW_ID))}
+#: All arguments that are texts, plan by plan, as the compiled code numbers its columns of texts.
+_TEXT_COLUMNS: Final = [name for plan in schema.PLAN for group in plan.texts for name in group]
 
 
 def native_schema(native: ModuleType) -> object:
-    """What the compiled code looks for."""
+    """Return what the compiled code looks for."""
     plans = []
     for plan in schema.PLAN:
-        numbers, *groups = (bytes(_PLACE[name] for name in g) for g in (plan.numbers, *plan.texts))
-        plans.append((bytes(np.flatnonzero(plan.wanted).tolist()), numbers, groups))
-    words = [(list(codes), bytes(codes.values())) for codes in (schema.CATEGORIES, schema.PHASES)]
-    fields = list(Event.__struct_fields__)
-    kinds = (int(EventKind.OTHER), BEGIN)
-    return native.schema(fields, list(schema.ARGUMENTS), *words, plans, *kinds)
+        kinds = bytes(np.flatnonzero(plan.wanted).tolist())
+        numbers = bytes(_PLACE[name] for name in plan.numbers)
+        groups = [bytes(_PLACE[name] for name in group) for group in plan.texts]
+        plans.append((kinds, numbers, groups))
+    return native.schema(
+        list(Event.__struct_fields__),
+        list(schema.ARGUMENTS),
+        (list(schema.CATEGORIES), bytes(schema.CATEGORIES.values())),
+        (list(schema.PHASES), bytes(schema.PHASES.values())),
+        plans,
+        int(EventKind.OTHER),
+        BEGIN,
+    )
+
+
+class NativeSpecial(NamedTuple):
+    """A special event as the compiled code answers it; arguments are JSON."""
+
+    kind: int
+    track: int  #: code
+    name: str
+    label_name: bytes
+    labels: bytes
+
+
+class OddNumber(NamedTuple):
+    """A number that is no plain one, which Python has to parse."""
+
+    column: int  #: place of the argument, or `_TS_COLUMN` or `_DUR_COLUMN`
+    place: int  #: in the column
+    token: bytes  #: JSON
+
+
+_TS_COLUMN: Final = -2
+_DUR_COLUMN: Final = -1
+
+
+class NativeAnswer(NamedTuple):
+    """What the compiled code says of a slice; columns are the bytes of arrays."""
+
+    events: int  #: how many events the slice holds in all
+    special: list[tuple[int, int, str, bytes, bytes]]  #: as `NativeSpecial`
+    tracks: list[tuple[str, str, int | str, int | str]]  #: as `Track`
+    names: list[str]
+    words: list[bytes]
+    track: bytes  #: int32
+    name: bytes  #: int32
+    kind: bytes  #: uint8
+    ts: bytes  #: int64
+    dur: bytes  #: int64
+    numbers: list[tuple[bytes, bytes]]  #: int32 rows and int64 values of each argument
+    texts: list[tuple[bytes, bytes]]  #: int32 rows and int32 codes of each of `_TEXT_COLUMNS`
+    odd: list[tuple[int, int, bytes]]  #: as `OddNumber`
 
 
 def native_slice(answer: tuple[Any, ...]) -> Slice:
-    """The columns of what the compiled code says of a slice.
-
-    Special events have their arguments `name` and `labels` as JSON; columns are bytes; `odd` are
-    numbers that are no plain ones: (argument, or -2 for `ts` and -1 for `dur`; place; JSON).
-    """
-    count, special, lanes, names, words, lane, name, kind, ts, dur, numbers, columns, odd = answer
-    kinds = np.frombuffer(kind, np.uint8)
-    pieces = [_piece(rows, values, np.int64) for rows, values in numbers]
-    times = [np.frombuffer(each, np.int64) for each in (ts, dur)]
-    for column in {column for column, *_ in odd}:
-        places, tokens = zip(*(each[1:] for each in odd if each[0] == column), strict=True)
-        parse = schema.parse_nanoseconds if column < 0 else schema.parse_integers
-        values = (times[column] if column < 0 else pieces[column][1]).copy()
-        values[list(places)] = parse(tokens)
+    """Return the columns of what the compiled code says of a slice."""
+    native = NativeAnswer(*answer)
+    tracks = [Track(*about) for about in native.tracks]
+    kind = np.frombuffer(native.kind, np.uint8)
+    times = {
+        _TS_COLUMN: np.frombuffer(native.ts, np.int64),
+        _DUR_COLUMN: np.frombuffer(native.dur, np.int64),
+    }
+    pieces = [_piece(rows, values, np.int64) for rows, values in native.numbers]
+    odd_numbers: dict[int, list[OddNumber]] = defaultdict(list)
+    for number in map(OddNumber._make, native.odd):
+        odd_numbers[number.column].append(number)
+    for column, numbers in odd_numbers.items():
         if column < 0:
-            times[column] = values
-        else:
-            pieces[column] = _without_missing(pieces[column][0], values)
-    wanted = (plan for plan in schema.PLAN if plan.wanted[np.flatnonzero(np.bincount(kinds))].any())
-    of_number = {n: [pieces[_PLACE[n]]] for plan in wanted for n in plan.numbers}
-    of_text: dict[str, list[_Piece]] = defaultdict(list)
-    names_of_texts = (name for plan in schema.PLAN for group in plan.texts for name in group)
-    for argument, (rows, codes) in zip(names_of_texts, columns, strict=True):
+            times[column] = _with_odd_numbers(times[column], numbers, schema.parse_nanoseconds)
+            continue
+        values = _with_odd_numbers(pieces[column].values, numbers, schema.parse_integers)
+        pieces[column] = _without_missing(pieces[column].rows, values)
+
+    has_kind = np.flatnonzero(np.bincount(kind))
+    pieces_of_name: dict[str, list[ArgumentPiece]] = {}
+    for plan in schema.PLAN:
+        if plan.wanted[has_kind].any():
+            for name in plan.numbers:
+                pieces_of_name[name] = [pieces[_PLACE[name]]]
+    texts: dict[str, list[ArgumentPiece]] = defaultdict(list)
+    for name, (rows, codes) in zip(_TEXT_COLUMNS, native.texts, strict=True):
         if rows:
-            of_text[argument].append(_piece(rows, codes, np.int32))
-    others: list[Special] = [
-        (at, event, *lanes[i][2:], *map(_decoded, about)) for at, i, event, *about in special
-    ]
-    codes = [np.frombuffer(each, np.int32) for each in (lane, name)]
-    columns = (*codes, kinds, *times, _joined(of_number), _joined(of_text))
-    return Slice(count, others, lanes, names, words, *columns)
+            texts[name].append(_piece(rows, codes, np.int32))
+
+    special = []
+    for event in map(NativeSpecial._make, native.special):
+        _, _, process, thread = tracks[event.track]
+        label_name = _decoded(event.label_name)
+        labels = _decoded(event.labels)
+        special.append(Special(event.kind, event.name, process, thread, label_name, labels))
+    return Slice(
+        count=native.events,
+        special=special,
+        tracks=tracks,
+        names=native.names,
+        words=native.words,
+        track=np.frombuffer(native.track, np.int32),
+        name=np.frombuffer(native.name, np.int32),
+        kind=kind,
+        ts=times[_TS_COLUMN],
+        dur=times[_DUR_COLUMN],
+        numbers=_joined(pieces_of_name),
+        texts=_joined(texts),
+    )
 
 
-def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> _Piece:
-    return np.frombuffer(rows, np.int32), np.frombuffer(values, kind)
+def _with_odd_numbers(
+    values: IntArray, numbers: list[OddNumber], parse: schema.ParseNumbers
+) -> Int64Array:
+    """Return a column with the numbers that Python had to parse."""
+    result: Int64Array = values.astype(np.int64)
+    places = [number.place for number in numbers]
+    result[places] = parse([number.token for number in numbers])
+    return result
+
+
+def _piece(rows: bytes, values: bytes, kind: DTypeLike) -> ArgumentPiece:
+    return ArgumentPiece(np.frombuffer(rows, np.int32), np.frombuffer(values, kind))

@@ -28,7 +28,14 @@ from msgspec import Raw
 from tracelens_ext.readers.builder import Interner, Labels, TraceBuilder
 from tracelens_ext.readers.json_events import REFUSED, EventStream
 from tracelens_ext.readers.kineto import compiled_reader, schema
-from tracelens_ext.readers.kineto.columns import Slice, native_schema, native_slice, slice_of
+from tracelens_ext.readers.kineto.columns import (
+    ArgumentPiece,
+    Slice,
+    Special,
+    native_schema,
+    native_slice,
+    slice_of,
+)
 from tracelens_ext.readers.kineto.schema import ARGUMENTS, NO_PHASE, Event
 from tracelens_ext.readers.lenient_json import Number
 from tracelens_ext.readers.source import ByteSource, in_a_line, refuse_members, salvage_notes
@@ -59,20 +66,26 @@ class KinetoColumns:
         self._unread: Counter[tuple[str, str, int | str]] = Counter()
 
     def decode(self, text: bytes) -> Slice:
-        """The columns of an array of events."""
+        """Return the columns of an array of events."""
         return self.parse(text) or slice_of(self.events_of(text))
 
     def parse(self, text: bytes) -> Slice | None:
-        """What an array holds by the compiled reader; None if that is not there, or refuses it."""
+        """Ask the compiled reader for an array; None if that is not there, or refuses it."""
+        if self._parse is None:
+            return None
         try:
-            answer = self._parse(text, _decode_text) if self._parse is not None else None
+            answer = self._parse(text, _decode_text)
         except REFUSED:
             return None
         return None if answer is None else native_slice(answer)
 
     def repair(self, events: list[object]) -> Slice:
-        """The columns of events whose fields have unusual types; what is no object is counted."""
-        return slice_of([each for each in map(self._repaired, events) if each is not None])
+        """Return the columns of events whose fields have unusual types.
+
+        What is no object is counted as dropped.
+        """
+        repaired = map(self._repaired, events)
+        return slice_of([event for event in repaired if event is not None])
 
     def _repaired(self, event: object) -> Event | None:
         if not isinstance(event, dict):
@@ -95,43 +108,57 @@ class KinetoColumns:
     def take(self, found: Slice) -> None:
         """Take over a slice, in the order of the file."""
         builder = self.builder
-        threads = [builder.threads[process, thread] for _, _, process, thread in found.lanes]
-        categories = [builder.categories[category] for _, category, _, _ in found.lanes]
-        for kind, event, process, thread, name, labels in found.special:
-            if kind == NO_PHASE:
-                builder.dropped["no phase (ph)"] += 1
-                continue
-            builder.metadata_events += 1
-            if event == "process_name":
-                self.labels.processes[process] = name
-            elif event == "process_labels":
-                self.labels.process_labels[process] = labels
-            elif event == "thread_name":
-                self.labels.threads[process, thread] = name
+        thread_of_track = []
+        category_of_track = []
+        for track in found.tracks:
+            thread_of_track.append(builder.threads[track.process, track.thread])
+            category_of_track.append(builder.categories[track.category])
+        self._take_special(found.special)
         self._count_unread(found)
-        words = builder.texts.codes(found.words, len(found.words))
+        has_no_duration = (found.kind >= _MOMENTARY) & (found.dur < 0)
+        code_of_name = builder.names.codes(found.names, len(found.names))
         columns = {
             "ts": found.ts,
-            "dur": np.where((found.kind >= _MOMENTARY) & (found.dur < 0), 0, found.dur),
-            "name": builder.names.codes(found.names, len(found.names))[found.name],
+            "dur": np.where(has_no_duration, 0, found.dur),
+            "name": code_of_name[found.name],
             "kind": found.kind,
-            "thread": np.array(threads, dtype=np.int32)[found.lane],
-            "category": np.array(categories, dtype=np.int32)[found.lane],
+            "thread": np.array(thread_of_track, dtype=np.int32)[found.track],
+            "category": np.array(category_of_track, dtype=np.int32)[found.track],
         }
-        texts = {name: (rows, words[codes]) for name, (rows, codes) in found.texts.items()}
+        code_of_word = builder.texts.codes(found.words, len(found.words))
+        texts = {}
+        for name, piece in found.texts.items():
+            texts[name] = ArgumentPiece(piece.rows, code_of_word[piece.values])
         builder.add(columns, found.numbers, texts)
+
+    def _take_special(self, events: list[Special]) -> None:
+        """Take over events that are not on a timeline: what processes and threads are called."""
+        for event in events:
+            if event.kind == NO_PHASE:
+                self.builder.dropped["no phase (ph)"] += 1
+                continue
+            self.builder.metadata_events += 1
+            if event.name == "process_name":
+                self.labels.processes[event.process] = event.label_name
+            elif event.name == "process_labels":
+                self.labels.process_labels[event.process] = event.labels
+            elif event.name == "thread_name":
+                self.labels.threads[event.process, event.thread] = event.label_name
 
     def _count_unread(self, found: Slice) -> None:
         """Count the events of a slice of which nothing is read."""
-        unread: dict[int, tuple[str, str, int | str]] = {}
-        for code, (phase, category, process, _) in enumerate(found.lanes):
-            if schema.unread_text(phase, category, ""):
-                unread[code] = (phase, category, process)
+        unread = [
+            code
+            for code, track in enumerate(found.tracks)
+            if schema.unread_text(track.phase, track.category, "")
+        ]
         if not unread:
             return
-        count_of_code = np.bincount(found.lane, minlength=len(found.lanes))
-        for code, kind in unread.items():
-            self._unread[kind] += int(count_of_code[code])
+        events_of_track = np.bincount(found.track, minlength=len(found.tracks))
+        for code in unread:
+            track = found.tracks[code]
+            kind = (track.phase, track.category, track.process)
+            self._unread[kind] += int(events_of_track[code])
 
     def _unread_texts(self, members: Mapping[str, object]) -> dict[str, int]:
         """Return the kinds of events of which nothing is read, and how many there are.
@@ -149,22 +176,34 @@ class KinetoColumns:
     def finish(
         self, members: Mapping[str, object], path: str, size: int = 0, notes: Iterable[str] = ()
     ) -> Trace:
-        """The trace of all that was taken over."""
-        devices = _devices(members.get("deviceProperties"))
-        told = tuple(notes)
-        about: dict[str, Any] = {"path": path, "bytes_read": size, "notes": told}
-        about |= {"devices": devices, "metadata": members, "labels": self.labels}
-        about["unread"] = self._unread_texts(members)
-        return restored(self.builder.finish(format_name=FORMAT, **about))
+        """Return the trace of all that was taken over.
+
+        Args:
+            members: the other top-level members of the document.
+            path: the file as the user named it.
+            size: of the text, bytes.
+            notes: what the user should know about the file.
+        """
+        trace = self.builder.finish(
+            path=path,
+            format_name=FORMAT,
+            bytes_read=size,
+            devices=_devices(members.get("deviceProperties")),
+            metadata=members,
+            labels=self.labels,
+            notes=tuple(notes),
+            unread=self._unread_texts(members),
+        )
+        return restored(trace)
 
 
 def text_of(value: object) -> str:
-    """Any JSON value as clean text; bytes that were no UTF-8 become U+FFFD."""
+    """Return any JSON value as clean text; bytes that were no UTF-8 become U+FFFD."""
     return "" if value is None else encodable(str(value))
 
 
 def label_of(value: object) -> int | str:
-    """A process or thread id."""
+    """Return a process or thread id."""
     if value is None:
         return "?"
     try:
@@ -174,18 +213,18 @@ def label_of(value: object) -> int | str:
 
 
 def _present(holder: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
-    """Those of the members that are neither missing nor null, fit for being encoded."""
+    """Return those members that are neither missing nor null, fit for being encoded."""
     return {name: plain(holder[name]) for name in names if holder.get(name) is not None}
 
 
 def _python_value(value: object) -> object:
-    """What a numpy scalar or array in a hand-made document stands for; any other as text."""
+    """Return what a numpy scalar or array in a hand-made document stands for; others as text."""
     to_list = getattr(value, "tolist", None)
     return to_list() if callable(to_list) else str(value)
 
 
 def plain(value: object) -> object:
-    """A value decoded leniently as one that can be encoded again, numbers unchanged."""
+    """Return a value decoded leniently as one that can be encoded again, numbers unchanged."""
     if isinstance(value, Number):
         return Raw(value.encode())
     if isinstance(value, str):
@@ -201,8 +240,8 @@ def read(source: ByteSource) -> Trace:
     """Read a Kineto document; JSON without `traceEvents` is refused, by name if it is known."""
     library = compiled_reader()
     columns = KinetoColumns(library)
-    count = source.threads() if library else 0
-    with ThreadPoolExecutor(count) if count else nullcontext() as pool:
+    threads = source.threads() if library else 0
+    with ThreadPoolExecutor(threads) if threads else nullcontext() as pool:
         stream = EventStream(source, columns, threads=pool)
         for found in stream:
             columns.take(found)
@@ -213,31 +252,41 @@ def read(source: ByteSource) -> Trace:
 
 
 def from_events(events: Iterable[object], members: Mapping[str, object], path: str) -> Trace:
-    """The trace of events that are Python objects already (a loaded JSON document)."""
+    """Return the trace of events that are Python objects already (a loaded JSON document)."""
     columns = KinetoColumns()
-    events = list(events)
-    for start in range(0, len(events), _EVENTS_AT_ONCE):
-        some = events[start : start + _EVENTS_AT_ONCE]
+    all_events = list(events)
+    for start in range(0, len(all_events), _EVENTS_AT_ONCE):
+        batch = all_events[start : start + _EVENTS_AT_ONCE]
         try:
-            found = columns.decode(msgspec.json.encode(some, enc_hook=_python_value))
+            found = columns.decode(msgspec.json.encode(batch, enc_hook=_python_value))
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            found = columns.repair(some)
+            found = columns.repair(batch)
         columns.take(found)
     return columns.finish(members, path)
 
 
 def _number(value: object) -> int:
+    """Return a positive integer of the description of a device; 0 for anything else."""
     return value if type(value) is int and 0 < value < 1 << 62 else 0
 
 
 def _devices(properties: object) -> tuple[Device, ...]:
+    """Return the devices that the member `deviceProperties` describes."""
     devices = []
     for entry in properties if isinstance(properties, list) else ():
-        if isinstance(entry, dict) and isinstance(entry.get("id"), int):
-            words = ("numSms", "warpSize", "totalGlobalMem", "computeMajor", "computeMinor")
-            units, warp, memory, major, minor = (_number(entry.get(word)) for word in words)
-            about = {"memory_bytes": memory, "capability": 10 * major + minor}
-            devices.append(Device(entry["id"], text_of(entry.get("name")), units, warp, **about))
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), int):
+            continue
+        major = _number(entry.get("computeMajor"))
+        minor = _number(entry.get("computeMinor"))
+        device = Device(
+            ordinal=entry["id"],
+            name=text_of(entry.get("name")),
+            units=_number(entry.get("numSms")),
+            warp=_number(entry.get("warpSize")),
+            memory_bytes=_number(entry.get("totalGlobalMem")),
+            capability=10 * major + minor,
+        )
+        devices.append(device)
     return tuple(devices)
 
 
@@ -250,23 +299,37 @@ class _Head(msgspec.Struct):
 
 
 def restored(trace: Trace) -> Trace:
-    """A trace with the threads and the conventions that it had before it was exported."""
+    """Return a trace with the threads and the conventions that it had before it was exported."""
     try:
         head = msgspec.convert(trace.metadata[EXPORTED_BY], _Head)
     except (KeyError, msgspec.ValidationError):
         return trace
-    usual = asdict(Conventions())
-    said = {n: v for n, v in head.conventions.items() if n in usual and type(v) is type(usual[n])}
-    recorded = {entry[:2]: entry[2:] for entry in head.threads}
-    threads = [recorded.get(thread, thread) for thread in trace.threads]
+    recorded_thread = {entry[:2]: entry[2:] for entry in head.threads}
     codes: Interner[tuple[int | str, int | str]] = Interner()
-    of_thread = codes.codes(threads, len(threads))
+    code_of_thread = codes.codes(
+        [recorded_thread.get(thread, thread) for thread in trace.threads], len(trace.threads)
+    )
+    thread_names = {}
+    for thread, name in trace.thread_names.items():
+        thread_names[recorded_thread.get(thread, thread)] = name
     base = trace.metadata.get("baseTimeNanoseconds")
+    has_base = type(base) is int and 0 <= base < 1 << 62
     return replace(
         trace,
-        thread=of_thread[trace.thread] if len(threads) else trace.thread,
+        thread=code_of_thread[trace.thread] if len(trace.threads) else trace.thread,
         threads=list(codes),
-        conventions=Conventions(**said),  # type: ignore[arg-type]
-        base_ns=base if type(base) is int and 0 <= base < 1 << 62 else trace.base_ns,
-        thread_names={recorded.get(key, key): name for key, name in trace.thread_names.items()},
+        conventions=_conventions(head.conventions),
+        base_ns=base if has_base else trace.base_ns,  # type: ignore[arg-type]  # an integer
+        thread_names=thread_names,
     )
+
+
+def _conventions(recorded: Mapping[str, object]) -> Conventions:
+    """Return the conventions that a trace was exported with, as far as they are known here."""
+    usual = asdict(Conventions())
+    known: dict[str, Any] = {
+        name: value
+        for name, value in recorded.items()
+        if name in usual and type(value) is type(usual[name])
+    }
+    return Conventions(**known)

@@ -8,7 +8,7 @@ passes through a float.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
 from itertools import chain
 from typing import Any
@@ -21,6 +21,7 @@ from tracelens_ext.readers.begin_end import BEGIN, END
 from tracelens_ext.trace import EventKind, Int64Array
 
 Buffer = bytes | Raw
+ParseNumbers = Callable[[Sequence[Buffer]], Int64Array]
 
 #: What stands for "this event has no such number". Never a time stamp that a trace may hold:
 #: 285 years before zero, and times 1,000 it still fits in 64 bits.

@@ -45,6 +45,11 @@ class Chart:
     #: makes the table that is drawn from the sheet's
     prepare: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
+    @property
+    def part(self) -> str:
+        """What the chart is called where it could not be computed."""
+        return f"The chart “{self.title}”"
+
     def prepared(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table that is drawn, of the sheet's."""
         return frame if self.prepare is None else self.prepare(frame)

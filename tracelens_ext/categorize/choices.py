@@ -1,0 +1,194 @@
+"""What plugins offer to categorize with, and what a user chooses of that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import platformdirs
+
+from tracelens_ext.categorize.maps import (
+    engine_packs,
+    load_map_file,
+    load_maps,
+    map_in_file,
+    not_maps,
+    pack_from_mapping,
+)
+from tracelens_ext.categorize.matcher import BoundPack, PythonStage, Source
+from tracelens_ext.categorize.rule_files import load_pack, parse_pack
+from tracelens_ext.categorize.rules import RulePack
+from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import Hook, Offered, Plugin, PluginAnswerError, PluginRegistry
+from tracelens_ext.lazy import pd
+
+CategorizerLike: TypeAlias = (
+    str
+    | os.PathLike[str]
+    | RulePack
+    | Mapping[str, Any]
+    | Callable[["pd.DataFrame"], "Sequence[str | None]"]
+)
+"""What a user may choose: a name, a JSON file, a substring or engine/model map, a function."""
+
+_USER: Final = Plugin("your maps", "", "", own=False)
+
+
+@lru_cache(maxsize=4)
+def offered_packs(registry: PluginRegistry) -> tuple[Offered[RulePack], ...]:
+    """Return every rule pack of every plugin; a broken pack is a problem, the others stay."""
+    packs: list[Offered[RulePack]] = []
+    for offered in registry.offers("tracelens_rule_packs", _check_type):
+        with registry.guard(offered.plugin.name):
+            packs_of_item = _packs_of_item(offered.item, offered.plugin)
+            packs += [Offered(pack, offered.plugin) for pack in packs_of_item]
+    return tuple(packs)
+
+
+def _check_type(item: object) -> None:
+    if not isinstance(item, (RulePack, Mapping, str, os.PathLike)):
+        expected = "expected paths of rule packs, dicts or RulePack objects"
+        raise PluginAnswerError(f"tracelens_rule_packs: {expected}, got {type(item).__name__}")
+
+
+def _packs_of_item(
+    item: RulePack | Mapping[str, object] | str | os.PathLike[str], plugin: Plugin
+) -> list[RulePack]:
+    """Return the rule packs in one item of a plugin's answer."""
+    if isinstance(item, RulePack):
+        return [item]
+    if isinstance(item, Mapping):
+        has_models = any(isinstance(models, Mapping) for models in item.values())
+        if has_models and "rule" not in item:
+            return engine_packs(item, f"a map of {plugin.name}")
+        return [parse_pack(item, name=plugin.name)]
+    if Path(item).suffix.lower() == ".json":
+        return load_map_file(item)
+    # The patterns of this distribution's own packs are compiled by its tests.
+    return [load_pack(item, check_patterns=not plugin.own)]
+
+
+def python_stages(registry: PluginRegistry) -> list[PythonStage]:
+    """Return every Python categorizer of every plugin, in order of precedence."""
+    return [_python_stage(hook) for hook in registry.hooks("tracelens_categorize_kernels")]
+
+
+def _python_stage(hook: Hook) -> PythonStage:
+    return PythonStage(
+        name=hook.plugin.name,
+        call=lambda table: hook.call(table=table),
+        priority=hook.options.priority,
+        selectable=hook.options.selectable,
+    )
+
+
+class Choices(NamedTuple):
+    """What there is to choose from."""
+
+    registry: PluginRegistry
+    offered: Sequence[Offered[RulePack]]  #: of plugins
+    selectable: Mapping[str, Offered[RulePack]]  #: those that have to be chosen, by name
+    passed_over: Sequence[str] = ()  #: a line for each file of the user that is no map
+
+
+def choose(choice: CategorizerLike | None, choices: Choices) -> list[Source]:
+    """Return what the user's choice stands for.
+
+    Raises:
+        UsageError: nothing is called so.
+        RuleError: a map is invalid.
+    """
+    if choice is None:
+        return []
+    if isinstance(choice, RulePack):
+        return [BoundPack(choice, "categorizer")]
+    if isinstance(choice, Mapping):
+        return [BoundPack(pack_from_mapping(choice), "categorizer")]
+    if isinstance(choice, (str, os.PathLike)):
+        return _named(os.fspath(choice), choices)
+    if callable(choice):
+        name = getattr(choice, "__name__", type(choice).__name__)
+        return [PythonStage(name, choice, own_risk=True)]
+    got = type(choice).__name__
+    raise UsageError(f"categorizer: expected a name, a map or a function, got {got}")
+
+
+def _named(name: str, choices: Choices) -> list[Source]:
+    """Return what goes by a name: a pack, a JSON file, a plugin."""
+    if name in choices.selectable:
+        return _bound([choices.selectable[name]])
+    if Path(name).suffix.lower() == ".json":
+        return [BoundPack(map_in_file(name), "categorizer")]
+    stages = python_stages(choices.registry)
+    packs_of_plugin = [offered for offered in choices.offered if offered.plugin.name == name]
+    unasked_packs = [offered for offered in packs_of_plugin if not offered.item.selectable]
+    stages_of_plugin: list[Source] = [stage for stage in stages if stage.name == name]
+    if stages_of_plugin or unasked_packs:
+        return stages_of_plugin + _bound(unasked_packs)
+    if packs_of_plugin:
+        names = ", ".join(sorted(offered.item.name for offered in packs_of_plugin))
+        raise UsageError(f"categorizer {name!r} is a collection; choose one of: {names}")
+    for offered in choices.offered:
+        if offered.item.name == name:
+            return _bound([offered])
+    raise UsageError(_nothing_is_called(name, choices, stages))
+
+
+def _bound(packs: Sequence[Offered[RulePack]]) -> list[Source]:
+    """Return packs that are chosen, higher priority first, then by name."""
+    ordered = sorted(packs, key=lambda offered: (-offered.item.priority, offered.item.name))
+    return [
+        BoundPack(offered.item, "categorizer", limited=not offered.plugin.own)
+        for offered in ordered
+    ]
+
+
+def _nothing_is_called(name: str, choices: Choices, stages: Sequence[PythonStage]) -> str:
+    """Return the message that a name stands for nothing, with the nearest that does."""
+    from difflib import get_close_matches
+
+    prefix = f"{name}: "
+    for problem in choices.registry.problems:
+        if problem.startswith(prefix):
+            return f"categorizer {name!r} failed: {problem.removeprefix(prefix)}"
+    known = sorted({*choices.selectable, *(stage.name for stage in stages)})
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    return (
+        f"no categorizer is called {name!r}; {hint}: {', '.join(known) or 'none'}, "
+        f"or the path of a JSON map{not_maps(choices.passed_over)}"
+    )
+
+
+def user_maps(
+    places: Sequence[str | os.PathLike[str] | RulePack],
+    registry: PluginRegistry,
+    passed_over: list[str],
+) -> list[Offered[RulePack]]:
+    """Return the engine/model maps of the user: the configuration folder's, then others.
+
+    Args:
+        places: files and folders, or what was read of them.
+        registry: gets the problems of the configuration folder.
+        passed_over: gets a line for each file in a folder that is no map.
+
+    Raises:
+        RuleError: a file is no map, or a folder is not there.
+    """
+    packs: list[RulePack] = []
+    files: list[Path] = []
+    with suppress(OSError, RuntimeError):  # absent, or another user's, as in a container
+        files = sorted(platformdirs.user_config_path("tracelens-ext").glob("*.json"))
+    for path in files:
+        with registry.guard("configuration folder"):
+            packs += load_map_file(path)
+    for place in places:
+        if isinstance(place, RulePack):
+            packs.append(place)
+        else:
+            packs += load_maps(place, passed_over=passed_over)
+    return [Offered(pack, _USER) for pack in packs]

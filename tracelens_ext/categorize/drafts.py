@@ -1,0 +1,144 @@
+"""Drafting rules for the kernels that no rule knows, and writing packs as rule files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tracelens_ext.categorize.rules import RulePack
+
+#: The category of a drafted rule; `check_pack` refuses it.
+TO_DO: Final = "TODO"
+_EXAMPLES: Final = 3
+_SHOWN_OPERATIONS: Final = 3
+_SHORTEST_STEM: Final = 5
+_SUFFIXES: Final = re.compile(r"(?: \[clone [^\]]*\]|\.kd)+$")
+_ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)|<unnamed>|\(anonymous\)")
+_NUMBERED: Final = re.compile(r"_?\d")
+_MANGLED_PART: Final = re.compile(r"(?:K|L|St)?(\d+)")
+_TEXT_KEYS: Final = ("category", "pattern", "name", "about", "vendor", "library", "cpu_op")
+
+
+@dataclass
+class Unknown:
+    """Uncategorized kernels that share a stem."""
+
+    stem: str  #: the text they have in common
+    time_ms: float = 0.0  #: their GPU time
+    names: dict[str, float] = field(default_factory=dict)  #: GPU time by kernel name
+    cpu_ops: set[str] = field(default_factory=set)  #: the operations that launched them
+
+
+def group_unknown(kernels: Iterable[tuple[str, str, float]]) -> list[Unknown]:
+    """Group kernels (name, operation, ms) by the stem of their names, the longest first."""
+    groups: dict[str, Unknown] = {}
+    for name, cpu_op, time_ms in kernels:
+        stem = stem_of(name)
+        group = groups.setdefault(stem, Unknown(stem))
+        group.time_ms += time_ms
+        group.names[name] = group.names.get(name, 0.0) + time_ms
+        if cpu_op:
+            group.cpu_ops.add(cpu_op)
+    return sorted(groups.values(), key=lambda group: (-group.time_ms, group.stem))
+
+
+def draft_rules(groups: list[Unknown], title: str) -> str:
+    """Write a rule for each group, as a TOML file to edit and pass to `--rules`."""
+    if not groups:
+        return f"# Every kernel in {_one_line(title)} has a category.\n"
+    total_ms = sum(group.time_ms for group in groups) or 1.0
+    lines = [
+        f"# Kernels without a category in {_one_line(title)}.",
+        "# Replace each TODO, then: tracelens-ext report TRACE --rules THIS_FILE",
+    ]
+    for group in groups:
+        lines.append("")
+        lines += _draft_of_group(group, 100 * group.time_ms / total_ms)
+    lines.append("")
+    return "\n".join(lines)
+
+
+def _draft_of_group(group: Unknown, percent: float) -> list[str]:
+    count = len(group.names)
+    kernels = "1 kernel" if count == 1 else f"{count} kernels"
+    lines = [f"# {kernels}, {group.time_ms:.3f} ms, {percent:.1f} % of what is unknown"]
+    if group.cpu_ops:
+        operations = sorted(group.cpu_ops)[:_SHOWN_OPERATIONS]
+        lines.append(f"# launched by {_one_line(', '.join(operations))}")
+    lines.append("[[rule]]")
+    lines.append(f'category = "{TO_DO}"')
+    lines.append(f"pattern = {_toml_text(re.escape(group.stem))}")
+    lines.append("examples = [")
+    longest_first = sorted(group.names, key=lambda name: -group.names[name])
+    lines += [f"    {_toml_text(name)}," for name in longest_first[:_EXAMPLES]]
+    lines.append("]")
+    return lines
+
+
+def toml_pack(pack: RulePack) -> str:
+    """Return a pack as the text of a rule file."""
+    lines = ["[pack]", f"name = {_toml_text(pack.name)}"]
+    for rule in pack.rules:
+        lines.append("")
+        lines.append("[[rule]]")
+        for key in _TEXT_KEYS:
+            value = getattr(rule, key)
+            if value:
+                lines.append(f"{key} = {_toml_text(value)}")
+        if rule.priority:
+            lines.append(f"priority = {rule.priority}")
+    lines.append("")
+    return "\n".join(lines)
+
+
+def stem_of(name: str) -> str:
+    """Return what variants of a kernel's name share: the function, cut before its first number."""
+    plain = _SUFFIXES.sub("", name)
+    function = _mangled_function(plain) if plain.startswith("_Z") else _function(plain)
+    number = _NUMBERED.search(function)
+    if number and number.start() >= _SHORTEST_STEM:
+        function = function[: number.start()]
+    return function if function and function in name else name
+
+
+def _function(name: str) -> str:
+    """Return the qualified name of a demangled function, from behind any unnamed namespace."""
+    # Same length, so that what follows can be cut out of the name as it is.
+    masked = _ANONYMOUS.sub(lambda match: "\0" * len(match[0]), name)
+    brackets = [masked.find(bracket) for bracket in "<("]
+    end = min((place for place in brackets if place > 0), default=len(masked))
+    last_blank = masked.rfind(" ", 0, end)
+    last_unnamed = masked.rfind("\0", 0, end)
+    start = max(last_blank, last_unnamed) + 1
+    return name[start:end].lstrip(":")
+
+
+def _mangled_function(name: str) -> str:
+    """Return the last part of the qualified name at the head of an Itanium-mangled name."""
+    place = name.find("N") + 1 if name.startswith("_ZN") else len("_Z")
+    last = ""
+    while True:
+        length = _MANGLED_PART.match(name, place)
+        if length is None:
+            return last
+        start = length.end()
+        place = start + int(length[1])
+        part = name[start:place]
+        if not part.startswith("_GLOBAL__N"):
+            last = part
+
+
+def _toml_text(text: str) -> str:
+    """Return a TOML string: literal where possible, so that backslashes need no doubling."""
+    if text.isprintable() and "'" not in text:
+        return f"'{text}'"
+    clean = text.encode("utf-8", "replace").decode("utf-8").replace("\x7f", "\ufffd")
+    return json.dumps(clean, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)

@@ -1,0 +1,1 @@
+"""The built-in detectors of findings, one a module, each with its texts."""

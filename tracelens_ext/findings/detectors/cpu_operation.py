@@ -1,0 +1,110 @@
+"""Long operations and phases of the CPU whose thread starts and awaits no GPU work in them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.coverage.warm_up import compilations, slow_regions
+from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.trace import EventKind, Int64Array
+from tracelens_ext.trace.launches import captures
+
+TEXT: Final = FindingText(
+    title="{longest} works on the CPU while the GPU idles for {saving}",
+    advice=(
+        "Make it on the GPU: create tensors with device='cuda' instead of moving them there, "
+        "and move inputs before they are computed with. What must stay on the CPU belongs on "
+        "another thread, beside the work of the GPU."
+    ),
+    snippet='x = torch.randn(size, device="cuda")  # not torch.randn(size).cuda()',
+    confidence="high",
+    reason="the launching thread was in these, and launched nothing, in all of this idle time",
+    evidence={
+        "operations": EvidenceText("operations and phases of the CPU", "events", "cpu_ops"),
+    },
+    advice_for={
+        "other": Advice(
+            (
+                "Let the GPU compute it, or do it on another thread, beside the work of the "
+                "GPU, a step ahead."
+            ),
+        ),
+    },
+)
+
+#: Operations, except those that wait for others.
+_OPERATION: Final = re.compile(r"(?!(?:c10d|gloo|mpi|autograd|profiler)\b)\w+::\w")
+#: Annotations that are no phase: they wait for others, or have their own detector.
+_NO_PHASE: Final = re.compile(
+    r"ProfilerStep#|enumerate\(|(?:c10d|gloo|nccl|rccl|mpi)\b|.*(?i:compile|barrier|wait)"
+)
+#: What lasts this long keeps no queue of launches busy: ns, or percent of the analyzed time.
+_LONGEST_NS: Final = 20_000_000
+_LONG_PERCENT: Final = 2.0
+#: What is shorter is never long, ns.
+_SHORT_NS: Final = 100_000
+#: An operation of more operations than that does not compute itself: views of many tensors, say.
+_MOST_PARTS: Final = 16
+
+
+@detector(
+    "cpu-operation",
+    TEXT,
+    kinds=("pytorch-training", "pytorch-inference", "serving", "native", "unknown"),
+)
+def cpu_operation(inspection: Inspection) -> Finding | None:
+    """Long operations and phases of the CPU whose thread starts and awaits no GPU work in them."""
+    trace = inspection.work.trace
+    rows = _long_operations_and_phases(inspection)
+    claim = inspection.claim(lambda wall: wall.claim_idle_during(rows))
+    rows = inspection.rows_in(claim, rows)
+    if not len(rows):
+        return None
+    longest = trace.name_of(int(rows[trace.dur[rows].argmax()]))
+    if len(rows) > 1:
+        longest += f" (of {len(rows):,} such)"
+    return inspection.finding(
+        "cpu-operation",
+        claim,
+        {"operations": len(rows)},
+        text=TEXT,
+        values={"longest": longest},
+    )
+
+
+def _long_operations_and_phases(inspection: Inspection) -> Int64Array:
+    """Return the rows of those in which no GPU work is launched or awaited."""
+    work = inspection.work
+    trace = work.trace
+    share_ns = inspection.judged_ns * _LONG_PERCENT / 100
+    long_ns = min(_LONGEST_NS, max(_SHORT_NS, share_ns))
+
+    operations = inspection.host_rows(_OPERATION, EventKind.CPU_OP)
+    operations = operations[trace.dur[operations] >= long_ns]
+    parts = inspection.held_by(operations, trace.rows_of(EventKind.CPU_OP))
+    operations = operations[parts <= _MOST_PARTS]
+
+    phases = trace.rows_of(EventKind.USER_ANNOTATION)
+    phases = phases[~trace.named(trace.name[phases], _NO_PHASE.match)]
+    phases = phases[trace.dur[phases] >= long_ns]
+
+    rows = np.append(operations, phases)
+    capture_starts, _ = captures(trace)
+    with_own_detector = np.concatenate(
+        (
+            causes.blocking_calls(work),
+            compilations(trace),
+            slow_regions(trace),
+            capture_starts,
+        )
+    )
+    is_alone = inspection.held_by(rows, with_own_detector) == 0
+    long_and_alone: Int64Array = rows[is_alone & ~inspection.starts_work(rows)]
+    return long_and_alone

@@ -1,0 +1,62 @@
+"""Kernels that compute in fp64 in a program of fp32 or 16 bit."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.trace import Device
+
+TEXT: Final = FindingText(
+    title="Kernels in double precision, in a program that is not, take {saving} too long",
+    advice=(
+        "Find where the doubles come from: a default data type, a Python or NumPy float in a "
+        "tensor, coordinates or masks of preprocessing. Make them single precision before they "
+        "are computed with."
+    ),
+    snippet="x = x.float()  # and torch.tensor(values, dtype=torch.float32)",
+    reason=(
+        "single precision moves half of the bytes, and computes as much faster as the device "
+        "has it; other kernels are in lower precision"
+    ),
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+)
+
+#: First template arguments, and operations on doubles; parameters of functions are no data.
+_DOUBLE: Final = re.compile(r"<double\b|dgemm|d884|Cijk_\w+?_DB?_|lambda\(double(?:, double)*\)")
+_NARROW: Final = re.compile(
+    r"<float\b|nvjet|triton_|\bHalf\b|__half|bfloat16|[sh]gemm|s884|1688|16816|f16|f32|_SB_|_[HB]B?S?_",
+    re.IGNORECASE,
+)
+#: Single precision moves half of the bytes.
+_SAVED_BYTES: Final = 0.5
+
+
+@detector("double-precision", TEXT)
+def double_precision(inspection: Inspection) -> Finding | None:
+    """Kernels that compute in fp64 in a program of fp32 or 16 bit."""
+    is_double = inspection.named(_DOUBLE)
+    if not is_double.any():
+        return None
+    is_narrow = inspection.named(_NARROW) & ~is_double
+    if is_double.sum() >= is_narrow.sum():
+        return None  # a program that computes in double precision
+    share = np.where(is_double, inspection.by_device(_saved_share), 0.0)
+    return inspection.finding_of_events("double-precision", share, text=TEXT)
+
+
+def _saved_share(_: Device | None, peaks: DevicePeaks | None) -> float:
+    """Return the share of the time that single precision saves: bytes, or what units lack."""
+    if peaks is None or not {"fp64", "fp32"} <= peaks.vector.keys():
+        return _SAVED_BYTES
+    return 1 - min(peaks.vector["fp64"] / peaks.vector["fp32"], _SAVED_BYTES)

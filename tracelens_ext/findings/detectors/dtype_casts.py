@@ -1,0 +1,86 @@
+"""Kernels that read a tensor and write it in another data type."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.attribution import ranked
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.optimizer_steps import bytes_of_row
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.roofline.element_types import short_type
+from tracelens_ext.roofline.operation import Operation
+from tracelens_ext.trace import NONE
+
+TEXT: Final = FindingText(
+    title="Converting tensors between data types takes {saving}",
+    advice=(
+        "Keep tensors in the type in which they are computed with: cast weights once, not in "
+        "every step (autocast caches them within its context only), let norms and losses take "
+        "bf16 and compute in fp32 inside, and compile, which fuses casts into their neighbours."
+    ),
+    snippet="model = model.to(torch.bfloat16)  # or torch.compile(model)",
+    reason=(
+        "the kernels only cast; some casts are wanted for accuracy, and fused ones cost next "
+        "to nothing"
+    ),
+    evidence={
+        "casts": EvidenceText("casts", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "roofline"),
+        "gigabytes": EvidenceText("bytes that they move", "GB", "roofline"),
+    },
+)
+
+_CASTS: Final = ("copy_", "_to_copy", "to", "_foreach_copy_")
+#: Kernels that only cast, told without types: PyTorch's copies between types, and XLA's. Those
+#: within a convolution of a library are not for its caller to change.
+_CASTING_KERNELS: Final = re.compile(
+    r"direct_copy_kernel_cuda.*LoadWithCast|b?float(?:16|8\w*)?\w*_copy_kernel_cuda"
+    r"|^wrapped_convert"
+)
+
+
+@detector("dtype-casts", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+def dtype_casts(inspection: Inspection) -> Finding | None:
+    """Kernels that read a tensor and write it in another data type."""
+    work = inspection.work
+    types_of_rows = [_types(row.operation) for row in inspection.roofline.rows]
+    labels = sorted({types for types in types_of_rows if types})
+    codes = {types: code for code, types in enumerate(labels)}
+
+    def code_of(_: RooflineRow, types: str | None) -> int:
+        if types is None:
+            return NONE
+        return codes.get(types, NONE)
+
+    code = inspection.by_operation(code_of, types_of_rows, otherwise=NONE)
+    is_plain_copy = inspection.by_operation(lambda _, types: types == "", types_of_rows) > 0
+    has_casting_name = work.trace.named(work.name, _CASTING_KERNELS.search)
+    is_cast = (code != NONE) | (has_casting_name & ~is_plain_copy)
+    claim = inspection.wall.claim_events(is_cast & work.is_kernel)
+    gigabytes = float(inspection.by_operation(bytes_of_row)[claim.events].sum()) / 1e9
+    numbers: dict[str, float | None] = {
+        "casts": len(claim.events),
+        "time_ms": claim.saving_ms,
+        "gigabytes": gigabytes or None,
+    }
+    code_of_events = code[claim.events].astype(np.int64)
+    where = {"types": ranked(code_of_events, labels, claim.event_ns)}
+    return inspection.finding("dtype-casts", claim, numbers, text=TEXT, where=where)
+
+
+def _types(operation: Operation) -> str | None:
+    """Return `bf16 to fp32` for a cast; empty for a plain copy; None where types do not tell."""
+    if operation.plain_name not in _CASTS or len(operation.tensors) < 2:
+        return None
+    target = short_type(operation.tensors[0].kind)
+    source = short_type(operation.tensors[1].kind)
+    if target == source:
+        return ""
+    return f"{source} to {target}"

@@ -1,0 +1,139 @@
+"""Naive and emulating kernels; without shapes also passes in a row that one could compute."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.kernel_facts import (
+    SHORT_NS,
+    blocks_of_events,
+)
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
+
+TEXT: Final = FindingText(
+    title="Kernels for which there are far faster ones (naive, emulated, in parts) cost {saving}",
+    advice=(
+        "Look why the library has no better kernel: an unusual size, layout or data type, no "
+        "tuned kernels for this GPU, no units for the type. Change that (pad channels to "
+        "multiples of 8, another layout or type), let the library search, or update it. What "
+        "is in parts has a fused operation (rms_norm, silu_and_mul), or is fused by a compiler."
+    ),
+    snippet=(
+        "torch.backends.cudnn.benchmark = True  # and torch.compile(model) for what is in parts"
+    ),
+    confidence="low",
+    reason="the names tell what they are; how much faster others are is an assumption",
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+)
+
+
+@dataclass(frozen=True)
+class _Fallback:
+    """Kernels for which there are faster ones."""
+
+    label: str  #: what they are
+    pattern: str  #: of their names
+    saved_share: float  #: the share of their time that the usual kernel saves
+    matrix_type: str = ""  #: a device whose matrix units have this data type is no reason
+
+
+_FALLBACKS: Final = (
+    _Fallback(
+        "naive kernels", r"(?<![a-z])naive|[_:]ref(erence)?_kernel|reference_(gemm|conv)", 0.75
+    ),
+    _Fallback("im2col for a product", r"im2col|Im[23]d2Col|col2im|vol2col|col2vol", 1.0),
+    _Fallback("4 bit without units for it", r"(?:matmul_ogs|gemm|moe)\w*mxfp4", 0.5, "fp4"),
+    _Fallback(
+        "8 bit without units for it", r"(?:matmul_ogs|gemm|moe)\w*(?:fp8|e4m3|e5m2)", 0.5, "fp8"
+    ),
+)
+#: PyTorch's passes by names of kernels, a letter each.
+_PASSES: Final = {
+    "g": r"gemm|nvjet|Cijk_",
+    "s": r"elementwise_kernel<.*(?:silu_kernel|GeluCUDAKernelImpl)",
+    "m": r"elementwise_kernel<.*BinaryFunctor<.*MulFunctor",
+    "p": r"pow_tensor_scalar_kernel",
+    "e": r"MeanOps<",
+    "a": r"CUDAFunctorOnSelf_add",
+    "r": r"rsqrt_kernel",
+    "c": r"_copy_kernel_cuda",
+}
+
+
+class _Row(NamedTuple):
+    """Passes in a row for which there is a fused kernel."""
+
+    label: str
+    pattern: str  #: of the letters of the passes
+
+
+#: SwiGLU and GEGLU, perhaps with the product beside them; RMSNorm.
+_ROWS: Final = (_Row("activation and gate apart", "sg?m"), _Row("RMSNorm in parts", "pearmc?m"))
+_STAYS: Final = "gc"  # the product; casts are findings of their own
+
+
+@detector("fallback-kernels", TEXT)
+def fallback_kernels(inspection: Inspection) -> Finding | None:
+    """Naive and emulating kernels; without shapes also passes in a row that one could compute."""
+    share = np.zeros(len(inspection.work))
+    reason = np.full(len(inspection.work), NONE)
+    for number, fallback in enumerate(_FALLBACKS):
+        is_fallback = inspection.named(re.compile(fallback.pattern, re.IGNORECASE))
+        is_fallback &= reason == NONE
+        if fallback.matrix_type and is_fallback.any():
+            is_fallback &= _lacks_units(inspection, fallback.matrix_type)
+        share[is_fallback] = fallback.saved_share
+        reason[is_fallback] = number
+    if not inspection.roofline.has_shapes:
+        _add_rows(inspection, share, reason)
+    labels = [each.label for each in (*_FALLBACKS, *_ROWS)]
+    return inspection.finding_of_events(
+        "fallback-kernels", share, text=TEXT, places={"reasons": (reason, labels)}
+    )
+
+
+def _lacks_units(inspection: Inspection, matrix_type: str) -> BoolArray:
+    """Tell which GPU events run on a device without matrix units for a data type, (g,)."""
+    devices = []
+    for device, peaks in inspection.roofline.peaks.items():
+        if peaks and matrix_type not in peaks.matrix:
+            devices.append(device)
+    return np.isin(inspection.work.trace.device, devices)
+
+
+def _add_rows(inspection: Inspection, share: Float64Array, reason: Int64Array) -> None:
+    """Set the share and the reason of passes in a row: all goes but the time of the longest."""
+    work = inspection.work
+    order, stream = inspection.stream_order
+    letter_of_gpu = np.full(len(work), ord("."), dtype=np.uint8)
+    for letter, pattern in _PASSES.items():
+        letter_of_gpu[inspection.named(re.compile(pattern))] = ord(letter)
+    is_kernel = work.is_kernel[order]
+    order = order[is_kernel]
+    stream = stream[is_kernel]
+    blocks = blocks_of_events(inspection)
+    letters = letter_of_gpu[order].tobytes().decode("ascii")
+    for number, row in enumerate(_ROWS, start=len(_FALLBACKS)):
+        for match in re.finditer(row.pattern, letters):
+            if stream[match.start()] != stream[match.end() - 1]:
+                continue
+            kernels = order[match.start() : match.end()]
+            is_pass = [letter not in _STAYS for letter in match[0]]
+            passes = kernels[is_pass]
+            duration = work.duration[passes]
+            # Two passes may follow each other by chance; of one tensor they have equal blocks.
+            has_equal_blocks = blocks[passes[0]] == blocks[passes[1]] > 0
+            if duration.max() >= SHORT_NS and (len(passes) > 2 or has_equal_blocks):
+                share[passes] = 1 - duration.max() / duration.sum()
+                reason[passes] = number

@@ -1,0 +1,91 @@
+"""Launches take long as the queue is full: the GPU limits, not the host."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.text import ms_text
+from tracelens_ext.trace import NS_PER_MS, NS_PER_US, Int64Array
+from tracelens_ext.trace.intervals import covered, distinct
+from tracelens_ext.trace.launches import find_launches
+
+TEXT: Final = FindingText(
+    title=(
+        "The queue of launches is full: {calls:,} launches block for {told}; the host is no "
+        "limit there"
+    ),
+    advice=(
+        "Nothing to do about the launches: the host is ahead, and long launch calls in tables "
+        "of the host are its waiting. What makes kernels faster saves time."
+    ),
+    confidence="high",
+    reason="the GPU was busy during these calls, and their kernels started after they returned",
+    evidence={
+        "calls": EvidenceText("launches that block", "calls", "tree"),
+    },
+)
+
+#: A launch that does not block takes a few microseconds.
+_SHORTEST_BLOCKED_NS: Final = 50_000
+#: So many calls, and so large a share of the analyzed time, are worth telling.
+_FEWEST_CALLS: Final = 4
+_LEAST_SHARE: Final = 0.05
+#: What the GPU is busy for at least while a launch blocks, as a share of the call.
+_LEAST_BUSY_SHARE: Final = 0.9
+
+
+@detector("full-launch-queue", TEXT)
+def full_launch_queue(inspection: Inspection) -> Finding | None:
+    """Launches take long as the queue is full: the GPU limits, not the CPU."""
+    calls = _calls_that_block(inspection)
+    total_ns = int(inspection.work.trace.dur[calls].sum())
+    if len(calls) < _FEWEST_CALLS or total_ns < _LEAST_SHARE * inspection.judged_ns:
+        return None
+    mean_us = total_ns / len(calls) / NS_PER_US
+    duration = f"{mean_us:,.0f} µs on average, {ms_text(total_ns / NS_PER_MS)} in all"
+    return inspection.finding(
+        "full-launch-queue",
+        None,
+        {"calls": len(calls)},
+        text=TEXT,
+        values={"calls": len(calls), "told": duration},
+    )
+
+
+def _calls_that_block(inspection: Inspection) -> Int64Array:
+    """Return the rows of long launches during which their device was busy."""
+    work = inspection.work
+    trace = work.trace
+    launches = find_launches(work)
+    launch_of_gpu = work.tree.launch_of_gpu
+    kernels = np.flatnonzero(np.isin(launch_of_gpu, launches.rows[launches.is_kernel]))
+    kernels = kernels[np.argsort(work.start[kernels], kind="stable")]
+    _, first_of_name = np.unique(work.name[kernels], return_index=True)
+    kernels = np.delete(kernels, first_of_name)  # which loads the code of the kernel
+
+    calls = launch_of_gpu[kernels]
+    is_long = trace.dur[calls] >= _SHORTEST_BLOCKED_NS
+    starts_later = work.start[kernels] > trace.end_of(calls)
+    is_blocked = is_long & starts_later
+    blocked_calls = calls[is_blocked]
+    device_of_call = inspection.wall.tracks.of_gpu[kernels[is_blocked]]
+
+    calls_under_busy_device = [blocked_calls[:0]]
+    for device in np.unique(device_of_call).tolist():
+        calls_of_device = blocked_calls[device_of_call == device]
+        is_on_device = inspection.wall.tracks.of_gpu == device
+        busy_ns = covered(
+            work.start[is_on_device],
+            work.end[is_on_device],
+            trace.ts[calls_of_device],
+            trace.end_of(calls_of_device),
+        )
+        is_busy = busy_ns >= _LEAST_BUSY_SHARE * trace.dur[calls_of_device]
+        calls_under_busy_device.append(calls_of_device[is_busy])
+    return distinct(np.concatenate(calls_under_busy_device))  # one may launch on several devices

@@ -1,0 +1,84 @@
+"""Products of experts of very different sizes; it only informs."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Final
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.gemm_times import (
+    STEP,
+)
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
+
+TEXT: Final = FindingText(
+    title="Experts get from {least:,} to {most:,} tokens: their products are {share:.1f} %",
+    advice=(
+        "Large experts hold the small ones up where they run in one launch or on several "
+        "devices: balance the routing (an auxiliary loss, a capacity), replicate experts that "
+        "are asked most, and join the products of all experts into grouped ones."
+    ),
+    confidence="high",
+    reason="products of the same weights' shape differ in their rows, in a model with experts",
+    evidence={
+        "most_rows": EvidenceText("rows of the largest", "tokens", "roofline"),
+    },
+    informs_only=True,
+)
+
+_EXPERTS: Final = re.compile(r"moe|experts?(?![a-z])|topk_?softmax|grouped_topk", re.IGNORECASE)
+#: Experts get so many numbers of tokens, that differ so many times. They are odd ones, while sizes
+#: of weights, and what all tokens make together, are multiples of `STEP`.
+_FEWEST_SIZES: Final = 4
+_LEAST_RATIO: Final = 4
+
+
+@detector("imbalance", TEXT)
+def imbalance(inspection: Inspection) -> Finding | None:
+    """Products of experts of very different sizes; it only informs."""
+    if not inspection.has_shapes or not any(map(_EXPERTS.search, inspection.work.trace.names)):
+        return None
+    tokens_of_weights: dict[Hashable, set[int]] = defaultdict(set)
+    for row in inspection.roofline.rows:
+        weights = _weights(row)
+        if weights is not None:
+            tokens_of_weights[weights].add(product_sizes(row.cost)[1])
+    uneven = {
+        weights: tokens for weights, tokens in tokens_of_weights.items() if _is_uneven(tokens)
+    }
+    widest = max(uneven.values(), key=_width, default={0})
+    is_uneven = inspection.by_operation(lambda row: _weights(row) in uneven) > 0
+    about = inspection.wall.about(is_uneven)
+    return inspection.finding(
+        "imbalance",
+        about,
+        {"most_rows": max(widest)},
+        text=TEXT,
+        values={"least": min(widest), "most": max(widest)},
+    )
+
+
+def _width(tokens: set[int]) -> int:
+    return max(tokens) - min(tokens)
+
+
+def _is_uneven(tokens: set[int]) -> bool:
+    """Tell whether numbers of tokens are those of experts, and differ a lot."""
+    odd = sum(number % STEP > 0 for number in tokens)
+    if odd < max(_FEWEST_SIZES, len(tokens) / 2):
+        return False
+    return max(tokens) >= _LEAST_RATIO * min(tokens)
+
+
+def _weights(row: RooflineRow) -> Hashable:
+    """Return what products of one weights' shape have in common; None for others."""
+    batch, rows, columns, depth = product_sizes(row.cost)
+    if row.cost is None or batch != 1 or not rows:
+        return None
+    return row.operation.name, row.cost.data_type, columns, depth

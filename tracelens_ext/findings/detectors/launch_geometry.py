@@ -1,0 +1,79 @@
+"""Kernels of too few blocks for the multiprocessors of their device."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.kernel_facts import (
+    SHORT_NS,
+    blocks_of_events,
+    capability,
+)
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.peaks import DevicePeaks, shared_memory_of
+from tracelens_ext.trace import Device
+
+TEXT: Final = FindingText(
+    title="Kernels of fewer blocks than the GPU has multiprocessors cost {saving} at most",
+    advice=(
+        "Divide the work into more blocks: at least one for each multiprocessor, better "
+        "several. Where there is no more of it, give a launch more (a larger batch, several "
+        "problems in one), split the sum that each block computes, or run such kernels beside "
+        "others on streams of their own."
+    ),
+    confidence="low",
+    reason="a bound: as if the work could be divided among all multiprocessors",
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "mean_blocks": EvidenceText("blocks, weighted by time", "blocks", "kernels"),
+        "multiprocessors": EvidenceText("multiprocessors", "units", "roofline"),
+    },
+)
+
+
+@detector("launch-geometry", TEXT)
+def launch_geometry(inspection: Inspection) -> Finding | None:
+    """Kernels of too few blocks for the multiprocessors of their device."""
+    work = inspection.work
+    blocks = blocks_of_events(inspection)
+    units = inspection.by_device(_multiprocessors)
+    at_once = np.maximum(units, 1)
+    waves = np.ceil(blocks / at_once)
+    # Several blocks may share a multiprocessor, so there are waves only of blocks that cannot.
+    most_shared = inspection.by_device(_most_shared_memory)
+    shared_memory = work.trace.arg("shared memory").at(work.rows, 0)
+    is_alone = shared_memory * 2.0 > most_shared
+    has_few = (waves == 1) | ((waves == 2) & is_alone)
+    has_few &= (units > 0) & (blocks - (waves - 1) * at_once < at_once / 2)
+    has_few &= work.duration >= SHORT_NS
+    has_few &= work.is_kernel & ~work.is_communication
+    if not has_few.any():
+        return None
+    numbers = {
+        "mean_blocks": float(np.average(blocks[has_few], weights=work.duration[has_few])),
+        "multiprocessors": float(units[has_few].max()),
+    }
+    idle_share = 1 - blocks / np.maximum(waves * at_once, 1)
+    share = np.where(has_few, idle_share, 0.0)
+    return inspection.finding_of_events("launch-geometry", share, numbers, text=TEXT)
+
+
+def _multiprocessors(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Return how many multiprocessors a device has; 0: not known."""
+    if device and device.units:
+        return device.units
+    if peaks and peaks.units:
+        return peaks.units
+    return 0
+
+
+def _most_shared_memory(device: Device | None, peaks: DevicePeaks | None) -> float:
+    """Return how many bytes blocks of a multiprocessor share; infinite: not known."""
+    return shared_memory_of(capability(device, peaks)) or math.inf

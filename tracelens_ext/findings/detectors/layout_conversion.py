@@ -1,0 +1,126 @@
+"""Kernels and copies that only bring elements into another order."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText, VariantText
+from tracelens_ext.roofline.operation import Operation, Tensor
+from tracelens_ext.trace import NS_PER_MS, BoolArray
+from tracelens_ext.trace.nesting import ROOT, nearest_above
+
+TEXT: Final = FindingText(
+    title="Bringing tensors into another layout takes {saving}",
+    reason=(
+        "these kernels compute nothing, but not all can go: some consumers are slower, or "
+        "impossible, with the layout as it is"
+    ),
+    evidence={
+        "events": EvidenceText("transposing kernels and copies", "GPU events", "kernels"),
+        "library_ms": EvidenceText("transposes by libraries", "ms", "kernels"),
+        "copy_ms": EvidenceText("copies into another order", "ms", "roofline"),
+    },
+    variants={
+        "libraries": VariantText(
+            advice=(
+                "The convolutions compute in another layout than the tensors have, so their "
+                "library transposes before and after each: keep model and input in the layout "
+                "that it computes in."
+            ),
+            snippet=(
+                "model.to(memory_format=torch.channels_last); x = "
+                "x.to(memory_format=torch.channels_last)"
+            ),
+        ),
+        "copies": VariantText(
+            advice=(
+                "Keep tensors in the order in which the next kernel reads them: do not call "
+                ".contiguous() or .reshape() on transposed views where the consumer takes "
+                "strides (attention, matrix products), and make producers write the order that "
+                "is needed."
+            ),
+            snippet=(
+                "torch.nn.functional.scaled_dot_product_attention(q, k, v)  # of transposed "
+                "views, no .contiguous()"
+            ),
+        ),
+    },
+)
+
+#: Kernels of cuDNN, cuTENSOR, MIOpen and XLA that transpose and compute nothing.
+_TRANSPOSES: Final = re.compile(
+    r"(?:nchw|nhwc)\w*To\w*(?:nchw|nhwc)|(?:nchw|nhwc|cnhw)2(?:nchw|nhwc|cnhw)|batched?_transpose_"
+    r"|tensorTransformGeneric|genericTranspose|permutationKernel"
+    r"|^(?:void )?(?:\w+::)*(?:loop_|input_|wrapped_)?transpose_?"
+    r"(?:kernel|fusion|packed|\d*(?:$|\W))",
+    re.IGNORECASE,
+)
+#: Operations that copy only where the elements are not in the order that is asked for.
+_ASK_FOR_ORDER: Final = re.compile(r"aten::(?:contiguous|reshape|_reshape_copy)$")
+_COPIES: Final = re.compile(r"aten::(?:copy_|clone|contiguous|reshape|_to_copy|_reshape_copy)$")
+_ACROSS_LINK: Final = re.compile(r"Memcpy (?!DtoD|DeviceToDevice)", re.IGNORECASE)
+
+
+@detector("layout-conversion", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+def layout_conversion(inspection: Inspection) -> Finding | None:
+    """Kernels and copies that only bring elements into another order."""
+    work = inspection.work
+    is_transpose = work.trace.named(work.name, _TRANSPOSES.search) & work.is_kernel
+    claim = inspection.wall.claim_events(is_transpose | _copies_in_another_order(inspection))
+    library_ns = float(claim.event_ns[is_transpose[claim.events]].sum())
+    variant = "copies"
+    if 2 * library_ns > claim.saving_ns:
+        variant = "libraries"
+    numbers = {
+        "events": len(claim.events),
+        "library_ms": library_ns / NS_PER_MS,
+        "copy_ms": (claim.saving_ns - library_ns) / NS_PER_MS,
+    }
+    return inspection.finding("layout-conversion", claim, numbers, text=TEXT, variant=variant)
+
+
+def _copies_in_another_order(inspection: Inspection) -> BoolArray:
+    """Tell which GPU events copy a tensor within the device to change its layout, (g,)."""
+    work = inspection.work
+    trace = work.trace
+    tree = work.tree
+    operation = tree.cpu_op_of_gpu
+    is_copy = (operation >= 0) & trace.named(trace.name[operation], _COPIES.match)
+    is_copy &= ~trace.named(work.name, _ACROSS_LINK.match) & ~tree.by_opaque_graph
+    result = is_copy & (inspection.by_operation(lambda row: _reorders(row.operation)) > 0)
+    copies = np.flatnonzero(is_copy)
+    asks_for_order = trace.named(trace.name[tree.rows], _ASK_FOR_ORDER.match)
+    above = nearest_above(tree.parent_position, tree.launch_position_of_gpu[copies], asks_for_order)
+    result[copies] |= above != ROOT
+    return result
+
+
+def _reorders(operation: Operation) -> bool:
+    """Tell whether a copy reads a tensor in one order of dimensions and writes it in another."""
+    if operation.plain_name != "copy_" or len(operation.tensors) < 2:
+        return False
+    target, source = operation.tensors[:2]
+    if not _has_strides(target) or not _has_strides(source):
+        return False
+    if target.dims != source.dims or target.kind != source.kind:
+        return False
+    sizes = zip(target.dims, target.strides, strict=True)
+    last = sum((size - 1) * stride for size, stride in sizes)
+    is_dense = last + 1 == target.elements
+    return is_dense and 0 not in source.strides and _order(target) != _order(source)
+
+
+def _has_strides(tensor: Tensor) -> bool:
+    return len(tensor.strides) == len(tensor.dims)
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """Return the dimensions with more than one element, the one with the largest stride first."""
+    dimensions = [number for number, size in enumerate(tensor.dims) if size > 1]
+    return sorted(dimensions, key=lambda number: -tensor.strides[number])

@@ -1,0 +1,195 @@
+"""Passes over the same large tensor that one fused pass replaces."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.optimizer_steps import bytes_of_row, optimizer_steps
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.roofline.element_types import short_type
+from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array
+from tracelens_ext.trace.grouping import inverse, maxima, sums
+
+TEXT: Final = FindingText(
+    title="Passes over the same large tensors that one could do cost {saving}",
+    advice=(
+        "Fuse them: compile the module around them, or use a fused operation where there is "
+        "one (rms_norm, layer_norm, scaled_dot_product_attention, a fused rotary embedding or "
+        "SwiGLU)."
+    ),
+    snippet="model = torch.compile(model)",
+    reason=(
+        "the passes follow each other over tensors of one size, and one pass is taken to last "
+        "as long as the longest; traces do not tell whether each reads what the one before "
+        "wrote"
+    ),
+    evidence={
+        "chains": EvidenceText("chains", "chains", "roofline"),
+        "passes": EvidenceText("passes in them", "passes", "roofline"),
+        "time_ms": EvidenceText("their time", "ms", "roofline"),
+        "gigabytes": EvidenceText("bytes that they move", "GB", "roofline"),
+    },
+)
+
+#: Families that a loop or a model applies to one tensor after the other, rarely twice to the same.
+_ONCE: Final = frozenset({"Normalization", "Softmax", "Concatenation", "Reduce_fwd"})
+#: What a compiler fuses into one pass. Fills and random numbers read nothing; casts and copies
+#: into another layout are findings of their own.
+_FAMILIES: Final = _ONCE | {"UnaryElementwise", "BinaryElementwise"}
+_DROPOUT: Final = frozenset({"native_dropout", "native_dropout_backward", "_fused_dropout"})
+#: A smaller tensor is read and written in less time than a launch takes: then bytes do not matter.
+_LARGE_BYTES: Final = 4 << 20
+#: Passes for each tensor of loops over tensors: moving averages, norms and scaling of gradients.
+_REPEATS_WITHIN: Final = 4
+
+
+@detector("memory-bound-chain", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+def memory_bound_chain(inspection: Inspection) -> Finding | None:
+    """Passes over the same large tensor that one fused pass replaces."""
+    if not inspection.has_shapes:
+        return None
+    work = inspection.work
+    is_outside_steps = optimizer_steps(inspection).of_gpu == NONE
+    chains = _find_chains(inspection, inspection.wall.free & work.is_kernel & is_outside_steps)
+    is_member = chains.of_gpu != NONE
+    chain = chains.of_gpu[is_member]
+    pass_number = chains.pass_of_gpu[is_member]
+    duration = work.duration[is_member]
+    total_ns = np.bincount(chain, duration)
+    pass_ns = sums(pass_number, duration, len(work))
+    longest_pass_ns = maxima(chain, pass_ns[pass_number], len(total_ns))
+    share = np.zeros(len(work))
+    share[is_member] = (1.0 - longest_pass_ns / np.maximum(total_ns, 1))[chain]
+    claim = inspection.wall.claim_events(is_member, share)
+    _, first_of_pass = np.unique(pass_number, return_index=True)
+    moved = inspection.by_operation(bytes_of_row)[is_member][first_of_pass]
+    numbers = {
+        "chains": len(total_ns),
+        "passes": len(first_of_pass),
+        "time_ms": inspection.wall.mean_ms(total_ns),
+        "gigabytes": float(moved.sum()) / 1e9,
+    }
+    where = {"tensors": inspection.ranked_by(_shape, claim)}
+    return inspection.finding("memory-bound-chain", claim, numbers, text=TEXT, where=where)
+
+
+class _Chains(NamedTuple):
+    """Calls over tensors of one size, one after the other on a stream."""
+
+    of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
+    pass_of_gpu: Int64Array  #: the call of each GPU event, by stream and start, (g,)
+
+
+def _find_chains(inspection: Inspection, free: BoolArray) -> _Chains:
+    """Return the chains of free GPU events; small work may lie between their passes."""
+    order, stream = inspection.stream_order
+    call = inspection.launchers.of_gpu[order]
+    begins_pass = np.ones(len(order), dtype=bool)
+    begins_pass[1:] = (call[1:] != call[:-1]) | (call[1:] == NONE) | (stream[1:] != stream[:-1])
+    pass_number = np.cumsum(begins_pass) - 1
+    size = inspection.by_operation(_size)[order]
+    size[~free[order]] = 0
+
+    # What fusing takes along lies between the passes of a chain.
+    is_vector = inspection.by_operation(_is_vector) > 0
+    is_small = inspection.by_operation(bytes_of_row) < _LARGE_BYTES
+    lies_between = (is_vector & (is_small | ~inspection.wall.free))[order]
+    passes = np.flatnonzero(begins_pass & ((size > 0) | ~lies_between))
+
+    names = sorted({"", *map(_once_a_tensor, inspection.roofline.rows)})
+    name_code = inspection.by_operation(lambda row: names.index(_once_a_tensor(row)))[order]
+    joins = np.zeros(len(passes), dtype=bool)
+    current = passes[1:]
+    previous = passes[:-1]
+    has_same_size = (size[current] > 0) & (size[current] == size[previous])
+    joins[1:] = has_same_size & (stream[current] == stream[previous])
+    chain = _without_repeats(np.cumsum(~joins) - 1, name_code[passes])
+
+    chain_of_pass = np.full(int(pass_number[-1]) + 1, NONE)
+    if len(chain):
+        is_long = np.bincount(chain)[chain] > 1
+        _, number = np.unique(chain[is_long], return_inverse=True)
+        chain_of_pass[pass_number[passes[is_long]]] = number
+    pass_of_gpu = pass_number[inverse(order)]
+    return _Chains(np.where(free, chain_of_pass[pass_of_gpu], NONE), pass_of_gpu)
+
+
+def _without_repeats(chain: Int64Array, once: Float64Array) -> Int64Array:
+    """Return chains, (p,), cut where an operation comes again that goes once over each tensor.
+
+    `once` is the code of its name, or 0. Of the calls `a b a b` on chain 0 the third begins
+    another: what repeats after two calls is cut at each second one.
+    """
+    is_cut = np.append(True, chain[1:] != chain[:-1])[: len(chain)]
+    position = np.arange(len(chain))
+    for lag in range(1, _REPEATS_WITHIN + 1):
+        repeats = np.zeros(len(chain), dtype=bool)
+        is_same_name = (once[lag:] == once[:-lag]) & (once[lag:] > 0)
+        repeats[lag:] = is_same_name & (chain[lag:] == chain[:-lag])
+        last_other = np.maximum.accumulate(np.where(repeats, -1, position))
+        repeats_before = position - last_other - 1
+        is_cut |= repeats & (repeats_before % lag == 0)
+    return np.cumsum(is_cut) - 1
+
+
+def _is_vector(row: RooflineRow) -> bool:
+    return row.cost is not None and row.cost.engine == "vector"
+
+
+def _size(row: RooflineRow) -> int:
+    """Return the elements that a pass over a large tensor goes over; 0 for other operations."""
+    cost = row.cost
+    operation = row.operation
+    if cost is None or row.is_host_copy:
+        return 0
+    if cost.family == "Concatenation":
+        return _concatenated_elements(row)
+    is_pass = cost.family in _FAMILIES or operation.plain_name in _DROPOUT
+    if not operation.tensors or not is_pass:
+        return 0
+    if cost.family == "Reduce_fwd" and cost.parameters.get("num_output_elems", 1) == 1:
+        return 0  # a norm of gradients, a loss: nothing goes on from there element by element
+    largest = max(operation.tensors, key=lambda tensor: tensor.elements)
+    if largest.written < _LARGE_BYTES:
+        return 0
+    return largest.elements
+
+
+def _concatenated_elements(row: RooflineRow) -> int:
+    """Return the elements of all parts, which are read and written; 0 for small ones.
+
+    The types of lists of tensors are not recorded, so the bytes of the operation tell.
+    """
+    if row.cost is None or row.cost.bytes < 2 * _LARGE_BYTES:
+        return 0
+    dims = row.operation.dims
+    if not dims or not isinstance(dims[0], tuple):
+        return 0
+    return sum(math.prod(part) for part in dims[0] if isinstance(part, tuple))
+
+
+def _once_a_tensor(row: RooflineRow) -> str:
+    """Return the name of an operation that, when it comes again soon, goes over another tensor.
+
+    Gradients are scaled, keys and values joined, queries and keys normalized one after the other,
+    and have the same size; what else computes a new tensor may well continue the one before.
+    """
+    is_once = row.cost is not None and row.cost.family in _ONCE
+    if row.operation.in_place or is_once:
+        return row.operation.name
+    return ""
+
+
+def _shape(row: RooflineRow) -> str:
+    """Return the largest tensor, as `16×559×1024 bf16`; empty for a list of tensors."""
+    if row.cost is None or not row.operation.tensors:
+        return ""
+    largest = max(row.operation.tensors, key=lambda tensor: tensor.elements)
+    return f"{'×'.join(map(str, largest.dims))} {short_type(largest.kind)}"

@@ -1,0 +1,135 @@
+"""What the most memory was allocated for, and what to change to need less."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelens_ext.analysis.memory.events import HOST, has_memory_events
+from tracelens_ext.analysis.memory.usage import find_memory, memory_at_peak, memory_peaks
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Evidence, Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText, VariantText
+from tracelens_ext.lazy import pd
+
+TEXT: Final = FindingText(
+    title=(
+        "At most {peak:,.0f} MB were allocated on device {device}, {size:,.0f} MB ({part:.1f} "
+        "%) {what}"
+    ),
+    confidence="high",
+    reason="the profiler recorded each allocation; how much of it can go is unknown",
+    documentation="docs/memory.md#what-to-change",
+    evidence={
+        "peak": EvidenceText("most memory allocated at once", "MB", "memory_peaks"),
+        "forward": EvidenceText("of it in the forward pass", "MB", "memory_at_peak"),
+        "backward": EvidenceText("of it in the backward pass", "MB", "memory_at_peak"),
+        "optimizer": EvidenceText("of it by the optimizer", "MB", "memory_at_peak"),
+        "unused": EvidenceText(
+            "more were reserved and not in use (fragmentation)", "MB", "memory_peaks"
+        ),
+    },
+    variants={
+        "forward": VariantText(
+            advice=(
+                "In training these are activations that wait for the backward pass: compute "
+                "some of them again instead of keeping them, or make batches smaller. In "
+                "inference, run under torch.inference_mode() and drop results as soon as they "
+                "are used."
+            ),
+            snippet="torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+            values={"what": "of it in the forward pass"},
+        ),
+        "backward": VariantText(
+            advice=(
+                "These are gradients and temporary results: free gradients after each step, "
+                "accumulate them over smaller batches, or shard them over the ranks."
+            ),
+            snippet="optimizer.zero_grad(set_to_none=True)",
+            values={"what": "of it in the backward pass"},
+        ),
+        "optimizer": VariantText(
+            advice=(
+                "Updating all parameters at once needs temporary copies of all of them: use a "
+                "fused optimizer, or one that keeps less state."
+            ),
+            snippet="torch.optim.AdamW(parameters, fused=True)",
+            values={"what": "of it by the optimizer"},
+        ),
+        "unused": VariantText(
+            advice=(
+                "The allocator holds memory that earlier work needed, or its segments are cut "
+                "into blocks that tensors do not fit: let segments grow, keep sizes constant, "
+                "and call torch.cuda.empty_cache() once after the first iterations."
+            ),
+            snippet="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            values={"what": "more were reserved and not in use (fragmentation)"},
+        ),
+    },
+)
+
+_MEGABYTE: Final = 1e6
+#: A part of the peak below this, percent, is not worth a change.
+_LEAST_PERCENT: Final = 5.0
+#: Nor is what was reserved at the peak below this share of the device's memory, percent, where
+#: that is known.
+_LEAST_OF_DEVICE: Final = 30.0
+#: Operations that are named.
+_MOST_OWNERS: Final = 3
+#: The phases, and what is reserved without being in use: the variants of the text.
+_PARTS: Final = ("forward", "backward", "optimizer", "unused")
+
+
+@detector("memory-peak", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving"))
+def memory_peak(inspection: Inspection) -> Finding | None:
+    """What the most memory was allocated for, and what to change to need less."""
+    if not has_memory_events(inspection.work.trace):
+        return None
+    memory = find_memory(inspection.work.tree)
+    peaks = memory_peaks(memory).dropna(subset="peak_allocated_bytes")
+    peaks = peaks[peaks["device"] != HOST].fillna({"unused_at_peak_bytes": 0})
+    if not len(peaks):
+        return None
+    highest = peaks.nlargest(1, "peak_allocated_bytes").iloc[0]
+    peak = int(highest["peak_allocated_bytes"])
+    unused = int(highest["unused_at_peak_bytes"])
+    device = int(highest["device"])
+    properties = inspection.work.trace.described(device)
+    if properties and 100.0 * (peak + unused) < _LEAST_OF_DEVICE * properties.memory_bytes:
+        return None
+    alive = memory_at_peak(memory)
+    alive = alive[alive["device"] == device]
+    by_phase = alive.groupby("phase")["bytes"].sum().to_dict() | {"unused": unused}
+    sizes = {part: int(by_phase.get(part, 0)) for part in _PARTS}
+    largest = max(sizes, key=lambda part: sizes[part])
+    percent = 100.0 * sizes[largest] / max(peak, 1)
+    if percent < _LEAST_PERCENT:
+        return None
+    numbers = {"peak": peak / _MEGABYTE}
+    for part, size in sizes.items():
+        numbers[part] = size / _MEGABYTE
+    values = {
+        "peak": peak / _MEGABYTE,
+        "device": device,
+        "size": sizes[largest] / _MEGABYTE,
+        "part": percent,
+    }
+    return inspection.finding(
+        "memory-peak",
+        None,
+        numbers,
+        text=TEXT,
+        variant=largest,
+        evidence=_largest_owners(alive),
+        values=values,
+    )
+
+
+def _largest_owners(alive: pd.DataFrame) -> list[Evidence]:
+    """Return what the operations hold that hold most at the peak."""
+    owned = alive[alive["outer_operation"] != ""]
+    sizes = owned.groupby("outer_operation", sort=False)["bytes"].sum()
+    result = []
+    for name, size in sizes.nlargest(_MOST_OWNERS).items():
+        result.append(Evidence(f"of it by {name}", size / _MEGABYTE, "MB", "memory_at_peak"))
+    return result

@@ -1,0 +1,131 @@
+"""Products on the units of single or double precision, beside matrix units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.gemm_times import (
+    FIXED_NS,
+    REACHED,
+    is_single_precision,
+    needed_ns_of_events,
+)
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.kernel_facts import capability
+from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.trace import BoolArray, Device
+
+TEXT: Final = FindingText(
+    title="Matrix products that leave the matrix units (tensor cores) idle cost {saving}",
+    advice=(
+        "Let products use the matrix units: TF32 for single precision (from Ampere on), "
+        "autocast or weights in bf16 or fp16 (fp16 on Volta and Turing), sizes and strides in "
+        "multiples of 8."
+    ),
+    snippet=(
+        'torch.set_float32_matmul_precision("high")  # or with torch.autocast("cuda", '
+        "dtype=torch.bfloat16):"
+    ),
+    reason=(
+        "the names of the kernels are those of the vector units, beside which the device has "
+        "matrix units, of which 60 % are taken to be reached; accuracy has to allow it"
+    ),
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+    advice_for={
+        "jax": Advice(
+            (
+                "Let products use the matrix units: TF32 for single precision, or bf16 weights "
+                "and activations."
+            ),
+            'jax.config.update("jax_default_matmul_precision", "tensorfloat32")',
+        ),
+        "other": Advice(
+            (
+                "Let the library use its matrix units: TF32 or bf16 as its compute type "
+                "(CUBLAS_COMPUTE_32F_FAST_TF32, cudnnSetConvolutionMathType), data in bf16 or "
+                "fp16, sizes and strides in multiples of 8."
+            ),
+        ),
+    },
+)
+
+_DOUBLE: Final = re.compile(r"dgemm")
+#: Products of matrix units, however else they are called.
+_MATRIX_UNITS: Final = re.compile(
+    r"tensorop|[sh](?:884|1688|16816|161616)|xmma|wmma|nvjet|_MI\d+x\d+|mfma|tf32", re.IGNORECASE
+)
+_VECTOR_UNITS: Final = re.compile(
+    r"(?<![a-z\d])[sdh]gemm(?!Ex)|simt|scudnn|convolve_sgemm|gemmSN|[dw]grad\w*_engine<float"
+    r"|Cijk_\w+?_[SD]B_\w*?MT\d+x"
+)
+#: The first compute capability with tensor cores; without peaks they are taken as so much faster.
+_FIRST_CAPABILITY: Final = 70
+_USUAL_SHARE: Final = 1 / 4
+
+
+@detector("no-tensor-cores", TEXT)
+def no_tensor_cores(inspection: Inspection) -> Finding | None:
+    """Products on the units of single or double precision, beside matrix units."""
+    on_vector_units = inspection.named(_VECTOR_UNITS) & ~inspection.named(_MATRIX_UNITS)
+    if not on_vector_units.any():
+        return None
+    needed_share = np.where(
+        inspection.named(_DOUBLE),
+        inspection.by_device(_share_of_double),
+        inspection.by_device(_share_of_single),
+    )
+    fixed_share = FIXED_NS / np.maximum(inspection.work.duration, 1)
+    share = np.where(needed_share > 0, 1 - needed_share - fixed_share, 0.0)
+    # Memory limits some more, as sizes tell: by TF32, where the device has it.
+    needed_ns = np.where(_could_use_tf32(inspection), needed_ns_of_events(inspection), 0.0)
+    of_sizes = inspection.beyond(needed_ns, 1.0)
+    share = np.where(needed_ns > 0, np.minimum(share, of_sizes), share)
+    share = np.where(on_vector_units, np.maximum(share, 0.0), 0.0)
+    return inspection.finding_of_events("no-tensor-cores", share, text=TEXT)
+
+
+def _could_use_tf32(inspection: Inspection) -> BoolArray:
+    """Tell which GPU events compute in single precision on a device with TF32."""
+
+    def has_tf32(_: Device | None, peaks: DevicePeaks | None) -> bool:
+        return peaks is not None and "tf32" in peaks.matrix
+
+    is_single = inspection.by_operation(is_single_precision) > 0
+    return is_single & (inspection.by_device(has_tf32) > 0)
+
+
+def _share_of_double(_: Device | None, peaks: DevicePeaks | None) -> float:
+    """Return the share of the time that matrix units need for doubles; 0: not known."""
+    return _needed_share(peaks, "fp64", ("fp64",))
+
+
+def _share_of_single(device: Device | None, peaks: DevicePeaks | None) -> float:
+    """Return the share of the time that matrix units need for single precision; 0: not known."""
+    if peaks is None and capability(device, peaks) >= _FIRST_CAPABILITY:
+        return _USUAL_SHARE
+    # TF32 where it is faster than single precision, else 16 bit.
+    return _needed_share(peaks, "fp32", ("tf32", "bf16", "fp16"))
+
+
+def _needed_share(
+    peaks: DevicePeaks | None, vector_type: str, matrix_types: Sequence[str]
+) -> float:
+    """Return the share of the time with the first type in which matrix units are faster."""
+    if peaks is None:
+        return 0.0
+    vector_rate, _ = peaks.peak("vector", vector_type) or (0.0, "")
+    for matrix_type in matrix_types:
+        rate = REACHED * peaks.matrix.get(matrix_type, 0.0)
+        if rate > vector_rate:
+            return vector_rate / rate
+    return 1.0

@@ -1,0 +1,96 @@
+"""Products by kernels for an older architecture than the device."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.gemm_times import (
+    FAR,
+    STEP,
+    needed_ns_of_events,
+)
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.kernel_facts import capability
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.trace import Device
+
+TEXT: Final = FindingText(
+    title="Kernels built for an older GPU than this one cost {saving}",
+    advice=(
+        "Use libraries that are built for this GPU: a newer cuBLAS, cuDNN or framework, or a "
+        "build that names its architecture; sizes and alignment do not explain the choice."
+    ),
+    confidence="low",
+    reason=(
+        "their names tell for what they are built; the own instructions of a generation are "
+        "taken to save 40 %, and more of a product that is far below what this GPU reaches"
+    ),
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+)
+
+#: Generations of kernels, by compute capability.
+_BUILT_FOR: Final = {
+    70: ("kernels for Volta", re.compile(r"volta_|cutlass_70|sm70_")),
+    75: ("kernels for Turing", re.compile(r"turing_|cutlass_75|sm75_")),
+    80: ("kernels for Ampere", re.compile(r"ampere_|cutlass_80|sm80_")),
+    90: ("kernels for Hopper", re.compile(r"cutlass_90|cutlass3x_sm90|sm90_")),
+}
+_NEWEST: Final = 100
+#: Alignment and tiles in names that explain an older kernel.
+_ODD: Final = re.compile(
+    r"align[12](?!\d)|^(?:(?!_\d+x\d+).)*_(?:(?:16|32)x\d+|\d+x(?:16|32)|64x64)_", re.IGNORECASE
+)
+#: So do fewer rows or columns.
+_FEWEST_ROWS: Final = 128
+#: Ampere's instructions reach about 60 % of what Hopper's do.
+_SAVED_SHARE: Final = 0.4
+#: Graphics cards from here on have neither Hopper's instructions nor those of its successor.
+_FIRST_CARD: Final = 120
+
+
+@detector("old-kernels", TEXT)
+def old_kernels(inspection: Inspection) -> Finding | None:
+    """Products by kernels for an older architecture than the device."""
+    built_for = np.zeros(len(inspection.work), dtype=np.int64)
+    for generation, (_, pattern) in _BUILT_FOR.items():
+        built_for[inspection.named(pattern)] = generation
+    is_old = (built_for > 0) & (built_for < inspection.by_device(_generation))
+    is_old &= (inspection.by_operation(_is_explained) == 0) & ~inspection.named(_ODD)
+    share = np.maximum(inspection.beyond(needed_ns_of_events(inspection), FAR), _SAVED_SHARE)
+    generations = list(_BUILT_FOR)
+    labels = [label for label, _ in _BUILT_FOR.values()]
+    return inspection.finding_of_events(
+        "old-kernels",
+        np.where(is_old, share, 0.0),
+        text=TEXT,
+        places={"reasons": (np.searchsorted(generations, built_for), labels)},
+    )
+
+
+def _generation(device: Device | None, peaks: DevicePeaks | None) -> int:
+    """Return the newest generation whose kernels run on a device; 0: not known."""
+    of_device = capability(device, peaks)
+    if of_device >= _FIRST_CARD:
+        of_device = 80
+    older = [generation for generation in (*_BUILT_FOR, _NEWEST) if generation <= of_device]
+    return max(older, default=0)
+
+
+def _is_explained(row: RooflineRow) -> bool:
+    """Tell whether the sizes of a product let a library choose older kernels."""
+    if row.cost is None or row.cost.family != "GEMM":
+        return False
+    _, rows, columns, depth = product_sizes(row.cost)
+    is_odd = any(size % STEP for size in (rows, columns, depth))
+    return is_odd or min(rows, columns) < _FEWEST_ROWS

@@ -1,0 +1,124 @@
+"""Matrix products far slower than this GPU computes such sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.gemm_times import (
+    FAR,
+    could_be_tf32,
+    needed_ns_of_events,
+)
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, VariantText
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
+from tracelens_ext.roofline.peaks import DevicePeaks
+
+TEXT: Final = FindingText(
+    title="Matrix products far below what this GPU reaches cost {saving}",
+    reason=(
+        "such sizes are taken to reach 60% of the peak matrix rate (AMD 50%) or 70% of the "
+        "memory bandwidth, less what does not fill the GPU; {why}"
+    ),
+    evidence={
+        "calls": EvidenceText("slow products", "calls", "roofline"),
+        "time_ms": EvidenceText("their time", "ms", "roofline"),
+        "rate": EvidenceText("their rate", "TFLOP/s", "roofline"),
+    },
+    variants={
+        "shown": VariantText(
+            values={"why": "sizes, types and kernels show why"},
+        ),
+        "not_shown": VariantText(
+            confidence="low",
+            values={"why": "nothing shows why these do not"},
+        ),
+    },
+    advice_for={
+        "other": Advice(
+            (
+                "Pad sizes to multiples of 8 elements, join small products into larger ones, "
+                "and let the library use its matrix units: TF32 or bf16, a newer cuBLAS or "
+                "hipBLASLt. The table `roofline` has each product."
+            ),
+        ),
+    },
+)
+
+_TF32: Final = 'torch.set_float32_matmul_precision("high")'
+#: What helps, by a sign in the reasons of the roofline.
+_REMEDIES: Final = {
+    "TF32": "Let single precision use TF32, or compute in bf16.",
+    "not a multiple|unaligned": "Pad sizes to multiples of 8 elements (64 fill tiles better).",
+    "kernels for": "Use a library that has kernels for this GPU: a newer cuBLAS or PyTorch.",
+    "tiles": "Give a product more rows, such as a larger batch, or split K.",
+    "small products": "Join many small products into larger ones, or use a fused operation.",
+}
+_WHERE_TO_LOOK: Final = "The table `roofline` has each product with its rate and its kernels."
+_NO_PEAKS: Final = (
+    "The peaks of the GPU are not known, so slow matrix products cannot be told: see"
+    " docs/roofline.md."
+)
+
+
+@detector("slow-gemm", TEXT)
+def slow_gemm(inspection: Inspection) -> Finding | None:
+    """Matrix products far slower than this GPU computes such sizes."""
+    if not inspection.has_shapes:
+        return None
+    peaks = inspection.peaks_of_rows
+    if not any(peaks) and "GEMM" in inspection.roofline.families:
+        inspection.note(_NO_PEAKS)
+    share = inspection.beyond(needed_ns_of_events(inspection), FAR)
+    is_slow = share > 0
+    claim = inspection.wall.claim_events(is_slow, share)
+    numbers = {
+        "calls": len(np.unique(inspection.launchers.of_gpu[is_slow])),
+        "time_ms": inspection.wall.mean_ms(inspection.work.duration[is_slow]),
+        "rate": inspection.rate_of(is_slow),
+    }
+    reasons = inspection.ranked_by(_reason, claim, peaks)
+    variant = "not_shown"
+    if reasons:
+        variant = "shown"
+    all_reasons = "; ".join(place.name for place in reasons)
+    advice = [remedy for sign, remedy in _REMEDIES.items() if re.search(sign, all_reasons)]
+    snippet = ""
+    if "TF32" in all_reasons:
+        snippet = _TF32
+    return inspection.finding(
+        "slow-gemm",
+        claim,
+        numbers,
+        text=TEXT,
+        variant=variant,
+        where={"products": inspection.ranked_by(_label, claim), "reasons": reasons},
+        advice=" ".join([*advice, _WHERE_TO_LOOK]),
+        snippet=snippet,
+    )
+
+
+def _reason(row: RooflineRow, peaks: DevicePeaks | None) -> str:
+    """Return why a product is slow, as far as it shows."""
+    if row.why_slow:
+        return row.why_slow
+    if peaks is not None and could_be_tf32(row, peaks):
+        return "single precision without TF32"
+    return ""
+
+
+def _label(row: RooflineRow) -> str:
+    """Return `aten::bmm 96 × 512×64×512 bf16`: the batch, then M, N and K."""
+    if row.cost is None or row.cost.family != "GEMM":
+        return ""
+    batch, *sizes = product_sizes(row.cost)
+    batch_text = ""
+    if batch > 1:
+        batch_text = f"{batch} × "
+    return f"{row.operation.name} {batch_text}{'×'.join(map(str, sizes))} {row.cost.data_type}"

@@ -1,0 +1,188 @@
+"""Iterations that take longer than the others, for no reason found elsewhere."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analysis.iterations import measurement as measured
+from tracelens_ext.analysis.iterations.selection import (
+    Iterations,
+    find_iterations,
+    named_iterations,
+)
+from tracelens_ext.findings.attribution import MOST_PLACES, ranked
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.wall_time import WallTime
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NONE, BoolArray, Float64Array, Int64Array, IntArray
+from tracelens_ext.trace.gpu_events import Gaps, GpuEvents
+from tracelens_ext.trace.lookup import values_at
+
+TEXT: Final = FindingText(
+    title="{which}, which costs {saving}{mostly}",
+    advice=(
+        "Look at what these iterations do that the others do not: other shapes (pad the "
+        "batches), compilation, checkpoints, evaluation, garbage collection. Compare one with "
+        "its neighbour on the page, or with `tree`."
+    ),
+    reason="the saving is what they take beyond the median, less what other findings explain",
+    evidence={
+        "median_ms": EvidenceText("median iteration", "ms", "iterations"),
+        "longest_ms": EvidenceText("longest of the slow ones", "ms", "iterations"),
+        "part_ms": EvidenceText("more {part} than usual", "ms", "iterations"),
+    },
+)
+
+_WALL: Final = "wall_time_ms"
+#: Columns of the iteration table that are no part of the time of an iteration.
+_NOT_PARTS: Final = (
+    "iteration",
+    "process",
+    "device",
+    "start_ms",
+    _WALL,
+    "busy_time_ms",
+    "kernels",
+    "whole",
+    "odd",
+)
+
+
+@detector("slow-iterations", TEXT)
+def slow_iterations(inspection: Inspection) -> Finding | None:
+    """Iterations that take longer than the others, for no reason found elsewhere."""
+    work = inspection.work
+    wall = inspection.wall
+    slow = _slow_rows(work)
+    if slow is None:
+        return None
+    iterations, labels, _ = named_iterations(work.tree, None)
+    times = _times_of_iterations(wall, iterations)
+    is_slow = np.isin(np.array(labels, dtype=object), slow.slow["iteration"].to_numpy(object))
+    unexplained = (iterations.end - iterations.start) - times.claimed
+    excess = np.where(is_slow, _odd_excess(unexplained, iterations.whole), 0.0)
+    # An iteration cannot save more than what nobody has claimed of its GPU events and gaps.
+    share = np.minimum(excess / np.maximum(times.free, 1.0), 1.0)
+    share_of_gap = values_at(share, times.of_gap, missing=0)
+    share_of_gpu = values_at(share, iterations.started_in, missing=0)
+    idle = wall.left_of_gaps().astype(np.float64)
+    claim = wall.claim_idle_up_to((idle * share_of_gap).astype(np.int64))
+    claim = claim + wall.claim_events(wall.free & (share_of_gpu > 0), share_of_gpu)
+
+    numbers_of_slow = np.flatnonzero(excess)
+    part, part_ms = _slowest_part(slow.whole, slow.slow)
+    values = {
+        "which": f"{len(numbers_of_slow)} of {len(labels)} iterations are slow",
+        "part": part,
+        "mostly": "",
+    }
+    numbers: dict[str, float | None] = {
+        "median_ms": float(slow.whole[_WALL].median()),
+        "longest_ms": float(slow.slow[_WALL].max()),
+        "part_ms": None,
+    }
+    if part:
+        values["mostly"] = f"; most of it is {part}"
+        numbers["part_ms"] = part_ms
+    places = ranked(numbers_of_slow, labels, excess[numbers_of_slow])
+    return inspection.finding(
+        "slow-iterations",
+        claim,
+        numbers,
+        text=TEXT,
+        where={"iterations": places[:MOST_PLACES]},
+        values=values,
+    )
+
+
+class _SlowRows(NamedTuple):
+    """Rows of the iteration table."""
+
+    whole: pd.DataFrame  #: of whole iterations
+    slow: pd.DataFrame  #: of those among them that take oddly long
+
+
+def _slow_rows(work: GpuEvents) -> _SlowRows | None:
+    """Return the iterations that take oddly long; None without any."""
+    iterations = find_iterations(work.tree)
+    lengths = (iterations.end - iterations.start)[iterations.whole].astype(np.float64)
+    if not len(lengths) or not measured.odd_among(lengths)[0].any():
+        return None
+    table = measured.iteration_table(work).frame
+    whole = table[table["whole"]]
+    is_odd = np.array([_WALL in odd.split(", ") for odd in whole["odd"]], dtype=bool)
+    is_slow = is_odd & (whole[_WALL] > whole[_WALL].median()).to_numpy()
+    if not is_slow.any():
+        return None
+    return _SlowRows(whole, whole[is_slow])
+
+
+class _Times(NamedTuple):
+    """Times of k iterations, the mean over the devices that work for each, ns."""
+
+    of_gap: Int64Array  #: the iteration of each gap, `NONE` for none
+    claimed: Float64Array  #: what other findings have, (k,)
+    free: Float64Array  #: the time of GPU events and gaps that nobody has claimed, (k,)
+
+
+def _times_of_iterations(wall: WallTime, iterations: Iterations) -> _Times:
+    """Return what is claimed, and what is left, of each iteration."""
+    of_gpu = iterations.started_in  # as what an iteration took is the time between two moments
+    of_gap = _iteration_of_gap(iterations, wall.classified.gaps)
+    count = len(iterations)
+    works = np.zeros((len(wall.tracks), count + 1))
+    works[wall.tracks.of_gpu, of_gpu] = 1
+    devices = works[:, :-1].sum(axis=0).clip(1)
+    claimed = np.zeros(count)
+    for claim in wall.claims:
+        intervals = claim.intervals
+        is_busy = intervals.event != NONE
+        of_interval = np.where(is_busy, of_gpu[intervals.event], values_at(of_gap, intervals.gap))
+        claimed += _sums(of_interval, intervals.end - intervals.start, count)
+    alone = wall.about(wall.free)
+    busy = _sums(of_gpu[alone.events], alone.event_ns * len(wall.tracks), count)
+    idle = _sums(of_gap, wall.left_of_gaps().astype(np.float64), count)
+    return _Times(of_gap, claimed / devices, (busy + idle) / devices)
+
+
+def _odd_excess(unexplained: Float64Array, whole: BoolArray) -> Float64Array:
+    """Return what no finding explains of each iteration beyond the usual, (k,).
+
+    It is 0 where that is not odd: other findings may explain all that makes an iteration odd.
+    """
+    usual = float(np.median(unexplained[whole]))
+    excess = unexplained - usual
+    spread = float(np.median(np.abs(excess[whole])))
+    least = max(measured.ODD_BEYOND * spread, measured.ODD_AT_LEAST * usual)
+    return np.where(excess > least, excess, 0.0)
+
+
+def _iteration_of_gap(iterations: Iterations, gaps: Gaps) -> Int64Array:
+    """Return the iteration in which the larger part of each gap lies, as far as events tell."""
+    before = iterations.started_in[gaps.before]
+    after = iterations.started_in[gaps.after]
+    middle = (gaps.start + gaps.end) // 2
+    is_between = (before != NONE) & (after != NONE)
+    is_in_first = is_between & (middle < iterations.start[after])
+    return np.where(is_in_first, before, after)
+
+
+def _sums(iteration: Int64Array, values: IntArray | Float64Array, count: int) -> Float64Array:
+    """Return the sum of each iteration; what is in none (`NONE`) is left out, (count,)."""
+    return np.bincount(iteration + 1, values, count + 1)[1:].astype(np.float64)
+
+
+def _slowest_part(whole: pd.DataFrame, slow: pd.DataFrame) -> tuple[str, float]:
+    """Return the measured part that made them slow, in words, and by how much, ms."""
+    parts = [column for column in whole if column not in _NOT_PARTS]
+    usual = whole.drop(slow.index)[parts].median()
+    more_ms = (slow[parts] - usual).sum()
+    if not len(more_ms) or not more_ms.max() > 0:
+        return "", 0.0
+    name = str(more_ms.idxmax()).removesuffix("_ms").replace("_", " ")
+    return name, float(more_ms.max())

@@ -1,0 +1,55 @@
+"""Grouped products of experts far from what the GPU could do."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.gemm_times import (
+    FAR,
+)
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.analysis import RooflineRow
+
+TEXT: Final = FindingText(
+    title="Grouped products of experts far below what this GPU reaches cost {saving}",
+    advice=(
+        "Tune the kernel for these sizes (engines bring tables of tuned configurations along), "
+        "give each expert more tokens (larger batches, fewer experts a device), or use another "
+        "implementation of grouped products."
+    ),
+    confidence="low",
+    reason=(
+        "they are taken to reach half of the best case of all experts together; tokens that "
+        "are spread unevenly make it worse"
+    ),
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+)
+
+_GROUPED: Final = re.compile(r"grouped_mm|grouped_gemm|moe", re.IGNORECASE)
+#: What grouped products reach of the best case, and what they take besides.
+_REACHED: Final = 0.5
+_FIXED_NS: Final = 10_000
+
+
+@detector("slow-moe", TEXT)
+def slow_moe(inspection: Inspection) -> Finding | None:
+    """Grouped products of experts far from what the GPU could do."""
+    needed_ns = inspection.by_operation(_needed_ns)
+    return inspection.finding_of_events("slow-moe", inspection.beyond(needed_ns, FAR), text=TEXT)
+
+
+def _needed_ns(row: RooflineRow) -> float:
+    """Return what a call would take, ns; 0 for what is no grouped product, or not known."""
+    if row.cost is None or not row.roofline_ns:
+        return 0.0
+    is_of_experts = row.cost.family[:3] == "MoE"
+    if not is_of_experts and not _GROUPED.search(row.operation.name):
+        return 0.0
+    return _FIXED_NS + row.roofline_ns / row.count / _REACHED

@@ -1,0 +1,63 @@
+"""Floods of copies that are too small for the link or the memory to matter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText, Remedy
+from tracelens_ext.findings.transfer_facts import (
+    SMALL_BYTES,
+    WITHIN_DEVICE,
+    copied_bytes,
+)
+
+TEXT: Final = FindingText(
+    title="A flood of small copies takes {saving}",
+    advice=(
+        "Copy once what belongs together: gradients as views of their buckets, values that are "
+        "read one by one in one array, many small buffers in one large one."
+    ),
+    snippet=(
+        "DistributedDataParallel(model, gradient_as_bucket_view=True); torch.stack(values).tolist()"
+    ),
+    reason="most of such a copy is its start and end; how many become one depends on the code",
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "launches": EvidenceText("launches of them", "calls", "kernels"),
+    },
+)
+
+#: A copy without a known size is small if it is as short as this.
+_SHORT_NS: Final = 5_000
+#: Within a device: a parameter of this size and less, copied into a bucket.
+_PARAMETER_BYTES: Final = 2**22
+_PARAMETER_NS: Final = 25_000
+#: Fewer copies are no flood.
+_FLOOD: Final = 100
+
+
+@detector("small-copies", TEXT, remedy=Remedy.REMOVES_LAUNCHES)
+def small_copies(inspection: Inspection) -> Finding | None:
+    """Floods of copies that are too small for the link or the memory to matter."""
+    work = inspection.work
+    size = copied_bytes(inspection)
+    is_within_device = work.trace.named(work.name, WITHIN_DEVICE.match)
+    is_short = work.duration <= np.where(is_within_device, _PARAMETER_NS, _SHORT_NS)
+    has_few_bytes = size <= np.where(is_within_device, _PARAMETER_BYTES, SMALL_BYTES)
+    is_small = work.is_copy & np.where(size > 0, has_few_bytes, is_short)
+    if is_small.sum() < _FLOOD:
+        return None
+    launches = len(np.unique(work.tree.launch_of_gpu[is_small]))
+    return inspection.finding_of_events(
+        "small-copies",
+        is_small.astype(np.float64),
+        {"launches": launches},
+        text=TEXT,
+        places={"copies": (work.name, work.trace.names)},
+    )

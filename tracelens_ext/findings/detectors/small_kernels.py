@@ -1,0 +1,94 @@
+"""Runs of kernels shorter than their launch; the holes between them are `host-bound`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
+from tracelens_ext.trace import NS_PER_US
+
+TEXT: Final = FindingText(
+    title="Kernels shorter than their launch take {saving}",
+    advice=(
+        "Fuse them (torch.compile, foreach operations, one operation for many small tensors), "
+        "or give each more work with larger batches. CUDA graphs shorten the holes between "
+        "them, not the kernels."
+    ),
+    snippet="model = torch.compile(model)",
+    reason=(
+        "most of such a kernel is its start and end, which fusing saves; how many become one "
+        "depends on the operations, here one a run"
+    ),
+    evidence={
+        "kernels": EvidenceText("kernels", "GPU events", "short_kernels_summary"),
+        "runs": EvidenceText("runs of them", "runs", "kernels"),
+        "median_us": EvidenceText("median duration", "µs", "short_kernels_summary"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+    advice_for={
+        "serving": Advice(
+            (
+                "Let the engine use its fused operations and compile the model; give it more "
+                "requests at a time."
+            ),
+        ),
+        "jax": Advice(
+            "Put the whole step into one compiled function, so that XLA fuses it.",
+            "step = jax.jit(step)",
+        ),
+        "tensorflow": Advice(
+            "Let XLA fuse the step.",
+            "@tf.function(jit_compile=True)",
+        ),
+        "other": Advice(
+            (
+                "Fuse them, or give each more work: several small problems in one launch. "
+                "Graphs shorten the holes between them, not the kernels."
+            ),
+        ),
+    },
+)
+
+#: A launch takes the CPU about this long (the call 3 µs, PyTorch around it more), and the GPU two
+#: or three to start and end a kernel: what a shorter one computes is the smaller part of its cost.
+_LAUNCH_NS: Final = 5_000
+#: Fewer in a row lie between the large kernels of any model.
+_SHORTEST_RUN: Final = 8
+
+
+@detector("small-kernels", TEXT, remedy=Remedy.REMOVES_LAUNCHES)
+def small_kernels(inspection: Inspection) -> Finding | None:
+    """Runs of kernels shorter than their launch; the holes between them are `host-bound`."""
+    work = inspection.work
+    wall = inspection.wall
+    order, stream = inspection.stream_order
+    is_short = (work.duration < _LAUNCH_NS)[order] & ~work.is_communication[order]
+    begins_run = np.ones(len(order), dtype=bool)
+    begins_run[1:] = (stream[1:] != stream[:-1]) | (is_short[1:] != is_short[:-1])
+    run = np.cumsum(begins_run) - 1
+
+    is_free_kernel = is_short & (wall.free & work.is_kernel)[order]
+    count_of_run = np.bincount(run[is_free_kernel], minlength=int(run[-1]) + 1)
+    is_long_run = count_of_run >= _SHORTEST_RUN
+    is_chosen = np.zeros(len(work), dtype=bool)
+    is_chosen[order] = is_free_kernel & is_long_run[run]
+    share = np.zeros(len(work))
+    share[order] = 1.0 - 1.0 / np.maximum(count_of_run, 1)[run]  # one kernel of each run stays
+    claim = wall.claim_events(is_chosen, share)
+
+    duration = work.duration[claim.events]
+    median_us = 0.0
+    if len(duration):
+        median_us = float(np.median(duration)) / NS_PER_US
+    numbers = {
+        "kernels": len(duration),
+        "runs": int(is_long_run.sum()),
+        "median_us": median_us,
+        "time_ms": wall.mean_ms(duration),
+    }
+    return inspection.finding("small-kernels", claim, numbers, text=TEXT)

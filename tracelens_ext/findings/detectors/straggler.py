@@ -1,0 +1,152 @@
+"""The device of one of several ranks for which the others wait in collectives."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analysis import collectives
+from tracelens_ext.analysis.collectives import communication_of
+from tracelens_ext.analysis.iterations.selection import find_iterations
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.findings.attribution import places_of
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.findings.transfer_facts import (
+    GROUP,
+    named_collectives,
+)
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NONE, NS_PER_MS, Int64Array
+from tracelens_ext.trace.intervals import union
+
+TEXT: Final = FindingText(
+    title="The others wait for device {name} in collectives, which costs {saving}",
+    advice=(
+        "Look at what device {name} does meanwhile, which the places say: where it idles, its "
+        "host is late (its data, its CPU cores, other work there); where it computes, it has "
+        "more to do (give the ranks equal batches), or its clocks are lower."
+    ),
+    confidence="high",
+    reason=(
+        "their kernels run longer than its own in the same calls, and a collective that needs "
+        "every rank ends on all at about the same time"
+    ),
+    evidence={
+        "calls": EvidenceText("calls in which others waited for it", "calls", "coll_analysis"),
+        "idle_ms": EvidenceText("device {name} idle then", "ms", "gap_hosts"),
+        "busy_ms": EvidenceText("device {name} busy alone then", "ms", "kernels"),
+    },
+)
+
+_SAME: Final = ["collective", *GROUP, "Process Group Description", "dtype", "iteration"]
+#: The others wait for it so many times as long as for any other device.
+_FAR_WORSE: Final = 2
+
+
+@detector("straggler", TEXT)
+def straggler(inspection: Inspection) -> Finding | None:
+    """The device of one of several ranks for which the others wait in collectives.
+
+    One that needs every rank ends on all at about the same time: a kernel that comes early runs
+    longer than the last one by its wait. The n-th calls alike in an iteration are the same.
+    """
+    work = inspection.work
+    wall = inspection.wall
+    if len(wall.tracks) < 2 or not work.is_communication.any():
+        return None
+    waits = _find_waits(inspection)
+    caused_ns = np.bincount(waits.last_device + 1, waits.wait_ns, minlength=len(wall.tracks) + 1)
+    caused_ns = caused_ns[1:]
+    worst, second = np.argsort(-caused_ns, kind="stable")[:2].tolist()
+    if caused_ns[worst] <= _FAR_WORSE * caused_ns[second]:
+        return None
+    is_waiting = (waits.last_device == worst) & (waits.wait_ns > 0)
+    claim = wall.claim_events(
+        is_waiting,
+        hiding=~(work.is_communication | work.is_copy),
+        until=work.start + waits.wait_ns,
+    )
+    if not inspection.is_worth(claim):
+        return None
+    meanwhile = wall.on_device(worst, *union(claim.intervals.start, claim.intervals.end))
+    numbers = {
+        "calls": len(claim.events),
+        "idle_ms": meanwhile.idle_ns / NS_PER_MS,
+        "busy_ms": (meanwhile.saving_ns - meanwhile.idle_ns) / NS_PER_MS,
+    }
+    where = {
+        **places_of(work, meanwhile, inspection.idle_moments),
+        "streams": (),
+        "collectives": named_collectives(inspection, claim),
+    }
+    return inspection.finding(
+        "straggler",
+        claim,
+        numbers,
+        text=TEXT,
+        values={"name": claim.devices[worst]},
+        where=where,
+    )
+
+
+class _Waits(NamedTuple):
+    """What each GPU event waits for, g of them."""
+
+    wait_ns: Int64Array  #: how long it waits for the last device of its call, (g,)
+    #: that device, an index into the tracks of devices; `NONE` for an event that is the last, or
+    #: in no call of several devices, (g,)
+    last_device: Int64Array
+
+
+def _find_waits(inspection: Inspection) -> _Waits:
+    """Return how long each kernel of a collective waits for the last device of its call."""
+    work = inspection.work
+    device_of_gpu = inspection.wall.tracks.of_gpu
+    table = _calls_of_collectives(inspection)
+    same_call = table.groupby(["which", "sequence"])
+    devices = same_call["device_index"].transform("size")
+    # Where devices have different numbers of calls, which of them belong together is unknown.
+    is_compared = table["calls"].groupby(table["which"]).transform("nunique") == 1
+    is_compared &= (devices >= 2) & ~(devices > table["Group size"])
+    shortest = same_call["ns"].transform("idxmin")[is_compared].to_numpy()
+    event = table.index[is_compared].to_numpy()
+    wait_ns = np.zeros(len(work), dtype=np.int64)
+    wait_ns[event] = work.duration[event] - work.duration[shortest]
+    is_own = device_of_gpu[shortest] == device_of_gpu[event]
+    last_device = np.full(len(work), NONE)
+    last_device[event] = np.where(is_own, NONE, device_of_gpu[shortest])
+    return _Waits(wait_ns, last_device)
+
+
+def _calls_of_collectives(inspection: Inspection) -> pd.DataFrame:
+    """Return the kernels of collectives that need every rank, by start.
+
+    Their index is the GPU event. `which` numbers what is alike in an iteration, `sequence` the
+    calls of it on each device, `calls` is how many there are on the device.
+    """
+    work = inspection.work
+    iterations = find_iterations(work.tree)
+    table = communication_of(work)
+    event = table.index.to_numpy()
+    kernels = table["kernel_name"]
+    simple_names = kernels.map({name: simple_name(name) for name in kernels.unique()})
+    has_name = table["Collective name"] != ""
+    numbers = np.array([*iterations.number, NONE], dtype=object)
+    table = table.assign(
+        collective=table["Collective name"].where(has_name, simple_names),
+        iteration=numbers[iterations.of_gpu[event]],
+        device_index=inspection.wall.tracks.of_gpu[event],
+        ns=work.duration[event],
+        start=work.start[event],
+    )
+    needs_every_rank = table["collective"].str.contains(collectives.SYNCHRONOUS)
+    table = table[needs_every_rank].sort_values("start")
+    table["which"] = table.groupby(_SAME, dropna=False, sort=False).ngroup()
+    of_device = table.groupby(["which", "device_index"])
+    table["sequence"] = of_device.cumcount()
+    table["calls"] = of_device["ns"].transform("size")
+    return table

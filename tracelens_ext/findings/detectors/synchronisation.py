@@ -1,0 +1,87 @@
+"""Idle time after a wait of the host, at most what it waited: by so much it would be ahead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.idle_time import causes
+from tracelens_ext.findings.attribution import around, frames_around
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, Remedy
+from tracelens_ext.trace import EventKind
+
+TEXT: Final = FindingText(
+    title="Waiting for the GPU leaves it without work for {saving}",
+    advice=(
+        "Do not ask for values of the GPU in the loop: .item(), .cpu(), .tolist(), print(), "
+        "nonzero() and conditions on tensors all wait for it. Keep them on the GPU, ask for "
+        "them every few iterations, or copy them with non_blocking=True and look later."
+    ),
+    snippet="loss_sum += loss.detach()  # and .item() once at the end",
+    reason=(
+        "without the wait the host would have launched earlier by as long as it waited, unless "
+        "it needs the value that it asks for"
+    ),
+    evidence={
+        "calls": EvidenceText("calls that waited before the GPU idled", "calls", "gap_summary"),
+        "cpu_ms": EvidenceText("host time in them", "ms", "tree"),
+        "idle_ms": EvidenceText("idle time after them", "ms", "gap_summary"),
+    },
+    advice_for={
+        "serving": Advice(
+            (
+                "Let the engine schedule the next step while the GPU computes the present one "
+                "(asynchronous or overlapped scheduling), and sample on the GPU."
+            ),
+        ),
+        "jax": Advice(
+            (
+                "Do not look at values in the loop: float(), print() and numpy.asarray() wait "
+                "for the GPU. Keep them on it, or look every few steps."
+            ),
+            "losses.append(loss)  # and jax.device_get(losses) at the end",
+        ),
+        "tensorflow": Advice(
+            (
+                "Do not look at values in the loop: .numpy() and print() wait for the GPU. "
+                "Keep them on it, or look every few steps."
+            ),
+        ),
+        "other": Advice(
+            (
+                "Do not wait for the whole device in the loop: let streams wait for events, "
+                "copy asynchronously from pinned memory, and launch the next work before "
+                "looking at results."
+            ),
+            "cudaStreamWaitEvent(stream, event)",
+        ),
+    },
+)
+
+
+@detector("synchronisation", TEXT, remedy=Remedy.WAITS_NO_LONGER)
+def synchronisation(inspection: Inspection) -> Finding | None:
+    """Idle time after a wait of the CPU, at most what it waited: by so much it would be ahead."""
+    wall = inspection.wall
+    work = inspection.work
+    call_of_gap = wall.classified.synchronizing_call
+    idle_after = wall.claim_idle_after(call_of_gap)
+    idle_during = wall.claim_idle_during(causes.blocking_calls(work))
+    call_of_interval = call_of_gap[idle_after.intervals.gap]
+    calls = np.unique(call_of_interval)
+    numbers = {
+        "calls": len(calls),
+        "cpu_ms": inspection.host_ms(calls),
+        "idle_ms": idle_after.saving_ms,
+    }
+    where = {
+        "operations": around(work, (EventKind.CPU_OP,), call_of_interval, idle_after.ns),
+        "python_frames": frames_around(work, call_of_interval, idle_after.ns),
+    }
+    return inspection.finding(
+        "synchronisation", idle_after + idle_during, numbers, text=TEXT, where=where
+    )

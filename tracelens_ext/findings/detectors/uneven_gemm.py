@@ -1,0 +1,98 @@
+"""Products far slower than others of their size and type in the same trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.texts import EvidenceText, FindingText
+from tracelens_ext.roofline.gemm import product_sizes
+from tracelens_ext.trace import Float64Array, Int64Array
+
+TEXT: Final = FindingText(
+    title="Products far slower than others of their size and type cost {saving}",
+    advice=(
+        "Compare the kernels, layouts and strides of the slow ones with those of the others in "
+        "the table `roofline`: another order of dimensions, a contiguous operand, padding or a "
+        "tuned choice of kernels helps. Single slow calls point to clocks, or to what runs "
+        "beside them."
+    ),
+    snippet='model = torch.compile(model, mode="max-autotune")',
+    reason="a bound: as if each took the median time of the others of its size and type",
+    evidence={
+        "events": EvidenceText("of them", "GPU events", "kernels"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+    },
+)
+
+#: Fewer others tell nothing; what is shorter is measured too coarsely.
+_FEWEST_OTHERS: Final = 3
+_SHORT_NS: Final = 20_000
+#: So many times as long as the others: of a layout, in the median; of a single call.
+_UNEVEN: Final = 1.2
+_UNEVEN_CALL: Final = 1.5
+
+
+@detector("uneven-gemm", TEXT)
+def uneven_gemm(inspection: Inspection) -> Finding | None:
+    """Products far slower than others of their size and type in the same trace."""
+    roofline = inspection.roofline
+    work = inspection.work
+    rows_alike = _rows_alike(inspection)
+    is_product = inspection.by_operation(lambda row: bool(row.cost)) > 0
+    events = np.flatnonzero(is_product & inspection.wall.free)
+    if not rows_alike or not len(events):
+        return None
+    calls, first_event, call_of_event = np.unique(
+        inspection.launchers.of_gpu[events], return_index=True, return_inverse=True
+    )
+    call_ns = np.bincount(call_of_event, work.duration[events]).astype(np.float64)
+    row_of_call = roofline.groups.of_gpu[events][first_event]
+    by_row = np.argsort(row_of_call, kind="stable")
+    bounds = np.searchsorted(row_of_call[by_row], np.arange(len(roofline.rows) + 1))
+    needed_of_call = np.zeros(len(calls))
+    for rows in rows_alike:
+        calls_of_rows = [by_row[bounds[row] : bounds[row + 1]] for row in rows]
+        _compare(calls_of_rows, call_ns, needed_of_call)
+    needed_ns = np.zeros(len(work))
+    needed_ns[events] = needed_of_call[call_of_event]
+    share = inspection.beyond(needed_ns, _UNEVEN)
+    return inspection.finding_of_events("uneven-gemm", share, text=TEXT)
+
+
+def _rows_alike(inspection: Inspection) -> list[list[int]]:
+    """Return the rows of the roofline of products of one size and type on one device."""
+    roofline = inspection.roofline
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for number, row in enumerate(roofline.rows):
+        if row.cost is not None and row.cost.family == "GEMM":
+            batch, *sizes = product_sizes(row.cost)
+            device = int(roofline.groups.device[number])
+            alike[device, row.cost.data_type, batch, *sorted(sizes)].append(number)
+    return list(alike.values())
+
+
+def _compare(
+    calls_of_rows: list[Int64Array], call_ns: Float64Array, needed_of_call: Float64Array
+) -> None:
+    """Set what slow calls of one size and type need; each row is a layout."""
+    all_calls = np.concatenate(calls_of_rows)
+    if len(all_calls) <= _FEWEST_OTHERS:
+        return
+    usual = float(np.median(call_ns[all_calls]))
+    for calls in calls_of_rows:
+        others = np.setdiff1d(all_calls, calls)
+        typical = usual
+        if len(others) >= _FEWEST_OTHERS:
+            typical = float(np.median(call_ns[others]))
+        if len(calls) and np.median(call_ns[calls]) > _UNEVEN * typical > _UNEVEN * _SHORT_NS:
+            needed_of_call[calls] = typical
+        elif usual > _SHORT_NS:
+            slow_calls = calls[call_ns[calls] > _UNEVEN_CALL * usual]
+            needed_of_call[slow_calls] = usual

@@ -1,0 +1,301 @@
+"""Scores written to memory between products and a softmax; a fused kernel never writes them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.findings.attention_times import FIXED_NS, FUSED_SHARE
+from tracelens_ext.findings.attribution import ranked
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import MEMORY_SHARE, Inspection
+from tracelens_ext.findings.texts import Advice, EvidenceText, FindingText, VariantText
+from tracelens_ext.roofline.analysis import Roofline, RooflineRow
+from tracelens_ext.roofline.gemm import product_sizes
+from tracelens_ext.text import ms_text
+from tracelens_ext.trace import NONE, NS_PER_MS, Float64Array, Int64Array
+from tracelens_ext.trace.grouping import number_groups
+
+TEXT: Final = FindingText(
+    title="Attention that is not fused costs {saving}",
+    advice=(
+        "Use fused attention: it computes the scores in tiles and never writes them. Masks and "
+        "dropout are arguments of it; in Transformers choose it when the model is made."
+    ),
+    snippet=(
+        "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # or "
+        'from_pretrained(…, attn_implementation="sdpa")'
+    ),
+    reason=(
+        "a fused kernel is taken to reach 40% of the peak matrix rate or 70% of the memory "
+        "bandwidth; one half as fast saves {least}. It cannot return the weights of attention"
+    ),
+    evidence={
+        "chains": EvidenceText("chains of matrix products and softmax", "chains", "roofline"),
+        "time_ms": EvidenceText("their time", "ms", "roofline"),
+        "needed_ms": EvidenceText("a fused kernel needs", "ms", "roofline"),
+    },
+    variants={
+        "sure": VariantText(
+            confidence="high",
+        ),
+        "unknown": VariantText(
+            reason="shapes, or the peaks of this GPU, are not known, so products are taken to stay",
+        ),
+    },
+    advice_for={
+        "jax": Advice(
+            "Let one kernel compute the whole of it.",
+            'jax.nn.dot_product_attention(q, k, v, implementation="cudnn")',
+        ),
+    },
+)
+
+#: What a fused backward pass computes besides: the scores again, five products for four.
+_BACKWARD_FLOPS: Final = 1.25
+#: Rows and columns of scores that a fused kernel computes at once, needed or not.
+_TILE: Final = 64
+#: GPU events between a softmax and its products: scale, mask, casts, dropout, copies of operands.
+_WINDOW: Final = 16
+#: Batch and heads, queries, keys; a softmax over fewer is a classifier's or a router's.
+_LEAST_DIMS: Final = 3
+#: Sizes of operations without recorded shapes: all the same. Then names make the chain, of batched
+#: products and what is usual between them; anything else without shapes closes it.
+_NOT_RECORDED: Final = 1
+_CLOSES: Final = -1
+_BATCHED: Final = re.compile(r"aten::(?:bmm|baddbmm_?)$")
+_BETWEEN: Final = re.compile(
+    r"aten::(?:(?:add|sub|mul|div|masked_fill|where|clone|copy|native_dropout)_?|_?to_copy"
+    r"|native_dropout_backward)$"
+)
+#: The least saving is sure to be most of the time from this share on.
+_SURE_SHARE: Final = 0.7
+
+
+@detector(
+    "unfused-attention", TEXT, kinds=("pytorch-training", "pytorch-inference", "serving", "jax")
+)
+def unfused_attention(inspection: Inspection) -> Finding | None:
+    """Scores written to memory between products and a softmax; a fused kernel never writes them."""
+    has_shapes = inspection.has_shapes
+    work = inspection.work
+    rows = inspection.roofline.rows
+    if not any(_scores(row) > 0 for row in rows):
+        return None
+    chains = _find_chains(inspection)
+    is_free = (chains.of_gpu != NONE) & inspection.wall.free
+    chain = chains.of_gpu[is_free]
+    total_ns = np.bincount(chain, work.duration[is_free], minlength=len(chains.softmax))
+    fused_ns = _fused_ns_of_chains(inspection.roofline, chains)
+    share = np.zeros(len(work))
+    share[is_free] = np.maximum(1.0 - fused_ns[chain] / np.maximum(total_ns[chain], 1), 0.0)
+    claim = inspection.wall.claim_events(is_free & (share > 0), share)
+
+    saved_ns = float(np.maximum(total_ns - fused_ns, 0.0).sum())
+    saved_if_twice_as_slow = float(np.maximum(total_ns - 2 * fused_ns, 0.0).sum())
+    low_ms = claim.saving_ns * saved_if_twice_as_slow / max(saved_ns, 1.0) / NS_PER_MS
+    variant = ""
+    if not has_shapes or not _products_have_peaks(rows):
+        variant = "unknown"
+    elif low_ms * NS_PER_MS > _SURE_SHARE * claim.saving_ns:
+        variant = "sure"
+    numbers = {
+        "chains": len(chains.softmax),
+        "time_ms": inspection.wall.mean_ms(total_ns),
+        "needed_ms": inspection.wall.mean_ms(fused_ns),
+    }
+    softmax_of_events = chains.softmax[chains.of_gpu[claim.events]]
+    shapes = [_shape(row) for row in rows]
+    return inspection.finding(
+        "unfused-attention",
+        claim,
+        numbers,
+        text=TEXT,
+        variant=variant,
+        low_ms=low_ms,
+        where={"scores": ranked(softmax_of_events, shapes, claim.event_ns)},
+        values={"least": ms_text(low_ms)},
+    )
+
+
+def _products_have_peaks(rows: Sequence[RooflineRow]) -> bool:
+    """Tell whether the peak rate of every matrix product is known."""
+    return all(row.peak for row in rows if row.cost and row.cost.family == "GEMM")
+
+
+def _shape(row: RooflineRow) -> str:
+    """Return the first tensor of an operation, as `96×1024×1024`."""
+    if not row.operation.tensors:
+        return ""
+    return "×".join(map(str, row.operation.tensors[0].dims))
+
+
+class _Chains(NamedTuple):
+    """Softmaxes with their products, and what lies between them and passes over the scores."""
+
+    softmax: Int64Array  #: the row of the roofline of each softmax, (c,)
+    products: Int64Array  #: those of products before and after it, `NONE` for none, (c, 4)
+    of_gpu: Int64Array  #: the chain of each GPU event, `NONE` for none, (g,)
+
+
+class _Nearest(NamedTuple):
+    """The nearest products on one side of s softmaxes, as positions by stream and start."""
+
+    products: Int64Array  #: at most two, `NONE` for none, (s, 2)
+    edge: Int64Array  #: the last kernel of the farthest one, or the softmax itself, (s,)
+
+
+class _Search:
+    """Looks for products beside softmaxes, in the order of streams."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        of_operation = inspection.by_operation
+        order, stream = inspection.stream_order
+        self.order = order
+        self.stream = stream
+        self.call = inspection.launchers.of_gpu[order]
+        self.scores = of_operation(_scores)[order]  #: elements that a softmax goes over
+        sizes_of_rows = [_score_sizes(row) for row in inspection.roofline.rows]
+        columns = [
+            of_operation(lambda _, size: size, column)[order]
+            for column in zip(*sizes_of_rows, strict=True)
+        ]
+        self.sizes = np.stack(columns, axis=1)  #: as `_score_sizes` of each event, (g, 3)
+        begins_call = np.append(True, self.call[1:] != self.call[:-1])
+        self.softmax = np.flatnonzero((self.scores > 0) & begins_call)
+        is_backward = of_operation(_is_backward)[order[self.softmax]] > 0
+        self.most_products = np.where(is_backward, 2, 1)
+        self.wanted_size = self.scores[self.softmax][:, None]
+        self.has_no_shapes = self.scores[self.softmax] == _NOT_RECORDED
+
+    def nearest(self, direction: int) -> _Nearest:
+        """Return the nearest products in one direction, 1 or -1, within the window."""
+        softmax = self.softmax
+        products = np.full((len(softmax), 2), NONE)
+        edge = softmax.copy()
+        count = np.zeros(len(softmax), dtype=np.int64)
+        is_open = np.ones(len(softmax), dtype=bool)
+        for step in range(1, _WINDOW + 1):
+            position = softmax + direction * step
+            is_open &= (position >= 0) & (position < len(self.call))
+            position = np.where(is_open, position, softmax)
+            is_open &= self.stream[position] == self.stream[softmax]
+            is_end = (self.scores[position] > 0) | (
+                (self.scores[position] < 0) & self.has_no_shapes
+            )
+            is_open &= ~is_end | (self.call[position] == self.call[softmax])
+            is_product = is_open & (self.sizes[position] == self.wanted_size).any(axis=1)
+            is_same_product = is_product & (self.call[position] == self.call[edge])
+            is_new = is_product & ~is_same_product & (count < self.most_products)
+            new = np.flatnonzero(is_new)
+            products[new, count[new]] = position[new]
+            count[new] += 1
+            edge[new] = position[new]
+            edge[is_same_product] = position[is_same_product]
+        return _Nearest(products, edge)
+
+
+def _find_chains(inspection: Inspection) -> _Chains:
+    """Return each softmax that has products on both sides, with what belongs to it."""
+    search = _Search(inspection)
+    before = search.nearest(-1)
+    after = search.nearest(1)
+    has_both = (before.products[:, 0] != NONE) & (after.products[:, 0] != NONE)
+    whole = np.flatnonzero(has_both)
+
+    # All positions from the first product to the last one, chain by chain.
+    first = before.edge[whole]
+    length = after.edge[whole] + 1 - first
+    chain = np.repeat(np.arange(len(whole)), length)
+    chain_start = np.cumsum(length) - length
+    position = np.arange(int(length.sum())) - chain_start[chain] + first[chain]
+
+    wanted = search.wanted_size[whole][chain]
+    passed_over = inspection.by_operation(_passes_over)[search.order[position]]
+    takes_part = passed_over == wanted[:, 0]
+    takes_part |= (search.sizes[position] == wanted).any(axis=1)
+    of_gpu = np.full(len(search.order), NONE)
+    of_gpu[search.order[position[takes_part]]] = chain[takes_part]
+
+    row = inspection.roofline.groups.of_gpu[search.order]
+    products = np.concatenate((before.products[whole], after.products[whole]), axis=1)
+    rows_of_products = np.where(products != NONE, row[products], NONE)
+    return _Chains(row[search.softmax[whole]], rows_of_products, of_gpu)
+
+
+def _scores(row: RooflineRow) -> int:
+    """Return the elements that a softmax over keys goes over; 0, or `_CLOSES`, for others."""
+    name = row.operation.name.lower()
+    is_softmax = "softmax" in name and "log_softmax" not in name
+    if not row.operation.types:
+        if is_softmax:
+            return _NOT_RECORDED
+        if _BATCHED.match(name) or _BETWEEN.match(name):
+            return 0
+        return _CLOSES
+    tensors = row.operation.tensors
+    if not is_softmax or not tensors or len(tensors[0].dims) < _LEAST_DIMS:
+        return 0
+    return tensors[0].elements
+
+
+def _score_sizes(row: RooflineRow) -> tuple[int, int, int]:
+    """Return the elements of a product's result and of its two operands; 0 for others."""
+    if not row.operation.types and _BATCHED.match(row.operation.name):
+        return _NOT_RECORDED, 0, 0
+    batch, rows, columns, depth = product_sizes(row.cost)
+    return batch * rows * columns, batch * rows * depth, batch * depth * columns
+
+
+def _passes_over(row: RooflineRow) -> int:
+    """Return the elements of the largest tensor of an operation; 0 for a product."""
+    if not row.operation.types:
+        return _NOT_RECORDED
+    if row.cost is not None and row.cost.engine != "vector":
+        return 0
+    return max((tensor.elements for tensor in row.operation.tensors), default=0)
+
+
+def _fused_ns_of_chains(roofline: Roofline, chains: _Chains) -> Float64Array:
+    """Return what a fused kernel needs for each chain, ns, (c,)."""
+    first, number = number_groups([chains.softmax, *chains.products.T])
+    needed = []
+    for chain in first.tolist():
+        products = [row for row in chains.products[chain].tolist() if row != NONE]
+        needed.append(_fused_ns(roofline, int(chains.softmax[chain]), products))
+    return np.array(needed, dtype=np.float64)[number]
+
+
+def _fused_ns(roofline: Roofline, softmax: int, products: list[int]) -> float:
+    """Return what a fused kernel needs; without known peaks what the products take, which stay."""
+    product_rows = [roofline.rows[row] for row in products]
+    peaks = roofline.peaks.get(int(roofline.groups.device[softmax]))
+    if peaks is None or not all(row.peak for row in product_rows):
+        return sum(row.gpu_ns / row.count for row in product_rows)
+    scores = roofline.rows[softmax].operation.tensors[0]
+    factor = 1.0
+    if _is_backward(roofline.rows[softmax]):
+        factor = _BACKWARD_FLOPS
+    factor *= math.prod(_tiles_factor(size) for size in scores.dims[-2:])
+    compute_ns = 0.0
+    moved = 0
+    for row in product_rows:
+        if row.cost and row.peak:
+            compute_ns += row.cost.flops / (row.peak * 1e3)
+            moved += row.cost.bytes - scores.written
+    memory_ns = moved / (peaks.memory * MEMORY_SHARE)
+    return max(factor * compute_ns / FUSED_SHARE, memory_ns, FIXED_NS)
+
+
+def _tiles_factor(size: int) -> float:
+    """Return how many times as many rows or columns as needed are computed in whole tiles."""
+    return -(-size // _TILE) * _TILE / max(size, 1)
+
+
+def _is_backward(row: RooflineRow) -> bool:
+    return "backward" in row.operation.name.lower()

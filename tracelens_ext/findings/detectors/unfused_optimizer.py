@@ -1,0 +1,92 @@
+"""The windows of steps with kernels for each parameter, less what a fused step needs."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.findings.detector import detector
+from tracelens_ext.findings.finding import Finding
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.optimizer_steps import STEP, optimizer_steps
+from tracelens_ext.findings.texts import EvidenceText, FindingText, Remedy
+from tracelens_ext.trace import NONE, Int64Array
+
+TEXT: Final = FindingText(
+    title="{who} updates parameters one by one, which costs {saving}",
+    advice=(
+        "Update all parameters with a few kernels: fused=True where the optimizer has it, else "
+        "foreach=True."
+    ),
+    snippet="torch.optim.{name}(model.parameters(), fused=True)",
+    confidence="high",
+    reason=(
+        "the kernels of the step each work on one parameter; a fused step moves about 35% of "
+        "their bytes, and has next to no holes"
+    ),
+    evidence={
+        "steps": EvidenceText("steps", "steps", "cpu_ops"),
+        "events": EvidenceText("kernels in them", "GPU events", "kernels_by_category"),
+        "time_ms": EvidenceText("their time", "ms", "kernels"),
+        "idle_ms": EvidenceText("idle time in them", "ms", "gap_hosts"),
+    },
+)
+
+#: Kernels that work on many parameters at once: PyTorch's foreach and fused ones, Apex's, compiled.
+_MANY_AT_ONCE: Final = re.compile(r".*(multi_tensor|foreach|[Ff]used|triton_)")
+#: A step with fewer kernels that each work on one parameter gains nothing worth a change.
+_MANY_KERNELS: Final = 20
+#: A fused Adam reads four tensors a parameter and writes three; its single steps (two decays, two
+#: updates of moments, root, division, sum) move about twenty. Other optimizers lie near that.
+_FUSED_SHARE: Final = 0.35
+#: What any kernel takes however little it does: nobody needs that once for each parameter.
+_FIXED_NS: Final = 2_500
+
+
+@detector("unfused-optimizer", TEXT, remedy=Remedy.REMOVES_LAUNCHES, kinds=("pytorch-training",))
+def unfused_optimizer(inspection: Inspection) -> Finding | None:
+    """The windows of steps with kernels for each parameter, less what a fused step needs."""
+    work = inspection.work
+    wall = inspection.wall
+    steps, step_of_gpu = optimizer_steps(inspection)
+    if not len(steps):
+        return None
+    works_on_many = work.trace.named(work.name, _MANY_AT_ONCE.match)
+    is_single = (step_of_gpu != NONE) & work.is_kernel & ~works_on_many & ~work.is_communication
+    single_kernels = np.bincount(step_of_gpu[is_single], minlength=len(steps))
+    all_kernels = np.bincount(step_of_gpu[work.is_kernel] + 1, minlength=len(steps) + 1)[1:]
+    is_unfused = (single_kernels >= _MANY_KERNELS) & (2 * single_kernels > all_kernels)
+    is_chosen = is_single & is_unfused[step_of_gpu]
+
+    fused_ns = _FUSED_SHARE * np.maximum(work.duration - _FIXED_NS, 0)
+    share = 1.0 - fused_ns / np.maximum(work.duration, 1)
+    before = wall.classified.gaps.before
+    after = wall.classified.gaps.after
+    is_between = is_chosen[before] & is_chosen[after] & (step_of_gpu[before] == step_of_gpu[after])
+    idle = wall.claim_idle_during(steps[is_unfused])
+    idle = idle + wall.claim_idle(is_between[wall.idle.gap])
+    claim = idle + wall.claim_events(is_chosen, share)
+
+    name = _only_name(inspection, steps[is_unfused])
+    numbers = {
+        "steps": int(is_unfused.sum()),
+        **inspection.size_of(claim),
+        "idle_ms": idle.saving_ms,
+    }
+    values = {"who": name or "The optimizer", "name": name or "AdamW"}
+    return inspection.finding("unfused-optimizer", claim, numbers, text=TEXT, values=values)
+
+
+def _only_name(inspection: Inspection, steps: Int64Array) -> str:
+    """Return the name of the optimizer of some steps; empty if there are several."""
+    trace = inspection.work.trace
+    names = set()
+    for code in np.unique(trace.name[steps]).tolist():
+        match = STEP.match(trace.names[code])
+        if match:
+            names.add(match[1])
+    if len(names) != 1:
+        return ""
+    return names.pop()

@@ -1,0 +1,45 @@
+"""The steps of optimizers, and the GPU events that they launch."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.roofline.analysis import RooflineRow
+from tracelens_ext.trace import NONE, EventKind, Int64Array
+from tracelens_ext.trace.grouping import last_before
+
+#: PyTorch's annotation around a step of an optimizer.
+STEP: Final = re.compile(r"Optimizer\.step#(\w+)")
+
+
+class OptimizerSteps(NamedTuple):
+    """The steps of optimizers by thread and start."""
+
+    rows: Int64Array  #: of their annotations, (s,)
+    of_gpu: Int64Array  #: the step that launched each GPU event, `NONE` without, (g,)
+
+
+def optimizer_steps(inspection: Inspection) -> OptimizerSteps:
+    """Return the steps of optimizers of a trace."""
+    trace = inspection.work.trace
+    tree = inspection.work.tree
+    rows = inspection.host_rows(STEP, EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+    rows = rows[np.lexsort((trace.ts[rows], trace.thread[rows]))]
+    launch = tree.launch_of_gpu
+    if not len(rows):
+        return OptimizerSteps(rows, np.full(len(launch), NONE))
+    launched_at = trace.ts[launch]
+    step = last_before(trace.thread[rows], trace.ts[rows], trace.thread[launch], launched_at + 1)
+    is_inside = tree.linked & (step != NONE) & (launched_at < trace.end_of(rows[step]))
+    return OptimizerSteps(rows, np.where(is_inside, step, NONE))
+
+
+def bytes_of_row(row: RooflineRow) -> int:
+    """Return what a call of an operation moves; 0: not known."""
+    if row.cost is None:
+        return 0
+    return row.cost.bytes

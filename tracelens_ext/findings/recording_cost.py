@@ -1,0 +1,41 @@
+"""What recording costs the CPU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.idle_time.causes import Cause
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.trace import NS_PER_MS, EventKind
+
+#: What recording one is taken to cost, ns: a Python frame, an operation with shapes.
+_COSTS: Final = {"stacks": (EventKind.PYTHON_FUNCTION, 500), "shapes": (EventKind.CPU_OP, 1_000)}
+#: What of the CPU's time is worth telling, percent.
+_LEAST_COST_PERCENT: Final = 10.0
+#: It does not matter where the GPU idles for less of the analyzed time, percent.
+_LEAST_IDLE_PERCENT: Final = 5.0
+
+
+def recorder_percent(inspection: Inspection) -> float:
+    """Return what recording may be of the time of the launching threads; 0: not worth telling."""
+    trace = inspection.work.trace
+    wall = inspection.wall
+    idle = wall.classified.intervals
+    is_known = idle.cause < Cause.NOT_RECORDED.code
+    idle_ns = wall.mean_ms((idle.end - idle.start)[is_known]) * NS_PER_MS
+    linked = inspection.work.tree.linked
+    threads = np.unique(trace.thread[inspection.work.tree.launch_of_gpu[linked]])
+    recording_ns = 0
+    for what, (kind, cost_ns) in _COSTS.items():
+        if what in inspection.missing:
+            continue
+        rows = trace.rows_of(kind)
+        rows = rows[(trace.ts[rows] >= wall.start) & (trace.ts[rows] < wall.end)]
+        recording_ns += cost_ns * int(np.isin(trace.thread[rows], threads).sum())
+    percent = min(100.0 * recording_ns / max(len(threads) * wall.total_ns, 1), 100.0)
+    gpu_idles = 100 * idle_ns >= _LEAST_IDLE_PERCENT * inspection.judged_ns
+    if percent < _LEAST_COST_PERCENT or not gpu_idles:
+        return 0.0
+    return percent

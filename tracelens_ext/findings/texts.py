@@ -1,0 +1,95 @@
+"""What detectors say: titles, advice, evidence, as dataclasses beside each detector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tracelens_ext.findings.finding import Confidence
+
+
+class Remedy(Enum):
+    """What happens to what a finding is about when it is fixed, as the simulation models it."""
+
+    #: GPU events are shorter by the attributed time, and the CPU needs no time where the GPU idles.
+    REMOVES_TIME = "goes"
+    #: GPU events run beside the rest, on their stream.
+    OVERLAPS = "overlaps"
+    #: The CPU waits no longer for the GPU: the idle time goes up to its end.
+    WAITS_NO_LONGER = "waits no longer"
+    #: GPU events go together with their launches and the operations around these.
+    REMOVES_LAUNCHES = "launches go"
+
+
+@dataclass(frozen=True)
+class EvidenceText:
+    """What a number is that supports a finding.
+
+    Attributes:
+        what: what the number is, a clause; it may hold names in braces.
+        unit: `ms`, `%`, `GPU events` …
+        see: the sheet or the command that shows the number.
+    """
+
+    what: str
+    unit: str
+    see: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to change in one kind of program, and that as code."""
+
+    advice: str
+    snippet: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantText:
+    """What one variant of a finding says instead of its `FindingText`; None for the same.
+
+    Attributes:
+        values: what stands for names in braces.
+    """
+
+    title: str | None = None
+    advice: str | None = None
+    snippet: str | None = None
+    confidence: Confidence | None = None
+    reason: str | None = None
+    documentation: str | None = None
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingText:
+    """What a finding says.
+
+    In all texts, `{saving}` stands for the attributed time, `{share}` for its share of the analyzed
+    time in percent, and other names for what the detector tells in `values`.
+
+    Attributes:
+        title: one sentence, with the number.
+        advice: what to change.
+        snippet: the change as a line of code of PyTorch; empty where no line does it.
+        confidence: how sure it is that the fix saves as much.
+        reason: why so sure, or why not, a clause or a sentence.
+        documentation: the page about it, if that is not its section of `docs/findings.md`.
+        evidence: the numbers that it rests on, by the keyword with which the detector tells each.
+        variants: other texts, by the name with which the detector asks for them.
+        advice_for: what to change, by kind of program, where that is something else; `other` is for
+            kinds that are not named, except those of PyTorch.
+        informs_only: whether it claims no time.
+    """
+
+    title: str = ""
+    advice: str = ""
+    snippet: str = ""
+    confidence: Confidence = "medium"
+    reason: str = ""
+    documentation: str = ""
+    evidence: Mapping[str, EvidenceText] = field(default_factory=dict)
+    variants: Mapping[str, VariantText] = field(default_factory=dict)
+    advice_for: Mapping[str, Advice] = field(default_factory=dict)
+    informs_only: bool = False

@@ -1,0 +1,93 @@
+"""Sizes, rates and waits of copies and collectives."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tracelens_ext.analysis.collectives import communication_of
+from tracelens_ext.findings.attribution import MOST_PLACES
+from tracelens_ext.findings.finding import Claim, Place
+from tracelens_ext.findings.inspection import Inspection
+from tracelens_ext.findings.wall_time import WallTime
+from tracelens_ext.roofline.peaks import DevicePeaks
+from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray, Device, Float64Array, Int64Array
+from tracelens_ext.trace.gpu_events import GpuEvents, gigabytes_per_second
+
+#: Copies within a device are work like any other: those of layouts have findings of their own.
+WITHIN_DEVICE: Final = re.compile(
+    r".*(?:DtoD|Device(?:To|-to-| -> )Device|DEVICE_TO_DEVICE|copyBuffer)"
+)
+_TO_DEVICE: Final = re.compile(r".*(?:HtoD|Host(?:To|-to-| -> )Device|HOST_TO_DEVICE)")
+_COPY_CALLS: Final = re.compile(r"(?:cuda|hip|cu)Memcpy")
+#: Columns that tell the group of a collective.
+GROUP: Final = ["Process Group Name", "Group size"]
+#: A copy of so many bytes is mostly its own start and end.
+SMALL_BYTES: Final = 65_536
+
+
+def copy_rates(work: GpuEvents, events: Int64Array) -> dict[str, float | None]:
+    """Return how fast some copies run, GB/s, by direction; None for what is not known."""
+    goes_to_device = work.trace.named(work.name[events], _TO_DEVICE.match)
+    to_device = gigabytes_per_second(work, events[goes_to_device])
+    to_host = gigabytes_per_second(work, events[~goes_to_device])
+    result: dict[str, float | None] = {"rate_to_device": None, "rate_to_host": None}
+    if to_device > 0:
+        result["rate_to_device"] = to_device
+    if to_host > 0:
+        result["rate_to_host"] = to_host
+    return result
+
+
+def claim_waits(wall: WallTime, waited_for: BoolArray) -> Claim:
+    """Claim the idle time in and after the calls of some copies to a device, (g,)."""
+    work = wall.work
+    trace = work.trace
+    launch = work.tree.launch_of_gpu
+    is_chosen = waited_for & work.is_copy & (launch != NONE)
+    is_chosen &= trace.named(work.name, _TO_DEVICE.match)
+    is_chosen &= trace.named(trace.name[launch], _COPY_CALLS.match)
+    idle_during = wall.claim_idle_during(np.unique(launch[is_chosen]))
+    follows = is_chosen[wall.classified.gaps.before]
+    call_of_gap = np.where(follows, wall.classified.synchronizing_call, NONE)
+    return idle_during + wall.claim_idle_after(call_of_gap)
+
+
+def named_collectives(inspection: Inspection, claim: Claim) -> list[Place]:
+    """Return the collectives with most of a claim, with their groups."""
+    keys = ["Collective name", *GROUP]
+    claimed = communication_of(inspection.work).loc[claim.events, keys].assign(ns=claim.event_ns)
+    sums = claimed.groupby(keys, sort=False, dropna=False)["ns"].agg(["sum", "size"])
+    largest = sums.sort_values("sum", ascending=False, kind="stable").head(MOST_PLACES)
+    places = []
+    for (collective, group, ranks), sum_ns, count in largest.itertuples():
+        if collective:
+            label = _collective_label(collective, group, ranks)
+            places.append(Place(label, float(sum_ns) / NS_PER_MS, int(count)))
+    return places
+
+
+def _collective_label(collective: str, group: str, ranks: float) -> str:
+    """Return `allreduce, group 0 of 8`."""
+    label = collective
+    if group:
+        label += f", group {group}"
+    if not np.isnan(ranks):
+        label += f" of {ranks:.0f}"
+    return label
+
+
+def link_to_host(_: Device | None, peaks: DevicePeaks | None) -> float:
+    """Return the rate of a device's link to the host in one direction, bytes a ns; 0: not known."""
+    if peaks is None or peaks.link is None:
+        return 0.0
+    return peaks.link
+
+
+def copied_bytes(inspection: Inspection) -> Float64Array:
+    """Return the bytes of each copy; 0 for other events, and where not known, (g,)."""
+    work = inspection.work
+    size = np.maximum(work.trace.arg("bytes").at(work.rows, 0), 0)
+    return np.where(work.is_copy, size, 0).astype(np.float64)

@@ -1,0 +1,171 @@
+"""Reductions, scans and sorting. Inputs are read once, results written once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tracelens_ext.roofline.element_types import is_whole
+from tracelens_ext.roofline.elementwise import elementwise
+from tracelens_ext.roofline.movement import length_along
+from tracelens_ext.roofline.operation import Models, vector_cost
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Cost, Operation, Tensor
+
+MODELS = Models()
+_INDEX_BYTES: Final = 8
+_SUMS: Final = ("sum", "prod", "nansum")
+
+
+def _reduced_dimensions(operation: Operation, rank: int) -> set[int]:
+    """Return the dimensions that a reduction is over."""
+    name = operation.plain_name
+    position = 2 if "norm" in name else 1
+    dimension = None
+    if operation.types[position : position + 1] in (("Scalar",), ("ScalarList",)):
+        dimension = operation.value(position)
+    is_correction = name.removesuffix("_mean") in ("std", "var")
+    if type(dimension) is int and not is_correction:
+        dimension = [dimension]
+    if not isinstance(dimension, list | tuple) or not dimension:
+        return set(range(rank))
+    return {number % max(1, rank) for number in dimension if type(number) is int}
+
+
+@MODELS.add(
+    "sum",
+    "mean",
+    "prod",
+    "amax",
+    "amin",
+    "argmax",
+    "argmin",
+    "any",
+    "all",
+    "nansum",
+    "nanmean",
+    "logsumexp",
+    "std",
+    "var",
+    "std_mean",
+    "var_mean",
+    "norm",
+    "linalg_norm",
+    "linalg_vector_norm",
+    "count_nonzero",
+    tensors=(0,),
+)
+def reduction(operation: Operation, inputs: Tensor) -> Cost:
+    """`sum` and its kind: over all dimensions unless some are named."""
+    name = operation.plain_name
+    reduced = _reduced_dimensions(operation, len(inputs.dims))
+    results = 1
+    for dimension, size in enumerate(inputs.dims):
+        if dimension not in reduced:
+            results *= size
+    has_dimensions = operation.types[1:2] == ("ScalarList",) or type(operation.value(1)) is int
+    names_dimensions = has_dimensions or len(reduced) < len(inputs.dims)
+    result_type = _result_type(operation, inputs.kind, names_dimensions=names_dimensions)
+    flops = inputs.elements
+    if "norm" in name or name.startswith(("std", "var")):
+        flops = 2 * inputs.elements
+    written = inputs.bytes_of(results, result_type)
+    if name.endswith("_mean"):  # the mean besides
+        written = 2 * written
+    return vector_cost(
+        "Reduce_fwd",
+        inputs,
+        flops,
+        written,
+        inputs,
+        num_input_elems=inputs.elements,
+        num_output_elems=results,
+        dtype_in_out=(inputs.kind, result_type),
+        reduce_type=name.removeprefix("_"),
+        op_shape=inputs.dims,
+        dims=tuple(sorted(reduced)),
+    )
+
+
+def _result_type(operation: Operation, kind: str, *, names_dimensions: bool) -> str:
+    """Return the type of the result.
+
+    Args:
+        operation: the reduction.
+        kind: the type of its input.
+        names_dimensions: whether dimensions are an argument, all of them though they be.
+    """
+    name = operation.plain_name
+    if name in ("any", "all"):
+        return "bool"
+    if name.startswith("arg") or name == "count_nonzero":
+        return "long int"
+    chosen_type = _chosen_type(operation, names_dimensions=names_dimensions)
+    if chosen_type is not None:
+        return chosen_type
+    if not is_whole(kind) or name == "linalg_vector_norm":
+        return kind
+    if name in _SUMS:
+        return "long int"
+    return "float" if name == "logsumexp" else kind
+
+
+def _chosen_type(operation: Operation, *, names_dimensions: bool) -> str | None:
+    """Return the type that an argument asks for; None without one."""
+    name = operation.plain_name
+    if name == "linalg_vector_norm":
+        return operation.scalar_type(4)
+    if name in _SUMS or name == "mean":
+        return operation.scalar_type(3 if names_dimensions else 1)
+    return None
+
+
+@MODELS.add("max", "min")
+def extreme(operation: Operation) -> Cost:
+    """`max` and `min`: of all, along a dimension (with indices), or of two tensors."""
+    second_is_empty = len(operation.dims) == 2 and operation.dims[1] == (0,)
+    if operation.tensor(1) is not None and not second_is_empty:
+        return elementwise(operation, operation.leading(2))
+    return with_indices(operation)
+
+
+@MODELS.add("median")
+def with_indices(operation: Operation) -> Cost:
+    """`median`, `max`, `min`: along a dimension they give the places of their results as well."""
+    cost = reduction(operation)
+    results = cost.parameters["num_output_elems"]
+    is_along_dimension = type(operation.value(1)) is int and operation.types[1:2] == ("Scalar",)
+    if not is_along_dimension or not isinstance(results, int):
+        return cost
+    return replace(cost, bytes=cost.bytes + _INDEX_BYTES * results)
+
+
+@MODELS.add("cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin", tensors=(0,))
+def scan(operation: Operation, inputs: Tensor) -> Cost:
+    """`cumsum` and its kind: as many results as elements; whole numbers become 64-bit."""
+    result_type = "long int" if inputs.is_whole else operation.scalar_type(2)
+    written = inputs.bytes_of(inputs.elements, result_type)
+    return vector_cost("Reduce_fwd", inputs, inputs.elements, written, inputs, shape=inputs.dims)
+
+
+@MODELS.add("sort", "argsort", "topk", tensors=(0,))
+def ordering(operation: Operation, inputs: Tensor) -> Cost:
+    """`sort` and `topk`: at least the input, and values and indices of the result."""
+    kept = inputs.elements
+    if operation.plain_name == "topk" and inputs.dims:
+        length = length_along(inputs, operation.whole(2, -1))
+        kept = inputs.elements // length * min(operation.whole(1, length), length)
+    last_size = inputs.dims[-1] if inputs.dims else 1
+    comparisons_of_element = max(1, math.ceil(math.log2(max(2, last_size))))
+    flops = inputs.elements * comparisons_of_element
+    written = kept * (inputs.element_bytes + _INDEX_BYTES)
+    cost = vector_cost("Sort", inputs, flops, written, inputs, shape=inputs.dims, k=kept)
+    return replace(cost, bound_only=True)
+
+
+@MODELS.add("equal", tensors=(0, 1))
+def equal(_: Operation, first: Tensor, second: Tensor) -> Cost:
+    """`equal`: two tensors read, one answer."""
+    return vector_cost("Reduce_fwd", first, first.elements, 1, first, second)

@@ -1,0 +1,197 @@
+"""Attention of serving engines, by the annotation of the step that it is part of.
+
+Arguments of its operations hold the tokens of all requests one after another, and the cache of keys
+and values of the whole engine; how long each sequence is, is in neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tracelens_ext.analysis.serving.annotations import Batch
+from tracelens_ext.roofline.operation import Cost, Engine, Models, require, required
+
+if TYPE_CHECKING:
+    from tracelens_ext.roofline.operation import Operation, Tensor
+
+MODELS = Models()
+#: Where the query is among the arguments; keys and values follow. Other operations begin with it.
+_QUERY_POSITIONS: Final = {
+    "_C::paged_attention_v1": 1,
+    "_C::paged_attention_v2": 4,
+    "_rocm_C::paged_attention": 4,
+}
+
+
+class _Heads(NamedTuple):
+    """Heads, and the sizes of their vectors."""
+
+    queries: int
+    keys: int
+    query_size: int  #: also that of a key
+    value_size: int
+
+
+@MODELS.add(
+    "_C::paged_attention_v1",
+    "_C::paged_attention_v2",
+    "_rocm_C::paged_attention",
+    "vllm::unified_attention*",
+    "sglang::unified_attention*",
+    "_vllm_fa2_C::varlen_fwd",
+    "_vllm_fa3_C::fwd",
+    "sgl_kernel::fwd",
+    "flash_attn::_flash_attn_varlen_forward",
+    "aiter::mha_varlen_fwd",
+    "aiter::fmha_v3_varlen_fwd",
+    "aiter::pa_fwd_asm",
+    "flashinfer::batch_prefill*",
+    "flashinfer::batch_decode*",
+)
+def attention_by_lengths(operation: Operation) -> Cost:
+    """Prompts 2·H·(d_qk + d_v)·(Σ q·k - Σ q²/2), generation 2·H·(d_qk + d_v)·Σ k.
+
+    With q and k the lengths of queries and keys of each request (several queries a request, as in
+    speculative decoding, each see the keys: Σ q·k). Bytes: Q and the result, K and V of the tokens
+    of the step, and the cache of those before.
+
+    Arguments are Q [T, H, d], and K and V of the step or of the paged cache: [pages, page, heads,
+    d], or of five dimensions [pages, heads, d/x, page, x] with V [pages, heads, d, page].
+    """
+    batch = _batch_with_lengths(operation)
+    position = _query_position(operation)
+    query = operation.need(position)
+    key = operation.need(position + 1)
+    value = operation.need(position + 2)
+    fits = len(query.dims) == 3 and 3 <= len(key.dims) <= 5 and 3 <= len(value.dims) <= 5
+    require(fits, "the recorded shapes are not those of attention")
+    if len(key.dims) == 5:
+        heads = _Heads(
+            queries=query.dims[1],
+            keys=key.dims[1],
+            query_size=query.dims[2],
+            value_size=value.dims[2],
+        )
+    else:
+        heads = _Heads(
+            queries=query.dims[1],
+            keys=key.dims[-2],
+            query_size=key.dims[-1],
+            value_size=value.dims[-1],
+        )
+    vector_sizes = heads.query_size + heads.value_size
+    products_twice = _read_twice(batch) + _generated_twice(batch)
+    flops = products_twice * heads.queries * vector_sizes
+    return _cost(batch, flops, query, heads, heads.keys * vector_sizes, key.element_bytes)
+
+
+attention_by_lengths.__name__ = "attention"  # as tables call it
+
+
+def _query_position(operation: Operation) -> int:
+    """Return where the query is among the arguments; keys and values follow."""
+    if operation.name.startswith("flashinfer::"):  # several buffers come before
+        for position in range(len(operation.types)):
+            tensor = operation.tensor(position)
+            if tensor is not None and len(tensor.dims) == 3:
+                return position
+    return _QUERY_POSITIONS.get(operation.name, 0)
+
+
+@MODELS.add("vllm::unified_mla_attention*")
+def latent_attention(operation: Operation) -> Cost:
+    """The same of multi-head latent attention (DeepSeek-V2, 2024): all heads share the cache.
+
+    Arguments are Q [T, H, d], the latent vectors [T, c], the rotary part of keys [T, 1, r], and the
+    result [T, H·d_v]. Prompts are computed with heads of their own; generation attends to the
+    latent vectors themselves, so that d_qk is c + r and d_v is c.
+    """
+    batch = _batch_with_lengths(operation)
+    query = operation.need(0)
+    latent = operation.need(1)
+    rotary = operation.need(2)
+    result = operation.need(3)
+    fits = len(query.dims) == 3 and latent.dims and rotary.dims
+    require(fits, "the recorded shapes are not those of latent attention")
+    tokens, head_count, query_size = query.dims
+    latent_size = latent.dims[-1]
+    rotary_size = rotary.dims[-1]
+    value_size = result.elements // max(1, tokens * head_count)
+    cached_size = latent_size + rotary_size
+    flops_of_prompts = (query_size + value_size) * _read_twice(batch)
+    flops_of_generation = (cached_size + latent_size) * _generated_twice(batch)
+    flops = head_count * (flops_of_prompts + flops_of_generation)
+    heads = _Heads(queries=head_count, keys=1, query_size=query_size, value_size=value_size)
+    return _cost(batch, flops, query, heads, cached_size, latent.element_bytes)
+
+
+def takes_lengths(name: str) -> bool:
+    """Return whether the model of an operation needs the lengths of sequences."""
+    if name in MODELS:
+        return True
+    return any(
+        pattern.endswith("*") and name.startswith(pattern.removesuffix("*")) for pattern in MODELS
+    )
+
+
+def _batch_with_lengths(operation: Operation) -> Batch:
+    reason = "the lengths of its sequences: "
+    batch = required(operation.batch, f"{reason}no annotation of a serving engine")
+    reason += "the engine's annotation lacks them (vLLM's detailed_trace_annotation, SGLang's"
+    require(batch.has_lengths, f"{reason} roofline_annotations)")
+    return batch
+
+
+def _read_twice(batch: Batch) -> int:
+    """Return twice the pairs of positions of prompts that see each other."""
+    return 2 * (batch.context.products or 0) - (batch.context.squares or 0)
+
+
+def _generated_twice(batch: Batch) -> int:
+    """Return twice the pairs of generated positions and keys."""
+    group = batch.generation
+    one_token_each = group.tokens == group.requests and group.keys is not None
+    if one_token_each:
+        return 2 * (group.keys or 0)
+    return 2 * (group.products or 0)
+
+
+def _cost(
+    batch: Batch,
+    flops: int,
+    query: Tensor,
+    heads: _Heads,
+    cached_elements: int,
+    cached_element_bytes: int,
+) -> Cost:
+    """Return the cost of attention; the cache has so many elements of each token."""
+    context = batch.context
+    generation = batch.generation
+    tokens = batch.tokens
+    earlier_tokens = (context.keys or 0) + (generation.keys or 0) - tokens
+    query_elements = heads.queries * (heads.query_size + heads.value_size)
+    moved = tokens * (query_elements + cached_elements) * query.element_bytes
+    moved += max(earlier_tokens, 0) * cached_elements * cached_element_bytes
+    return Cost(
+        family="InferenceAttention_fwd",
+        flops=flops,
+        bytes=moved,
+        data_type=query.short_type,
+        engine=Engine.MATRIX.value,
+        parameters={
+            "N_Q": tokens,
+            "H_Q": heads.queries,
+            "H_KV": heads.keys,
+            "d_h_qk": heads.query_size,
+            "d_h_v": heads.value_size,
+            "c_sq": context.tokens,
+            "c_sk": context.keys,
+            "c_sqsq": context.squares,
+            "c_sqsk": context.products,
+            "g_sq": generation.tokens,
+            "g_sk": generation.keys,
+            "g_sqsq": generation.squares,
+            "g_sqsk": generation.products,
+            "dtype_Q": query.kind,
+        },
+    )
