@@ -1,4 +1,4 @@
-"""What text can be written anywhere."""
+"""What text can be written anywhere, and how numbers are written within sentences."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ NO_NAME = "(no name)"
 UNCATEGORIZED: Final = "Uncategorized"
 
 #: Times below this are told in µs, and those below a thousandth of it in ns.
-_LEAST_MS = 0.1
-_LEAST_IN_S = 10_000  # ms
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_LEAST_MS: Final = 0.1
+_LEAST_IN_S: Final = 10_000  # ms
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def encodable(text: str) -> str:
-    """A text that UTF-8 can hold: lone surrogates become U+FFFD, one for one.
+    """Return a text that UTF-8 can hold: lone surrogates become U+FFFD, one for one.
 
     They come from escapes in JSON and from file names that are no UTF-8; where pyarrow is
     installed, pandas refuses them too.
     """
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+    if text.isascii():
+        return text
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def unique(
@@ -34,9 +36,16 @@ def unique(
     same: Callable[[str], str] = str.casefold,
     taken: Iterable[str] = (),
 ) -> list[str]:
-    """Names of which no two are the `same`: of a second `a` what `numbered` makes of it and 2."""
+    """Return names of which no two are the same.
+
+    Args:
+        names: the names that are wanted.
+        numbered: makes another name of one that is taken, and a number from 2 on.
+        same: two names are the same if this makes equal texts of them.
+        taken: what `same` makes of names that are taken already.
+    """
     seen = set(taken)
-    found = []
+    unique_names = []
     for name in names:
         candidate = name
         number = 2
@@ -44,33 +53,43 @@ def unique(
             candidate = numbered(name, number)
             number = number + 1
         seen.add(same(candidate))
-        found.append(candidate)
-    return found
+        unique_names.append(candidate)
+    return unique_names
 
 
 def ms_text(ms: float) -> str:
-    """A time within a sentence, in the unit that shows it."""
-    if abs(ms) >= _LEAST_IN_S:
+    """Return a time within a sentence, in the unit that shows it."""
+    size = abs(ms)
+    if size >= _LEAST_IN_S:
         return f"{ms / 1e3:,.1f} s"
-    if abs(ms) >= _LEAST_MS:
+    if size >= _LEAST_MS:
         return f"{ms:,.1f} ms"
-    if abs(ms) >= _LEAST_MS / 1e3:
+    if size >= _LEAST_MS / 1e3:
         return f"{ms * 1e3:,.1f} µs"
-    return f"{ms * 1e6:,.0f} ns" if ms else "0 ms"
+    if not ms:
+        return "0 ms"
+    return f"{ms * 1e6:,.0f} ns"
 
 
 def json_value(text: str, otherwise: object = None, *, strict: bool = True) -> object:
-    """What a text stands for as JSON; something else if it is none."""
+    """Return what a text stands for as JSON; something else if it is none."""
     try:
         return json.loads(text, strict=strict)
     except (ValueError, RecursionError):
         return otherwise
 
 
-_MOST_QUOTED = 300
+_MOST_QUOTED: Final = 300
 
 
 def one_line(text: str) -> str:
-    """What a file or another program says, as a line that a message can quote."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}…"
+    """Return what a file or another program says, as a line that a message can quote."""
+    printable = "".join(_printable(character) for character in text)
+    line = " ".join(printable.split())
+    if len(line) <= _MOST_QUOTED:
+        return line
+    return f"{line[:_MOST_QUOTED]}…"
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else " "

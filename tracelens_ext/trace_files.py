@@ -7,92 +7,114 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 
 def trace_suffixes() -> tuple[str, ...]:
-    """How the names of traces end, by the readers that take part."""
+    """Return how the names of traces end, by the readers that take part."""
     from tracelens_ext.readers.formats import offered_readers, suffixes_of
 
-    found = (suffix for each in offered_readers() for suffix in suffixes_of(each.item))
-    return tuple(dict.fromkeys(found))
+    suffixes: dict[str, None] = {}
+    for reader in offered_readers():
+        suffixes |= dict.fromkeys(suffixes_of(reader.item))
+    return tuple(suffixes)
 
 
 def suffixes_text() -> str:
-    """The same in words: `.json, .json.gz or .sqlite`."""
+    """Return the suffixes of traces in words: `.json, .json.gz or .sqlite`."""
     *others, last = trace_suffixes()
-    return f"{', '.join(others)} or {last}" if others else last
+    if not others:
+        return last
+    return f"{', '.join(others)} or {last}"
 
 
 def is_trace_name(name: str) -> bool:
-    """Whether a name, or a path, ends as a trace's does."""
+    """Return True for a name, or a path, that ends as a trace's does."""
     return name.lower().endswith(trace_suffixes())
 
 
+class _Alternatives(NamedTuple):
+    """Suffixes of files that hold the same recording."""
+
+    left_out: tuple[str, ...]
+    taken: tuple[str, ...]
+
+
+def _alternatives() -> list[_Alternatives]:
+    from tracelens_ext.readers import builtin
+
+    tables = tuple(f"_{suffix}" for suffix in builtin.ROCPROF_TABLES)
+    return [
+        _Alternatives(builtin.NSYS_REPORTS, builtin.NSYS_EXPORTS),
+        _Alternatives(builtin.XPLANE_JSON, builtin.XPLANE),
+        _Alternatives(builtin.ROCPROF_JSON + tables, builtin.ROCPD),
+        _Alternatives(tables, builtin.ROCPROF_JSON),
+        _Alternatives(("_results.pftrace",), builtin.ROCPD + builtin.ROCPROF_JSON),
+    ]
+
+
 def trace_names(names: Iterable[str]) -> list[str]:
-    """Those of the names of a folder's files that traces have, sorted.
+    """Return those of the names of a folder's files that traces have, sorted.
 
     Of files that hold the same one is taken: the export of a report of Nsight Systems, the profile
     that JAX wrote and not its JSON, the first of the forms that rocprofv3 wrote of a run.
     """
-    from tracelens_ext.readers import builtin
-
-    found = sorted(name for name in names if name.lower().endswith(trace_suffixes()))
-    tables = tuple(f"_{suffix}" for suffix in builtin.ROCPROF_TABLES)
-    same = (
-        (builtin.NSYS_REPORTS, builtin.NSYS_EXPORTS),
-        (builtin.XPLANE_JSON, builtin.XPLANE),
-        ((*builtin.ROCPROF_JSON, *tables), builtin.ROCPD),
-        (tables, builtin.ROCPROF_JSON),
-        (("_results.pftrace",), (*builtin.ROCPD, *builtin.ROCPROF_JSON)),
-    )
-    for left_out, taken in same:
-        stems = {stem for name in found if (stem := _stem(name, taken))}
-        found = [name for name in found if _stem(name, left_out) not in stems]
-    return found
+    suffixes = trace_suffixes()
+    chosen = sorted(name for name in names if name.lower().endswith(suffixes))
+    for left_out, taken in _alternatives():
+        stems = {_stem(name, taken) for name in chosen} - {""}
+        chosen = [name for name in chosen if _stem(name, left_out) not in stems]
+    return chosen
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces directly in a folder, sorted; then those of the profiles that JAX wrote below it.
+    """Return the traces directly in a folder, sorted; then those of the profiles of JAX below it.
 
     Files that this program wrote and databases of other programs are left out.
     """
-    folders = [folder, *sorted(filter(Path.is_dir, folder.glob("plugins/profile/*")))]
-    return _without_others(
-        place / name
-        for place in folders
-        for name in trace_names(os.listdir(place))  # noqa: PTH208
-    )
+    folders = [folder]
+    folders += sorted(filter(Path.is_dir, folder.glob("plugins/profile/*")))
+    paths: list[Path] = []
+    for place in folders:
+        names = trace_names(os.listdir(place))  # noqa: PTH208  # names, not paths
+        paths += [place / name for name in names]
+    return _without_others(paths)
 
 
 def only_trace(path: Path) -> Path:
-    """The trace in a folder that holds one; any other path as it is."""
-    traces = traces_in(path) if path.is_dir() else []
+    """Return the trace in a folder that holds one; any other path as it is."""
+    if not path.is_dir():
+        return path
+    traces = traces_in(path)
     return traces[0] if len(traces) == 1 else path
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text is a pattern, and not a file's name."""
+    """Return True for a text that is a pattern, and not a file's name."""
     return glob.has_magic(text) and not Path(text).exists()
 
 
 def traces_matching(pattern: str) -> list[Path]:
-    """The files that match a pattern, sorted, without those that `traces_in` leaves out too."""
+    """Return the files that match a pattern, sorted, without those that `traces_in` leaves out."""
     return _without_others(paths_matching(pattern))
 
 
 def paths_matching(pattern: str) -> list[Path]:
-    """The files and folders that match a pattern, sorted."""
-    return [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207  # absolute ones too
+    """Return the files and folders that match a pattern, sorted."""
+    names = glob.glob(pattern, recursive=True)  # noqa: PTH207  # absolute ones too
+    return [Path(name) for name in sorted(names)]
 
 
 def _without_others(paths: Iterable[Path]) -> list[Path]:
-    """The files without those that this program wrote, and databases that no reader knows."""
+    """Return the files without those that this program wrote, and databases that none reads."""
     from tracelens_ext.report.manifest import made_here
 
-    return [p for p in paths if p.is_file() and not made_here(p) and not _is_other_database(p)]
+    files = [path for path in paths if path.is_file() and not made_here(path)]
+    return [file for file in files if not _is_other_database(file)]
 
 
 def _is_other_database(path: Path) -> bool:
+    """Return True for a database that no reader recognizes."""
     from tracelens_ext.readers.formats import HEAD_BYTES, is_recognised
     from tracelens_ext.readers.source import SQLITE_MAGIC
 
@@ -103,5 +125,8 @@ def _is_other_database(path: Path) -> bool:
 
 
 def _stem(name: str, suffixes: tuple[str, ...]) -> str:
-    """What stands before the suffix of a file of a format; empty for one of another."""
-    return next((name[: -len(each)] for each in suffixes if name.lower().endswith(each)), "")
+    """Return what stands before the suffix of a file of a format; empty for one of another."""
+    for suffix in suffixes:
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return ""

@@ -66,5 +66,5 @@ def test_python() -> None:
 
 def test_the_table_names_what_is_read() -> None:
     listed = re.findall(r"`((?:CUPTI_|NVTX_|CUBLAS_|CUDNN_)[A-Z_]+)`", _TEXT)
-    read = {*nsys_sqlite._OF_CUDA, *nsys_sqlite._LIBRARIES, nsys_places.NVTX}
+    read = {*nsys_sqlite._CUDA_TABLES, *nsys_sqlite._LIBRARIES, nsys_places.NVTX}
     assert {*listed, "CUPTI_ACTIVITY_KIND_MEMSET"} == read

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
+from tracelens_ext.analysis.call_tree_chart import MOST_NODES, call_tree
 from tracelens_ext.analysis.coverage.coverage import recording_of
-from tracelens_ext.analysis.modules import MOST_NODES, call_tree
 from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
 from tracelens_ext.analysis.timeline.time_axis import time_axis
 from tracelens_ext.cli import run

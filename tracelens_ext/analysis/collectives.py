@@ -12,6 +12,7 @@ other ranks, so on one rank the shortest run tells most about the network.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +27,46 @@ from tracelens_ext.report.tables.conditions import GPU_EVENTS, Condition
 from tracelens_ext.report.tables.options import ReportOptions
 from tracelens_ext.report.tables.table import Table
 from tracelens_ext.text import encodable, json_value
-from tracelens_ext.trace import HOST_KINDS, NONE, NS_PER_US, EventKind, Int64Array, IntArray
+from tracelens_ext.trace import (
+    HOST_KINDS,
+    NONE,
+    NS_PER_US,
+    EventKind,
+    Float64Array,
+    Int64Array,
+    IntArray,
+)
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
-from tracelens_ext.trace.grouping import percent, texts
+from tracelens_ext.trace.grouping import percent, renamed, texts
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 #: Columns that tell collectives apart, by their names in the trace.
 _TEXTS = ("Collective name", "Process Group Name", "Process Group Description", "dtype")
 _NUMBERS = ("Group size", "In msg nelems", "Out msg nelems")
-KEYS = (*_TEXTS[:3], "Group size", "dtype", *_NUMBERS[1:], "kernel_name")
+KEYS = (
+    "Collective name",
+    "Process Group Name",
+    "Process Group Description",
+    "Group size",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "kernel_name",
+)
+#: Calls that are equal in these are numbered in their order.
+_SEQUENCE_KEYS = (
+    "device",
+    "collective",
+    "Process Group Name",
+    "Process Group Description",
+    "dtype",
+    "Group size",
+    "Process Group Ranks",
+    "iteration",
+)
 
 #: Bytes an element, by PyTorch's names of scalar types.
 _ELEMENT_BYTES = {
@@ -54,45 +84,70 @@ SYNCHRONOUS = re.compile(
 
 #: No number of ranks, elements or bytes is as large; a trace may say anything.
 _MOST = 2.0**62
+#: How PyTorch's annotations begin, which are named after backend and collective.
+_ANNOTATION_PREFIX = "nccl:"
 
-#: What a collective's name contains → the factor of n ranks as (n-1)/n times the first number, or
-#: the second, in order: `reduce` is within `allreduce`.
-_FACTORS = (
-    (re.compile("all_?reduce"), 2, 0),
-    (re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0),
-    (re.compile("broadcast|reduce|send|recv"), 0, 1),
+
+class _BusFactor(NamedTuple):
+    """The bus bandwidth of some collectives among n ranks, as a multiple of algorithm bandwidth.
+
+    It is `of_parts` times (n-1)/n, plus `of_whole`.
+    """
+
+    pattern: re.Pattern[str]  #: what the name of the collective contains
+    of_parts: int
+    of_whole: int
+
+
+#: In this order: `reduce` is within `allreduce`.
+_BUS_FACTORS = (
+    _BusFactor(re.compile("all_?reduce"), 2, 0),
+    _BusFactor(re.compile("reduce_?scatter|all_?gather|all_?to_?all|gather|scatter"), 1, 0),
+    _BusFactor(re.compile("broadcast|reduce|send|recv"), 0, 1),
 )
 
 
 def collectives(work: GpuEvents) -> pd.DataFrame:
     """Communication by collective, group, size and type, the longest total first."""
-    table = communication_of(work)
-    grouped = table.groupby(list(KEYS), sort=False, dropna=False)["time"]
+    calls = communication_of(work)
+    grouped = calls.groupby(list(KEYS), sort=False, dropna=False)["time"]
     frame = grouped.agg(["count", "sum", "mean", "std", "min", "max"]).reset_index()
     frame = frame.sort_values("sum", ascending=False, kind="stable", ignore_index=True)
-    element = np.array([*map(element_bytes, frame["dtype"])], dtype=np.float64)
-    sent, received = (frame[f"{side} msg nelems"].to_numpy() * element for side in ("In", "Out"))
-    size = np.fmax(sent, received)  # the whole array, whichever side has all of it
-    factor = np.array([*map(bus_factor, frame["Collective name"], frame["Group size"])])
+    element = np.array([element_bytes(dtype) for dtype in frame["dtype"]], dtype=np.float64)
+    sent = frame["In msg nelems"].to_numpy() * element
+    received = frame["Out msg nelems"].to_numpy() * element
+    whole_array = np.fmax(sent, received)
+    names_and_ranks = zip(frame["Collective name"], frame["Group size"], strict=True)
+    factor = np.array([bus_factor(name, ranks) for name, ranks in names_and_ranks])
     total = frame["sum"].to_numpy()
     result = frame[list(KEYS)].copy()
     for name in _NUMBERS:
-        result[name] = _whole(frame[name].to_numpy())
-    result["In msg bytes"], result["Out msg bytes"] = _whole(sent), _whole(received)
+        result[name] = _whole_numbers(frame[name].to_numpy())
+    result["In msg bytes"] = _whole_numbers(sent)
+    result["Out msg bytes"] = _whole_numbers(received)
     result["count"] = frame["count"]
     result["total_time_ms"] = total / 1e3
-    for label, statistic in (("avg", "mean"), *((each, each) for each in ("std", "min", "max"))):
-        result[f"{label}_time_us"] = frame[statistic]
+    result["avg_time_us"] = frame["mean"]
+    result["std_time_us"] = frame["std"]
+    result["min_time_us"] = frame["min"]
+    result["max_time_us"] = frame["max"]
     result["% of communication time"] = percent(total, total.sum())
-    bandwidth, best = (size / (frame[n].where(frame[n] > 0) * 1e3) for n in ("mean", "min"))
+    bandwidth = _bandwidth(whole_array, frame["mean"])
+    best_bandwidth = _bandwidth(whole_array, frame["min"])
     result["algorithm bandwidth (GB/s)"] = bandwidth
     result["bus bandwidth (GB/s)"] = bandwidth * factor
-    result["best bus bandwidth (GB/s)"] = best * factor
+    result["best bus bandwidth (GB/s)"] = best_bandwidth * factor
     return result
 
 
+def _bandwidth(size: Float64Array, microseconds: pd.Series[float]) -> pd.Series[float]:
+    """Return bytes by time, GB/s; NaN for no time."""
+    nanoseconds = microseconds.where(microseconds > 0) * 1e3
+    return pd.Series(size, index=microseconds.index) / nanoseconds
+
+
 def collective_calls(work: GpuEvents) -> pd.DataFrame:
-    """A row a communication kernel, in order of start.
+    """Return a row for each communication kernel, in order of start.
 
     `sequence` counts the calls of this collective, group and type in the iteration (the N of its
     `ProfilerStep#N`, else empty) on the device; `Process Group Ranks` is as the trace spells it.
@@ -106,10 +161,10 @@ def collective_calls(work: GpuEvents) -> pd.DataFrame:
     table["Process Group Ranks"] = text_argument(work, "Process Group Ranks", described)
     table["iteration"] = steps.numbers(steps.of_gpu[chosen])
     name = table["Collective name"]
-    simple = [simple_name(kernel) for kernel in table["kernel_name"]]
-    table.insert(1, "collective", name.where(name != "", simple))
-    same = ["device", "collective", *_TEXTS[1:], "Group size", "Process Group Ranks", "iteration"]
-    table["sequence"] = table.groupby(same, sort=False, dropna=False).cumcount() + 1
+    simple_names = [simple_name(kernel) for kernel in table["kernel_name"]]
+    table.insert(1, "collective", name.where(name != "", simple_names))
+    sequence = table.groupby(list(_SEQUENCE_KEYS), sort=False, dropna=False).cumcount()
+    table["sequence"] = sequence + 1
     table["start_us"] = work.start[chosen] / NS_PER_US
     table["duration_us"] = work.duration[chosen] / NS_PER_US
     return table
@@ -117,52 +172,62 @@ def collective_calls(work: GpuEvents) -> pd.DataFrame:
 
 @cached_per_object
 def communication_of(work: GpuEvents) -> pd.DataFrame:
-    """The `KEYS` of each communication kernel, and its `time` in µs, by the GPU event's index."""
+    """Return the `KEYS` of each communication kernel, and its `time` in µs, by its index."""
     chosen = np.flatnonzero(work.is_communication)
     described = described_by(work, chosen)
-    keys: dict[str, object] = {name: text_argument(work, name, described) for name in _TEXTS}
-    keys |= {name: number_argument(work, name, described) for name in _NUMBERS}
-    named = np.array(keys["Collective name"], dtype=object)
-    keys["Collective name"] = np.where(named == "", _annotated(work, chosen), named)
-    keys["kernel_name"] = texts(work.name[chosen], work.trace.names)
-    table = pd.DataFrame({name: keys[name] for name in KEYS}, index=chosen)
+    columns: dict[str, object] = {}
+    for name in _TEXTS:
+        columns[name] = text_argument(work, name, described)
+    for name in _NUMBERS:
+        columns[name] = number_argument(work, name, described)
+    named = np.array(columns["Collective name"], dtype=object)
+    columns["Collective name"] = np.where(named == "", _annotated_names(work, chosen), named)
+    columns["kernel_name"] = texts(work.name[chosen], work.trace.names)
+    table = pd.DataFrame({name: columns[name] for name in KEYS}, index=chosen)
     table["time"] = work.duration[chosen] / NS_PER_US
     return table
 
 
 def described_by(work: GpuEvents, chosen: Int64Array) -> Int64Array:
-    """The event whose metadata describes each chosen GPU event, `NONE` without; (k,)."""
+    """Return the event whose metadata describes each chosen GPU event, `NONE` without; (k,).
+
+    That is the GPU event itself, or what is around its launch. Without a launch in the trace it is
+    known by the id that operation and kernel share.
+    """
     trace = work.trace
     rows = work.rows[chosen]
     described = trace.arg("Collective name").rows
-    has = np.isin(rows, described)
-    found = np.where(has, rows, _event_above(work, chosen, described))
-    # Without a launch in the trace the id that operation and kernel share tells.
+    describes_itself = np.isin(rows, described)
+    result = np.where(describes_itself, rows, _event_above(work, chosen, described))
     host = described[np.isin(trace.kind[described], HOST_KINDS)]
     host = host[np.argsort(trace.external_id[host], kind="stable")]
-    ids = trace.external_id[rows]
-    known = trace.external_id[host]
-    at = np.minimum(np.searchsorted(known, ids), max(len(host) - 1, 0))
-    if len(host):
-        same = (found == NONE) & (ids != NONE) & (known[at] == ids)
-        found[same] = host[at[same]]
-    return found
+    known_ids = trace.external_id[host]
+    wanted = np.flatnonzero((result == NONE) & (trace.external_id[rows] != NONE))
+    wanted_ids = trace.external_id[rows[wanted]]
+    candidate = np.searchsorted(known_ids, wanted_ids)
+    has_id = values_at(known_ids, candidate, missing=NONE) == wanted_ids
+    result[wanted[has_id]] = host[candidate[has_id]]
+    return result
 
 
-def _annotated(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.object_]:
-    """The collective that the annotation around each chosen GPU event names, else empty; (k,)."""
+def _annotated_names(work: GpuEvents, chosen: Int64Array) -> npt.NDArray[np.object_]:
+    """Return the collective that the annotation around each chosen GPU event names, else empty."""
     trace = work.trace
-    # PyTorch names its annotation after backend and collective.
-    named = [n.removeprefix("nccl:") for n in trace.names]
-    names_one = np.array([n != k for n, k in zip(trace.names, named, strict=True)], dtype=bool)
-    annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)  # the latter: NVTX
-    row = _event_above(work, chosen, annotations[names_one[trace.name[annotations]]])
-    code = np.where(row == NONE, len(named), trace.name[row])
-    return np.array([*named, ""], dtype=object)[code]
+    names_collective = trace.names_matching(lambda name: name.startswith(_ANNOTATION_PREFIX))
+    # NVTX ranges are read as operations.
+    annotations = trace.rows_of(EventKind.USER_ANNOTATION, EventKind.CPU_OP)
+    annotations = annotations[names_collective[trace.name[annotations]]]
+    names = values_at(trace.name, _event_above(work, chosen, annotations))
+
+    def collective(name: int) -> str:
+        return trace.names[name].removeprefix(_ANNOTATION_PREFIX) if name != NONE else ""
+
+    code, labels = renamed(names, collective)
+    return np.array(labels, dtype=object)[code]
 
 
 def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64Array:
-    """Which of some events is nearest above the launch of each chosen GPU event; (k,)."""
+    """Return which of some events is nearest above the launch of each chosen GPU event; (k,)."""
     result = np.full(len(chosen), NONE, dtype=np.int64)
     linked = work.tree.linked[chosen]
     launch = work.tree.launch_position_of_gpu[chosen[linked]]
@@ -171,55 +236,61 @@ def _event_above(work: GpuEvents, chosen: Int64Array, events: IntArray) -> Int64
 
 
 def events_above(tree: CallTree, positions: IntArray, events: IntArray) -> Int64Array:
-    """Which of some events, a row, is nearest above each position, `NONE` without; (k,)."""
-    marked = np.zeros(len(tree.rows) + 1, dtype=bool)
-    marked[tree.position[events]] = True  # the last is what index `NONE` picks
-    at = nearest_above(tree.parent_position, positions, marked[:-1])
-    return np.where(at == ROOT, NONE, np.append(tree.rows, NONE)[at])
+    """Return which of some events, a row, is nearest above each position, `NONE` without; (k,)."""
+    event_positions = tree.position[events]
+    is_marked = np.zeros(len(tree.rows), dtype=bool)
+    is_marked[event_positions[event_positions != NONE]] = True
+    above = nearest_above(tree.parent_position, positions, is_marked)
+    return np.where(above == ROOT, NONE, values_at(tree.rows, above))
 
 
 def text_argument(work: GpuEvents, name: str, rows: Int64Array) -> list[str]:
-    """A text argument of some events, without its quotes; empty where an event has none."""
-    return texts(*argument_values(work.trace, rows, name, _plain, ""))
+    """Return a text argument of some events, without its quotes; empty where an event has none."""
+    code, labels = argument_values(work.trace, rows, name, _unquoted, "")
+    return texts(code, labels)
 
 
 def number_argument(work: GpuEvents, name: str, rows: Int64Array) -> npt.NDArray[np.float64]:
-    """A numeric argument of some events, NaN where an event has none."""
+    """Return a numeric argument of some events, NaN where an event has none."""
     code, numbers = argument_values(work.trace, rows, name, _as_number, np.nan)
     return np.array(numbers, dtype=np.float64)[code]
 
 
-def _plain(raw: str) -> str:
+def _unquoted(raw: str) -> str:
     value = json_value(raw)
     return encodable(value) if isinstance(value, str) else raw
 
 
 def _as_number(raw: str) -> float:
-    """A number, or a number in quotes; NaN for anything else, and for what counts nothing."""
+    """Return a number, or one in quotes; NaN for anything else, and for what counts nothing."""
     try:
-        value = float(_plain(raw))
+        value = float(_unquoted(raw))
     except ValueError:
         return np.nan
     return value if 0 <= value < _MOST else np.nan
 
 
 def element_bytes(dtype: str) -> float:
-    """Bytes of an element, by PyTorch's name of its type; NaN for one that is not known."""
-    return 1 if dtype.startswith("Float8_") else _ELEMENT_BYTES.get(dtype, np.nan)
+    """Return bytes of an element, by PyTorch's name of its type; NaN for an unknown type."""
+    if dtype.startswith("Float8_"):
+        return 1
+    return _ELEMENT_BYTES.get(dtype, np.nan)
 
 
 def bus_factor(collective: str, ranks: float) -> float:
-    """Bus bandwidth as a multiple of algorithm bandwidth; NaN where it is not defined."""
+    """Return bus bandwidth as a multiple of algorithm bandwidth; NaN where it is not defined."""
     if not ranks >= 1:
         return np.nan
-    found = (each for each in _FACTORS if each[0].search(collective.lower()))
-    _, parts, whole = next(found, (None, np.nan, np.nan))
-    return parts * (ranks - 1) / ranks + whole
+    for factor in _BUS_FACTORS:
+        if factor.pattern.search(collective.lower()):
+            return factor.of_parts * (ranks - 1) / ranks + factor.of_whole
+    return np.nan
 
 
-def _whole(values: npt.NDArray[np.float64]) -> pd.Series[int]:
-    """Whole numbers of which some may be missing."""
-    return pd.Series(np.floor(np.where(np.abs(values) < _MOST, values, np.nan))).astype("Int64")
+def _whole_numbers(values: npt.NDArray[np.float64]) -> pd.Series[int]:
+    """Return whole numbers of which some may be missing."""
+    sane = np.where(np.abs(values) < _MOST, values, np.nan)
+    return pd.Series(np.floor(sane)).astype("Int64")
 
 
 def _has_communication(context: AnalysisContext, _options: ReportOptions) -> bool:

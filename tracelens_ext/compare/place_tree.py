@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tracelens_ext.analysis.modules import NodePath, numbered
+from tracelens_ext.analysis.call_tree_chart import NodePath, numbered
 from tracelens_ext.lazy import pd
 from tracelens_ext.trace import NS_PER_MS
 

@@ -17,7 +17,7 @@ import re
 from collections import deque
 from collections.abc import Generator, Iterator, Sized
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -62,6 +62,21 @@ ANY_CUT = re.compile(rb'\}\s*,\s*\{\s*"[A-Za-z_]')
 _MOST_REFUSALS = 16
 _MOST_AHEAD = 6  # slices that are cut before their turn
 _REMEDY_DAMAGED = "record the trace again or repair the file"
+
+
+class _Progress(NamedTuple):
+    """How far a part of the array was read."""
+
+    used: int  #: bytes that events took
+    ended: bool  #: True if the array ended after them
+
+
+class _Begun(NamedTuple, Generic[B]):
+    """A slice that a thread decodes."""
+
+    rest: bytes  #: what was left before it
+    piece: bytes  #: the slice
+    decoded: Future[B]
 
 
 class EventStream(Generic[B]):
@@ -112,8 +127,10 @@ class EventStream(Generic[B]):
         self.damage = self._source.damage or self.damage
 
     def _holds_events(self) -> bool:
+        """Return True if an event was read, or the next bytes hold one."""
         if self.found_events and not self._count:
-            self._count = sum(map(len, self._walk(self._rest[:_MOST_LOOKED_AT], self.place)))
+            batches = self._walk(self._rest[:_MOST_LOOKED_AT], self.place)
+            self._count = sum(map(len, batches))
         return self._count > 0
 
     @property
@@ -140,22 +157,29 @@ class EventStream(Generic[B]):
     # Top level: one byte or one value at a time.
 
     def _object(self) -> Iterator[B]:
-        while (byte := self._next_byte()) != b"}":
+        byte = self._next_byte()
+        while byte != b"}":
             if byte == b",":
                 self._rest = self._rest[1:]
-                continue
-            key = self._value()
-            colon = self._next_byte()
-            if not colon:
-                self._cut_off()
-            if not isinstance(key, str) or colon != b":":
-                self._refuse("is not valid JSON", _REMEDY_DAMAGED)
-            self._rest = self._rest[1:]
-            yield from self._member(key)
+            else:
+                key = self._key()
+                yield from self._member(key)
+            byte = self._next_byte()
         self._rest = self._rest[1:]
 
+    def _key(self) -> str:
+        """Return the key of the next member; it and its colon are consumed."""
+        key = self._value()
+        colon = self._next_byte()
+        if not colon:
+            self._cut_off()
+        if not isinstance(key, str) or colon != b":":
+            self._refuse("is not valid JSON", _REMEDY_DAMAGED)
+        self._rest = self._rest[1:]
+        return key
+
     def _member(self, key: str) -> Iterator[B]:
-        """The events of a member, none of one that is kept."""
+        """Yield the events of a member, none of one that is kept."""
         if key == "traceEvents" and self._next_byte() == b"[":
             self.found_events = True
             yield from self._array()
@@ -163,17 +187,18 @@ class EventStream(Generic[B]):
             self.members[key] = self._value()
 
     def _next_byte(self) -> bytes:
-        """The next byte that is no white space, not consumed; empty at the end of the file."""
+        """Return the next byte that is no white space, not consumed; empty at the end."""
         while True:
             self._rest = self._rest.removeprefix(_BYTE_ORDER_MARK).lstrip(_SPACE)
             if not _BYTE_ORDER_MARK.startswith(self._rest):
                 return self._rest[:1]
-            if not (piece := self._read(min(_MEMBER_BYTES, self._slice_bytes))):
+            piece = self._read(min(_MEMBER_BYTES, self._slice_bytes))
+            if not piece:
                 return self._rest[:1]
             self._rest += piece
 
     def _value(self) -> object:
-        """The next value, consumed."""
+        """Return the next value, consumed."""
         window = _VALUE_WINDOW
         while True:
             part = self._rest[:window]
@@ -207,7 +232,8 @@ class EventStream(Generic[B]):
         if self._next_byte() == b"]":
             self._rest = self._rest[1:]
             return
-        if key := _FIRST_KEY.match(self._rest):
+        key = _FIRST_KEY.match(self._rest)
+        if key is not None:
             # Many files begin with metadata events, whose first key is another one.
             self._cut = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|' + key[1] + rb')"\s*:')
         ended = False
@@ -219,7 +245,7 @@ class EventStream(Generic[B]):
             raise self._broken
 
     def _next_slice(self) -> Generator[B, None, bool]:
-        """The events of the next slice, perhaps none; whether the array ends after them."""
+        """Yield the events of the next slice, perhaps none; return True if the array ends there."""
         piece = self._read(self._size)
         cut = self._last_cut(piece, len(piece))
         if cut is None and piece:  # one event is larger than a slice
@@ -246,49 +272,55 @@ class EventStream(Generic[B]):
         return ended
 
     def _bracketed(self, piece: bytes, cut: int | None) -> tuple[bytes, bytes]:
-        """What is left and a piece up to its cut, as an array; what comes behind."""
+        """Return what is left and a piece up to its cut, as an array; and what comes behind."""
         text = b"".join((b"[", self._rest, memoryview(piece)[:cut], b"]"))
-        return text, piece[cut:] if cut is not None else b""
+        if cut is None:
+            return text, b""
+        return text, piece[cut:]
 
     def _go_ahead(self, threads: ThreadPoolExecutor) -> Iterator[B]:
         """Have threads decode slices while this one cuts others.
 
         When one is refused, what was read since is taken back, for `_next_slice` to read it again.
         """
-        #: what was left before a slice, the slice, and what a thread decodes
-        begun: deque[tuple[bytes, bytes, Future[B]]] = deque()
-        more = True
+        begun: deque[_Begun[B]] = deque()
+        is_more = True
         while True:
-            while more and len(begun) < _MOST_AHEAD:
-                rest = self._rest
-                try:
-                    piece = self._read(self._slice_bytes)
-                except TraceError:  # it is raised again when this slice's turn comes
-                    more = False
-                    break
-                if more := (cut := self._last_cut(piece, len(piece))) is not None:
-                    text, after = self._bracketed(piece, cut)
-                    begun.append((rest, piece, threads.submit(self._decoder.decode, text)))
-                    self._rest = after.lstrip(_GAP_BYTES)
-                else:
-                    self._take_back(piece)
+            while is_more and len(begun) < _MOST_AHEAD:
+                is_more = self._begin_slice(threads, begun)
             if not begun:
                 return
-            if isinstance(begun[0][2].exception(), REFUSED):
+            if isinstance(begun[0].decoded.exception(), REFUSED):
                 break
-            yield begun.popleft()[2].result()
-        self._rest = begun[0][0]
-        self._take_back(b"".join(piece for _, piece, _ in begun))
+            yield begun.popleft().decoded.result()
+        self._rest = begun[0].rest
+        self._take_back(b"".join(slice_.piece for slice_ in begun))
         self._refusals += 1
         if self._refusals > _MOST_REFUSALS:
             self._threads = None
+
+    def _begin_slice(self, threads: ThreadPoolExecutor, begun: deque[_Begun[B]]) -> bool:
+        """Have a thread decode the next slice; False where none can be cut."""
+        rest = self._rest
+        try:
+            piece = self._read(self._slice_bytes)
+        except TraceError:  # it is raised again when this slice's turn comes
+            return False
+        cut = self._last_cut(piece, len(piece))
+        if cut is None:
+            self._take_back(piece)
+            return False
+        text, after = self._bracketed(piece, cut)
+        begun.append(_Begun(rest, piece, threads.submit(self._decoder.decode, text)))
+        self._rest = after.lstrip(_GAP_BYTES)
+        return True
 
     def _take_back(self, piece: bytes) -> None:
         self._source.unread(piece)
         self._at_end = False
 
     def _last_cut(self, text: bytes, end: int) -> int | None:
-        """Just after the last event before `end` that is followed by another one's start."""
+        """Return the place behind the last event before `end` that another one follows."""
         for pattern in (self._cut, ANY_CUT):
             for start in (max(0, end - _WINDOW), 0):
                 last = None
@@ -298,7 +330,7 @@ class EventStream(Generic[B]):
                     return last.start() + 1
         return None
 
-    def _slice(self, text: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
+    def _slice(self, text: bytes, base: int) -> Generator[B, None, _Progress]:
         """Decode events, from the byte `base` of the document on, as far as they are right.
 
         Returns how many bytes in the brackets they took, and whether the array ended after them.
@@ -306,10 +338,13 @@ class EventStream(Generic[B]):
         for mend in (bytes, lenient.mend_bytes):
             with suppress(*REFUSED):
                 yield self._decoder.decode(mend(text))
-                return len(text) - 2, False
+                return _Progress(len(text) - 2, ended=False)
         body = text[1:-1]
-        middle = self._last_cut(body, len(body) // 2) if len(body) > _SMALL else None
+        middle = None
+        if len(body) > _SMALL:
+            middle = self._last_cut(body, len(body) // 2)
         used = 0
+        ended = False
         if middle is not None:
             used, ended = yield from self._slice(b"[" + body[:middle] + b"]", base)
         if not used:  # too short to halve, or the half was no whole number of events
@@ -318,45 +353,52 @@ class EventStream(Generic[B]):
             used = len(body) - len(body[used:].lstrip(_GAP_BYTES))
             further, ended = yield from self._slice(b"[" + body[used:] + b"]", base + used)
             used += further
-        return used, ended
+        return _Progress(used, ended)
 
-    def _walk(self, body: bytes, base: int) -> Generator[B, None, tuple[int, bool]]:
-        """As `_slice`, one event at a time, with a lenient decoder; up to what is no JSON."""
+    def _walk(self, body: bytes, base: int) -> Generator[B, None, _Progress]:
+        """Decode events one at a time, leniently, up to what is no JSON; as `_slice`."""
         given = body.decode("utf-8", "surrogateescape")
         text = lenient.mend_text(given)
-        at = 0
-        ended = stopped = False
-        while not (ended or stopped):
+        place = 0
+        ended = False
+        is_incomplete = False
+        while not ended and not is_incomplete:
             values: list[object] = []
-            start = end = lenient.after_gap(text, at)
+            start = lenient.after_gap(text, place)
+            end = start
             while len(values) < _EVENTS_AT_ONCE:
-                if ended := text.startswith("]", begin := lenient.after_gap(text, at)):
-                    at = begin + 1
+                begin = lenient.after_gap(text, place)
+                ended = text.startswith("]", begin)
+                if ended:
+                    place = begin + 1
                     break
                 try:
-                    value, at = self._next_value(
-                        given, text, at, base, exact=True, last=self._at_end
+                    value, place = self._next_value(
+                        given, text, place, base, exact=True, last=self._at_end
                     )
                 except lenient.IncompleteError:
-                    stopped = True
+                    is_incomplete = True
                     break
                 except TraceFormatError as error:
                     self._broken = error
                     ended = True
                     break
                 values.append(value)
-                end = at
-            try:  # quickly, if none is odd
-                batch = self._decoder.decode(f"[{text[start:end]}]".encode())
-            except REFUSED:
-                batch = self._decoder.repair(values)
-            yield batch
-        return lenient.bytes_before(given, at), ended
+                end = place
+            yield self._decoded_or_repaired(text[start:end], values)
+        return _Progress(lenient.bytes_before(given, place), ended)
+
+    def _decoded_or_repaired(self, text: str, values: list[object]) -> B:
+        """Return a batch of events: decoded quickly, if none is odd, else of their values."""
+        try:
+            return self._decoder.decode(f"[{text}]".encode())
+        except REFUSED:
+            return self._decoder.repair(values)
 
     def _next_value(
         self, given: str, text: str, at: int, base: int, *, exact: bool, last: bool
     ) -> tuple[object, int]:
-        """The next value of `text`, which was mended, and its end; refused where it is no JSON."""
+        """Return the next value of mended text, and its end; refuse what is no JSON."""
         try:
             return lenient.value_at(text, at, exact=exact, last=last)
         except lenient.WrongError as error:

@@ -1,8 +1,8 @@
-"""An SQLite database of a profiler as columns: opened read-only, its content not trusted.
+"""The columns of a profiler's SQLite database, which is opened read-only and not trusted.
 
 Only real tables and stored columns are read: a view, a virtual table or a generated column of a
-hostile file could run any query. A table or a column that is not there is read as empty, since
-tables without rows are often absent and every version of a profiler has other columns.
+hostile file could run any query. A missing table or column is read as empty, since profilers often
+leave out tables without rows, and every version of a profiler has other columns.
 """
 
 from __future__ import annotations
@@ -26,19 +26,34 @@ from tracelens_ext.trace import Int64Array
 
 _ROWS_AT_ONCE = 1 << 17
 _IDS_AT_ONCE = 20_000
+#: Where the header of a database says how it was written, and the two ways.
 _WRITE_VERSION = slice(18, 20)
-_WAL = b"\x02\x02"
+_WRITE_AHEAD_LOG = b"\x02\x02"
+_ROLLBACK_JOURNAL = b"\x01\x01"
+_SETTINGS = ("query_only=1", "trusted_schema=0", "cell_size_check=1", "mmap_size=0")
+_TABLES_NAMED = 5
+#: What SQL gives for a column: its whole number, or a substitute where a row has none.
+_WHOLE_NUMBER = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
 
 
 class OtherDatabaseError(TraceFormatError):
-    """The file is a database, of something else."""
+    """The file is a database of another program."""
 
 
 class Database(Tables):
-    """An open database: a file, or the whole of it; `tables` are each table's columns.
+    """An open database, of a file or of the bytes of one.
 
-    `format` is what it should be, in words, and `remedy` what to do when it is not, or is damaged.
-    Raises TraceNotFoundError, TraceFormatError; OtherDatabaseError of one of something else.
+    Attributes:
+        format: what the database should be, in words.
+        remedy: what to do when it is something else, or damaged.
+        path: what messages call the file.
+        size: of the database, in bytes.
+        tables: the names of the columns of each table.
+
+    Raises:
+        TraceNotFoundError: the file cannot be opened.
+        TraceFormatError: it is damaged, or is being written.
+        OtherDatabaseError: it is a database of another program.
     """
 
     format: ClassVar[str]
@@ -54,7 +69,7 @@ class Database(Tables):
                 self.size = source.stat().st_size
                 self._connection = self._open(source)
             self._connection.text_factory = bytes
-            for setting in ("query_only=1", "trusted_schema=0", "cell_size_check=1", "mmap_size=0"):
+            for setting in _SETTINGS:
                 self._connection.execute(f"PRAGMA {setting}")
             try:
                 self.tables = self._real_tables()
@@ -63,14 +78,21 @@ class Database(Tables):
                 raise
         if not self._is_ours():
             self.close()
-            shown = one_line(", ".join(sorted(self.tables)[:5])) + " …" * (len(self.tables) > 5)
-            has = f"its tables: {shown}" if self.tables else "it has no tables"
-            problem = f"is an SQLite database, but no {self.format} ({has})"
+            problem = f"is an SQLite database, but no {self.format} ({self._tables_in_words()})"
             raise OtherDatabaseError(self.path, problem, self.remedy)
+
+    def _tables_in_words(self) -> str:
+        if not self.tables:
+            return "it has no tables"
+        names = sorted(self.tables)
+        words = one_line(", ".join(names[:_TABLES_NAMED]))
+        if len(names) > _TABLES_NAMED:
+            words += " …"
+        return f"its tables: {words}"
 
     @classmethod
     def is_one(cls, path: Path) -> bool | None:
-        """Whether a file is such a database; None where that cannot be known: it may be damaged."""
+        """Tell if a file is such a database; None if it is damaged or cannot be read."""
         try:
             with path.open("rb") as file:
                 if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
@@ -83,29 +105,33 @@ class Database(Tables):
         return True
 
     def _open(self, file: Path) -> sqlite3.Connection:
-        if beside := journal_beside(file):
-            problem = f"is being written, or its writer was interrupted ({beside.name} is there)"
+        journal = journal_beside(file)
+        if journal:
+            problem = f"is being written, or its writer was interrupted ({journal.name} is there)"
             remedy = "wait for its writer to end, or make it again"
             raise TraceFormatError(self.path, problem, remedy)
         name = quote(str(file.absolute()))
         return sqlite3.connect(f"file:{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
 
     def _real_tables(self) -> dict[str, frozenset[str]]:
-        listed = self._connection.execute(
+        rows = self._connection.execute(
             "SELECT CAST(name AS TEXT) FROM sqlite_master"
             " WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' AND rootpage > 0"
         )
-        return {
-            name: frozenset(
-                _text(row[1])
-                for row in self._connection.execute(f"PRAGMA table_xinfo({_quoted(name)})")
-                if row[6] == 0  # hidden and generated columns have another number
-            )
-            for name in [_text(row[0]) for row in listed.fetchall()]
-        }
+        names = [_text(row[0]) for row in rows.fetchall()]
+        return {name: self._stored_columns(name) for name in names}
+
+    def _stored_columns(self, table: str) -> frozenset[str]:
+        columns = set()
+        for row in self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})"):
+            name = row[1]
+            hidden_or_generated = row[6]
+            if not hidden_or_generated:
+                columns.add(_text(name))
+        return frozenset(columns)
 
     def _is_ours(self) -> bool:
-        """Whether `tables` are those of the format."""
+        """Tell if `tables` are those of the format."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -120,41 +146,43 @@ class Database(Tables):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say of an error of SQLite which file it is about, and what to do."""
+        """Raise an error of SQLite as one that names the file and says what to do."""
         try:
             yield
         except (sqlite3.Error, MemoryError, UnicodeDecodeError) as error:
-            why = one_line(str(error))
+            reason = one_line(str(error))
             if isinstance(error, MemoryError):  # a length in it that is wrong, as a rule
-                why = "it asks for more memory than there is"
+                reason = "it asks for more memory than there is"
             elif isinstance(error, UnicodeDecodeError):  # SQLite quotes what is damaged
-                why = "its texts are no UTF-8"
-            problem = f"is a damaged SQLite database ({why})"
+                reason = "its texts are no UTF-8"
+            problem = f"is a damaged SQLite database ({reason})"
             raise TraceFormatError(self.path, problem, self.remedy) from None
         except OSError as error:
             raise TraceNotFoundError.of(self.path, error) from None
 
     def has_rows(self, table: str) -> bool:
-        """Whether a table is there and not empty."""
+        """Tell if a table exists and has a row."""
         return any(self._rows(table, ["1"], " LIMIT 1"))
 
     def count(self, table: str) -> int:
-        """How many rows a table has; 0 for one that is not there."""
+        """Return the number of rows of a table; 0 if it does not exist."""
         return sum(int(count) for [(count,)] in self._rows(table, ["count(*)"]))
 
-    def _rows(self, table: str, wanted: list[str], rest: str = "") -> Iterator[list[Any]]:
-        """What a query answers, a batch at a time in the table's order, whatever its indices."""
+    def _rows(self, table: str, expressions: list[str], where: str = "") -> Iterator[list[Any]]:
+        """Yield the rows of a query in batches, in the table's order whatever its indices."""
         if table not in self.tables:
             return
-        query = f"SELECT {', '.join(wanted)} FROM {_quoted(table)} NOT INDEXED{rest}"  # noqa: S608  # quoted
+        selected = ", ".join(expressions)
+        query = f"SELECT {selected} FROM {_quoted(table)} NOT INDEXED{where}"  # noqa: S608  # quoted
         with self._explained():
             cursor = self._connection.execute(query)
-        done = 0
+        row_count = 0
         while True:
             with self._explained():
                 rows = cursor.fetchmany(_ROWS_AT_ONCE)
-                done += len(rows)
-                if done > self.size:  # in bytes
+                row_count += len(rows)
+                # A row takes a byte at least.
+                if row_count > self.size:
                     raise sqlite3.DatabaseError("a table has no end")
             if not rows:
                 return
@@ -163,45 +191,59 @@ class Database(Tables):
     def chunks(
         self, table: str, columns: tuple[str, ...], where: Equal | None = None
     ) -> Iterator[dict[str, Int64Array]]:
-        """Whole numbers of a table, some hundred thousand rows at a time, in the table's order.
+        """Yield the whole numbers of a table, some hundred thousand rows at a time, in its order.
 
-        A table that is not there has no rows; `MISSING` is where a row has no whole number. A
-        condition is on a column that is certain to be there.
+        Args:
+            table: its name; a table that does not exist has no rows.
+            columns: the names of those that are read.
+            where: a condition, on a column that is certain to exist.
+
+        Yields:
+            The columns by name; `MISSING` stands where a row has no whole number.
         """
-        own = [name for name in columns if name in self.tables.get(table, ())]
-        wanted = [_WHOLE.format(_quoted(name), MISSING) for name in own]
-        for rows in self._rows(table, wanted or ["1"], _condition(where)):
-            cells = np.fromiter(chain.from_iterable(rows), np.int64).reshape(len(rows), -1)
-            found = dict(zip(own, np.ascontiguousarray(cells.T), strict=False))
-            missing = np.full(len(rows), MISSING, dtype=np.int64)
-            yield {name: found.get(name, missing) for name in columns}
+        stored_columns = self.tables.get(table, frozenset())
+        stored = [name for name in columns if name in stored_columns]
+        expressions = [_WHOLE_NUMBER.format(_quoted(name), MISSING) for name in stored]
+        if not expressions:
+            expressions = ["1"]
+        for rows in self._rows(table, expressions, _condition(where)):
+            cells = np.fromiter(chain.from_iterable(rows), np.int64)
+            cells_by_column = np.ascontiguousarray(cells.reshape(len(rows), -1).T)
+            chunk = {name: np.full(len(rows), MISSING, dtype=np.int64) for name in columns}
+            chunk.update(zip(stored, cells_by_column, strict=False))
+            yield chunk
 
     def texts(self, table: str, column: str, where: Equal | None = None) -> Iterator[bytes | None]:
-        """The texts of a column in the table's order; None for a row, or a column, without."""
-        have = column in self.tables.get(table, ())
-        wanted = f"CAST({_quoted(column)} AS TEXT)" if have else "NULL"
-        for rows in self._rows(table, [wanted], _condition(where)):
-            yield from (text for (text,) in rows)
+        """Yield the texts of a column in the table's order; None for a row or a column without."""
+        expression = "NULL"
+        if column in self.tables.get(table, frozenset()):
+            expression = f"CAST({_quoted(column)} AS TEXT)"
+        for rows in self._rows(table, [expression], _condition(where)):
+            for (text,) in rows:
+                yield text
 
     def look_up(self, table: str, column: str, ids: Int64Array) -> list[str | None]:
-        """The texts of a column that ids of a table stand for; None of one that is not there."""
+        """Return the texts of a column in the rows with some ids; None for a missing row."""
         if not {"id", column} <= self.tables.get(table, frozenset()):
             return [None] * len(ids)
-        wanted = np.unique(ids[ids != MISSING]).tolist()
-        found: dict[int, str] = {}
-        for at in range(0, len(wanted), _IDS_AT_ONCE):
-            listed = ",".join(map(str, wanted[at : at + _IDS_AT_ONCE]))
-            wanted_of = ["id", f"CAST({_quoted(column)} AS TEXT)"]
-            for rows in self._rows(table, wanted_of, f" WHERE id IN ({listed})"):
-                found.update((number, _text(text)) for number, text in rows if text is not None)
-        return [found.get(number) for number in ids.tolist()]
-
-
-_WHOLE = "CASE typeof({0}) WHEN 'integer' THEN {0} ELSE {1} END"
+        expressions = ["id", f"CAST({_quoted(column)} AS TEXT)"]
+        distinct_ids = np.unique(ids[ids != MISSING]).tolist()
+        text_of_id: dict[int, str] = {}
+        for first in range(0, len(distinct_ids), _IDS_AT_ONCE):
+            some_ids = distinct_ids[first : first + _IDS_AT_ONCE]
+            listed = ",".join(map(str, some_ids))
+            for rows in self._rows(table, expressions, f" WHERE id IN ({listed})"):
+                for number, text in rows:
+                    if text is not None:
+                        text_of_id[number] = _text(text)
+        return [text_of_id.get(number) for number in ids.tolist()]
 
 
 def _condition(where: Equal | None) -> str:
-    return f" WHERE {_quoted(where.column)} = {int(where.value)}" if where is not None else ""
+    """Return a condition in SQL; empty without one."""
+    if where is None:
+        return ""
+    return f" WHERE {_quoted(where.column)} = {int(where.value)}"
 
 
 def _quoted(name: str) -> str:
@@ -213,9 +255,11 @@ def _text(value: bytes) -> str:
 
 
 def _in_memory(content: bytes) -> sqlite3.Connection:
-    """A database of bytes; one that was last written with a write-ahead log is opened without."""
-    if content[_WRITE_VERSION] == _WAL:
-        content = content[: _WRITE_VERSION.start] + b"\x01\x01" + content[_WRITE_VERSION.stop :]
+    """Open the bytes of a database; one written with a write-ahead log is opened without it."""
+    if content[_WRITE_VERSION] == _WRITE_AHEAD_LOG:
+        before = content[: _WRITE_VERSION.start]
+        after = content[_WRITE_VERSION.stop :]
+        content = before + _ROLLBACK_JOURNAL + after
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(content)
     return connection

@@ -143,7 +143,8 @@ def _result(inputs: Tensor, weight: Tensor, settings: _Settings) -> tuple[int, .
     shape = [inputs.dims[0], weight.dims[0]]
     for dimension, size in enumerate(inputs.dims[2:]):
         room = size - _reach(weight, settings, dimension)
-        shape.append(room // max(settings.stride[dimension], 1) + 1)
+        stride = max(settings.stride[dimension], 1)
+        shape.append(room // stride + 1)
     return tuple(shape)
 
 
@@ -151,9 +152,11 @@ def _transposed_result(inputs: Tensor, weight: Tensor, settings: _Settings) -> t
     """Return the shape of the result of a transposed convolution: [N, Cout, …]."""
     shape = [inputs.dims[0], weight.dims[1] * settings.groups]
     for dimension, size in enumerate(inputs.dims[2:]):
-        spread = (size - 1) * settings.stride[dimension]
+        stride = settings.stride[dimension]
+        spread = (size - 1) * stride
         reach = _reach(weight, settings, dimension)
-        shape.append(spread + reach + settings.output_padding[dimension])
+        output_padding = settings.output_padding[dimension]
+        shape.append(spread + reach + output_padding)
     return tuple(shape)
 
 

@@ -354,9 +354,10 @@ def fill(_: Operation, target: Tensor) -> Cost:
 @MODELS.add("arange", "linspace", "range", "eye", "full", "randperm")
 def filled_result(operation: Operation) -> Cost:
     """`arange` and its kind, which write the tensor given as `out=`."""
-    has_result = operation.tensors and operation.tensors[-1].elements
-    require(has_result, "the size of the result is not recorded")
+    reason = "the size of the result is not recorded"
+    require(operation.tensors, reason)
     result = operation.tensors[-1]
+    require(result.elements, reason)
     return vector_cost("Fill", result, 0, result.written)
 
 
@@ -410,13 +411,17 @@ def rotary(operation: Operation, positions: Tensor, query: Tensor, cache: Tensor
     head_size = operation.whole(3)
     require(cache.dims and head_size > 0, "the size of a head is not recorded")
     elements = query.elements
-    if operation.tensor(2):
-        elements += operation.need(2).elements
+    key = operation.tensor(2)
+    if key is not None:
+        elements += key.elements
     angles_of_position = cache.dims[-1]
-    turned = elements * min(angles_of_position, head_size) // head_size
+    turned_of_head = min(angles_of_position, head_size)
+    turned = elements * turned_of_head // head_size
     angles = min(positions.elements * angles_of_position, cache.elements)
-    moved = angles * cache.element_bytes + 2 * turned * query.element_bytes
-    return vector_cost("BinaryElementwise", query, _ROTARY_FLOPS * turned, moved, positions)
+    read_and_written = query.bytes_of(2 * turned)
+    moved = cache.bytes_of(angles) + read_and_written
+    flops = _ROTARY_FLOPS * turned
+    return vector_cost("BinaryElementwise", query, flops, moved, positions)
 
 
 @MODELS.add("aiter::rope_*")

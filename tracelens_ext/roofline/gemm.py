@@ -167,10 +167,15 @@ def linear_layer(
     inputs: Tensor, weight: Tensor, bias: Tensor | None, result_type: str | None = None
 ) -> Cost:
     """Return the cost of a linear layer: inputs […, K], weight [N, K]."""
-    fits = len(weight.dims) == 2 and inputs.dims[-1:] == weight.dims[1:]
+    is_matrix = len(weight.dims) == 2
+    fits = is_matrix and inputs.dims[-1:] == weight.dims[1:]
     require(fits, "the recorded shapes are not those of a linear layer")
-    rows = math.prod(inputs.dims[:-1])
-    sizes = ProductSizes(batch=1, m=rows, n=weight.dims[0], k=weight.dims[1])
+    sizes = ProductSizes(
+        batch=1,
+        m=math.prod(inputs.dims[:-1]),
+        n=weight.dims[0],
+        k=weight.dims[1],
+    )
     return product(sizes, inputs, weight, bias, result_type)
 
 
@@ -225,5 +230,10 @@ def grouped_mm(operation: Operation, left: Tensor, right: Tensor) -> Cost:
         return matrix_product(left, right, result_type=result_type)
     fits = ranks == {2, 3} and left.dims[-1] == right.dims[-2]
     require(fits, "the sizes of the groups are not recorded")
-    sizes = ProductSizes(batch=1, m=left.dims[-2], n=right.dims[-1], k=left.dims[-1])
+    sizes = ProductSizes(
+        batch=1,
+        m=left.dims[-2],
+        n=right.dims[-1],
+        k=left.dims[-1],
+    )
     return product(sizes, left, right, result_type=result_type)

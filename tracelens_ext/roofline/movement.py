@@ -115,11 +115,13 @@ def scatter(operation: Operation, target: Tensor, index: Tensor) -> Cost:
 @MODELS.add("embedding_dense_backward", tensors=(0, 1))
 def embedding_backward(operation: Operation, gradient: Tensor, index: Tensor) -> Cost:
     """`embedding_dense_backward`: gradient and index read, the table's gradient written."""
-    is_known = gradient.dims and operation.value(2) is not None
-    require(is_known, "the size of the table is not recorded")
+    has_rows = operation.value(2) is not None
+    require(has_rows and gradient.dims, "the size of the table is not recorded")
     rows = operation.whole(2)
-    table_bytes = rows * gradient.dims[-1] * gradient.element_bytes
-    return vector_cost("Indexing", gradient, gradient.elements, table_bytes, gradient, index)
+    row_size = gradient.dims[-1]
+    table_bytes = gradient.bytes_of(rows * row_size)
+    flops = gradient.elements
+    return vector_cost("Indexing", gradient, flops, table_bytes, gradient, index)
 
 
 @MODELS.add("masked_scatter_", "channel_shuffle", "pixel_shuffle", tensors=(0,))

@@ -41,6 +41,7 @@ _TYPE_OF_OPAQUE_SIZE: Final = {
     "8": "double",
     "16": "c10::complex<double>",
 }
+_UNRECORDED_LIST: Final = "the tensors of a list are not recorded"
 _KERNEL_TYPE: Final = re.compile(r"[<, ](c10::BFloat16|c10::Half|float|double)[>,]")
 #: Serving engines and their libraries, as names of operations begin.
 _ENGINES: Final = ("_C", "aiter", "vllm", "sgl_kernel", "flashinfer")
@@ -255,15 +256,15 @@ class Operation:
         Raises:
             NoModelError: sizes or type are not known.
         """
-        shapes = self.dims[position] if position < len(self.dims) else ()
-        if not isinstance(shapes, tuple) or not shapes or not all(map(_are_sizes, shapes)):
-            raise NoModelError("the tensors of a list are not recorded")
+        shapes = _shapes_of_list(self.dims[position : position + 1])
         kind = required(
             kind or self.kind_in_kernels, "the element type of a list of tensors is not recorded"
         )
-        strides = self.strides[position] if position < len(self.strides) else ()
+        strides: object = ()
+        if position < len(self.strides):
+            strides = self.strides[position]
         if not isinstance(strides, tuple) or len(strides) != len(shapes):
-            return [_tensor(dims, (), kind) for dims in shapes]
+            strides = ((),) * len(shapes)
         pairs = zip(shapes, strides, strict=True)
         return [_tensor(dims, strides_of_tensor, kind) for dims, strides_of_tensor in pairs]
 
@@ -306,6 +307,17 @@ class Operation:
         if not all(isinstance(number, int) for number in value):
             return None
         return list(value)
+
+    def need_wholes(self, position: int, reason: str) -> list[int]:
+        """Return an argument that has to be a list of whole numbers, at least one.
+
+        Raises:
+            NoModelError: it is none; with the reason given.
+        """
+        numbers = self.wholes(position)
+        if not numbers:
+            raise NoModelError(reason)
+        return numbers
 
     def scalar_type(self, position: int) -> str | None:
         """Return the element type that an argument, a `dtype`, names."""
@@ -407,15 +419,37 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     """
     from_last: list[int] = []
     for sizes in zip_longest(*map(reversed, shapes), fillvalue=1):
-        larger_sizes = {size for size in sizes if size != 1}
-        require(len(larger_sizes) < 2, "the recorded shapes do not broadcast")
-        from_last.append(larger_sizes.pop() if larger_sizes else 1)
+        result_size = 1
+        for size in sizes:
+            if size == 1:
+                continue
+            fits = result_size in (1, size)
+            require(fits, "the recorded shapes do not broadcast")
+            result_size = size
+        from_last.append(result_size)
     return tuple(reversed(from_last))
 
 
 def bytes_read(*tensors: Tensor | None) -> int:
     """Return the distinct bytes of some tensors; None is none."""
     return sum(tensor.read for tensor in tensors if tensor is not None)
+
+
+def _shapes_of_list(dims: tuple[object, ...]) -> list[tuple[int, ...]]:
+    """Return the sizes of the tensors of a list, given its recorded dimensions, if there are any.
+
+    Raises:
+        NoModelError: they are not known.
+    """
+    recorded = dims[0] if dims else ()
+    if not isinstance(recorded, tuple) or not recorded:
+        raise NoModelError(_UNRECORDED_LIST)
+    shapes = []
+    for shape in recorded:
+        if not _are_sizes(shape):
+            raise NoModelError(_UNRECORDED_LIST)
+        shapes.append(shape)
+    return shapes
 
 
 def _tuple_or_empty(argument: object) -> tuple[object, ...]:

@@ -97,7 +97,8 @@ def unscale(operation: Operation) -> Cost:
     gradients = _tensor_lists(operation)[0]
     elements = sum(tensor.elements for tensor in gradients)
     written = sum(tensor.written for tensor in gradients)
-    return vector_cost("Optimizer", gradients[0], 2 * elements, written, *gradients)
+    flops = 2 * elements
+    return vector_cost("Optimizer", gradients[0], flops, written, *gradients)
 
 
 @MODELS.add("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")

@@ -33,6 +33,8 @@ _KEYS: Final = frozenset(
 )
 _KEYS_OF_OURS: Final = frozenset({"source", "partitions", "like"})
 _UNNAMED_DEVICE: Final = "your device"
+#: No figure of a device is as large.
+_LARGEST_NUMBER: Final = 1e9
 _BYTES_IN_KILOBYTE: Final = 1024
 
 
@@ -407,7 +409,10 @@ def _rates_of_engine(entry: Mapping[str, Any], engine: str, where: str) -> dict[
     rates = entry.get(engine, {})
     if not isinstance(rates, dict):
         raise UsageError(f"{where}: {engine} is no table; expected data type = number")
-    return {data_type: _number(rates, data_type, f"{where}: {engine}") for data_type in rates}
+    numbers = {}
+    for data_type in rates:
+        numbers[data_type] = _number(rates, data_type, f"{where}: {engine}")
+    return numbers
 
 
 def _from_tracelens(entry: dict[str, Any], where: str) -> DevicePeaks:
@@ -436,7 +441,9 @@ def _number(table: Mapping[str, Any], key: str, where: str, default: float | Non
     value = table.get(key, default)
     if default is not None and value == default:
         return float(default)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 1e9:
-        raise UsageError(f"{where}: {key} is {value!r}; expected a positive number")
+    problem = f"{where}: {key} is {value!r}; expected a positive number"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(problem)
+    if not 0 < value < _LARGEST_NUMBER:
+        raise UsageError(problem)
     return float(value)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from tracelens_ext.roofline.operation import Models, required, vector_cost
+from tracelens_ext.roofline.operation import Models, vector_cost
 
 if TYPE_CHECKING:
     from tracelens_ext.roofline.operation import Cost, Operation, Tensor
 
 MODELS = Models()
 _INDEX_BYTES: Final = 8
+#: How losses are reduced (`at::Reduction`): not at all, else to a mean or a sum.
+_NOT_REDUCED: Final = 0
+_REDUCED: Final = 1
 _INDEX_TYPES: Final = ("long int", "long", "int")
 
 
@@ -29,7 +32,7 @@ def _for_each_dimension(numbers: list[int], rank: int) -> list[int]:
 def _pool(operation: Operation, dilation_position: int | None, ceil_position: int) -> Cost:
     """Input read; a result for each place of the window, with its index if the name says so."""
     inputs = operation.need(0)
-    kernel = required(operation.wholes(1) or None, "the window is not recorded")
+    kernel = operation.need_wholes(1, "the window is not recorded")
     rank = len(kernel)
     strides = _for_each_dimension(operation.wholes(2) or kernel, rank)
     paddings = _for_each_dimension(operation.wholes(3) or [0], rank)
@@ -38,8 +41,10 @@ def _pool(operation: Operation, dilation_position: int | None, ceil_position: in
     first_spatial = len(inputs.dims) - rank
     results = math.prod(inputs.dims[:first_spatial])
     for dimension, size in enumerate(inputs.dims[first_spatial:]):
-        covered = dilations[dimension] * (kernel[dimension] - 1) + 1
-        room = size + 2 * paddings[dimension] - covered
+        steps_in_window = kernel[dimension] - 1
+        covered = dilations[dimension] * steps_in_window + 1
+        padded = size + 2 * paddings[dimension]
+        room = padded - covered
         stride = strides[dimension]
         if rounds_up:
             room += stride - 1
@@ -92,11 +97,13 @@ _RESAMPLING: Final = (
 )
 def to_size(operation: Operation, inputs: Tensor) -> Cost:
     """Adaptive pooling and resampling to a size: input read, result written."""
-    size = required(operation.wholes(1) or None, "the size of the result is not recorded")
-    images = math.prod(inputs.dims[: len(inputs.dims) - len(size)])
+    size = operation.need_wholes(1, "the size of the result is not recorded")
+    first_spatial = len(inputs.dims) - len(size)
+    images = math.prod(inputs.dims[:first_spatial])
     results = images * math.prod(size)
     flops = max(results, inputs.elements)
-    return _pooled(inputs, flops, results * inputs.element_bytes, inputs)
+    written = results * inputs.element_bytes
+    return _pooled(inputs, flops, written, inputs)
 
 
 @MODELS.add(
@@ -117,7 +124,7 @@ def pool_backward(operation: Operation, gradient: Tensor, inputs: Tensor) -> Cos
 @MODELS.add(*(f"{name}_backward" for name in _RESAMPLING), tensors=(0,))
 def resample_backward(operation: Operation, gradient: Tensor) -> Cost:
     """Gradient read, gradient of the input written."""
-    size = required(operation.wholes(2) or None, "the size of the input is not recorded")
+    size = operation.need_wholes(2, "the size of the input is not recorded")
     written = math.prod(size) * gradient.element_bytes
     return _pooled(gradient, gradient.elements, written, gradient)
 
@@ -125,9 +132,12 @@ def resample_backward(operation: Operation, gradient: Tensor) -> Cost:
 @MODELS.add("nll_loss_forward", "nll_loss2d_forward", "nll_loss", tensors=(0, 1))
 def nll_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
     """One element a target is read; reduced to one result unless told otherwise."""
-    is_reduced = operation.whole(3, 1) != 0
-    results = 1 if is_reduced else target.elements
-    moved = (target.elements + results + 1) * inputs.element_bytes
+    results = 1
+    if operation.whole(3, _REDUCED) == _NOT_REDUCED:
+        results = target.elements
+    total_weight = 1
+    elements = target.elements + results + total_weight
+    moved = elements * inputs.element_bytes
     return _pooled(inputs, target.elements, moved, target, family="Loss")
 
 
@@ -150,10 +160,12 @@ _LOSSES_OF_PAIRS: Final = (
 @MODELS.add(*_LOSSES_OF_PAIRS, tensors=(0, 1))
 def pair_loss(operation: Operation, inputs: Tensor, target: Tensor) -> Cost:
     """Input and target read; a result, or one for each element."""
-    is_reduced = operation.whole(2, 1) != 0
-    results = 1 if is_reduced else inputs.elements
-    moved = results * inputs.element_bytes
-    return _pooled(inputs, 3 * inputs.elements, moved, inputs, target, family="Loss")
+    results = 1
+    if operation.whole(2, _REDUCED) == _NOT_REDUCED:
+        results = inputs.elements
+    flops = 3 * inputs.elements
+    written = results * inputs.element_bytes
+    return _pooled(inputs, flops, written, inputs, target, family="Loss")
 
 
 @MODELS.add(*(f"{name}_backward" for name in _LOSSES_OF_PAIRS), tensors=(0, 1, 2))

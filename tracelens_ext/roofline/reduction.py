@@ -125,9 +125,12 @@ def _chosen_type(operation: Operation, *, names_dimensions: bool) -> str | None:
 @MODELS.add("max", "min")
 def extreme(operation: Operation) -> Cost:
     """`max` and `min`: of all, along a dimension (with indices), or of two tensors."""
-    second_is_empty = len(operation.dims) == 2 and operation.dims[1] == (0,)
-    if operation.tensor(1) is not None and not second_is_empty:
-        return elementwise(operation, operation.leading(2))
+    has_second = operation.tensor(1) is not None
+    is_last = len(operation.dims) == 2
+    second_is_empty = is_last and operation.dims[1] == (0,)
+    if has_second and not second_is_empty:
+        inputs = operation.leading(2)
+        return elementwise(operation, inputs)
     return with_indices(operation)
 
 
@@ -136,10 +139,13 @@ def with_indices(operation: Operation) -> Cost:
     """`median`, `max`, `min`: along a dimension they give the places of their results as well."""
     cost = reduction(operation)
     results = cost.parameters["num_output_elems"]
-    is_along_dimension = type(operation.value(1)) is int and operation.types[1:2] == ("Scalar",)
+    dimension = operation.value(1)
+    is_scalar = operation.types[1:2] == ("Scalar",)
+    is_along_dimension = is_scalar and type(dimension) is int
     if not is_along_dimension or not isinstance(results, int):
         return cost
-    return replace(cost, bytes=cost.bytes + _INDEX_BYTES * results)
+    indices = _INDEX_BYTES * results
+    return replace(cost, bytes=cost.bytes + indices)
 
 
 @MODELS.add("cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin", tensors=(0,))
@@ -156,11 +162,14 @@ def ordering(operation: Operation, inputs: Tensor) -> Cost:
     kept = inputs.elements
     if operation.plain_name == "topk" and inputs.dims:
         length = length_along(inputs, operation.whole(2, -1))
-        kept = inputs.elements // length * min(operation.whole(1, length), length)
+        kept_of_row = min(operation.whole(1, length), length)
+        rows = inputs.elements // length
+        kept = rows * kept_of_row
     last_size = inputs.dims[-1] if inputs.dims else 1
-    comparisons_of_element = max(1, math.ceil(math.log2(max(2, last_size))))
+    comparisons_of_element = math.ceil(math.log2(max(2, last_size)))
     flops = inputs.elements * comparisons_of_element
-    written = kept * (inputs.element_bytes + _INDEX_BYTES)
+    bytes_of_result = inputs.element_bytes + _INDEX_BYTES
+    written = kept * bytes_of_result
     cost = vector_cost("Sort", inputs, flops, written, inputs, shape=inputs.dims, k=kept)
     return replace(cost, bound_only=True)
 

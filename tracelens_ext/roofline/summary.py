@@ -213,12 +213,14 @@ def utilisation(
 def _matrix_work_of_calls(roofline: Roofline) -> _MatrixWork:
     """Return what matrix units compute in each call; not known (NaN) where nothing is modelled."""
     unknown = 0.0 if roofline.families else np.nan
-    flops = np.full(len(roofline.rows), unknown)
-    at_peak_ns = np.full(len(roofline.rows), unknown)
+    rows = len(roofline.rows)
+    flops = np.full(rows, unknown)
+    at_peak_ns = np.full(rows, unknown)
     for number, row in enumerate(roofline.rows):
         if row.cost is not None and row.cost.engine == Engine.MATRIX:
             flops[number] = row.cost.flops
-            at_peak_ns[number] = row.cost.flops / ((row.peak or np.nan) * 1e3)
+            flops_per_ns = (row.peak or np.nan) * 1e3
+            at_peak_ns[number] = row.cost.flops / flops_per_ns
     group_of_call = roofline.groups.of_gpu[roofline.groups.first_gpu]
     return _MatrixWork(flops[group_of_call], at_peak_ns[group_of_call])
 
@@ -290,10 +292,15 @@ def described(peaks: DevicePeaks | None) -> str:
     """Return peaks in a line: `H100 SXM: matrix bf16 989.4, …; vector … TFLOP/s; memory …`."""
     if peaks is None:
         return "unknown"
-    engines = [_engine_text("matrix", peaks.matrix), _engine_text("vector", peaks.vector)]
+    engines = [
+        _engine_text("matrix", peaks.matrix),
+        _engine_text("vector", peaks.vector),
+    ]
     rates = "; ".join(text for text in engines if text)
-    link = f"; link to the host {peaks.link:,g} GB/s" if peaks.link else ""
-    return f"{peaks.name}: {rates} TFLOP/s; memory {peaks.memory:,g} GB/s{link}"
+    parts = [f"{peaks.name}: {rates} TFLOP/s", f"memory {peaks.memory:,g} GB/s"]
+    if peaks.link:
+        parts.append(f"link to the host {peaks.link:,g} GB/s")
+    return "; ".join(parts)
 
 
 def _engine_text(engine: str, peaks: Mapping[str, float]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, recording_of
 from tracelens_ext.simulation.replay import find_clocks, run_starts
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace import LAUNCH_KINDS, NONE, BoolArray, EventKind, Int64Array, runtime_calls
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import (
     by_group_and_time,
@@ -28,11 +28,12 @@ from tracelens_ext.trace.intervals import covered, union
 
 _DEVICE, _STREAM, _EVENT, _COPY = range(4)
 _BLOCKING: Final = [
-    re.compile(rf"(?:cuda|hip|cu){what}Synchronize")
-    for what in ("(?:Device|Ctx|Thread)", "Stream", "Event")
+    runtime_calls.WAITS_FOR_DEVICE,
+    runtime_calls.WAITS_FOR_STREAM,
+    runtime_calls.WAITS_FOR_EVENT,
 ]
-_WAIT: Final = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
-_RECORD: Final = re.compile(r"(?:cuda|hip|cu)EventRecord")
+_WAIT: Final = runtime_calls.STREAM_WAITS_FOR_EVENT
+_RECORD: Final = runtime_calls.RECORDS_EVENT
 
 #: How long before the end of what it waits for a call may return, by the clocks of some devices.
 _EARLY_NS: Final = 20_000
@@ -257,10 +258,11 @@ class DependencyGraph:
     def _recorded(self) -> dict[int, tuple[int, int, int]]:
         """What `cuda_sync` events say: call → its stream, that waited for, when it was recorded."""
         trace = self.work.trace
-        if "cuda_sync" not in trace.categories:
+        says_waits = np.isin(trace.categories, runtime_calls.SYNC_CATEGORIES)
+        if not says_waits.any():
             return {}
         rows = trace.rows_of(EventKind.OTHER)
-        rows = rows[trace.category[rows] == trace.categories.index("cuda_sync")]
+        rows = rows[says_waits[trace.category[rows]]]
         streams = zip(self.tracks.device.tolist(), self.tracks.stream.tolist(), strict=True)
         track = {stream: number for number, stream in enumerate(streams)}
         records = trace.correlation[self._records].tolist()

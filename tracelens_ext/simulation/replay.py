@@ -21,6 +21,7 @@ from tracelens_ext.trace import (
     EventKind,
     Int64Array,
     IntArray,
+    runtime_calls,
 )
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import last_before, running_maximum
@@ -333,8 +334,15 @@ def run_starts(number: IntArray) -> Int64Array:
 
 
 #: Calls that the program waits in, or that the GPU waits for; others are time of the host.
-_TELLING: Final = re.compile(
-    r"(?:cuda|hip|cu)(?:\w*Launch|Mem(?:cpy|set)|\w*Synchronize|StreamWaitEvent|EventRecord)"
+_TELLING: Final = runtime_calls.any_of(
+    re.compile(r"(?:cuda|hip|cu)(?:\w*Launch|Memset|\w*Synchronize)"),
+    runtime_calls.LAUNCHES_KERNEL,
+    runtime_calls.COPIES,
+    runtime_calls.WAITS_FOR_DEVICE,
+    runtime_calls.WAITS_FOR_STREAM,
+    runtime_calls.WAITS_FOR_EVENT,
+    runtime_calls.STREAM_WAITS_FOR_EVENT,
+    runtime_calls.RECORDS_EVENT,
 )
 
 

@@ -52,6 +52,8 @@ WAITS_FOR_COPY: Final = re.compile(rf"{_CUDA}Memcpy(?!.*Async)")
 STREAM_WAITS_FOR_EVENT: Final = re.compile(
     rf"{_CUDA}StreamWaitEvent|synStreamWaitEvent|enqueueCommand waitOnEvent"
 )
+#: Let a stream wait for a number in memory.
+STREAM_WAITS_FOR_VALUE: Final = re.compile(rf"{_CUDA}StreamWaitValue")
 #: Record an event on a stream.
 RECORDS_EVENT: Final = re.compile(rf"{_CUDA}EventRecord|synEventRecord|recordEvent")
 

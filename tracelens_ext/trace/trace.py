@@ -8,7 +8,7 @@ Times are int64 nanoseconds since the trace's first event.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -52,7 +52,13 @@ class EventKind(IntEnum):
 
 
 #: Events on a host thread that nest by time.
-HOST_KINDS = tuple(kind for kind in EventKind if kind < EventKind.KERNEL)
+HOST_KINDS = (
+    EventKind.CPU_OP,
+    EventKind.USER_ANNOTATION,
+    EventKind.PYTHON_FUNCTION,
+    EventKind.RUNTIME,
+    EventKind.DRIVER,
+)
 #: Calls that start GPU work.
 LAUNCH_KINDS = (EventKind.RUNTIME, EventKind.DRIVER)
 #: Work on a GPU stream.
@@ -70,17 +76,19 @@ class ArgColumn:
     texts: list[str] | None = None
 
     def dense(self, length: int, missing: int = NONE) -> Int64Array:
-        """The values as one array over all events, shape (length,)."""
-        result = np.full(length, missing, dtype=np.int64)
-        result[self.rows] = self.values
-        return result
+        """Return the values as one array over all events, shape (length,)."""
+        values = np.full(length, missing, dtype=np.int64)
+        values[self.rows] = self.values
+        return values
 
     def at(self, rows: npt.NDArray[np.integer], missing: int = NONE) -> Int64Array:
-        """The values of these events, `missing` where one has none; same shape as `rows`."""
+        """Return the values of some events, `missing` where one has none; shape of `rows`."""
         if not len(self.rows):
             return np.full(len(rows), missing, dtype=np.int64)
-        place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
-        return np.where(self.rows[place] == rows, self.values[place], missing)
+        last_place = len(self.rows) - 1
+        place = np.minimum(np.searchsorted(self.rows, rows), last_place)
+        is_given = self.rows[place] == rows
+        return np.where(is_given, self.values[place], missing)
 
     def selected(self, is_kept: BoolArray, new_row: IntArray) -> ArgColumn:
         """Return the column of some of the events, under their new rows; both of shape (n,)."""
@@ -90,9 +98,10 @@ class ArgColumn:
 
 
 def no_arg(texts: bool = False) -> ArgColumn:
-    """An argument that no event has."""
-    empty = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
-    return ArgColumn(*empty, [] if texts else None)
+    """Return an argument that no event has."""
+    rows = np.empty(0, dtype=np.int32)
+    values = np.empty(0, dtype=np.int64)
+    return ArgColumn(rows, values, [] if texts else None)
 
 
 #: Arguments of copies: the kind of memory that is read and written, in the numbers of
@@ -127,6 +136,8 @@ class Conventions:
     framework: str = ""
 
 
+#: More digits may not fit in 64 bits.
+_MOST_DIGITS: Final = 19
 #: How far the number of a program stands left of that of its instruction.
 PROGRAM_SHIFT: Final = 32
 #: The word for a CUDA graph that was recorded as one GPU event: nothing is known of its kernels.
@@ -155,12 +166,14 @@ class Provenance:
     @property
     def dropped_text(self) -> str:
         """How many events were dropped for which reason; empty for none."""
-        return "; ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+        parts = [f"{count:,} {reason}" for reason, count in self.dropped.items()]
+        return "; ".join(parts)
 
     @property
     def unread_text(self) -> str:
         """How many events of which kind no table shows; empty for none."""
-        return ", ".join(f"{count:,} {kind}" for kind, count in self.unread.items())
+        parts = [f"{count:,} {kind}" for kind, count in self.unread.items()]
+        return ", ".join(parts)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
@@ -180,7 +193,8 @@ class Provenance:
     @property
     def salvaged(self) -> str:
         """What is known of what a cut or damage took away; empty for a whole file."""
-        return " ".join(note for note in self.notes if note.startswith(SALVAGED))
+        notes = [note for note in self.notes if note.startswith(SALVAGED)]
+        return " ".join(notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,9 +254,9 @@ class Trace:
         return len(self.ts)
 
     def __repr__(self) -> str:
-        about = self.provenance
-        said = f"{len(self):,} events, {len(self.gpu_rows):,} of GPUs, {len(self.names):,} names"
-        return short_repr("Trace", f"{said}; {about.format} {about.path!r}")
+        size = f"{len(self):,} events, {len(self.gpu_rows):,} of GPUs, {len(self.names):,} names"
+        origin = f"{self.provenance.format} {self.provenance.path!r}"
+        return short_repr("Trace", f"{size}; {origin}")
 
     @property
     def end(self) -> Int64Array:
@@ -250,32 +264,42 @@ class Trace:
         return self.ts + self.dur
 
     def end_of(self, rows: npt.NDArray[np.integer]) -> Int64Array:
-        """End of some events; `end` adds up all of them, which are millions."""
+        """Return the end of some events; `end` adds up all of them, which are millions."""
         ends: Int64Array = self.ts[rows] + self.dur[rows]
         return ends
 
     @property
     def recorded(self) -> int:
         """How many events the file holds; the rows from here on are `replays`."""
-        return len(self) - (0 if self.replays is None else len(self.replays.parent))
+        if self.replays is None:
+            return len(self)
+        return len(self) - len(self.replays.parent)
 
     def rows_of(self, *kinds: EventKind) -> npt.NDArray[np.int64]:
-        """The recorded events of these kinds, in file order."""
-        wanted = np.zeros(self.recorded, dtype=bool)
-        recorded = self.kind[: self.recorded]
+        """Return the recorded events of these kinds, in file order."""
+        is_wanted = np.zeros(self.recorded, dtype=bool)
+        recorded_kind = self.kind[: self.recorded]
         for kind in kinds:  # comparing a few times takes less time than one look-up an event
-            wanted |= recorded == kind
-        return np.flatnonzero(wanted)
+            is_wanted |= recorded_kind == kind
+        return np.flatnonzero(is_wanted)
 
     def count_of(self, *kinds: EventKind) -> int:
-        """How many recorded events are of these kinds."""
+        """Return how many recorded events are of these kinds."""
         return len(self.rows_of(*kinds))
 
     def described(self, number: int) -> Device | None:
-        """What the file says of a device; of one with a number of ROCm's, that of equal GPUs."""
-        alike = {replace(device, ordinal=number) for device in self.devices}
-        exact = (device for device in self.devices if device.ordinal == number)
-        return next(exact, alike.pop() if len(alike) == 1 else None)
+        """Return what the file says of a device; None where it says nothing.
+
+        ROCm's numbers may be others than those of the description: then it is known where all
+        devices are equal.
+        """
+        for device in self.devices:
+            if device.ordinal == number:
+                return device
+        distinct = {replace(device, ordinal=number) for device in self.devices}
+        if len(distinct) != 1:
+            return None
+        return distinct.pop()
 
     @cached_property
     def gpu_rows(self) -> npt.NDArray[np.int64]:
@@ -286,57 +310,63 @@ class Trace:
     def operation_kinds(self) -> tuple[EventKind, ...]:
         """The kinds of host events to which tables attribute GPU work."""
         if self.conventions.annotations_are_operations:
-            return EventKind.CPU_OP, EventKind.USER_ANNOTATION
+            return (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
         return (EventKind.CPU_OP,)
 
     def arg(self, name: str) -> ArgColumn:
-        """The argument of that name; an empty column if no event has it."""
-        return self.args.get(name) or no_arg()
+        """Return the argument of that name; an empty column if no event has it."""
+        column = self.args.get(name)
+        return no_arg() if column is None else column
 
     def name_of(self, row: int) -> str:
-        """The name of one event."""
+        """Return the name of one event."""
         return self.names[int(self.name[row])]
 
     def names_matching(self, test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
-        """Which of `names` pass a test, such as the `search` of a pattern; shape of `names`."""
+        """Return which of `names` pass a test, such as the `search` of a pattern."""
         return np.fromiter(map(test, self.names), bool, len(self.names))
 
     def named(self, codes: IntArray, test: Callable[[str], object]) -> BoolArray:
-        """Which of some codes of `names` pass a test; each of those names is tested once."""
+        """Return which of some codes of `names` pass a test; each name is tested once."""
         passes = np.zeros(len(self.names), dtype=bool)
-        for code in np.flatnonzero(np.bincount(codes, minlength=1)).tolist():
+        used_codes = np.flatnonzero(np.bincount(codes, minlength=1))
+        for code in used_codes.tolist():
             passes[code] = bool(test(self.names[code]))
         return passes[codes]
 
     def rows_named(self, pattern: re.Pattern[str], *kinds: EventKind) -> npt.NDArray[np.int64]:
-        """The recorded events of these kinds whose names a pattern matches from the beginning."""
+        """Return the recorded events of these kinds whose names match from the beginning."""
         rows = self.rows_of(*kinds)
         return rows[self.named(self.name[rows], pattern.match)]
 
     @cached_property
     def process_of_thread(self) -> Int32Array:
         """A small number for the process of each entry of `threads`, shape (len(threads),)."""
-        codes: dict[int | str, int] = {}
-        processes = [codes.setdefault(process, len(codes)) for process, _ in self.threads]
-        return np.array(processes, dtype=np.int32)
+        code_of_process: dict[int | str, int] = {}
+        codes = [
+            code_of_process.setdefault(process, len(code_of_process)) for process, _ in self.threads
+        ]
+        return np.array(codes, dtype=np.int32)
 
     @cached_property
     def device(self) -> Int64Array:
         """Device of each of `gpu_rows`; `NONE` where the trace does not say."""
-        return self._place("device", 0)
+        processes = [process for process, _ in self.threads]
+        return self._argument_or_number("device", processes)
 
     @cached_property
     def stream(self) -> Int64Array:
         """Stream of each of `gpu_rows`; `NONE` where the trace does not say."""
-        return self._place("stream", 1)
+        threads = [thread for _, thread in self.threads]
+        return self._argument_or_number("stream", threads)
 
-    def _place(self, arg: str, part: int) -> Int64Array:
-        """The argument of the GPU events, else the number in their process or thread."""
-        values = self.arg(arg).at(self.gpu_rows)
+    def _argument_or_number(self, argument: str, labels: Sequence[int | str]) -> Int64Array:
+        """Return an argument of the GPU events, else the number in a label of their thread."""
+        values = self.arg(argument).at(self.gpu_rows)
         unknown = np.flatnonzero(values == NONE)
         if len(unknown):
-            numbers = np.array([_number(t[part]) for t in self.threads] or [NONE], dtype=np.int64)
-            values[unknown] = numbers[self.thread[self.gpu_rows[unknown]]]
+            number_of_thread = np.array([_number(label) for label in labels], dtype=np.int64)
+            values[unknown] = number_of_thread[self.thread[self.gpu_rows[unknown]]]
         return values
 
     @property
@@ -346,14 +376,15 @@ class Trace:
 
 
 def distributed_info(metadata: Mapping[str, object]) -> Mapping[str, object]:
-    """What PyTorch notes of the rank and of its job; a trace may say anything."""
+    """Return what PyTorch notes of the rank and of its job; a trace may say anything."""
     info = metadata.get("distributedInfo")
     return info if isinstance(info, dict) else {}
 
 
 def _number(label: int | str) -> int:
-    """7 of 7, '7' and 'stream 7'; `NONE` of a text without digits, or of a huge number."""
-    if isinstance(label, str):
-        digits = "".join(c for c in label if c in "0123456789")
-        label = int(digits) if 0 < len(digits) < 19 else NONE
-    return label if abs(label) < 2**62 else NONE
+    """Return 7 for 7, '7' and 'stream 7'; `NONE` for a text without digits, or a huge number."""
+    number = label
+    if isinstance(number, str):
+        digits = "".join(re.findall("[0-9]", number))
+        number = int(digits) if 0 < len(digits) < _MOST_DIGITS else NONE
+    return number if abs(number) < 2**62 else NONE

@@ -1,11 +1,11 @@
-"""Which kind of program was recorded, and with what tool."""
+"""What kind of program was recorded, with what tool, and what was not recorded by choice."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,71 +17,66 @@ Kind = Literal[
 ]
 PYTORCH: Final = frozenset({"pytorch-training", "pytorch-inference", "serving"})
 
-#: What shows it, in words, and the kinds of those events.
-_FRAMES = "Python frames", EventKind.PYTHON_FUNCTION
-_OPS = "operations or annotations", EventKind.CPU_OP, EventKind.USER_ANNOTATION
-_KERNELS = "kernels", EventKind.KERNEL
+
+class _EventGroup(NamedTuple):
+    """Events whose names show what a program is."""
+
+    words: str  #: what they are called in a sentence
+    kinds: tuple[EventKind, ...]
+
+
+class _Sign(NamedTuple):
+    """What shows that a program is of some kind."""
+
+    program: Kind
+    events: _EventGroup
+    pattern: str  #: of a name of such an event
+
+
+_FRAMES: Final = _EventGroup("Python frames", (EventKind.PYTHON_FUNCTION,))
+_OPERATIONS: Final = _EventGroup(
+    "operations or annotations", (EventKind.CPU_OP, EventKind.USER_ANNOTATION)
+)
+_KERNELS: Final = _EventGroup("kernels", (EventKind.KERNEL,))
+
 _ENGINES: Final = r".*\b(?:vllm|sglang|tensorrt_llm|lmdeploy|text_generation_server)[/\\]"
-_STEPS: Final = r"execute_(?:context_)?\d+_|(?:\w+_)?(?:prefill|decode)\[|step\[\w+ |execute_model"
-_BACKWARD: Final = (
+_ENGINE_FRAMES: Final = _ENGINES + r".*(?:runner|worker|engine|scheduler)"
+_ENGINE_STEPS: Final = (
+    r"execute_(?:context_)?\d+_|(?:\w+_)?(?:prefill|decode)\[|step\[\w+ |execute_model"
+)
+_BACKWARD_OPERATIONS: Final = (
     r"autograd::engine|Optimizer\.|\w+Backward|aten::\w*backward|FSDP|DistributedData"
 )
-_LIBRARIES: Final = (
+_TRAINING_KERNELS: Final = r".*(?:multi_tensor_apply|FusedAdam|_backward_|_bwd_d|wgrad)"
+_TENSORFLOW_OPERATIONS: Final = r"tf_data|TfOp|ExecutorState::Process|.*\btensorflow[/\\]"
+_JAX_OPERATIONS: Final = r"PjRt|PjitFunction|TSL:|Xla|jit_\w+|.*\bjax[/\\]"
+_PYTORCH_OPERATIONS: Final = r"aten::|c10|Torch-Compiled Region|ProfilerStep#|nn\.Module"
+_PYTORCH_KERNELS: Final = r".*(?:at::(?:native|cuda)|c10::|at_cuda_detail)"
+_LIBRARY_KERNELS: Final = (
     r".*(?:ggml|mul_mat_|quantize_q8_1|[Kk]okkos|__omp_offloading|\bcupy_|_\d+_gpu\b|thrust::)"
 )
-#: The first that occurs tells: the kind, which events, and their names.
-_SIGNS: Final[tuple[tuple[Kind, tuple[str, *tuple[EventKind, ...]], str], ...]] = (
-    ("serving", _FRAMES, _ENGINES + r".*(?:runner|worker|engine|scheduler)"),
-    ("serving", _OPS, _STEPS),
-    ("tensorflow", _FRAMES, r".*\btensorflow[/\\]"),
-    ("tensorflow", _OPS, r"tf_data|TfOp|ExecutorState::Process|.*\btensorflow[/\\]"),
-    ("tensorflow", _KERNELS, r".*tensorflow::|.*EigenMetaKernel"),
-    ("jax", _OPS, r"PjRt|PjitFunction|TSL:|Xla|jit_\w+|.*\bjax[/\\]"),
-    ("jax", _FRAMES, r".*\bjax[/\\]"),
-    ("jax", _KERNELS, r"(?:loop|input)_\w*fusion(?:_\d+)?$"),
-    ("pytorch-training", _OPS, _BACKWARD),
-    ("pytorch-training", _KERNELS, r".*(?:multi_tensor_apply|FusedAdam|_backward_|_bwd_d|wgrad)"),
-    ("serving", _KERNELS, r".*(?:\bvllm::|\bsgl_)"),
-    ("pytorch-inference", _OPS, r"aten::|c10|Torch-Compiled Region|ProfilerStep#|nn\.Module"),
-    ("pytorch-inference", _FRAMES, r".*\btorch[/\\]"),
-    ("pytorch-inference", _KERNELS, r".*(?:at::(?:native|cuda)|c10::|at_cuda_detail)"),
-    ("native", _KERNELS, _LIBRARIES),
+#: The first of them that occurs decides.
+_SIGNS: Final = (
+    _Sign("serving", _FRAMES, _ENGINE_FRAMES),
+    _Sign("serving", _OPERATIONS, _ENGINE_STEPS),
+    _Sign("tensorflow", _FRAMES, r".*\btensorflow[/\\]"),
+    _Sign("tensorflow", _OPERATIONS, _TENSORFLOW_OPERATIONS),
+    _Sign("tensorflow", _KERNELS, r".*tensorflow::|.*EigenMetaKernel"),
+    _Sign("jax", _OPERATIONS, _JAX_OPERATIONS),
+    _Sign("jax", _FRAMES, r".*\bjax[/\\]"),
+    _Sign("jax", _KERNELS, r"(?:loop|input)_\w*fusion(?:_\d+)?$"),
+    _Sign("pytorch-training", _OPERATIONS, _BACKWARD_OPERATIONS),
+    _Sign("pytorch-training", _KERNELS, _TRAINING_KERNELS),
+    _Sign("serving", _KERNELS, r".*(?:\bvllm::|\bsgl_)"),
+    _Sign("pytorch-inference", _OPERATIONS, _PYTORCH_OPERATIONS),
+    _Sign("pytorch-inference", _FRAMES, r".*\btorch[/\\]"),
+    _Sign("pytorch-inference", _KERNELS, _PYTORCH_KERNELS),
+    _Sign("native", _KERNELS, _LIBRARY_KERNELS),
 )
+_LAUNCHES_COMPILED_KERNEL: Final = r"(?:cuda|hip)\w*LaunchKernel"
 
-
-@dataclass(frozen=True)
-class RecordedProgram:
-    """The program of a trace."""
-
-    kind: Kind  #: what it is
-    because: str  #: what shows it, a clause
-    tool: str  #: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty
-
-
-@cached_per_object
-def program_of(trace: Trace) -> RecordedProgram:
-    """Which kind of program a trace is of."""
-    told = trace.provenance.format
-    tool = next((tool for start, tool in _TOOLS.items() if told.startswith(start)), "")
-    for kind, (words, *events), pattern in _SIGNS:
-        if tool == "torch" and kind in {"jax", "tensorflow"}:
-            continue  # PyTorch's profiler recorded it
-        if (name := _first(trace, events, pattern)) is not None:
-            return RecordedProgram(kind, f"{words} such as {name!r}", tool)
-    if tool == "jax":
-        return RecordedProgram("jax", f"a {told}", tool)
-    if tool == "torch":
-        return RecordedProgram("pytorch-inference", f"recorded by the {told.split(' (')[0]}", tool)
-    processes = [*map(str, trace.process_names.values()), *map(str, trace.thread_names.values())]
-    python = any("python" in name.lower() for name in processes)
-    if tool and not python and _first(trace, LAUNCH_KINDS, r"(?:cuda|hip)\w*LaunchKernel"):
-        return RecordedProgram(
-            "native", "kernels compiled into the program, and no framework's", tool
-        )
-    return RecordedProgram("unknown", "nothing in the trace shows it", tool)
-
-
-_TOOLS = {
+#: How the name of a format begins, and the tool that writes it.
+_TOOLS: Final = {
     "PyTorch": "torch",
     "Nsight": "nsys",
     "nsys": "nsys",
@@ -90,20 +85,81 @@ _TOOLS = {
 }
 
 
-def _first(trace: Trace, kinds: Sequence[EventKind], pattern: str) -> str | None:
-    """The commonest name that events of some kinds have and a pattern matches; None for none."""
+@dataclass(frozen=True)
+class RecordedProgram:
+    """The program of a trace.
+
+    Attributes:
+        kind: what it is.
+        because: what shows it, a clause.
+        tool: what recorded it: `torch`, `nsys`, `rocprofv3`, `jax`, or empty.
+    """
+
+    kind: Kind
+    because: str
+    tool: str
+
+
+@cached_per_object
+def program_of(trace: Trace) -> RecordedProgram:
+    """Return what kind of program a trace is of."""
+    format_name = trace.provenance.format
+    tool = _tool_of(format_name)
+    for sign in _SIGNS:
+        if tool == "torch" and sign.program in {"jax", "tensorflow"}:
+            continue  # PyTorch's profiler recorded it
+        name = _commonest_name(trace, sign.events.kinds, sign.pattern)
+        if name is not None:
+            because = f"{sign.events.words} such as {name!r}"
+            return RecordedProgram(sign.program, because, tool)
+    if tool == "jax":
+        return RecordedProgram("jax", f"a {format_name}", tool)
+    if tool == "torch":
+        profiler = format_name.split(" (")[0]
+        return RecordedProgram("pytorch-inference", f"recorded by the {profiler}", tool)
+    launches_kernels = _commonest_name(trace, LAUNCH_KINDS, _LAUNCHES_COMPILED_KERNEL)
+    if tool and launches_kernels and not _has_python(trace):
+        because = "kernels compiled into the program, and no framework's"
+        return RecordedProgram("native", because, tool)
+    return RecordedProgram("unknown", "nothing in the trace shows it", tool)
+
+
+def _tool_of(format_name: str) -> str:
+    """Return the tool that writes a format; empty for others."""
+    for begin, tool in _TOOLS.items():
+        if format_name.startswith(begin):
+            return tool
+    return ""
+
+
+def _has_python(trace: Trace) -> bool:
+    """Return whether a process or a thread is called after Python."""
+    names = [*trace.process_names.values(), *trace.thread_names.values()]
+    return any("python" in str(name).lower() for name in names)
+
+
+def _commonest_name(trace: Trace, kinds: Sequence[EventKind], pattern: str) -> str | None:
+    """Return the commonest name of events of some kinds that a pattern matches; None for none."""
     names = trace.name[trace.rows_of(*kinds)]
-    found = np.bincount(names[trace.named(names, re.compile(pattern).match)], minlength=1)
-    return trace.names[int(found.argmax())] if found.any() else None
+    matching = names[trace.named(names, re.compile(pattern).match)]
+    if not len(matching):
+        return None
+    return trace.names[int(np.bincount(matching).argmax())]
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that was not recorded."""
+    """Something that was not recorded.
 
-    what: str  #: `stacks`, `shapes`, `memory`, `API calls`, `sync events`
-    adds: str  #: what it would add, a clause
-    how: str  #: how to record it with the tool that recorded the trace
+    Attributes:
+        what: `stacks`, `shapes`, `memory`, `API calls`, `sync events`.
+        adds: what it would add, a clause.
+        how: how to record it with the tool that recorded the trace.
+    """
+
+    what: str
+    adds: str
+    how: str
 
 
 _CALLS: Final = "API calls"  # all programs have these; the others are of Python
@@ -125,7 +181,7 @@ _HOW: Final = {
         "sync events": "torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)",
     },
     "nsys": {
-        _CALLS: "nsys profile -t cuda,nvtx",
+        _CALLS: "nsys profile -t cuda, then nsys export --type sqlite",
         "stacks": "nsys profile --python-backtrace=cuda",
         "shapes": "emit_nvtx(record_shapes=True) of torch.autograd.profiler, with -t cuda,nvtx",
     },
@@ -135,19 +191,19 @@ _HOW: Final = {
 
 
 def missing_of(trace: Trace) -> tuple[Missing, ...]:
-    """What a trace lacks that its tool could have recorded of such a program."""
+    """Return what a trace lacks that its tool could have recorded of such a program."""
     program = program_of(trace)
-    python = program.kind in PYTORCH or program.kind == "jax"
-    how = _HOW.get(program.tool, {})
-    there = {
-        _CALLS: trace.count_of(*LAUNCH_KINDS),
-        "stacks": trace.count_of(EventKind.PYTHON_FUNCTION),
-        "shapes": len(trace.arg("Input Dims").rows),
-        "memory": len(trace.arg("Bytes").rows),
+    is_of_python = program.kind in PYTORCH or program.kind == "jax"
+    is_recorded = {
+        _CALLS: trace.count_of(*LAUNCH_KINDS) > 0,
+        "stacks": trace.count_of(EventKind.PYTHON_FUNCTION) > 0,
+        "shapes": len(trace.arg("Input Dims").rows) > 0,
+        "memory": len(trace.arg("Bytes").rows) > 0,
         "sync events": "cuda_sync" in trace.categories,
     }
-    return tuple(
-        Missing(what, adds, how[what])
-        for what, adds in _ADDS.items()
-        if what in how and (python or what == _CALLS) and not there[what]
-    )
+    missing = []
+    for what, how in _HOW.get(program.tool, {}).items():
+        is_of_use = is_of_python or what == _CALLS
+        if is_of_use and not is_recorded[what]:
+            missing.append(Missing(what, _ADDS[what], how))
+    return tuple(missing)

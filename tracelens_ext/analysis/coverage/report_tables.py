@@ -8,99 +8,151 @@ from typing import Final
 import numpy as np
 
 from tracelens_ext.analysis.context import of_gpu_events
-from tracelens_ext.analysis.coverage.coverage import BEFORE, HOLE, START_UP, recording_of
+from tracelens_ext.analysis.coverage.coverage import (
+    BEFORE,
+    HOLE,
+    START_UP,
+    Coverage,
+    recording_of,
+)
 from tracelens_ext.analysis.coverage.missing_gpu_work import no_gpu_work
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.tables.columns import Column
 from tracelens_ext.report.tables.table import Table
-from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, Trace
+from tracelens_ext.trace import LAUNCH_KINDS, NS_PER_MS, NS_PER_US, Trace
 from tracelens_ext.trace.gpu_events import GpuEvents, find_tracks
 from tracelens_ext.trace.grouping import group_durations
 
-_MANY_LOST: Final = 0.01  # of the launches
+#: A larger share of launches without GPU work is worth a sentence.
+_MANY_LOST_SHARE: Final = 0.01
 _CALLS_SHOWN: Final = 10
-_SUMS: Final = "wall", "not_recorded", "start_up", "judged"
-_COUNTS: Final = "launches", "launches_without_gpu_work"
+_COLUMN_TYPES: Final = {
+    "kind": "str",
+    "device": "float64",
+    "start_ms": "float64",
+    "end_ms": "float64",
+    "ms": "float64",
+    "count": "float64",
+    "what": "str",
+    "place": "str",
+    "how": "str",
+}
+_TEXT_COLUMNS: Final = ("what", "place", "how")
 
 
 def recording_dict(work: GpuEvents) -> dict[str, object]:
-    """The recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
-    found = recording_of(work)
-    there = len(work) > 0
-    parts = found.parts
-    shown = parts.assign(
-        device=find_tracks(work, "device").device[parts["device"].to_numpy()],
-        start_ms=(parts["start"] - found.wall_start) / NS_PER_MS,
-        end_ms=(parts["end"] - found.wall_start) / NS_PER_MS,
-        ms=parts["ns"] / NS_PER_MS,
-    )[["kind", "device", "start_ms", "end_ms", "ms", "count", "what", "place"]]
+    """Return the recording for JSON; `wall_ms` and `judged_ms` are None without GPU work."""
+    recording = recording_of(work)
+    wall_ms = None
+    analyzed_ms = None
+    if len(work):
+        wall_ms = recording.wall_ns / NS_PER_MS
+        analyzed_ms = recording.judged_ns / NS_PER_MS
     return {
-        "wall_ms": found.wall_ns / NS_PER_MS if there else None,
-        "not_recorded_ms": found.mean_ns(HOLE, BEFORE) / NS_PER_MS,
-        "start_up_ms": found.mean_ns(START_UP) / NS_PER_MS,
-        "judged_ms": found.judged_ns / NS_PER_MS if there else None,
-        **{name: getattr(found, name) for name in _COUNTS},
-        "parts": shown.to_dict("records"),
-        "missing": [asdict(each) for each in found.missing],
+        "wall_ms": wall_ms,
+        "not_recorded_ms": recording.mean_ns(HOLE, BEFORE) / NS_PER_MS,
+        "start_up_ms": recording.mean_ns(START_UP) / NS_PER_MS,
+        "judged_ms": analyzed_ms,
+        "launches": recording.launches,
+        "launches_without_gpu_work": recording.launches_without_gpu_work,
+        "parts": _part_records(work, recording),
+        "missing": [asdict(missing) for missing in recording.missing],
     }
+
+
+def _part_records(work: GpuEvents, recording: Coverage) -> list[dict[str, object]]:
+    """Return the parts that cannot be analyzed, with times since the start of the wall."""
+    parts = recording.parts
+    device_numbers = find_tracks(work, "device").device
+    shown = pd.DataFrame(
+        {
+            "kind": parts["kind"],
+            "device": device_numbers[parts["device"].to_numpy()],
+            "start_ms": (parts["start"] - recording.wall_start) / NS_PER_MS,
+            "end_ms": (parts["end"] - recording.wall_start) / NS_PER_MS,
+            "ms": parts["ns"] / NS_PER_MS,
+            "count": parts["count"],
+            "what": parts["what"],
+            "place": parts["place"],
+        }
+    )
+    records = shown.to_dict("records")
+    return [{str(name): value for name, value in record.items()} for record in records]
 
 
 def recording_table(work: GpuEvents) -> pd.DataFrame:
     """What the recording holds: its sums, its parts, the longest first, and what it lacks."""
-    found = recording_of(work)
-    told = recording_dict(work)
-    rows: list[dict[str, object]] = [{"kind": kind, "ms": told[f"{kind}_ms"]} for kind in _SUMS]
-    rows += [{"kind": kind, "count": told[kind]} for kind in _COUNTS]
-    parts: list[dict[str, object]] = told["parts"]  # type: ignore[assignment]  # of its own making
-    rows += [parts[at] for at in np.argsort(-found.parts["ns"], kind="stable").tolist()]
+    recording = recording_of(work)
+    document = recording_dict(work)
+    rows: list[dict[str, object]] = [
+        {"kind": "wall", "ms": document["wall_ms"]},
+        {"kind": "not_recorded", "ms": document["not_recorded_ms"]},
+        {"kind": "start_up", "ms": document["start_up_ms"]},
+        {"kind": "judged", "ms": document["judged_ms"]},
+        {"kind": "launches", "count": recording.launches},
+        {"kind": "launches_without_gpu_work", "count": recording.launches_without_gpu_work},
+    ]
+    records = _part_records(work, recording)
+    longest_first = np.argsort(-recording.parts["ns"], kind="stable").tolist()
+    rows += [records[index] for index in longest_first]
     if not len(work):
-        rows += _calls(work.trace)
-    for each in found.missing:
-        rows.append({"kind": "missing", "what": f"{each.what}: {each.adds}", "how": each.how})
-    numbers = dict.fromkeys(("device", "start_ms", "end_ms", "ms", "count"), "float64")
-    kinds = {"kind": "str", **numbers, "what": "str", "place": "str", "how": "str"}
-    rows = [{"what": "", "place": "", "how": "", **row} for row in rows]
-    table = pd.DataFrame(rows, columns=[*kinds]).astype(kinds)
-    table.insert(5, "% of wall time", 100.0 * table["ms"] / (found.wall_ns / NS_PER_MS or np.nan))
+        rows += _api_call_rows(work.trace)
+    for missing in recording.missing:
+        what = f"{missing.what}: {missing.adds}"
+        rows.append({"kind": "missing", "what": what, "how": missing.how})
+    no_texts = dict.fromkeys(_TEXT_COLUMNS, "")
+    rows = [{**no_texts, **row} for row in rows]
+    table = pd.DataFrame(rows, columns=[*_COLUMN_TYPES]).astype(_COLUMN_TYPES)
+    wall_ms = recording.wall_ns / NS_PER_MS or np.nan
+    table.insert(5, "% of wall time", 100.0 * table["ms"] / wall_ms)
     return table
 
 
-def _calls(trace: Trace) -> list[dict[str, object]]:
-    """The API calls by time."""
+def _api_call_rows(trace: Trace) -> list[dict[str, object]]:
+    """Return a row for each name of an API call, those that take most time."""
     rows = trace.rows_of(*LAUNCH_KINDS)
-    groups = group_durations([trace.name[rows]], trace.dur[rows])
-    columns = np.column_stack((groups.keys[0], groups.total, groups.count))[:_CALLS_SHOWN]
-    return [
-        {"kind": "api_calls", "what": trace.names[name], "ms": ns / NS_PER_MS, "count": count}
-        for name, ns, count in columns.tolist()
+    calls = group_durations([trace.name[rows]], trace.dur[rows])
+    columns = zip(calls.keys[0].tolist(), calls.total.tolist(), calls.count.tolist(), strict=True)
+    table: list[dict[str, object]] = [
+        {"kind": "api_calls", "what": trace.names[name], "ms": time / NS_PER_MS, "count": count}
+        for name, time, count in columns
     ]
+    return table[:_CALLS_SHOWN]
 
 
 def recording_lines(work: GpuEvents) -> list[str]:
-    """The recording in words: what can be judged; and launches without GPU work, if many."""
-    found = recording_of(work)
+    """Return what can be analyzed, and launches without GPU work if there are many; sentences."""
     if not len(work):
         return [no_gpu_work(work)]
-    wall = found.wall_ns
-    lost = found.mean_ns(HOLE, BEFORE)
-    start_up = found.mean_ns(START_UP)
+    recording = recording_of(work)
+    wall = recording.wall_ns
+    left_out = {
+        "not recorded": recording.mean_ns(HOLE, BEFORE),
+        "start-up: record after a warm-up": recording.mean_ns(START_UP),
+    }
     parts = [
-        f"{_time(ns)} ({100 * ns / max(wall, 1):.1f} %) {what}"
-        for ns, what in ((lost, "not recorded"), (start_up, "start-up: record after a warm-up"))
-        if ns
+        f"{_time_text(time)} ({100 * time / max(wall, 1):.1f} %) {what}"
+        for what, time in left_out.items()
+        if time
     ]
-    told = f"{', '.join(parts)}; {_time(found.judged_ns)} judged." if parts else "all of it judged."
-    lines = [f"{_time(wall)} of wall time, {told}"]
-    missing = found.launches_without_gpu_work
-    every = found.launches
-    if missing > _MANY_LOST * every:
-        told = f"{missing:,} of {every:,} launches ({100 * missing / every:.1f} %)"
-        lines.append(f"{told} have no GPU work in the file.")
+    analyzed = "all of it judged."
+    if parts:
+        analyzed = f"{', '.join(parts)}; {_time_text(recording.judged_ns)} judged."
+    lines = [f"{_time_text(wall)} of wall time, {analyzed}"]
+    lost = recording.launches_without_gpu_work
+    launches = recording.launches
+    if lost > _MANY_LOST_SHARE * launches:
+        share = 100 * lost / launches
+        lines.append(
+            f"{lost:,} of {launches:,} launches ({share:.1f} %) have no GPU work in the file."
+        )
     return lines
 
 
-def _time(ns: float) -> str:
-    return f"{ns / NS_PER_MS:,.1f} ms" if ns >= NS_PER_MS else f"{ns / 1e3:,.1f} µs"
+def _time_text(nanoseconds: float) -> str:
+    if nanoseconds >= NS_PER_MS:
+        return f"{nanoseconds / NS_PER_MS:,.1f} ms"
+    return f"{nanoseconds / NS_PER_US:,.1f} µs"
 
 
 RECORDING = Table(

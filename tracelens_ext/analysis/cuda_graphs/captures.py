@@ -1,4 +1,4 @@
-"""The graphs whose capture a trace holds: their launches in order, and the host events around them.
+"""Finds the graphs that were captured in a trace: their launches, and the host events around them.
 
 Between `…StreamBeginCapture` and `…StreamEndCapture` of a thread, launches run nothing: each is a
 node of the graph (CUDA Programming Guide, "CUDA Graphs"; HIP likewise). ROCm's profiler names the
@@ -11,17 +11,26 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens_ext.analysis.operations.experts import EXPERTS_BELOW, experts_below, is_of_experts
 from tracelens_ext.text import json_value
-from tracelens_ext.trace import LAUNCH_KINDS, NONE, EventKind, Int32Array, Int64Array, Trace
+from tracelens_ext.trace import (
+    LAUNCH_KINDS,
+    NONE,
+    EventKind,
+    Int32Array,
+    Int64Array,
+    IntArray,
+    Trace,
+)
 from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.grouping import last_before, maxima, minima, number_groups, texts
 from tracelens_ext.trace.launches import begins_capture, captures
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_above
 
 #: What stands for the name of a node that is no kernel, and of a kernel without a name.
@@ -52,26 +61,35 @@ class CapturedGraph:
     args: dict[str, tuple[Int64Array, list[str]]]
     launches: Int64Array  #: index of each launch among the events, (k,)
     nodes: list[str]  #: the kernel that each launches, or `MEMCPY`, `MEMSET`, `NAMELESS`, (k,)
-    #: likewise, with the kernel that a nameless one launched where it ran outside of graphs, (k,)
+    #: as `nodes`, but nameless ones have the kernel that they launched outside of graphs, (k,)
     likely: list[str]
 
     @property
     def op_names(self) -> list[str]:
         """The names of its CPU ops, in order."""
-        return [self.names[i] for i in np.flatnonzero(self.kind == EventKind.CPU_OP).tolist()]
+        ops = np.flatnonzero(self.kind == EventKind.CPU_OP)
+        return [self.names[op] for op in ops.tolist()]
 
     @cached_property
     def operations(self) -> int:
         """A number that graphs share which hold the same CPU ops with the same arguments."""
-        args = sorted((name, *rows.tolist(), *texts) for name, (rows, texts) in self.args.items())
-        return hash((*self.op_names, *args))
+        args = []
+        for name, (rows, raw_texts) in self.args.items():
+            args.append((name, *rows.tolist(), *raw_texts))
+        return hash((*self.op_names, *sorted(args)))
 
     @cached_property
     def rows(self) -> int | None:
         """The first dimension that the first inputs of most operations have: tokens or requests."""
-        _, texts = self.args.get("Input Dims", (None, []))
-        count = Counter(int(each[1]) for each in map(_FIRST_DIMENSION.match, texts) if each)
-        return count.most_common(1)[0][0] if count else None
+        _, shapes = self.args.get("Input Dims", (None, []))
+        sizes: Counter[int] = Counter()
+        for shape in shapes:
+            first_dimension = _FIRST_DIMENSION.match(shape)
+            if first_dimension:
+                sizes[int(first_dimension[1])] += 1
+        if not sizes:
+            return None
+        return sizes.most_common(1)[0][0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,190 +97,307 @@ class Capture:
     """The graphs that were captured together, in order: a whole model, or a piece after another."""
 
     file: str  #: the trace that holds it
-    batch_size: int | None  #: requests or tokens that it was captured for; None if nothing tells
-    mode: str  #: such as `FULL` or `PIECEWISE`; empty if nothing tells
+    batch_size: int | None  #: requests or tokens that it was captured for; None if unknown
+    mode: str  #: such as `FULL` or `PIECEWISE`; empty if unknown
     graphs: list[CapturedGraph]
-    likely_size: int | None = None  #: the batch size by the shapes of operations, likewise
+    likely_size: int | None = None  #: the batch size by the shapes of operations; None if unknown
 
 
-#: Times in which graphs were captured: threads, starts, ends, rows of annotations, (s,) each.
-_Segments = list[Int64Array]
+class _Segments(NamedTuple):
+    """Times in which graphs were captured, s of them, each of shape (s,)."""
+
+    thread: Int64Array
+    start: Int64Array  #: ns
+    end: Int64Array  #: ns
+    annotation: Int64Array  #: the row of the annotation around each, `NONE` without
+
+
+class _CapturedLaunches(NamedTuple):
+    """Launches that made nodes of graphs, by start."""
+
+    rows: Int64Array  #: (k,)
+    segment: Int64Array  #: in which segment each is, (k,)
+
+    def by_segment(self) -> dict[int, Int64Array]:
+        """Return the rows in each segment, which may be none."""
+        order = np.argsort(self.segment, kind="stable")
+        segments, first = np.unique(self.segment[order], return_index=True)
+        rows_by_segment = np.split(self.rows[order], first[1:])
+        return dict(zip(segments.tolist(), rows_by_segment, strict=True))
 
 
 def holds_captures(trace: Trace) -> bool:
-    """Whether a trace may hold the capture of a graph; takes no time."""
+    """Tell if a trace may hold the capture of a graph; takes no time."""
     return any(begins_capture(name) or _ANNOTATION.fullmatch(name) for name in trace.names)
 
 
 def find_captures(tree: CallTree, file: str) -> list[Capture]:
-    """The captures in a trace, in order of their first graph."""
+    """Return the captures in a trace, in order of their first graph."""
+    trace = tree.trace
     segments = _find_segments(tree)
-    _, start, _, around = segments
-    rows, segment = _find_launches(tree, segments)
-    if not len(rows):
+    launches = _find_launches(tree, segments)
+    if not len(launches.rows):
         return []
-    order = np.argsort(segment, kind="stable")
-    found, first = np.unique(segment[order], return_index=True)
-    launches = dict(zip(found.tolist(), np.split(rows[order], first[1:]), strict=True))
-    ran = _kernels_elsewhere(tree, rows) if NAMELESS in _node_names(tree.trace, rows) else {}
+    kernel_elsewhere: dict[int, str] = {}
+    if NAMELESS in _node_names(trace, launches.rows):
+        kernel_elsewhere = _kernels_elsewhere(tree, launches.rows)
+    rows_by_segment = launches.by_segment()
+    by_start = sorted(rows_by_segment, key=lambda number: int(segments.start[number]))
     captures: dict[int, Capture] = {}
-    for number in found[np.argsort(start[found], kind="stable")].tolist():
-        annotation = int(around[number])
+    for number in by_start:
+        annotation = int(segments.annotation[number])
         if annotation not in captures:
-            name = tree.trace.name_of(annotation) if annotation != NONE else ""
-            named = _ANNOTATION.fullmatch(name)
-            batch_size, mode = (int(named[1]), named[2] or "") if named else (None, "")
-            captures[annotation] = Capture(file, batch_size, mode, [])
-        graph = _graph_of(tree, launches[number], int(start[number]), ran)
+            captures[annotation] = _annotated_capture(trace, annotation, file)
+        start = int(segments.start[number])
+        graph = _graph_of(tree, rows_by_segment[number], start, kernel_elsewhere)
         captures[annotation].graphs.append(graph)
-    return [part for each in captures.values() for part in _by_size(each)]
+    captures_by_size = []
+    for capture in captures.values():
+        captures_by_size += _by_size(capture)
+    return captures_by_size
+
+
+def _annotated_capture(trace: Trace, annotation: int, file: str) -> Capture:
+    """Return a capture without graphs, as the annotation in a row names it; `NONE` for none."""
+    if annotation == NONE:
+        return Capture(file=file, batch_size=None, mode="", graphs=[])
+    parts = _ANNOTATION.fullmatch(trace.name_of(annotation))
+    if parts is None:
+        return Capture(file=file, batch_size=None, mode="", graphs=[])
+    return Capture(file=file, batch_size=int(parts[1]), mode=parts[2] or "", graphs=[])
 
 
 def _by_size(capture: Capture) -> list[Capture]:
-    """The captures of each size, if the shapes show several of the same operations."""
+    """Return the captures of each size, if the shapes show several of the same operations."""
     if capture.batch_size is not None:
         return [capture]
-    graphs: defaultdict[int | None, list[CapturedGraph]] = defaultdict(list)
+    graphs_by_size: defaultdict[int | None, list[CapturedGraph]] = defaultdict(list)
     for graph in capture.graphs:
-        graphs[graph.rows].append(graph)
-    if len({frozenset(n for g in part for n in g.op_names) for part in graphs.values()}) > 1:
+        graphs_by_size[graph.rows].append(graph)
+    distinct_operations = set()
+    for graphs in graphs_by_size.values():
+        operations: set[str] = set()
+        operations.update(*(graph.op_names for graph in graphs))
+        distinct_operations.add(frozenset(operations))
+    if len(distinct_operations) > 1:
         return [capture]  # pieces of different shapes
-    return [replace(capture, graphs=part, likely_size=size) for size, part in graphs.items()]
+    captures = []
+    for size, graphs in graphs_by_size.items():
+        captures.append(replace(capture, graphs=graphs, likely_size=size))
+    return captures
 
 
 def _find_segments(tree: CallTree) -> _Segments:
-    """The times in which graphs were captured.
+    """Return the times in which graphs were captured, by thread and start.
 
-    From each call that begins a capture to the next on its thread that ends one, and annotations
-    without such calls; by thread and start. `NONE` for one that no `capture_…` is around.
+    They last from each call that begins a capture to the next on its thread that ends one, or as
+    long as an annotation `capture_…` without such calls.
     """
     trace = tree.trace
-    first, last = captures(trace)
-    is_annotation = np.zeros(len(tree.rows), dtype=bool)
+    begin, end = captures(trace)
     annotations = trace.rows_of(EventKind.USER_ANNOTATION)
     annotations = annotations[trace.named(trace.name[annotations], _ANNOTATION.fullmatch)]
+    is_annotation = np.zeros(len(tree.rows), dtype=bool)
     is_annotation[tree.position[annotations]] = True
-    above = nearest_above(tree.parent_position, tree.position[first], is_annotation)
-    around = np.where(above == ROOT, NONE, tree.rows[above]) if len(tree.rows) else above
-    alone = np.setdiff1d(annotations, around)
-    thread = trace.thread[np.append(first, alone)].astype(np.int64)
-    start = np.append(trace.end_of(first), trace.ts[alone])
-    end = np.append(trace.ts[last], trace.end_of(alone))
-    order = np.lexsort((start, thread))
-    return [column[order] for column in (thread, start, end, np.append(around, alone))]
+    around = nearest_above(tree.parent_position, tree.position[begin], is_annotation)
+    annotation = values_at(tree.rows, around)
+    alone = np.setdiff1d(annotations, annotation)
+    first = np.append(begin, alone)
+    thread = trace.thread[first].astype(np.int64)
+    start_time = np.append(trace.end_of(begin), trace.ts[alone])
+    end_time = np.append(trace.ts[end], trace.end_of(alone))
+    annotation = np.append(annotation, alone)
+    order = np.lexsort((start_time, thread))
+    return _Segments(
+        thread=thread[order],
+        start=start_time[order],
+        end=end_time[order],
+        annotation=annotation[order],
+    )
 
 
-def _find_launches(tree: CallTree, segments: _Segments) -> tuple[Int64Array, Int64Array]:
-    """The launches that made nodes (of any thread, as PyTorch's backward has its own), by start."""
+def _find_launches(tree: CallTree, segments: _Segments) -> _CapturedLaunches:
+    """Return the launches that made nodes; they may be on other threads of the process.
+
+    PyTorch's backward pass has a thread of its own.
+    """
     trace = tree.trace
-    makes_node = trace.names_matching(lambda name: any(p.search(name) for p in _NODES.values()))
+    makes_node = trace.names_matching(_makes_node)
     calls = trace.rows_of(*LAUNCH_KINDS)
     calls = calls[makes_node[trace.name[calls]]]
     calls = calls[~np.isin(calls, tree.launch_of_gpu)]
     above = tree.parent_position[tree.position[calls]]
-    calls = calls[(above == ROOT) | ~np.isin(tree.rows[above], calls)]
+    is_within_call = np.isin(values_at(tree.rows, above), calls)
+    calls = calls[~is_within_call]
     calls = calls[np.argsort(trace.ts[calls], kind="stable")]
-    segment = _covering(trace, calls, segments, np.arange(len(trace.threads), dtype=np.int32))
-    others = segment == NONE
-    segment[others] = _covering(trace, calls[others], segments, trace.process_of_thread)
-    return calls[segment != NONE], segment[segment != NONE]
+    threads = np.arange(len(trace.threads), dtype=np.int32)
+    segment = _covering_segments(trace, calls, segments, threads)
+    is_uncovered = segment == NONE
+    segment[is_uncovered] = _covering_segments(
+        trace, calls[is_uncovered], segments, trace.process_of_thread
+    )
+    is_captured = segment != NONE
+    return _CapturedLaunches(rows=calls[is_captured], segment=segment[is_captured])
 
 
-def _covering(trace: Trace, rows: Int64Array, segments: _Segments, place: Int32Array) -> Int64Array:
-    """The latest segment at the place (thread or process) of each event that covers it."""
-    thread, start, end, _ = segments
-    if not len(start):
+def _makes_node(name: str) -> bool:
+    """Tell if a call of that name makes a node of a graph."""
+    return any(pattern.search(name) for pattern in _NODES.values())
+
+
+def _covering_segments(
+    trace: Trace, rows: Int64Array, segments: _Segments, place_of_thread: Int32Array
+) -> Int64Array:
+    """Return the latest segment at the place of each event, if it covers it, else `NONE`.
+
+    Args:
+        trace: the trace.
+        rows: the events.
+        segments: those to choose from.
+        place_of_thread: where a thread is: a number of its own, or that of its process.
+    """
+    if not len(segments.start):
         return np.full(len(rows), NONE, dtype=np.int64)
-    order = np.lexsort((start, place[thread]))
-    asked = place[trace.thread[rows]], trace.ts[rows] + 1
-    begun = last_before(place[thread][order], start[order], *asked)
-    latest = order[begun]
-    return np.where((begun != NONE) & (trace.end_of(rows) <= end[latest]), latest, NONE)
+    segment_place = place_of_thread[segments.thread]
+    order = np.lexsort((segments.start, segment_place))
+    place = place_of_thread[trace.thread[rows]]
+    just_after = trace.ts[rows] + 1
+    begun = last_before(segment_place[order], segments.start[order], place, just_after)
+    latest = values_at(order, begun)
+    latest_end = values_at(segments.end, latest)
+    is_covered = (latest != NONE) & (trace.end_of(rows) <= latest_end)
+    return np.where(is_covered, latest, NONE)
 
 
 def _kernels_elsewhere(tree: CallTree, rows: Int64Array) -> dict[int, str]:
-    """The kernels that captured launches start where the same operations run outside of graphs.
+    """Return the kernels that captured launches start where the same code runs outside of graphs.
 
     The same are launches at the same place of calls of one name, shapes and number of launches.
     """
     trace = tree.trace
-    events = np.flatnonzero(tree.linked & ~tree.by_graph)
-    started = tree.launch_of_gpu[events]
-    launches, first, count = np.unique(started, return_index=True, return_counts=True)
-    kernel = np.where(count == 1, trace.name[trace.gpu_rows[events[first]]], NONE)
+    launches, kernel = _single_kernels(tree)
     calls = np.concatenate((launches, rows))
     kernel = np.append(kernel, np.full(len(rows), NONE))
     is_op = trace.kind[tree.rows] == EventKind.CPU_OP
-    ops = nearest_above(tree.parent_position, tree.position[calls], is_op)
-    inside = ops != ROOT
-    calls = calls[inside]
-    kernel = kernel[inside]
-    op = tree.rows[ops[inside]]
-    order = np.lexsort((trace.ts[calls], op))
-    calls = calls[order]
-    kernel = kernel[order]
-    op = op[order]
-    begins = np.flatnonzero(np.diff(op, prepend=NONE))
-    size = np.diff(np.append(begins, len(op)))
-    place = np.arange(len(op)) - np.repeat(begins, size)
+    op_position = nearest_above(tree.parent_position, tree.position[calls], is_op)
+    is_in_op = op_position != ROOT
+    calls = calls[is_in_op]
+    kernel = kernel[is_in_op]
+    op = tree.rows[op_position[is_in_op]]
+    by_op = np.lexsort((trace.ts[calls], op))
+    calls = calls[by_op]
+    kernel = kernel[by_op]
+    op = op[by_op]
+    first_of_op = np.flatnonzero(np.diff(op, prepend=NONE))
+    calls_of_op = np.diff(np.append(first_of_op, len(op)))
+    place_in_op = np.arange(len(op)) - np.repeat(first_of_op, calls_of_op)
     shapes = trace.arg("Input Dims").at(op)
-    first, number = number_groups([trace.name[op], shapes, np.repeat(size, size), place])
-    known = kernel != NONE
-    of_known = number[known], kernel[known].astype(np.int64), len(first)
-    least = minima(*of_known)
-    greatest = maxima(*of_known)
-    wanted = np.isin(calls, rows) & (least == greatest)[number]
-    found = texts(greatest[number[wanted]], trace.names)
-    return dict(zip(calls[wanted].tolist(), found, strict=True))
+    call_count = np.repeat(calls_of_op, calls_of_op)
+    first, group = number_groups([trace.name[op], shapes, call_count, place_in_op])
+    is_known = kernel != NONE
+    known_kernel = kernel[is_known].astype(np.int64)
+    smallest = minima(group[is_known], known_kernel, len(first))
+    largest = maxima(group[is_known], known_kernel, len(first))
+    has_one_kernel = smallest == largest
+    is_wanted = np.isin(calls, rows) & has_one_kernel[group]
+    names = texts(largest[group[is_wanted]], trace.names)
+    return dict(zip(calls[is_wanted].tolist(), names, strict=True))
 
 
-def _graph_of(tree: CallTree, rows: Int64Array, start: int, ran: dict[int, str]) -> CapturedGraph:
-    """The graph of some launches, with the host events around them that began in the capture."""
+def _single_kernels(tree: CallTree) -> tuple[Int64Array, Int64Array]:
+    """Return launches outside of graphs, and the name of the kernel if one launched only one."""
     trace = tree.trace
-    position = tree.position[rows]
-    places = at = np.unique(position)
-    while len(at):
-        at = np.setdiff1d(tree.parent_position[at], places)
-        at = at[at != ROOT]
-        at = at[trace.ts[tree.rows[at]] >= start]
-        places = np.union1d(places, at)
-    host = tree.rows[places]
-    parent = tree.parent_position[places]
-    inside = np.isin(parent, places)
+    events = np.flatnonzero(tree.linked & ~tree.by_graph)
+    launch_of_event = tree.launch_of_gpu[events]
+    launches, first, count = np.unique(launch_of_event, return_index=True, return_counts=True)
+    first_kernel = trace.name[trace.gpu_rows[events[first]]]
+    return launches, np.where(count == 1, first_kernel, NONE)
+
+
+def _graph_of(
+    tree: CallTree, rows: Int64Array, start: int, kernel_elsewhere: dict[int, str]
+) -> CapturedGraph:
+    """Return the graph of some launches, with the host events around them.
+
+    Args:
+        tree: the call tree.
+        rows: the launches.
+        start: when the capture began; events that began before are no part of it.
+        kernel_elsewhere: the kernels that nameless launches started elsewhere.
+    """
+    trace = tree.trace
+    launch_position = tree.position[rows]
+    positions = _with_events_around(tree, launch_position, start)
+    host = tree.rows[positions]
+    parent_position = tree.parent_position[positions]
+    has_parent = np.isin(parent_position, positions)
+    parent = np.searchsorted(positions, parent_position)
     nodes = _node_names(trace, rows)
-    args: dict[str, tuple[Int64Array, list[str]]] = {}
-    if len(own := np.flatnonzero(trace.named(trace.name[host], is_of_experts))):
-        args[EXPERTS_BELOW] = own, [experts_below(tree, row) for row in host[own].tolist()]
-    for name, column in trace.args.items():
-        if column.texts is not None and name != "kernel":
-            codes = column.at(host)
-            if len(having := np.flatnonzero(codes != NONE)):
-                args[name] = having, texts(codes[having], column.texts)
+    likely = []
+    for row, node in zip(rows.tolist(), nodes, strict=True):
+        likely_node = node
+        if node == NAMELESS:
+            likely_node = kernel_elsewhere.get(row, node)
+        likely.append(likely_node)
     return CapturedGraph(
         names=texts(trace.name[host], trace.names),
         kind=trace.kind[host],
-        parent=np.where(inside, np.searchsorted(places, parent), ROOT).astype(np.int32),
-        args=args,
-        launches=np.searchsorted(places, position),
+        parent=np.where(has_parent, parent, ROOT).astype(np.int32),
+        args=_arguments_of(tree, host),
+        launches=np.searchsorted(positions, launch_position),
         nodes=nodes,
-        likely=[
-            ran.get(row, node) if node == NAMELESS else node
-            for row, node in zip(rows.tolist(), nodes, strict=True)
-        ],
+        likely=likely,
     )
 
 
+def _with_events_around(tree: CallTree, positions: IntArray, start: int) -> IntArray:
+    """Return positions in the tree and those around them that began after a time, ascending."""
+    trace = tree.trace
+    all_positions = np.unique(positions)
+    outermost: IntArray = all_positions
+    while len(outermost):
+        above = np.setdiff1d(tree.parent_position[outermost], all_positions)
+        above = above[above != ROOT]
+        outermost = above[trace.ts[tree.rows[above]] >= start]
+        all_positions = np.union1d(all_positions, outermost)
+    return all_positions
+
+
+def _arguments_of(tree: CallTree, host: Int64Array) -> dict[str, tuple[Int64Array, list[str]]]:
+    """Return the arguments of host events: which of these have each, and its raw texts."""
+    trace = tree.trace
+    args: dict[str, tuple[Int64Array, list[str]]] = {}
+    with_experts = np.flatnonzero(trace.named(trace.name[host], is_of_experts))
+    if len(with_experts):
+        experts = [experts_below(tree, row) for row in host[with_experts].tolist()]
+        args[EXPERTS_BELOW] = (with_experts, experts)
+    for name, column in trace.args.items():
+        if column.texts is None or name == "kernel":
+            continue
+        codes = column.at(host)
+        having = np.flatnonzero(codes != NONE)
+        if len(having):
+            args[name] = (having, texts(codes[having], column.texts))
+    return args
+
+
 def _node_names(trace: Trace, rows: Int64Array) -> list[str]:
-    """What each launch starts: the kernel that the trace names, else of what kind it is."""
+    """Return what each launch starts: the kernel that the trace names, else its kind."""
     column = trace.arg("kernel")
     names = []
     for code, row in zip(column.at(rows).tolist(), rows.tolist(), strict=True):
-        kind = next(kind for kind, p in _NODES.items() if p.search(trace.name_of(row)))
-        if kind == NAMELESS and code != NONE and column.texts:
-            said = json_value(column.texts[code], strict=False)
-            kind = said if isinstance(said, str) and said else kind
-        names.append(kind)
+        name = _node_kind(trace.name_of(row))
+        if name == NAMELESS and code != NONE and column.texts:
+            kernel = json_value(column.texts[code], strict=False)
+            if isinstance(kernel, str) and kernel:
+                name = kernel
+        names.append(name)
     return names
+
+
+def _node_kind(call: str) -> str:
+    """Return the kind of the node that a call makes."""
+    return next(kind for kind, pattern in _NODES.items() if pattern.search(call))
 
 
 #: How many tokens (requests, if the engine captures by them) an annotation says that a step has:
@@ -279,9 +414,12 @@ _SIZES: Final = (
 
 
 def tokens_of_step(annotation: str) -> int | None:
-    """How many tokens an engine's annotation says that its step computes; None of another name."""
-    found = next(filter(None, (pattern.match(annotation) for pattern in _SIZES)), None)
-    return None if found is None else sum(map(int, found.groups()))
+    """Return the tokens of a step by an engine's annotation; None for any other name."""
+    for pattern in _SIZES:
+        sizes = pattern.match(annotation)
+        if sizes:
+            return sum(map(int, sizes.groups()))
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,29 +436,48 @@ class GraphLaunches:
 
 
 def find_graph_launches(tree: CallTree) -> GraphLaunches:
-    """The graph launches of a trace."""
+    """Return the graph launches of a trace that started GPU events."""
     trace = tree.trace
     events = np.flatnonzero(tree.by_graph)
     launch = tree.launch_of_gpu[events]
-    rows = trace.gpu_rows[events]
+    gpu_rows = trace.gpu_rows[events]
     _, stream = number_groups([trace.device[events], trace.stream[events]])
-    order = np.lexsort((trace.ts[rows], stream, launch, trace.ts[launch], trace.thread[launch]))
+    keys = (trace.ts[gpu_rows], stream, launch, trace.ts[launch], trace.thread[launch])
+    order = np.lexsort(keys)
     events = events[order]
     launch = launch[order]
     first = np.flatnonzero(np.diff(launch, prepend=NONE))
     rows = launch[first]
-    annotations = np.unique(trace.name[trace.rows_of(EventKind.USER_ANNOTATION)]).tolist()
-    told = ((code, tokens_of_step(trace.names[code])) for code in annotations)
-    sizes = {code: tokens for code, tokens in told if tokens is not None}
-    tells = np.isin(trace.name[tree.rows], list(sizes))
-    tells &= trace.kind[tree.rows] == EventKind.USER_ANNOTATION
-    around = nearest_above(tree.parent_position, tree.position[rows], tells)
-    codes = np.where(around == ROOT, NONE, trace.name[tree.rows[around]]) if len(rows) else rows
+    tokens_by_name = _tokens_by_name(trace)
+    is_annotation = trace.kind[tree.rows] == EventKind.USER_ANNOTATION
+    is_step = is_annotation & np.isin(trace.name[tree.rows], list(tokens_by_name))
+    step_position = nearest_above(tree.parent_position, tree.position[rows], is_step)
+    step_name = values_at(trace.name, values_at(tree.rows, step_position)).tolist()
+    annotations = []
+    tokens = []
+    for name in step_name:
+        if name == NONE:
+            annotations.append("")
+        else:
+            annotations.append(trace.names[name])
+        tokens.append(tokens_by_name.get(name, NONE))
+    outside = -1 - trace.thread[rows]
     return GraphLaunches(
         rows=rows,
         events=np.split(events, first[1:]),
         stream=stream[order],
-        step=np.where(around == ROOT, -1 - trace.thread[rows], around),
-        annotation=[trace.names[code] if code != NONE else "" for code in codes.tolist()],
-        tokens=np.array([sizes.get(code, NONE) for code in codes.tolist()], dtype=np.int64),
+        step=np.where(step_position == ROOT, outside, step_position),
+        annotation=annotations,
+        tokens=np.array(tokens, dtype=np.int64),
     )
+
+
+def _tokens_by_name(trace: Trace) -> dict[int, int]:
+    """Return the tokens of the steps that annotations name, by code of the name."""
+    annotations = trace.rows_of(EventKind.USER_ANNOTATION)
+    tokens_by_name = {}
+    for name in np.unique(trace.name[annotations]).tolist():
+        tokens = tokens_of_step(trace.names[name])
+        if tokens is not None:
+            tokens_by_name[name] = tokens
+    return tokens_by_name

@@ -1,4 +1,4 @@
-"""Which captured graph each graph launch replays, and which captured launch each of its events.
+"""Finds the captured graph that each graph launch replays, and the captured launch of each event.
 
 The annotation around a launch tells the tokens of its step, which engines pad to the next captured
 batch size. Among captures of that size the kernel names decide, aligned by their longest common
@@ -13,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens_ext.analysis.cuda_graphs.captures import (
     MEMCPY,
@@ -38,87 +40,127 @@ class AlignmentBudget:
         self._at_once = at_once
 
     def take(self, cells: int) -> bool:
-        """Whether so many pairs may be compared; they are taken from the budget then."""
+        """Take so many pairs from the budget; return False if it does not have them."""
         if cells > min(self._cells, self._at_once):
             return False
         self._cells -= cells
         return True
 
 
-def align(a: IntArray, b: IntArray, budget: AlignmentBudget) -> Int64Array:
-    """The element of `b`, (n,), that each element of `a`, (m,), corresponds to: indices, (m,).
+def align(first: IntArray, second: IntArray, budget: AlignmentBudget) -> Int64Array:
+    """Return the element of a second sequence that each element of a first corresponds to.
 
-    They ascend, `NONE` for an element that has none; as many as possible have one. Beyond the
-    budget only the beginnings and ends that are alike correspond.
+    As many as possible correspond. Beyond the budget only the beginnings and ends that are alike
+    do: of 1 2 3 4 and 1 5 4 the answer is 0, `NONE`, `NONE`, 2.
+
+    Args:
+        first: a sequence of numbers, (m,).
+        second: a sequence of numbers, (n,).
+        budget: what may be compared.
+
+    Returns:
+        Ascending indices into `second`, (m,); `NONE` for an element without a counterpart.
     """
-    result = np.full(len(a), NONE, dtype=np.int64)
-    # What the other does not have corresponds to nothing; what is left is often the same.
-    in_a = np.flatnonzero(np.isin(a, b))
-    in_b = np.flatnonzero(np.isin(b, a))
-    a = a[in_a]
-    b = b[in_b]
-    least = min(len(a), len(b))
-    head = _equal(a[:least], b[:least])
-    tail = _equal(a[head:][::-1][: least - head], b[head:][::-1][: least - head])
-    result[in_a[:head]] = in_b[:head]
-    result[in_a[len(a) - tail :]] = in_b[len(b) - tail :]
-    a = a[head : len(a) - tail]
-    in_a = in_a[head : len(in_a) - tail]
-    b = b[head : len(b) - tail]
-    in_b = in_b[head : len(in_b) - tail]
-    rows, columns = sorted((len(a), len(b)))
+    result = np.full(len(first), NONE, dtype=np.int64)
+    # What the other does not have corresponds to nothing; what remains is often the same.
+    places_in_first = np.flatnonzero(np.isin(first, second))
+    places_in_second = np.flatnonzero(np.isin(second, first))
+    first = first[places_in_first]
+    second = second[places_in_second]
+    shorter = min(len(first), len(second))
+    head = _equal_elements(first[:shorter], second[:shorter])
+    first_backwards = first[head:][::-1]
+    second_backwards = second[head:][::-1]
+    rest = shorter - head
+    tail = _equal_elements(first_backwards[:rest], second_backwards[:rest])
+    first_end = len(first) - tail
+    second_end = len(second) - tail
+    result[places_in_first[:head]] = places_in_second[:head]
+    result[places_in_first[first_end:]] = places_in_second[second_end:]
+    first = first[head:first_end]
+    places_in_first = places_in_first[head:first_end]
+    second = second[head:second_end]
+    places_in_second = places_in_second[head:second_end]
+    rows = min(len(first), len(second))
+    columns = max(len(first), len(second))
     if rows and budget.take(rows * (columns + _ROW)):
-        if len(a) <= len(b):
-            of_a, of_b = _longest_common(a, b)
+        if len(first) <= len(second):
+            common = _longest_common(first, second)
+            result[places_in_first[common.rows]] = places_in_second[common.columns]
         else:
-            of_b, of_a = _longest_common(b, a)
-        result[in_a[of_a]] = in_b[of_b]
+            common = _longest_common(second, first)
+            result[places_in_first[common.columns]] = places_in_second[common.rows]
     return result
 
 
-def first_places(a: IntArray, b: IntArray) -> Int64Array:
-    """Where the elements of `a`, a subsequence of `b`, first come in `b`, in order; shape (m,)."""
-    places = {element: np.flatnonzero(b == element).tolist() for element in np.unique(a).tolist()}
-    found = []
-    at = 0
-    for element in a.tolist():
-        of_element = places[element]
-        at = of_element[bisect_left(of_element, at)] + 1
-        found.append(at - 1)
-    return np.array(found, dtype=np.int64)
+def first_places(elements: IntArray, sequence: IntArray) -> Int64Array:
+    """Return where the elements of a subsequence first come in a sequence, in order, (m,).
+
+    Of 2 2 in 1 2 3 2 2 these are the places 1 and 3.
+    """
+    places_of_element: dict[int, list[int]] = {}
+    for element in np.unique(elements).tolist():
+        places_of_element[element] = np.flatnonzero(sequence == element).tolist()
+    places = []
+    next_place = 0
+    for element in elements.tolist():
+        candidates = places_of_element[element]
+        place = candidates[bisect_left(candidates, next_place)]
+        places.append(place)
+        next_place = place + 1
+    return np.array(places, dtype=np.int64)
 
 
-def _equal(a: IntArray, b: IntArray) -> int:
-    """How many elements two sequences of one length begin with alike."""
-    differs = np.flatnonzero(a != b)
-    return int(differs[0]) if len(differs) else len(a)
+def _equal_elements(first: IntArray, second: IntArray) -> int:
+    """Return with how many equal elements two sequences of one length begin."""
+    differing = np.flatnonzero(first != second)
+    if len(differing):
+        return int(differing[0])
+    return len(first)
 
 
-def _longest_common(a: IntArray, b: IntArray) -> tuple[list[int], list[int]]:
-    """The places in `a` and in `b` of a longest common subsequence; `a` is the shorter one."""
-    above = np.zeros(len(b) + 1, dtype=np.int32)
-    row = np.zeros(len(b) + 1, dtype=np.int32)
-    same_as_above = []
-    for element in a:
-        np.maximum(above[1:], above[:-1] + (b == element), out=row[1:])
-        np.maximum.accumulate(row, out=row)
-        same_as_above.append(np.packbits(row[1:] == above[1:]))
-        above, row = row, above
-    i = len(a) - 1
-    j = len(b) - 1
-    of_a = []
-    of_b = []
-    while i >= 0 and j >= 0:
-        if a[i] == b[j]:
-            of_a.append(i)
-            of_b.append(j)
-            i = i - 1
-            j = j - 1
-        elif same_as_above[i][j >> 3] >> (7 - (j & 7)) & 1:
-            i -= 1
+class _CommonSubsequence(NamedTuple):
+    """Where the elements of a common subsequence are, the last one first."""
+
+    rows: list[int]  #: places in the shorter sequence
+    columns: list[int]  #: places in the longer one
+
+
+def _longest_common(shorter: IntArray, longer: IntArray) -> _CommonSubsequence:
+    """Return a longest common subsequence.
+
+    Row by row of the table, a cell has the length of the longest common subsequence of what is
+    before it in both. Of each row only the bits are kept that say where it is as the row above.
+    """
+    above = np.zeros(len(longer) + 1, dtype=np.int32)
+    current = np.zeros(len(longer) + 1, dtype=np.int32)
+    bits_of_rows = []
+    for element in shorter:
+        np.maximum(above[1:], above[:-1] + (longer == element), out=current[1:])
+        np.maximum.accumulate(current, out=current)
+        bits_of_rows.append(np.packbits(current[1:] == above[1:]))
+        above, current = current, above
+    row = len(shorter) - 1
+    column = len(longer) - 1
+    common = _CommonSubsequence([], [])
+    while row >= 0 and column >= 0:
+        if shorter[row] == longer[column]:
+            common.rows.append(row)
+            common.columns.append(column)
+            row -= 1
+            column -= 1
+        elif _has_bit(bits_of_rows[row], column):
+            row -= 1
         else:
-            j -= 1
-    return of_a, of_b
+            column -= 1
+    return common
+
+
+def _has_bit(packed_bits: npt.NDArray[np.uint8], place: int) -> bool:
+    """Tell if a bit is set of those that `packbits` has packed, the first one highest."""
+    byte = packed_bits[place >> 3]
+    shift = 7 - (place & 7)
+    return bool(byte >> shift & 1)
 
 
 #: How ROCm's profiler may record copies and fills of a graph: as kernels.
@@ -126,7 +168,7 @@ _COPY: Final = re.compile(r"__amd_rocclr_copy|MEMORY_COPY_")
 _FILL: Final = re.compile(r"__amd_rocclr_fill")
 #: What looking at a pair of a launch and a captured graph takes at least, in elements compared.
 _PAIR: Final = 10_000
-_ITEM: Final = np.dtype(np.int32).itemsize
+_BYTES_OF_ELEMENT: Final = np.dtype(np.int32).itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +191,11 @@ class _Sequence(NamedTuple):
     node: bytes  #: their numbers among the nodes
     stream: bytes
 
+    @property
+    def events(self) -> int:
+        """The number of GPU events."""
+        return len(self.node) // _BYTES_OF_ELEMENT
+
 
 class _Content(NamedTuple):
     """What the nodes of a captured graph are, in order, as bytes of int32."""
@@ -156,17 +203,64 @@ class _Content(NamedTuple):
     node: bytes
     likely: bytes  #: with the kernels that nameless ones launched outside of graphs
 
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return len(self.node) // _BYTES_OF_ELEMENT
 
-_Size = tuple[int | None, str]  # a batch size and a mode
+
+class _Score(NamedTuple):
+    """How well a captured graph fits a launch; the larger, the better."""
+
+    matched: int  #: events of the launch that have a node
+    minus_nodes: int  #: of two that match as many events, the smaller graph is better
 
 
-def padded_sizes(tokens: int, captured: Iterable[_Size]) -> set[_Size]:
-    """The batch sizes and modes, one a mode at most, that so many tokens may be padded to."""
-    found: dict[str, int] = {}
+_NO_SCORE: Final = _Score(0, 0)
+
+
+class _Fit(NamedTuple):
+    """How well a capture fits a launch."""
+
+    score: _Score  #: that of its best graphs
+    graphs: list[int]  #: the best graphs, ascending
+
+
+class _PieceOfCapture(NamedTuple):
+    """A graph of a capture, by their numbers."""
+
+    capture: int
+    graph: int
+
+
+_NO_PIECE: Final = _PieceOfCapture(NONE, NONE)
+
+
+class _CommonNodes(NamedTuple):
+    """A captured graph, and how many of its nodes can match at most."""
+
+    bound: int
+    content: _Content
+
+
+class PaddedSize(NamedTuple):
+    """A batch size and a mode that graphs were captured for."""
+
+    batch_size: int | None
+    mode: str
+
+
+_UNKNOWN_SIZE: Final = PaddedSize(None, "")
+
+
+def padded_sizes(tokens: int, captured: Iterable[PaddedSize]) -> set[PaddedSize]:
+    """Return what so many tokens may be padded to: of each mode the next larger batch size."""
+    size_of_mode: dict[str, int] = {}
     for size, mode in captured:
-        if size is not None and tokens <= size < found.get(mode, size + 1):
-            found[mode] = size
-    return {(size, mode) for mode, size in found.items()}
+        if size is None or size < tokens:
+            continue
+        size_of_mode[mode] = min(size, size_of_mode.get(mode, size))
+    return {PaddedSize(size, mode) for mode, size in size_of_mode.items()}
 
 
 class GraphMatcher:
@@ -175,174 +269,269 @@ class GraphMatcher:
     def __init__(self, trace: Trace, launches: GraphLaunches, captures: Sequence[Capture]) -> None:
         self._launches = launches
         self._captures = captures
-        self._numbers = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
+        self._number_of_node = {NAMELESS: 0, MEMCPY: 1, MEMSET: 2}
         self._sequences = self._sequences_of(trace)
-        self._graphs = [
-            [_Content(*map(self._bytes, (g.nodes, g.likely))) for g in capture.graphs]
-            for capture in captures
-        ]
+        self._graphs = [self._contents_of(capture) for capture in captures]
         self._budget = AlignmentBudget()
         self._candidates = cache(self._find_candidates)
         self._fit = cache(self._find_fit)
         self._aligned = cache(self._align)
-        self._previous = (NONE, NONE)
+        self._previous = _NO_PIECE
 
     def matches(self) -> list[GraphMatch | None]:
-        """A match a launch; None where no capture fits, or several that are not the same."""
+        """Return a match for each launch; None where no capture fits, or several that differ."""
         bounds = np.flatnonzero(np.diff(self._launches.step)) + 1
-        steps = np.split(np.arange(len(self._launches.rows)), bounds)
-        return [match for step in steps if len(step) for match in self._of_step(step.tolist())]
+        launches_by_step = np.split(np.arange(len(self._launches.rows)), bounds)
+        matches: list[GraphMatch | None] = []
+        for launches in launches_by_step:
+            if len(launches):
+                matches += self._matches_of_step(launches.tolist())
+        return matches
+
+    # What is compared.
 
     def _numbered(self, nodes: Iterable[str]) -> Int32Array:
-        numbers = self._numbers
-        return np.array([numbers.setdefault(node, len(numbers)) for node in nodes], dtype=np.int32)
+        """Return a number for each node."""
+        numbers = self._number_of_node
+        numbered = [numbers.setdefault(node, len(numbers)) for node in nodes]
+        return np.array(numbered, dtype=np.int32)
 
-    def _bytes(self, nodes: Iterable[str]) -> bytes:
-        return self._numbered(nodes).tobytes()
+    def _contents_of(self, capture: Capture) -> list[_Content]:
+        """Return the nodes of the graphs of a capture."""
+        contents = []
+        for graph in capture.graphs:
+            node = self._numbered(graph.nodes).tobytes()
+            likely = self._numbered(graph.likely).tobytes()
+            contents.append(_Content(node=node, likely=likely))
+        return contents
 
     def _sequences_of(self, trace: Trace) -> list[_Sequence]:
-        rows = trace.gpu_rows[np.concatenate([np.empty(0, np.int64), *self._launches.events])]
-        used, name = np.unique(trace.name[rows], return_inverse=True)
-        names = (trace.names[code] for code in used.tolist())
-        node = self._numbered(
-            MEMCPY if _COPY.match(text) else MEMSET if _FILL.match(text) else text for text in names
-        )[name]
-        node[trace.kind[rows] == EventKind.MEMCPY] = self._numbers[MEMCPY]
-        node[trace.kind[rows] == EventKind.MEMSET] = self._numbers[MEMSET]
-        bounds = np.cumsum([len(each) for each in self._launches.events])[:-1]
-        columns = node, self._launches.stream.astype(np.int32)
-        parts = ([part.tobytes() for part in np.split(column, bounds)] for column in columns)
-        return list(map(_Sequence, *parts))
+        """Return the GPU events of each launch."""
+        events = np.concatenate([np.empty(0, np.int64), *self._launches.events])
+        rows = trace.gpu_rows[events]
+        names, index = np.unique(trace.name[rows], return_inverse=True)
+        node_of_name = self._numbered(_node_of_kernel(trace.names[name]) for name in names)
+        node = node_of_name[index]
+        node[trace.kind[rows] == EventKind.MEMCPY] = self._number_of_node[MEMCPY]
+        node[trace.kind[rows] == EventKind.MEMSET] = self._number_of_node[MEMSET]
+        stream = self._launches.stream.astype(np.int32)
+        sizes = [len(events) for events in self._launches.events]
+        bounds = np.cumsum(sizes)[:-1]
+        sequences = []
+        nodes_and_streams = zip(np.split(node, bounds), np.split(stream, bounds), strict=True)
+        for nodes_of_launch, streams_of_launch in nodes_and_streams:
+            sequences.append(_Sequence(nodes_of_launch.tobytes(), streams_of_launch.tobytes()))
+        return sequences
 
-    def _of_step(self, step: list[int]) -> list[GraphMatch | None]:
-        """The matches of the launches of one step, or of all outside of steps."""
+    # Which captures, and which of their graphs.
+
+    def _matches_of_step(self, step: list[int]) -> list[GraphMatch | None]:
+        """Return the matches of the launches of one step, or of all outside of steps."""
         tokens = int(self._launches.tokens[step[0]])
-        among = self._candidates(tokens)
-        likely = among if tokens == NONE else self._of_likely_mode(step, among)
-        count = len(step)
-        return [
-            self._of_launch(launch, i, count, likely) or self._of_launch(launch, i, count, among)
-            for i, launch in enumerate(step)
-        ]
+        candidates = self._candidates(tokens)
+        likely = candidates
+        if tokens != NONE:
+            likely = self._of_likely_mode(step, candidates)
+        matches = []
+        for place, launch in enumerate(step):
+            match = self._match(launch, place, len(step), likely)
+            if match is None:
+                match = self._match(launch, place, len(step), candidates)
+            matches.append(match)
+        return matches
 
     def _find_candidates(self, tokens: int) -> tuple[int, ...]:
-        """The captures that a step of so many tokens may replay; all for `NONE`."""
-        captured = [(capture.batch_size, capture.mode) for capture in self._captures]
-        fits = padded_sizes(tokens, captured) | {of for of in captured if of[0] is None}
-        return tuple(i for i, of in enumerate(captured) if tokens == NONE or of in fits)
+        """Return the captures that a step of so many tokens may replay; all for `NONE`."""
+        if tokens == NONE:
+            return tuple(range(len(self._captures)))
+        sizes = [PaddedSize(capture.batch_size, capture.mode) for capture in self._captures]
+        fitting = padded_sizes(tokens, sizes)
+        candidates = []
+        for capture, size in enumerate(sizes):
+            if size in fitting or size.batch_size is None:
+                candidates.append(capture)
+        return tuple(candidates)
 
     def _of_likely_mode(self, step: list[int], candidates: tuple[int, ...]) -> tuple[int, ...]:
-        """Of captures those that fit a step best; of equally good ones by shapes, then by mode."""
-        sequences = [self._sequences[launch] for launch in step]
-        fits = {i: sum(self._fit(each, i)[0][0] for each in sequences) for i in candidates}
-        best = [i for i in candidates if fits[i] == max(fits.values())]
-        tokens = int(self._launches.tokens[step[0]])
-        sizes = {i: (self._captures[i].likely_size, "") for i in best}
-        fitting = padded_sizes(tokens, sizes.values()) | {(None, "")}
-        best = [i for i in best if sizes[i] in fitting] or best
+        """Return the captures that fit a step best; of equally good ones by shapes, then mode."""
+        if not candidates:
+            return ()
+        matched = {capture: self._matched_events(step, capture) for capture in candidates}
+        most_matched = max(matched.values())
+        best = [capture for capture in candidates if matched[capture] == most_matched]
+        best = self._of_likely_size(int(self._launches.tokens[step[0]]), best)
         annotation = self._launches.annotation[step[0]].lower()
 
-        def likely(capture: int) -> tuple[bool, bool]:
+        def mode_fits(capture: int) -> tuple[bool, bool]:
             mode = self._captures[capture].mode.lower()
-            return bool(mode) and mode in annotation, (mode == "full") == (len(step) == 1)
+            is_named = bool(mode) and mode in annotation
+            is_whole_step = len(step) == 1
+            return is_named, (mode == "full") == is_whole_step
 
-        return tuple(i for i in best if likely(i) == max(map(likely, best)))
+        best_mode = max(mode_fits(capture) for capture in best)
+        return tuple(capture for capture in best if mode_fits(capture) == best_mode)
 
-    def _of_launch(
-        self, launch: int, place: int, count: int, among: Sequence[int]
+    def _matched_events(self, step: list[int], capture: int) -> int:
+        """Return how many events of a step match nodes of a capture."""
+        fits = [self._fit(self._sequences[launch], capture) for launch in step]
+        return sum(fit.score.matched for fit in fits)
+
+    def _of_likely_size(self, tokens: int, captures: list[int]) -> list[int]:
+        """Return the captures whose shapes suit so many tokens; all if there are none."""
+        sizes = {}
+        for capture in captures:
+            sizes[capture] = PaddedSize(self._captures[capture].likely_size, "")
+        fitting_sizes = padded_sizes(tokens, sizes.values()) | {_UNKNOWN_SIZE}
+        fitting = [capture for capture in captures if sizes[capture] in fitting_sizes]
+        return fitting or captures
+
+    def _match(
+        self, launch: int, place: int, count: int, captures: Sequence[int]
     ) -> GraphMatch | None:
-        """The match of a launch that is at some place among the `count` launches of its step."""
-        sequence = self._sequences[launch]
-        fits = {i: self._fit(sequence, i) for i in among}
-        most = max((score for score, _ in fits.values()), default=(0, 0))
-        graphs = {i: of_i for i, (score, of_i) in fits.items() if score == most}
-        if not graphs or 2 * most[0] < max(len(sequence.node) // _ITEM, -most[1]):
-            return None
-        chosen = [self._piece(capture, pieces, place, count) for capture, pieces in graphs.items()]
-        same = {self._captures[i].graphs[graph].operations for i, graph in chosen}
-        if len(same) > 1 or (NONE, NONE) in chosen:
-            return None
-        self._previous = capture, graph = chosen[0]
-        return GraphMatch(capture, graph, self._aligned(sequence, self._graphs[capture][graph]))
+        """Return the match of a launch; None where no capture fits, or several that differ.
 
-    def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> tuple[int, int]:
-        """Which of equally good graphs of a capture a launch replays, `NONE` if nothing tells.
-
-        The one at its place, where a step launches all in order; else the one after the last.
+        Args:
+            launch: its number.
+            place: its place among the launches of its step.
+            count: the number of launches of the step.
+            captures: those to choose from.
         """
-        pieces = len(self._graphs[capture])
-        if count % pieces == 0 and place % pieces in graphs:
-            return capture, place % pieces
-        if len({self._captures[capture].graphs[graph].operations for graph in graphs}) > 1:
-            return NONE, NONE
-        later = [graph for graph in graphs if (capture, graph) > self._previous]
-        return capture, (later or graphs)[0]
+        sequence = self._sequences[launch]
+        fits = {capture: self._fit(sequence, capture) for capture in captures}
+        best_score = max((fit.score for fit in fits.values()), default=_NO_SCORE)
+        # At least half of the events and half of the nodes must match.
+        needed = max(sequence.events, -best_score.minus_nodes)
+        if not fits or 2 * best_score.matched < needed:
+            return None
+        pieces = []
+        for capture, fit in fits.items():
+            if fit.score == best_score:
+                pieces.append(self._piece(capture, fit.graphs, place, count))
+        if _NO_PIECE in pieces:
+            return None
+        operations = {self._operations_of(piece) for piece in pieces}
+        if len(operations) > 1:
+            return None
+        piece = pieces[0]
+        self._previous = piece
+        node = self._aligned(sequence, self._graphs[piece.capture][piece.graph])
+        return GraphMatch(piece.capture, piece.graph, node)
 
-    def _find_fit(self, sequence: _Sequence, capture: int) -> tuple[tuple[int, int], list[int]]:
-        """How well a capture fits a launch (events, less of the graph), and its graphs that do."""
-        best = (0, 0)
-        graphs = list[int]()
-        of_content: defaultdict[_Content, list[int]] = defaultdict(list)
+    def _operations_of(self, piece: _PieceOfCapture) -> int:
+        return self._captures[piece.capture].graphs[piece.graph].operations
+
+    def _piece(self, capture: int, graphs: list[int], place: int, count: int) -> _PieceOfCapture:
+        """Return which of equally good graphs of a capture a launch replays, `_NO_PIECE` if open.
+
+        It is the one at its place, where a step launches all in order; else the one after the last.
+        """
+        graph_count = len(self._graphs[capture])
+        graph_at_place = place % graph_count
+        if count % graph_count == 0 and graph_at_place in graphs:
+            return _PieceOfCapture(capture, graph_at_place)
+        pieces = [_PieceOfCapture(capture, graph) for graph in graphs]
+        if len({self._operations_of(piece) for piece in pieces}) > 1:
+            return _NO_PIECE
+        later = [piece for piece in pieces if piece > self._previous]
+        if later:
+            return later[0]
+        return pieces[0]
+
+    def _find_fit(self, sequence: _Sequence, capture: int) -> _Fit:
+        """Return how well a capture fits a launch, and its graphs that fit best."""
+        graphs_of_content: defaultdict[_Content, list[int]] = defaultdict(list)
         for graph, content in enumerate(self._graphs[capture]):
-            of_content[content].append(graph)
-        same = _Content(sequence.node, sequence.node)
-        events = len(sequence.node) // _ITEM
-        alike = same in of_content  # then none can be better
-        likely = [(events, same)] if alike else self._most_common(sequence.node, of_content)
-        for bound, content in likely:
-            if bound < best[0] or 2 * bound < events:
+            graphs_of_content[content].append(graph)
+        same_content = _Content(sequence.node, sequence.node)
+        if same_content in graphs_of_content:  # then none can be better
+            candidates = [_CommonNodes(sequence.events, same_content)]
+        else:
+            candidates = self._most_common(sequence.node, graphs_of_content)
+        best_score = _NO_SCORE
+        best_graphs: list[int] = []
+        for bound, content in candidates:
+            if bound < best_score.matched or 2 * bound < sequence.events:
                 break
             matched = int((self._aligned(sequence, content) != NONE).sum())
-            score = matched, -len(content.node) // _ITEM
-            if score > best:
-                best = score
-                graphs = []
-            if matched and score == best:
-                graphs += of_content[content]
-        return best, sorted(graphs)
+            score = _Score(matched=matched, minus_nodes=-content.nodes)
+            if score > best_score:
+                best_score = score
+                best_graphs = []
+            if matched and score == best_score:
+                best_graphs += graphs_of_content[content]
+        return _Fit(best_score, sorted(best_graphs))
 
-    def _most_common(self, node: bytes, contents: Iterable[_Content]) -> list[tuple[int, _Content]]:
-        """Captured graphs by how many of their nodes can match at most, the most first."""
-        a = np.bincount(_array(node), minlength=len(self._numbers))
+    def _most_common(self, node: bytes, contents: Iterable[_Content]) -> list[_CommonNodes]:
+        """Return captured graphs by how many of their nodes can match at most, the most first."""
+        node_count = len(self._number_of_node)
+        events_of_node = np.bincount(_array(node), minlength=node_count)
         bounds = []
         for content in contents:
-            if not self._budget.take(_PAIR + len(a)):
+            if not self._budget.take(_PAIR + node_count):
                 break
-            b = np.bincount(_array(content.node), minlength=len(self._numbers))
-            bounds.append((int(np.minimum(a, b).sum() + b[self._numbers[NAMELESS]]), content))
-        return sorted(bounds, key=lambda pair: -pair[0])
+            captured_of_node = np.bincount(_array(content.node), minlength=node_count)
+            common = np.minimum(events_of_node, captured_of_node).sum()
+            nameless = captured_of_node[self._number_of_node[NAMELESS]]
+            bounds.append(_CommonNodes(int(common + nameless), content))
+        return sorted(bounds, key=attrgetter("bound"), reverse=True)
+
+    # Which node each event replays.
 
     def _align(self, sequence: _Sequence, content: _Content) -> Int64Array:
-        """The node of a captured graph that each event replays, `NONE` for one that none is."""
+        """Return the node of a captured graph that each event replays, `NONE` without, (m,)."""
         events = _array(sequence.node)
         stream = _array(sequence.stream)
         graph = _array(content.likely)
         streams, size = np.unique(stream, return_counts=True)
         node = np.full(len(events), NONE, dtype=np.int64)
-        for which in streams[np.argsort(-size, kind="stable")]:  # the main stream is the longest
-            mine = np.flatnonzero(stream == which)
+        # The main stream is the longest; the rest is of the streams that were forked from it.
+        longest_first = np.argsort(-size, kind="stable")
+        for number in streams[longest_first]:
+            of_stream = np.flatnonzero(stream == number)
             free = np.setdiff1d(np.arange(len(graph)), node)
-            found = align(events[mine], graph[free], self._budget)
-            mine = mine[found != NONE]
-            found = found[found != NONE]
-            if len(streams) > 1:  # the rest is of the streams that were forked from it
-                found = first_places(events[mine], graph[free])
-            node[mine] = free[found]
-        if len(streams) == 1 and (graph == self._numbers[NAMELESS]).any():
-            self._fill(node, events, graph)
+            aligned = align(events[of_stream], graph[free], self._budget)
+            is_aligned = aligned != NONE
+            matched = of_stream[is_aligned]
+            places = aligned[is_aligned]
+            if len(streams) > 1:
+                places = first_places(events[matched], graph[free])
+            node[matched] = free[places]
+        nameless = self._number_of_node[NAMELESS]
+        if len(streams) == 1 and (graph == nameless).any():
+            self._fill_nameless(node, events, graph)
         return node
 
-    def _fill(self, node: Int64Array, events: Int32Array, graph: Int32Array) -> None:
-        """Match nameless nodes between two that match with as many kernels of unknown names."""
-        rest = np.flatnonzero(node == NONE)
-        known = node[node != NONE]
-        rest = rest[(events[rest] > self._numbers[MEMSET]) & ~np.isin(events[rest], graph)]
-        free = np.setdiff1d(np.flatnonzero(graph == self._numbers[NAMELESS]), known)
-        of_event = np.cumsum(node != NONE)[rest]
-        of_node = np.searchsorted(known, free)
-        gaps = len(known) + 1
-        fits = np.bincount(of_event, minlength=gaps) == np.bincount(of_node, minlength=gaps)
-        node[rest[fits[of_event]]] = free[fits[of_node]]
+    def _fill_nameless(self, node: Int64Array, events: Int32Array, graph: Int32Array) -> None:
+        """Match nameless nodes between two that match with as many kernels of unknown names.
+
+        Of the events a X Y b and the nodes a ? ? b, the two in the middle match.
+        """
+        is_matched = node != NONE
+        is_kernel = events > self._number_of_node[MEMSET]
+        is_unknown_kernel = is_kernel & ~is_matched & ~np.isin(events, graph)
+        open_events = np.flatnonzero(is_unknown_kernel)
+        matched_nodes = node[is_matched]
+        nameless = np.flatnonzero(graph == self._number_of_node[NAMELESS])
+        open_nodes = np.setdiff1d(nameless, matched_nodes)
+        # The number of matched ones before each says between which two it is.
+        gap_of_event = np.cumsum(is_matched)[open_events]
+        gap_of_node = np.searchsorted(matched_nodes, open_nodes)
+        gap_count = len(matched_nodes) + 1
+        events_of_gap = np.bincount(gap_of_event, minlength=gap_count)
+        nodes_of_gap = np.bincount(gap_of_node, minlength=gap_count)
+        is_same_count = events_of_gap == nodes_of_gap
+        filled_events = open_events[is_same_count[gap_of_event]]
+        filled_nodes = open_nodes[is_same_count[gap_of_node]]
+        node[filled_events] = filled_nodes
+
+
+def _node_of_kernel(name: str) -> str:
+    """Return the node that a kernel is; ROCm's profiler records copies and fills as kernels."""
+    if _COPY.match(name):
+        return MEMCPY
+    if _FILL.match(name):
+        return MEMSET
+    return name
 
 
 def _array(content: bytes) -> Int32Array:

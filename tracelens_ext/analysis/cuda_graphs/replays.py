@@ -1,4 +1,7 @@
-"""What the graph launches of a trace replay, of captures here or in other files; the call tree."""
+"""Finds what graph launches replay, and adds it to the call tree.
+
+Captures of the graphs are in the trace itself or in other files.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +22,7 @@ from tracelens_ext.analysis.cuda_graphs.matching import (
     GraphMatch,
     GraphMatcher,
     Matches,
+    PaddedSize,
     padded_sizes,
 )
 from tracelens_ext.analysis.modules import MODULE_PREFIX
@@ -27,8 +31,18 @@ from tracelens_ext.readers import read_trace
 from tracelens_ext.readers.builder import Interner
 from tracelens_ext.readers.cache.store import TraceCache
 from tracelens_ext.settings import DEFAULT_READING_OPTIONS, ReadingOptions
-from tracelens_ext.trace import NONE, ArgColumn, EventKind, Int64Array, Replays, Trace
+from tracelens_ext.trace import (
+    NONE,
+    ArgColumn,
+    BoolArray,
+    EventKind,
+    Int64Array,
+    IntArray,
+    Replays,
+    Trace,
+)
 from tracelens_ext.trace.call_tree import CallTree
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, at_or_above, nearest_marked
 
 
@@ -49,148 +63,273 @@ def find_replays(
     cache: TraceCache | None = None,
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> GraphReplays | None:
-    """Find what the graph launches of a trace replay: in its own captures, and those of `source`.
+    """Return what the graph launches of a trace replay.
 
-    None if there is no graph launch, or nothing to look in. Raises TraceError where `source` (a
-    trace, or a folder of traces) holds no capture, or cannot be read.
+    Args:
+        tree: the call tree of the trace, whose own captures are used too.
+        source: a trace, or a folder of traces, with captures.
+        cache: of parsed traces.
+        reading: how files are read.
+
+    Returns:
+        None if there is no graph launch, or nothing to look in.
+
+    Raises:
+        TraceError: `source` holds no capture, or cannot be read.
     """
     if not tree.by_graph.any():  # as in most traces
         return None
     trace = tree.trace
-    own = recorded.holds_captures(trace)
+    has_own_captures = recorded.holds_captures(trace)
     annotations = find_annotations(trace, reading)
-    if not (own or annotations or source is not None):
+    if not (has_own_captures or annotations or source is not None):
         return None
     launches = recorded.find_graph_launches(tree)
     captures: list[Capture] = []
-    if own:
-        full = tree if tree.add_python_func else CallTree(trace, add_python_func=True)
-        captures += recorded.find_captures(full, trace.provenance.path)
+    if has_own_captures:
+        captures += _own_captures(tree)
     if source is not None:
-        steps = np.unique(launches.tokens)
-        tokens = None if NONE in steps else steps.tolist()
-        known = trace.provenance.path if captures else ""
-        captures += read_captures(source, tokens, cache, known, reading)
+        own_file = ""
+        if captures:
+            own_file = trace.provenance.path
+        captures += read_captures(source, _tokens_of_steps(launches), cache, own_file, reading)
     if not captures and source is None and annotations is None:
         return None
     matches = GraphMatcher(trace, launches, captures).matches()
-    shown = matches
-    graphs = captures
+    shown_matches = matches
+    shown_captures = captures
     if annotations is not None:
-        shown, graphs = with_annotations(annotations, launches, matches, captures)
-    if any(match is not None for match in shown):
-        tree = with_replays(tree, launches, shown, graphs)
+        shown_matches, shown_captures = with_annotations(annotations, launches, matches, captures)
+    if any(match is not None for match in shown_matches):
+        tree = with_replays(tree, launches, shown_matches, shown_captures)
     return GraphReplays(tree, launches, matches, captures)
+
+
+def _own_captures(tree: CallTree) -> list[Capture]:
+    """Return the captures in a trace; their operations are told by Python frames, too."""
+    trace = tree.trace
+    tree_with_frames = tree
+    if not tree.add_python_func:
+        tree_with_frames = CallTree(trace, add_python_func=True)
+    return recorded.find_captures(tree_with_frames, trace.provenance.path)
+
+
+def _tokens_of_steps(launches: GraphLaunches) -> list[int] | None:
+    """Return the distinct tokens of the steps with graph launches; None if some are unknown."""
+    tokens: list[int] = np.unique(launches.tokens).tolist()
+    if NONE in tokens:
+        return None
+    return tokens
 
 
 #: Captured events that may be added, over all replays: two gigabytes of them.
 _MOST_ROWS: Final = 2**25
 
 
+class _Replayed(NamedTuple):
+    """What launches that are replayed alike have in common."""
+
+    capture: int
+    graph: int
+    node: bytes  #: as `GraphMatch.node`
+
+
 def with_replays(
     tree: CallTree, launches: GraphLaunches, matches: Matches, captures: Sequence[Capture]
 ) -> CallTree:
-    """Add what was around the captured launches, once for each graph launch that replays them."""
-    added = _Added(tree.trace, python_frames=tree.add_python_func)
-    same: defaultdict[tuple[int, int, bytes], list[int]] = defaultdict(list)
+    """Add what was around the captured launches, once for each graph launch that replays them.
+
+    Raises:
+        TraceError: that would be too much.
+    """
+    launches_by_replayed: defaultdict[_Replayed, list[int]] = defaultdict(list)
     for number, match in enumerate(matches):
         if match is not None:
-            same[match.capture, match.graph, match.node.tobytes()].append(number)
-    for (capture, graph, content), numbers in same.items():
-        node = np.frombuffer(content, np.int64)
-        events = [launches.events[i] for i in numbers]
-        added.add(captures[capture].graphs[graph], node, launches.rows[numbers], np.stack(events))
+            replayed = _Replayed(match.capture, match.graph, match.node.tobytes())
+            launches_by_replayed[replayed].append(number)
+    added = _AddedEvents(tree.trace, python_frames=tree.add_python_func)
+    for replayed, numbers in launches_by_replayed.items():
+        graph = captures[replayed.capture].graphs[replayed.graph]
+        node = np.frombuffer(replayed.node, np.int64)
+        events = np.stack([launches.events[number] for number in numbers])
+        added.add(graph, node, launches.rows[numbers], events)
     return tree.with_replays(added.finish())
 
 
-class _Added:
-    """Collects the rows that are added to a trace."""
+class _Rows(NamedTuple):
+    """Host events that are added to a trace, r of them, each of shape (r,)."""
+
+    name: Int64Array  #: code
+    kind: Int64Array
+    parent: Int64Array  #: place among all that are added, `ROOT` for the outermost
+    launch: Int64Array  #: the graph launch that replays them
+
+
+class _AddedArgument:
+    """An argument of the events that are added.
+
+    Attributes:
+        rows: pieces of rows that have it.
+        codes: as many pieces of codes of its texts.
+        texts: the distinct texts, beginning with those of the trace.
+    """
+
+    def __init__(self, texts_of_trace: Sequence[str]) -> None:
+        self.rows: list[Int64Array] = []
+        self.codes: list[Int64Array] = []
+        self.texts: Interner[str] = Interner()
+        self.texts.codes(texts_of_trace, len(texts_of_trace))
+
+
+class _AddedEvents:
+    """Collects the events that are added to a trace."""
 
     def __init__(self, trace: Trace, *, python_frames: bool) -> None:
         self._trace = trace
         self._python_frames = python_frames
         self._names: Interner[str] = Interner()
-        self._names.codes(trace.names, -1)
-        self._rows = 0
-        #: code of the name, kind, parent, graph launch of the rows, part by part
-        self._parts: list[tuple[np.ndarray, ...]] = [(np.empty(0, dtype=np.int64),) * 4]
+        self._names.codes(trace.names, len(trace.names))
+        self._count = 0
+        self._parts: list[_Rows] = []
         self._launch_of_gpu = np.full(len(trace.gpu_rows), NONE, dtype=np.int64)
-        #: argument → rows and codes; and its distinct texts with their codes
-        self._args: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
-        self._texts: dict[str, Interner[str]] = {}
+        self._args: dict[str, _AddedArgument] = {}
 
     def add(
         self, graph: CapturedGraph, node: Int64Array, launches: Int64Array, events: Int64Array
     ) -> None:
-        """Add a graph for n launches whose `events`, (n, m), replay the same nodes of it, (m,)."""
-        needed = at_or_above(graph.parent, graph.launches[node[node != NONE]])
-        if not self._python_frames:
-            is_module = np.array([name.startswith(MODULE_PREFIX) for name in graph.names])
-            needed &= is_module | (graph.kind != EventKind.PYTHON_FUNCTION)
-        above = nearest_marked(graph.parent, needed)
-        places = np.flatnonzero(needed)
-        index = np.full(len(needed) + 1, ROOT, dtype=np.int64)
-        index[places] = np.arange(len(places))
-        if self._rows + len(places) * len(launches) > _MOST_ROWS:
+        """Add the host events of a graph once for each launch.
+
+        Args:
+            graph: what is replayed.
+            node: the captured launch of each GPU event of a launch, `NONE` without, (m,).
+            launches: the graph launches, (n,).
+            events: the GPU events of each, (n, m).
+        """
+        is_needed = self._needed_events(graph, node)
+        places = np.flatnonzero(is_needed)
+        count = len(places) * len(launches)
+        if self._count + count > _MOST_ROWS:
             problem = f"its graph launches replay over {_MOST_ROWS:,} captured events"
             remedy = "analyse fewer steps, or without Python frames"
             raise TraceError(self._trace.provenance.path, problem, remedy)
-        begin = self._rows + len(places) * np.arange(len(launches))[:, None]
-        parent = index[above[places]]
-        parent = np.where(parent == ROOT, ROOT, parent + begin).ravel()
-        codes = [self._names[graph.names[i]] for i in places.tolist()]
-        columns = [np.tile(each, len(launches)) for each in (codes, graph.kind[places])]
-        self._parts.append((*columns, parent, np.repeat(launches, len(places))))
+        #: Event of the graph → its place among those that are needed.
+        index = np.full(len(is_needed), NONE, dtype=np.int64)
+        index[places] = np.arange(len(places))
+        begin = self._count + len(places) * np.arange(len(launches))[:, None]
+        needed_above = nearest_marked(graph.parent, is_needed)[places]
+        parent = values_at(index, needed_above)
+        parent_of_launch = np.where(parent == NONE, ROOT, parent + begin)
+        name = np.array([self._names[graph.names[place]] for place in places.tolist()], np.int64)
+        rows = _Rows(
+            name=np.tile(name, len(launches)),
+            kind=np.tile(graph.kind[places].astype(np.int64), len(launches)),
+            parent=parent_of_launch.ravel(),
+            launch=np.repeat(launches, len(places)),
+        )
+        self._parts.append(rows)
         replayed = np.flatnonzero(node != NONE)
-        captured = index[graph.launches[node[replayed]]]
-        self._launch_of_gpu[events[:, replayed]] = len(self._trace) + begin + captured
-        for name, (having, said) in graph.args.items():
-            kept = np.flatnonzero(needed[having])
-            rows = (begin + index[having[kept]]).ravel()
-            if (known := self._texts.get(name)) is None:
-                known = self._texts[name] = Interner()
-                known.codes(self._trace.arg(name).texts or [], -1)
-            values = [known[said[i]] for i in kept.tolist()]
-            self._args.setdefault(name, []).append((rows, np.tile(values, len(launches))))
-        self._rows += len(places) * len(launches)
+        captured_launch = index[graph.launches[node[replayed]]]
+        self._launch_of_gpu[events[:, replayed]] = len(self._trace) + begin + captured_launch
+        self._add_arguments(graph, index, begin)
+        self._count += count
+
+    def _needed_events(self, graph: CapturedGraph, node: Int64Array) -> BoolArray:
+        """Tell which host events of a graph are launches that are replayed, or around these."""
+        replayed_launches = graph.launches[node[node != NONE]]
+        is_needed = at_or_above(graph.parent, replayed_launches)
+        if not self._python_frames:
+            modules = [name.startswith(MODULE_PREFIX) for name in graph.names]
+            is_module = np.array(modules, dtype=bool)
+            is_needed &= is_module | (graph.kind != EventKind.PYTHON_FUNCTION)
+        return is_needed
+
+    def _add_arguments(self, graph: CapturedGraph, index: Int64Array, begin: Int64Array) -> None:
+        """Add the arguments of a graph.
+
+        Args:
+            graph: the graph.
+            index: event of the graph → its place among those that are added, `NONE` without, (h,).
+            begin: the place where the events of each launch begin, (n, 1).
+        """
+        for name, (having, texts) in graph.args.items():
+            kept = np.flatnonzero(index[having] != NONE)
+            if name not in self._args:
+                self._args[name] = _AddedArgument(self._trace.arg(name).texts or [])
+            argument = self._args[name]
+            rows = begin + index[having[kept]]
+            codes = [argument.texts[texts[place]] for place in kept.tolist()]
+            argument.rows.append(rows.ravel())
+            argument.codes.append(np.tile(np.array(codes, dtype=np.int64), len(begin)))
 
     def finish(self) -> Trace:
-        """The trace with all that was added."""
+        """Return the trace with all that was added."""
         trace = self._trace
-        name, kind, parent, launch = map(np.concatenate, zip(*self._parts, strict=True))
-        none = np.full(self._rows, NONE)
-        args = dict(trace.args)
-        for argument, parts in self._args.items():
-            column = trace.arg(argument)
-            rows, values = map(np.concatenate, zip(*parts, strict=True))
-            args[argument] = ArgColumn(
-                np.append(column.rows, len(trace) + rows).astype(np.int32),
-                np.append(column.values, values.astype(np.int64)),
-                list(self._texts[argument]),
-            )
-        added = {"dur": np.zeros(self._rows, np.int64), "name": name, "kind": kind}
-        added |= {each: getattr(trace, each)[launch] for each in ("ts", "thread", "category")}
-        added |= {"correlation": none, "external_id": none}
+        parts = self._parts
+        launch = _joined([part.launch for part in parts])
+        none = np.full(self._count, NONE, dtype=np.int64)
+        added: dict[str, IntArray] = {
+            "dur": np.zeros(self._count, dtype=np.int64),
+            "name": _joined([part.name for part in parts]),
+            "kind": _joined([part.kind for part in parts]),
+            "ts": trace.ts[launch],
+            "thread": trace.thread[launch],
+            "category": trace.category[launch],
+            "correlation": none,
+            "external_id": none,
+        }
         columns: dict[str, Any] = {}
-        for each, more in added.items():
-            of = getattr(trace, each)
-            columns[each] = np.append(of, more.astype(of.dtype))
-        replays = Replays(parent.astype(np.int32), launch, self._launch_of_gpu)
-        return replace(trace, **columns, names=list(self._names), args=args, replays=replays)
+        for name, values in added.items():
+            recorded_values = getattr(trace, name)
+            columns[name] = np.append(recorded_values, values.astype(recorded_values.dtype))
+        parent = _joined([part.parent for part in parts])
+        return replace(
+            trace,
+            **columns,
+            names=list(self._names),
+            args=self._all_arguments(),
+            replays=Replays(parent.astype(np.int32), launch, self._launch_of_gpu),
+        )
+
+    def _all_arguments(self) -> dict[str, ArgColumn]:
+        args = dict(self._trace.args)
+        for name, argument in self._args.items():
+            column = self._trace.arg(name)
+            rows = len(self._trace) + _joined(argument.rows)
+            values = _joined(argument.codes)
+            args[name] = ArgColumn(
+                np.append(column.rows, rows).astype(np.int32),
+                np.append(column.values, values),
+                list(argument.texts),
+            )
+        return args
 
 
-#: Says of each file of its folder what it was captured for.
+def _joined(pieces: Sequence[Int64Array]) -> Int64Array:
+    """Return pieces in one array; there may be none."""
+    return np.concatenate([np.empty(0, dtype=np.int64), *pieces])
+
+
+#: Describes for each file of its folder what it was captured for.
 DETAILS: Final = "execution_details.json"
 _SUFFIXES: Final = (".json", ".json.gz")
 _MOST_BYTES: Final = 10**7
 
 
 class _Detail(msgspec.Struct):
-    """What `execution_details.json` says of a file."""
+    """What `execution_details.json` has about a file."""
 
     file: str
     batch_size: int | None = None
     mode: str | None = None
+
+    @property
+    def size(self) -> PaddedSize:
+        """The batch size and the mode."""
+        return PaddedSize(self.batch_size, self.mode or "")
+
+
+#: Files, and what the details have about each.
+_Details = dict[Path, list[_Detail]]
 
 
 def read_captures(
@@ -200,56 +339,80 @@ def read_captures(
     known: str = "",
     reading: ReadingOptions = DEFAULT_READING_OPTIONS,
 ) -> list[Capture]:
-    """The captures in a trace, or in all traces in a folder and below it, but for that of `known`.
+    """Return the captures in a trace, or in all traces in a folder and below it.
 
-    Files that the details list under other batch sizes than `tokens` (None: all) are not read.
-    Raises TraceError where there is no other capture, or a file cannot be read.
+    Args:
+        source: the trace or the folder.
+        tokens: files that the details list under other batch sizes are not read; None: all are.
+        cache: of parsed traces.
+        known: a file whose captures are known, which is passed over; empty without.
+        reading: how files are read.
+
+    Raises:
+        TraceError: there is no other capture, or a file cannot be read.
     """
     path = Path(source)
     is_folder = path.is_dir()
-    files = _files_in(path) if is_folder else [path]
+    files = [path]
+    if is_folder:
+        files = _files_in(path)
     if known:
-        files = [file for file in files if os.path.realpath(known) != os.path.realpath(file)]
-    details = {folder: _read_details(folder / DETAILS) for folder in {f.parent for f in files}}
-    said = {file: details[file.parent].get(file.name, []) for file in files}
-    found: list[Capture] = []
+        known_file = os.path.realpath(known)
+        files = [file for file in files if os.path.realpath(file) != known_file]
+    details = _details_of(files)
+    wanted = _wanted(details, tokens)
+    captures: list[Capture] = []
     passed_over: TraceFormatError | None = None
-    wanted = _wanted(said, tokens)
     for file in wanted:
         try:
-            tree = CallTree(read_trace(file, cache=cache, reading=reading), add_python_func=True)
+            trace = read_trace(file, cache=cache, reading=reading)
+            tree = CallTree(trace, add_python_func=True)
         except TraceFormatError as error:
             if not is_folder or isinstance(error, TraceCutOffError):
                 raise
             passed_over = error
             continue
-        for capture in recorded.find_captures(tree, file.name):
-            if capture.batch_size is None and len(said[file]) == 1:
-                (about,) = said[file]
-                capture = replace(capture, batch_size=about.batch_size, mode=about.mode or "")
-            found.append(capture)
-    if wanted and not found:
+        captures_of_file = recorded.find_captures(tree, file.name)
+        captures += [_with_detail(capture, details[file]) for capture in captures_of_file]
+    if wanted and not captures:
         remedy = "name the profile of the engine's start, in which it captured its graphs"
         raise passed_over or TraceFormatError(path, "holds no capture of a CUDA graph", remedy)
-    return found
+    return captures
+
+
+def _with_detail(capture: Capture, details: list[_Detail]) -> Capture:
+    """Return a capture with the batch size and the mode of its file, if it has none of its own."""
+    if capture.batch_size is not None or len(details) != 1:
+        return capture
+    return replace(capture, batch_size=details[0].batch_size, mode=details[0].mode or "")
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files in a folder, and in those below it, that may be traces."""
+    """Return the files in a folder, and in those below it, that may be traces."""
 
     def refuse(error: OSError) -> None:
         raise TraceNotFoundError.of(Path(error.filename or folder), error) from error
 
-    every = (Path(at, name) for at, _, names in os.walk(folder, onerror=refuse) for name in names)
-    files = [file for file in every if file.name.endswith(_SUFFIXES) and file.name != DETAILS]
+    files = []
+    for below, _, names in os.walk(folder, onerror=refuse):
+        trace_names = [name for name in names if name.endswith(_SUFFIXES) and name != DETAILS]
+        files += [Path(below, name) for name in trace_names]
     if not files:
         remedy = "name the folder of the capture traces"
         raise TraceNotFoundError(folder, "holds no .json or .json.gz file", remedy)
     return sorted(files)
 
 
+def _details_of(files: Sequence[Path]) -> _Details:
+    """Return what the details in the folders of files have about each."""
+    details_of_folder = {}
+    for folder in {file.parent for file in files}:
+        details_of_folder[folder] = _read_details(folder / DETAILS)
+    return {file: details_of_folder[file.parent].get(file.name, []) for file in files}
+
+
 def _read_details(path: Path) -> dict[str, list[_Detail]]:
-    """What the details say, by name of file; nothing without that file."""
+    """Return the details, by name of file; nothing if there is no such file."""
     try:
         with path.open("rb") as file:
             details = msgspec.json.decode(file.read(_MOST_BYTES), type=list[_Detail])
@@ -264,11 +427,22 @@ def _read_details(path: Path) -> dict[str, list[_Detail]]:
     return by_file
 
 
-def _wanted(said: dict[Path, list[_Detail]], tokens: Collection[int] | None) -> list[Path]:
-    """The files that may hold what is looked for, of those with what the details say of each."""
-    captured = {file: {(d.batch_size, d.mode or "") for d in its} for file, its in said.items()}
-    sizes = set().union(*captured.values())
-    if tokens is None or not all(captured.values()) or any(size is None for size, _ in sizes):
-        return list(said)
-    wanted = set().union(*(padded_sizes(each, sizes) for each in tokens))
-    return [file for file, its in captured.items() if wanted & its]
+def _wanted(details: _Details, tokens: Collection[int] | None) -> list[Path]:
+    """Return the files that may have captures for steps of so many tokens; None: of any."""
+    if tokens is None:
+        return list(details)
+    sizes: set[PaddedSize] = set()
+    for details_of_file in details.values():
+        sizes.update(detail.size for detail in details_of_file)
+        if not details_of_file:
+            return list(details)
+    if any(size.batch_size is None for size in sizes):
+        return list(details)
+    wanted_sizes: set[PaddedSize] = set()
+    for tokens_of_step in tokens:
+        wanted_sizes |= padded_sizes(tokens_of_step, sizes)
+    wanted = []
+    for file, details_of_file in details.items():
+        if any(detail.size in wanted_sizes for detail in details_of_file):
+            wanted.append(file)
+    return wanted

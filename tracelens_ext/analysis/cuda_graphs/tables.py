@@ -1,13 +1,15 @@
-"""Graph launches: where they are, what is in them, and which captures tell that.
+"""The tables of graph launches: where they are, what is in them, and which captures they replay.
 
-A launch site is the same path of CPU ops and the same sequence of GPU work.
+Graph launches are of one launch site if they have the same path of CPU ops and the same sequence of
+GPU work.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,7 +30,9 @@ from tracelens_ext.trace import (
     NS_PER_MS,
     NS_PER_US,
     EventKind,
+    Int32Array,
     Int64Array,
+    IntArray,
     grouping,
 )
 from tracelens_ext.trace.busy_time import BusyTime
@@ -36,6 +40,7 @@ from tracelens_ext.trace.call_tree import CallTree
 from tracelens_ext.trace.gpu_events import GpuEvents
 from tracelens_ext.trace.grouping import maxima, minima, number_groups, percent, sums, texts
 from tracelens_ext.trace.intervals import union_length
+from tracelens_ext.trace.lookup import values_at
 from tracelens_ext.trace.nesting import ROOT, nearest_marked
 
 
@@ -44,150 +49,216 @@ class GraphContext(AnalysisContext, Protocol):
 
     @property
     def graph_replays(self) -> GraphReplays | None:
-        """What graph launches replay, where a capture says so."""
+        """What graph launches replay; None without a capture."""
 
 
-def _graph_launches(work: GpuEvents) -> pd.DataFrame:
-    """A row a launch site: same launch call, same path of CPU ops, same names stream by stream.
+@dataclass(frozen=True, eq=False)
+class _Launches:
+    """Graph launches, n of them, and the GPU events that they started, e of them."""
+
+    rows: Int64Array  #: the launches, (n,)
+    events: Int64Array  #: places in the GPU events, (e,)
+    launch: Int64Array  #: the launch of each, as an index into `rows`, (e,)
+
+    @classmethod
+    def of(cls, gpu_events: GpuEvents) -> _Launches:
+        """Return the graph launches, also those without work if another of their name has some."""
+        trace = gpu_events.trace
+        tree = gpu_events.tree
+        events = np.flatnonzero(tree.by_graph)
+        launch_rows = tree.launch_of_gpu[events]
+        candidates = trace.rows_of(*LAUNCH_KINDS)
+        names = np.unique(trace.name[launch_rows])
+        rows = candidates[np.isin(trace.name[candidates], names)]
+        return cls(rows=rows, events=events, launch=np.searchsorted(rows, launch_rows))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def _graph_launches(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return a row per launch site: same call, path of CPU ops, and names stream by stream.
 
     Longest busy time first. A launch that started nothing counts too, if another of its name did.
     """
-    trace = work.trace
-    tree = work.tree
-    events = np.flatnonzero(tree.by_graph)
-    started = tree.launch_of_gpu[events]
-    candidates = trace.rows_of(*LAUNCH_KINDS)
-    rows = candidates[np.isin(trace.name[candidates], np.unique(trace.name[started]))]
-    launch = np.searchsorted(rows, started)
-    path, path_texts = _op_paths(tree, tree.position[rows])
-    sequence = _sequences(work, events, launch, len(rows))
-    first, site = number_groups([trace.name[rows], path, sequence])
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    launches = _Launches.of(gpu_events)
+    path, path_texts = _op_paths(tree, tree.position[launches.rows])
+    sequence = _sequences(gpu_events, launches)
+    first, site = number_groups([trace.name[launches.rows], path, sequence])
     sites = len(first)
-    launches = np.bincount(site, minlength=sites)
-    owner = np.full(len(work), NONE)
-    owner[events] = launch
-    busy = BusyTime(work.start, work.end).by_owner(owner, len(rows))
-    count = np.bincount(launch, minlength=len(rows))
-    start = minima(launch, work.start[events], len(rows))
-    end = maxima(launch, work.end[events], len(rows))
-    span = np.where(count > 0, end, 0) - np.where(count > 0, start, 0)
-    total = sums(site, busy, sites)
-    spans = sums(site, span, sites)
-    frame = pd.DataFrame(
-        {
-            "launch": texts(trace.name[rows[first]], trace.names),
-            "path": texts(path[first], path_texts),
-            "launches": launches,
-            "kernels_per_launch": count[first],
-            "busy_time_ms": total / NS_PER_MS,
-            "avg_busy_time_us": total / launches / NS_PER_US,
-            "min_busy_time_us": minima(site, busy, sites) / NS_PER_US,
-            "max_busy_time_us": maxima(site, busy, sites) / NS_PER_US,
-            "avg_span_time_us": spans / launches / NS_PER_US,
-            "% of GPU busy time": percent(total, union_length(work.start, work.end)),
-            **_category_shares(work, events, site[launch], sites),
-        }
-    )
-    return frame.iloc[np.lexsort((rows[first], -total))].reset_index(drop=True)
+    launches_of_site = np.bincount(site, minlength=sites)
+    events_of_launch = np.bincount(launches.launch, minlength=len(launches))
+    busy_ns = _busy_ns(gpu_events, launches)
+    site_busy_ns = sums(site, busy_ns, sites)
+    site_span_ns = sums(site, _span_ns(gpu_events, launches), sites)
+    all_busy_ns = union_length(gpu_events.start, gpu_events.end)
+    columns: dict[str, object] = {
+        "launch": texts(trace.name[launches.rows[first]], trace.names),
+        "path": texts(path[first], path_texts),
+        "launches": launches_of_site,
+        "kernels_per_launch": events_of_launch[first],
+        "busy_time_ms": site_busy_ns / NS_PER_MS,
+        "avg_busy_time_us": site_busy_ns / launches_of_site / NS_PER_US,
+        "min_busy_time_us": minima(site, busy_ns, sites) / NS_PER_US,
+        "max_busy_time_us": maxima(site, busy_ns, sites) / NS_PER_US,
+        "avg_span_time_us": site_span_ns / launches_of_site / NS_PER_US,
+        "% of GPU busy time": percent(site_busy_ns, all_busy_ns),
+    }
+    site_of_event = site[launches.launch]
+    columns |= _category_shares(gpu_events, launches.events, site_of_event, sites)
+    order = np.lexsort((launches.rows[first], -site_busy_ns))
+    return pd.DataFrame(columns).iloc[order].reset_index(drop=True)
 
 
-def _sequences(
-    work: GpuEvents, events: Int64Array, launch: Int64Array, launches: int
-) -> np.ndarray:
-    """A number for the names of each launch's GPU events, stream by stream, (n,)."""
-    order = np.lexsort((work.start[events], work.trace.stream[events], launch))
-    bounds = np.cumsum(np.bincount(launch, minlength=launches))[:-1]
-    parts = np.split(work.name[events[order]], bounds)
-    known = Interner[bytes]()
-    return known.codes((part.tobytes() for part in parts), launches)
+def _busy_ns(gpu_events: GpuEvents, launches: _Launches) -> Int64Array:
+    """Return the busy time of each launch, ns, (n,)."""
+    owner = np.full(len(gpu_events), NONE)
+    owner[launches.events] = launches.launch
+    return BusyTime(gpu_events.start, gpu_events.end).by_owner(owner, len(launches))
 
 
-def _op_paths(tree: CallTree, positions: np.ndarray) -> tuple[Int64Array, list[str]]:
-    """The CPU ops around each position, outermost first: code of the path, texts (last: none)."""
+def _span_ns(gpu_events: GpuEvents, launches: _Launches) -> Int64Array:
+    """Return the time from the first start to the last end of each launch, ns, (n,)."""
+    count = len(launches)
+    start = minima(launches.launch, gpu_events.start[launches.events], count)
+    end = maxima(launches.launch, gpu_events.end[launches.events], count)
+    has_events = np.bincount(launches.launch, minlength=count) > 0
+    span: Int64Array = np.where(has_events, end, 0) - np.where(has_events, start, 0)
+    return span
+
+
+def _sequences(gpu_events: GpuEvents, launches: _Launches) -> Int32Array:
+    """Return a number for the names of each launch's GPU events, stream by stream, (n,)."""
+    events = launches.events
+    stream = gpu_events.trace.stream[events]
+    order = np.lexsort((gpu_events.start[events], stream, launches.launch))
+    events_of_launch = np.bincount(launches.launch, minlength=len(launches))
+    bounds = np.cumsum(events_of_launch)[:-1]
+    names_by_launch = np.split(gpu_events.name[events[order]], bounds)
+    sequences = Interner[bytes]()
+    return sequences.codes((names.tobytes() for names in names_by_launch), len(launches))
+
+
+def _op_paths(tree: CallTree, positions: IntArray) -> tuple[Int64Array, list[str]]:
+    """Return the CPU ops around some positions in the tree, outermost first.
+
+    Returns:
+        A code for each position, and the texts of the codes; the last text, of no ops, is empty.
+    """
     is_op = tree.trace.kind[tree.rows] == EventKind.CPU_OP
-    above = nearest_marked(tree.parent_position, is_op)
+    op_above = nearest_marked(tree.parent_position, is_op)
     ops = np.flatnonzero(is_op)
-    launches = np.sort(positions)
-    bounds = (np.searchsorted(launches, edge) for edge in (ops, tree.subtree_end[ops]))
-    ops = ops[np.less(*bounds)]  # those around a position
-    index = np.full(len(tree.rows) + 1, ROOT, dtype=np.int32)
-    index[ops] = np.arange(len(ops))
-    paths = grouping.find_paths(index[above[ops]], tree.trace.name[tree.rows[ops]])
-    of_op = np.append(paths.of_node, len(paths))  # the last is what `ROOT` picks
-    return of_op[index[above[positions]]], [*paths.texts(tree.trace.names, " > "), ""]
+    # The subtree of an op is a range of positions: ops without a launch in it are left out.
+    sorted_positions = np.sort(positions)
+    first_inside = np.searchsorted(sorted_positions, ops)
+    first_behind = np.searchsorted(sorted_positions, tree.subtree_end[ops])
+    ops = ops[first_inside < first_behind]
+    index_of_op = np.full(len(tree.rows), ROOT, dtype=np.int32)
+    index_of_op[ops] = np.arange(len(ops))
+    parents = values_at(index_of_op, op_above[ops], missing=ROOT)
+    paths = grouping.find_paths(parents, tree.trace.name[tree.rows[ops]])
+    innermost_op = values_at(index_of_op, op_above[positions], missing=ROOT)
+    no_path = len(paths)
+    path_texts = list(paths.texts(tree.trace.names, " > "))
+    path_texts.append("")
+    return values_at(paths.of_node, innermost_op, missing=no_path), path_texts
 
 
 def _category_shares(
-    work: GpuEvents, events: Int64Array, site: Int64Array, sites: int
+    gpu_events: GpuEvents, events: Int64Array, site: Int64Array, sites: int
 ) -> dict[str, object]:
-    """The share of each category in the summed durations of each site, longest category first."""
-    categories = work.categories
+    """Return the share of each category in the kernel time of sites, the longest one first.
+
+    Args:
+        gpu_events: all GPU events.
+        events: those of graph launches, (e,).
+        site: the launch site of each, (e,).
+        sites: how many there are.
+    """
+    categories = gpu_events.categories
     if categories is None or not len(events):
         return {}
     labels = categories.labels
     cell = site * len(labels) + categories.code[events]
-    time = sums(cell, work.duration[events], sites * len(labels)).reshape(sites, len(labels))
-    order = [i for i in np.argsort(-time.sum(axis=0), kind="stable").tolist() if time[:, i].any()]
-    whole = time.sum(axis=1)
-    return {f"{labels[i]} (% of kernel time)": percent(time[:, i], whole) for i in order}
+    time_of_cell = sums(cell, gpu_events.duration[events], sites * len(labels))
+    time = time_of_cell.reshape(sites, len(labels))
+    time_of_category = time.sum(axis=0)
+    time_of_site = time.sum(axis=1)
+    shares: dict[str, object] = {}
+    for category in np.argsort(-time_of_category, kind="stable").tolist():
+        if time[:, category].any():
+            title = f"{labels[category]} (% of kernel time)"
+            shares[title] = percent(time[:, category], time_of_site)
+    return shares
 
 
-def _graph_operations(work: GpuEvents) -> pd.DataFrame:
-    """GPU events of graph launches by the innermost CPU op around the captured launch."""
-    trace = work.trace
-    events = np.flatnonzero(work.tree.has_captured_op)
-    op = work.tree.cpu_op_of_gpu[events]
-    groups = grouping.group_durations([trace.name[op]], work.duration[events])
-    each, _ = number_groups([op])
-    operation = pd.array(texts(groups.keys[0], trace.names), dtype="str")
-    calls = np.bincount(groups.number[each], minlength=len(groups))
-    columns = {"operation": operation, "calls": calls, "kernels": groups.count}
-    return pd.DataFrame({**columns, "total_time_us": groups.total / NS_PER_US})
+def _graph_operations(gpu_events: GpuEvents) -> pd.DataFrame:
+    """Return the GPU events of graph launches by the innermost CPU op around captured launches."""
+    trace = gpu_events.trace
+    events = np.flatnonzero(gpu_events.tree.has_captured_op)
+    op = gpu_events.tree.cpu_op_of_gpu[events]
+    groups = grouping.group_durations([trace.name[op]], gpu_events.duration[events])
+    first_event_of_op, _ = number_groups([op])
+    calls = np.bincount(groups.number[first_event_of_op], minlength=len(groups))
+    return pd.DataFrame(
+        {
+            "operation": pd.array(texts(groups.keys[0], trace.names), dtype="str"),
+            "calls": calls,
+            "kernels": groups.count,
+            "total_time_us": groups.total / NS_PER_US,
+        }
+    )
 
 
 _KEYS = ["launch", "capture", "graph", "batch_size", "mode"]
-_SUMMED = ["replays", "gpu_events", "matched", "inserted", "missing", "gpu_time_ms", "tokens"]
+
+
+class _ReplayRow(NamedTuple):
+    """A graph launch and what it replays; numbers that are not known are `NONE`."""
+
+    launch: str
+    capture: str
+    graph: int
+    batch_size: int
+    mode: str
+    replays: int
+    gpu_events: int
+    matched: int
+    inserted: int
+    missing: int
+    gpu_time_ms: int  #: in ns, before they are summed up
+    tokens: int
+    steps_with_tokens: int
+
+
+_NO_CAPTURE = Capture(file="", batch_size=None, mode="", graphs=[])
 
 
 def _graph_captures(context: GraphContext) -> pd.DataFrame:
-    """Graph launches by the captured graph that they replay, longest GPU time first.
+    """Return graph launches by the captured graph that they replay, longest GPU time first.
 
     Raises:
         UsageError: there is no graph launch, or no capture.
     """
-    if (replays := context.graph_replays) is None:
+    replays = context.graph_replays
+    if replays is None:
         raise UsageError(
             "this needs a trace with graph launches, and"
             " TreePerfAnalyzer(trace, capture=FILE_OR_FOLDER)"
         )
-    trace = replays.tree.trace
-    launches = replays.launches
-    duration = trace.dur[trace.gpu_rows]
-    unknown = Capture("", None, "", [])
-    told = zip(launches.rows.tolist(), launches.events, launches.tokens.tolist(), strict=True)
-    rows = []
-    for (row, events, tokens), match in zip(told, replays.matches, strict=True):
-        capture = unknown
-        graph = NONE
-        nodes = 0
-        matched = 0
-        if match is not None:
-            capture = replays.captures[match.capture]
-            graph = match.graph
-            nodes = len(capture.graphs[graph].nodes)
-            matched = int((match.node != NONE).sum())
-        size = capture.likely_size if capture.batch_size is None else capture.batch_size
-        key = trace.name_of(row), capture.file, graph, NONE if size is None else size, capture.mode
-        counts = 1, len(events), matched, len(events) - matched, nodes - matched
-        rows.append((*key, *counts, duration[events].sum(), max(tokens, 0), int(tokens != NONE)))
-    frame = pd.DataFrame(rows, columns=[*_KEYS, *_SUMMED, "told"])
-    frame = frame.groupby(_KEYS, sort=False, as_index=False).sum()
-    says = frame.pop("told").to_numpy()
-    sizes = frame["batch_size"].to_numpy()
-    mean = frame.pop("tokens").to_numpy() / np.maximum(says, 1)
-    padded = (says > 0) & (sizes > 0)
-    frame["tokens_per_replay"] = np.where(says > 0, mean, np.nan)
-    frame["padding (%)"] = np.where(padded, percent(sizes - mean, sizes), np.nan)
+    rows = [_replay_row(replays, number) for number in range(len(replays.launches.rows))]
+    launches = pd.DataFrame(rows, columns=_ReplayRow._fields)
+    frame = launches.groupby(_KEYS, sort=False, as_index=False).sum()
+    steps_with_tokens = frame.pop("steps_with_tokens").to_numpy()
+    has_tokens = steps_with_tokens > 0
+    batch_size = frame["batch_size"].to_numpy()
+    tokens_per_replay = frame.pop("tokens").to_numpy() / np.maximum(steps_with_tokens, 1)
+    padding = percent(batch_size - tokens_per_replay, batch_size)
+    has_padding = has_tokens & (batch_size > 0)
+    frame["tokens_per_replay"] = np.where(has_tokens, tokens_per_replay, np.nan)
+    frame["padding (%)"] = np.where(has_padding, padding, np.nan)
     frame["gpu_time_ms"] /= NS_PER_MS
     for column in ("graph", "batch_size"):
         numbers = frame[column].astype("Int64")
@@ -195,49 +266,100 @@ def _graph_captures(context: GraphContext) -> pd.DataFrame:
     return frame.sort_values("gpu_time_ms", ascending=False, kind="stable").reset_index(drop=True)
 
 
+def _replay_row(replays: GraphReplays, number: int) -> _ReplayRow:
+    """Return what a graph launch replays."""
+    trace = replays.tree.trace
+    launches = replays.launches
+    events = launches.events[number]
+    tokens = int(launches.tokens[number])
+    capture = _NO_CAPTURE
+    graph = NONE
+    nodes = 0
+    matched = 0
+    match = replays.matches[number]
+    if match is not None:
+        capture = replays.captures[match.capture]
+        graph = match.graph
+        nodes = len(capture.graphs[graph].nodes)
+        matched = int((match.node != NONE).sum())
+    batch_size = capture.batch_size
+    if batch_size is None:
+        batch_size = capture.likely_size
+    if batch_size is None:
+        batch_size = NONE
+    return _ReplayRow(
+        launch=trace.name_of(int(launches.rows[number])),
+        capture=capture.file,
+        graph=graph,
+        batch_size=batch_size,
+        mode=capture.mode,
+        replays=1,
+        gpu_events=len(events),
+        matched=matched,
+        inserted=len(events) - matched,
+        missing=nodes - matched,
+        gpu_time_ms=int(trace.dur[trace.gpu_rows[events]].sum()),
+        tokens=max(tokens, 0),
+        steps_with_tokens=int(tokens != NONE),
+    )
+
+
 #: Graph launches with a larger share of the GPU time than this deserve a word of advice.
-_MUCH = 0.05
+_LARGE_SHARE = 0.05
 _CATEGORY_SHARE = re.compile(r"(?P<category>.+) \(% of kernel time\)")
 
 
 def _sites(table: pd.DataFrame) -> pd.DataFrame:
-    """The busy time of each launch site, divided as the durations of its kernels are."""
-    rows = table[["launches", "kernels_per_launch", "path", "launch"]].itertuples(index=False)
-    site = [f"{n:,} \u00d7 {kernels:,} kernels: {path or call}" for n, kernels, path, call in rows]
-    if len(set(site)) < len(site):  # same path, as many kernels, but not the same ones
-        site = [f"#{number} {text}" for number, text in enumerate(site, 1)]
-    told = [(_CATEGORY_SHARE.fullmatch(str(name)), each) for name, each in table.items()]
-    shares = {found["category"]: share / 100.0 for found, share in told if found}
-    busy = table["busy_time_ms"]
-    shares = shares or {"": pd.Series(1.0, index=table.index)}
-    parts = (
-        pd.DataFrame({"site": site, "category": name, "busy_time_ms": busy * share})
-        for name, share in shares.items()
-    )
+    """Return the busy time of each launch site, divided as the durations of its kernels are."""
+    labels = []
+    for row in table.to_dict("records"):
+        place = row["path"] or row["launch"]
+        labels.append(f"{row['launches']:,} \u00d7 {row['kernels_per_launch']:,} kernels: {place}")
+    if len(set(labels)) < len(labels):  # same path, as many kernels, but not the same ones
+        labels = [f"#{number} {label}" for number, label in enumerate(labels, 1)]
+    shares = {}
+    for name, values in table.items():
+        share_column = _CATEGORY_SHARE.fullmatch(str(name))
+        if share_column:
+            shares[share_column["category"]] = values / 100.0
+    if not shares:
+        shares = {"": pd.Series(1.0, index=table.index)}
+    parts = []
+    for category, share in shares.items():
+        busy_time = table["busy_time_ms"] * share
+        part = {"site": labels, "category": category, "busy_time_ms": busy_time}
+        parts.append(pd.DataFrame(part))
     return pd.concat(parts, ignore_index=True)
 
 
 def _ask_for_captures(context: GraphContext) -> Iterator[str]:
-    """What to do about graph launches that nothing is known of."""
-    opaque = context.tree.by_unknown_graph
+    """Yield what to do about graph launches whose content is unknown."""
+    is_unknown = context.tree.by_unknown_graph
     gpu_events = context.gpu_events
-    total = int(gpu_events.duration.sum())
-    if context.graph_replays is None and gpu_events.duration[opaque].sum() > _MUCH * total:
+    total_ns = int(gpu_events.duration.sum())
+    unknown_ns = gpu_events.duration[is_unknown].sum()
+    if context.graph_replays is None and unknown_ns > _LARGE_SHARE * total_ns:
         yield (
-            f"Graph launches tell no operations of {gpu_events.count_text(opaque)}; --capture"
+            f"Graph launches tell no operations of {gpu_events.count_text(is_unknown)}; --capture"
             " FILE_OR_FOLDER takes them from the profile in which the graphs were captured."
         )
 
 
 def capture_notes(context: GraphContext) -> Iterator[str]:
-    """How much of the graph launches the captures tell."""
+    """Yield how much of the graph launches the captures tell."""
     if context.graph_replays is None:
         return
     by_graph = context.tree.by_graph
-    opaque = context.tree.by_opaque_graph
-    known = f"{int((by_graph & ~opaque).sum()):,} of {int(by_graph.sum()):,}"
-    rest = f"; {context.gpu_events.count_text(opaque)} do not" if opaque.any() else ""
-    yield f"{known} GPU events of graph launches have the operation of their capture{rest}."
+    is_opaque = context.tree.by_opaque_graph
+    known_count = int((by_graph & ~is_opaque).sum())
+    graph_count = int(by_graph.sum())
+    others = ""
+    if is_opaque.any():
+        others = f"; {context.gpu_events.count_text(is_opaque)} do not"
+    yield (
+        f"{known_count:,} of {graph_count:,} GPU events of graph launches have the operation of"
+        f" their capture{others}."
+    )
 
 
 def _has_graph_launches(context: AnalysisContext, _options: ReportOptions) -> bool:

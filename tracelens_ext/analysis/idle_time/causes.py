@@ -17,7 +17,6 @@ before E. In a trace without any launches nothing is known of the CPU.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -37,6 +36,7 @@ from tracelens_ext.trace import (
     Int64Array,
     IntArray,
     grouping,
+    runtime_calls,
 )
 from tracelens_ext.trace.caching import cached_per_object
 from tracelens_ext.trace.gpu_events import Gaps, GpuEvents, Scope, find_gaps, find_tracks
@@ -76,10 +76,15 @@ CAUSES = tuple(cause.value for cause in Cause)
 DEPENDENCY_LATENCY_NS = 5_000
 
 #: Calls that return only when the GPU has done what they wait for.
-_BLOCKING_CALL = re.compile(
-    r"(?:cuda|hip|cu)(?:(?:Device|Stream|Event|Ctx|Thread)Synchronize|Memcpy(?!.*Async))"
+_BLOCKING_CALL = runtime_calls.any_of(
+    runtime_calls.WAITS_FOR_DEVICE,
+    runtime_calls.WAITS_FOR_STREAM,
+    runtime_calls.WAITS_FOR_EVENT,
+    runtime_calls.WAITS_FOR_COPY,
 )
-_STREAM_WAIT = re.compile(r"(?:cuda|hip|cu)StreamWait(?:Event|Value)")
+_STREAM_WAIT = runtime_calls.any_of(
+    runtime_calls.STREAM_WAITS_FOR_EVENT, runtime_calls.STREAM_WAITS_FOR_VALUE
+)
 
 _LONG_AGO = np.iinfo(np.int64).min
 _FEWEST_LATENCY_SAMPLES = 5

@@ -13,7 +13,7 @@ from tracelens_ext.analysis.nsys_statistics import statistics
 from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
 from tracelens_ext.errors import ConfigurationError, TraceError, UsageError
 from tracelens_ext.lazy import pd
-from tracelens_ext.readers.nsys.export_schema import DOMAIN
+from tracelens_ext.readers.nsys.nvtx import DOMAIN
 from tracelens_ext.settings import ReadingOptions
 from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array, Trace, grouping
 from tracelens_ext.trace.linking import link

@@ -16,7 +16,6 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,8 +24,17 @@ import numpy as np
 from tracelens_ext.errors import TraceFormatError
 from tracelens_ext.readers.builder import TraceBuilder, looked_up, of_rows
 from tracelens_ext.readers.cache.file import TEMPORARY_SUFFIX
-from tracelens_ext.readers.nsys import export_schema as places
 from tracelens_ext.readers.nsys.diagnostics import explanations
+from tracelens_ext.readers.nsys.export_schema import (
+    MEMSET_NAME,
+    NVTX,
+    STRINGS,
+    Columns,
+    Identities,
+    api_name,
+    memcpy_name,
+)
+from tracelens_ext.readers.nsys.nvtx import NvtxEvents
 from tracelens_ext.readers.source import SQLITE_MAGIC, ByteSource
 from tracelens_ext.readers.sqlite_columns import Database
 from tracelens_ext.readers.tables import MISSING, Tables
@@ -46,30 +54,40 @@ class NsysDatabase(Database):
     remedy = "export it with `nsys export --type sqlite REPORT.nsys-rep`"
 
     def _is_ours(self) -> bool:
-        events = "StringIds" in self.tables and any(
-            name == "NVTX_EVENTS" or name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables
+        if any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables):
+            return True
+        has_events = NVTX in self.tables or any(
+            name.startswith("CUPTI_ACTIVITY_KIND_") for name in self.tables
         )
-        return events or any(name.startswith(_OF_EVERY_EXPORT) for name in self.tables)
+        return has_events and "StringIds" in self.tables
 
 
 FORMAT = "Nsight Systems SQLite export"
 
-_CUDA = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME")
-_OF_CUDA = tuple(f"CUPTI_ACTIVITY_KIND_{name}" for name in _CUDA)
-_KERNELS, _COPIES, _MEMSETS, _GRAPHS, _CALLS = _OF_CUDA
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+_MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_GPU_TABLES = (_KERNELS, _COPIES, _MEMSETS, _GRAPHS)
+_CUDA_TABLES = (*_GPU_TABLES, _CALLS)
+#: Tables of calls of libraries → the category of their events.
 _LIBRARIES = {"CUBLAS_EVENTS": "cublas", "CUDNN_EVENTS": "cudnn"}
 
 _GRID = ("gridX", "gridY", "gridZ")
-_SHARED = ("staticSharedMemory", "dynamicSharedMemory")
-_ON_GPU = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-_ON_HOST = ("start", "end", "globalTid", "nameId")
+_SHARED_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
+_GPU_COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_CPU_COLUMNS = ("start", "end", "globalTid", "nameId")
 _DRIVER_CLASS = 1
+#: Larger numbers of blocks or bytes cannot be right.
+_MOST_IN_A_DIMENSION = 2**20
 
 
 def read(source: ByteSource) -> Trace:
     """Read an export, or a report that the program `nsys` shall convert to one.
 
-    Raises TraceFormatError where it is damaged, no export of Nsight Systems, or has no CUDA events.
+    Raises:
+        TraceFormatError: it is damaged, no export of Nsight Systems, or has no CUDA events.
     """
     is_export = source.peek(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     with (
@@ -85,51 +103,60 @@ def trace_of(
     progress: Callable[[int, int | None], None] | None = None,
     notes: Iterable[str] = (),
 ) -> Trace:
-    """The trace of the tables of an export, or of those that a report would be exported to.
+    """Return the trace of the tables of an export, or of those of a report.
 
-    Raises TraceFormatError where it has no CUDA events.
+    Args:
+        tables: the tables.
+        format_name: what the format is called.
+        progress: called with bytes read so far, and bytes in all.
+        notes: what the user should know about the file, a sentence each.
+
+    Raises:
+        TraceFormatError: it has no CUDA events.
     """
-    if any(map(tables.has_rows, _OF_CUDA)):
-        return _Export(tables, notes).read(format_name, progress)
-    recorded = filter(tables.has_rows, (places.NVTX, "OSRT_API", "COMPOSITE_EVENTS"))
-    told = " and ".join(recorded)
-    has = f"it has {told}" if told else "its tables are empty"
-    problem = f"is a recording of Nsight Systems without CUDA events ({has})"
+    if any(tables.has_rows(table) for table in _CUDA_TABLES):
+        return _TraceOfTables(tables, notes).read(format_name, progress)
+    other_tables = (NVTX, "OSRT_API", "COMPOSITE_EVENTS")
+    recorded = [table for table in other_tables if tables.has_rows(table)]
+    content = f"it has {' and '.join(recorded)}" if recorded else "its tables are empty"
+    problem = f"is a recording of Nsight Systems without CUDA events ({content})"
     raise TraceFormatError(tables.path, problem, "record with `nsys profile -t cuda,nvtx`")
 
 
-class _Export:
-    """An export on its way to a trace."""
+class _TraceOfTables:
+    """Makes a trace of the tables of an export."""
 
     def __init__(self, database: Tables, notes: Iterable[str]) -> None:
         self._database = database
         self._builder = TraceBuilder()
-        self._places = places.Places(database, self._builder)
-        self._notes = [*notes]
+        self._identities = Identities(database, self._builder)
+        self._nvtx = NvtxEvents(database, self._builder, self._identities)
+        self._notes = list(notes)
 
     def read(self, format_name: str, progress: Callable[[int, int | None], None] | None) -> Trace:
-        """The trace."""
+        """Return the trace."""
         size = self._database.size
-        progress = progress or (lambda *_: None)
-        steps = (self._calls, self._places.add_nvtx, self._kernels, self._copies, self._graphs)
+        steps = (
+            self._add_calls,
+            self._nvtx.add_all,
+            self._add_kernels,
+            self._add_copies_and_memsets,
+            self._add_graphs,
+        )
         for number, step in enumerate(steps):
-            progress(size * number // len(steps), size)
+            if progress is not None:
+                progress(size * number // len(steps), size)
             step()
-        progress(size, size)
-        tables = (self._database.pairs(table, "name", "value") for table in _META_DATA)
-        about = dict(next(filter(None, tables), []))
-        schema = about.get("EXPORT_SCHEMA_VERSION", "")
-        if count := self._places.open_ranges:
-            what = "NVTX ranges that were open when recording ended, without a length here"
-            self._notes.append(f"{what}: {count:,}")
-        if not any(map(self._database.has_rows, _OF_CUDA[:-1])):
-            diagnostics = self._database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
-            for text in explanations(diagnostics):
-                self._notes.append(f"Nsight Systems says: {text}")
+        if progress is not None:
+            progress(size, size)
+        self._note_open_ranges()
+        self._note_diagnostics()
+        metadata = self._metadata()
+        schema = metadata.get("EXPORT_SCHEMA_VERSION", "")
         trace = self._builder.finish(
-            devices=self._places.devices(),
-            metadata={name: about[name] for name in _KEPT_META_DATA if name in about},
-            labels=self._places.labels(),
+            devices=self._identities.devices(),
+            metadata={name: metadata[name] for name in _KEPT_META_DATA if name in metadata},
+            labels=self._identities.labels(),
             path=self._database.path,
             format_name=f"{format_name} (schema {schema})" if schema else format_name,
             bytes_read=self._database.size,
@@ -138,81 +165,136 @@ class _Export:
         conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
         return replace(trace, conventions=conventions)
 
-    def _calls(self) -> None:
-        """Calls on host threads."""
-        categories = self._builder.categories
-        for table, word in {_CALLS: "cuda_runtime", **_LIBRARIES}.items():
-            for chunk in self._database.chunks(table, (*_ON_HOST, "correlationId", "eventClass")):
-                kind: Int64Array | int = EventKind.CPU_OP
-                category: Int64Array | int = categories[word]
-                numbers = {}
-                if table == _CALLS:
-                    driver = chunk["eventClass"] == _DRIVER_CLASS
-                    kind = np.where(driver, EventKind.DRIVER, EventKind.RUNTIME)
-                    category = np.where(driver, categories["cuda_driver"], category)
-                    numbers = {"correlation": chunk["correlationId"]}
-                name = self._names(chunk["nameId"], places.api_name)
-                thread = self._places.host_threads(chunk["globalTid"])
-                self._builder.add_rows(chunk, name, kind, thread, category, numbers)
+    def _metadata(self) -> dict[str, str]:
+        """Return what the export says about itself."""
+        for table in _META_DATA:
+            pairs = self._database.pairs(table, "name", "value")
+            if pairs:
+                return dict(pairs)
+        return {}
 
-    # Work on the GPU.
+    def _note_open_ranges(self) -> None:
+        count = self._nvtx.open_ranges
+        if count:
+            self._notes.append(
+                f"NVTX ranges that were open when recording ended, without a length here: {count:,}"
+            )
 
-    def _kernels(self) -> None:
-        ids = ("demangledName", "shortName", "mangledName")
-        for chunk in self._database.chunks(_KERNELS, (*_ON_GPU, *ids, *_GRID, *_SHARED)):
-            for argument, columns in (("grid", _GRID), ("shared memory", _SHARED)):
-                told = np.array([chunk[column] for column in columns])
-                sane = np.clip(told, 0, 2**20)  # more blocks in a dimension mean no more here
-                total = (np.prod if columns is _GRID else np.sum)(sane, axis=0)
-                chunk[argument] = np.where((told != MISSING).all(axis=0), total, MISSING)
-            name = chunk[ids[0]]
-            for other in ids[1:]:
-                name = np.where(name == MISSING, chunk[other], name)
-            self._add_gpu(chunk, EventKind.KERNEL, self._names(name), "kernel")
+    def _note_diagnostics(self) -> None:
+        """Quote what Nsight Systems says about missing GPU work."""
+        if any(self._database.has_rows(table) for table in _GPU_TABLES):
+            return
+        diagnostics = self._database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
+        for text in explanations(diagnostics):
+            self._notes.append(f"Nsight Systems says: {text}")
 
-    def _copies(self) -> None:
-        for chunk in self._database.chunks(_COPIES, (*_ON_GPU, "bytes", "copyKind", *MEMORY_KINDS)):
+    # Calls on CPU threads.
+
+    def _add_calls(self) -> None:
+        columns = (*_CPU_COLUMNS, "correlationId", "eventClass")
+        for chunk in self._database.chunks(_CALLS, columns):
+            is_driver = chunk["eventClass"] == _DRIVER_CLASS
+            categories = self._builder.categories
+            self._add_cpu(
+                chunk,
+                kind=np.where(is_driver, EventKind.DRIVER, EventKind.RUNTIME),
+                category=np.where(is_driver, categories["cuda_driver"], categories["cuda_runtime"]),
+                numbers={"correlation": chunk["correlationId"]},
+            )
+        for table, category in _LIBRARIES.items():
+            for chunk in self._database.chunks(table, columns):
+                category_code = self._builder.categories[category]
+                self._add_cpu(chunk, EventKind.CPU_OP, category_code, numbers={})
+
+    def _add_cpu(
+        self,
+        chunk: Columns,
+        kind: Int64Array | int,
+        category: Int64Array | int,
+        numbers: dict[str, Int64Array],
+    ) -> None:
+        name = self._names(chunk["nameId"], api_name)
+        thread = self._identities.cpu_threads(chunk["globalTid"])
+        self._builder.add_rows(chunk, name, kind, thread, category, numbers)
+
+    # GPU events.
+
+    def _add_kernels(self) -> None:
+        name_columns = ("demangledName", "shortName", "mangledName")
+        columns = (*_GPU_COLUMNS, *name_columns, *_GRID, *_SHARED_MEMORY)
+        for chunk in self._database.chunks(_KERNELS, columns):
+            chunk["grid"] = _combined(chunk, _GRID, np.prod)
+            chunk["shared memory"] = _combined(chunk, _SHARED_MEMORY, np.sum)
+            name_id = chunk[name_columns[0]]
+            for column in name_columns[1:]:
+                name_id = np.where(name_id == MISSING, chunk[column], name_id)
+            self._add_gpu(chunk, EventKind.KERNEL, self._names(name_id), "kernel")
+
+    def _add_copies_and_memsets(self) -> None:
+        copy_columns = (*_GPU_COLUMNS, "bytes", "copyKind", *MEMORY_KINDS)
+        for chunk in self._database.chunks(_COPIES, copy_columns):
             name = looked_up(chunk["copyKind"], self._copy_names)
             self._add_gpu(chunk, EventKind.MEMCPY, name, "gpu_memcpy")
-        for chunk in self._database.chunks(_MEMSETS, (*_ON_GPU, "bytes")):
-            name = np.full(len(chunk["start"]), self._builder.names[places.MEMSET_NAME])
+        for chunk in self._database.chunks(_MEMSETS, (*_GPU_COLUMNS, "bytes")):
+            name = np.full(len(chunk["start"]), self._builder.names[MEMSET_NAME])
             self._add_gpu(chunk, EventKind.MEMSET, name, "gpu_memset")
 
-    def _graphs(self) -> None:
-        """Graphs recorded as a whole: one GPU event each, called after its graph."""
+    def _add_graphs(self) -> None:
+        """Add graphs that were recorded whole: one GPU event each, called after its graph."""
+
+        def name_of(graph_id: int) -> int:
+            name = "CUDA graph" if graph_id == MISSING else f"CUDA graph {graph_id}"
+            return self._builder.names[name]
+
         count = 0
-        names = self._builder.names
-        for chunk in self._database.chunks(_GRAPHS, (*_ON_GPU, "graphId")):
-            ids = chunk["graphId"]
-            name = of_rows(lambda n: names["CUDA graph" + f" {n}" * (n != MISSING)], ids)
+        for chunk in self._database.chunks(_GRAPHS, (*_GPU_COLUMNS, "graphId")):
+            name = of_rows(name_of, chunk["graphId"])
             self._add_gpu(chunk, EventKind.KERNEL, name, WHOLE_GRAPH)
             count += len(name)
         if count:
-            remedy = "record with `nsys profile --cuda-graph-trace=node` to see their kernels"
-            found = f"CUDA graphs recorded whole, one GPU event each: {count:,}"
-            self._notes.append(f"{found}; {remedy}")
+            self._notes.append(
+                f"CUDA graphs recorded whole, one GPU event each: {count:,}; record with"
+                " `nsys profile --cuda-graph-trace=node` to see their kernels"
+            )
 
-    def _add_gpu(self, chunk: places.Columns, kind: EventKind, name: Int64Array, word: str) -> None:
-        thread, device = self._places.streams(chunk)
+    def _add_gpu(self, chunk: Columns, kind: EventKind, name: Int64Array, category: str) -> None:
+        thread, device = self._identities.streams(chunk)
         numbers = {"correlation": chunk["correlationId"], "stream": chunk["streamId"]}
-        told = ("bytes", "grid", "shared memory", *MEMORY_KINDS)
-        numbers |= {name: chunk[name] for name in told if name in chunk} | {"device": device}
-        self._builder.add_rows(chunk, name, kind, thread, self._builder.categories[word], numbers)
+        for argument in ("bytes", "grid", "shared memory", *MEMORY_KINDS):
+            if argument in chunk:
+                numbers[argument] = chunk[argument]
+        numbers["device"] = device
+        category_code = self._builder.categories[category]
+        self._builder.add_rows(chunk, name, kind, thread, category_code, numbers)
 
     # Names.
 
     def _names(self, ids: Int64Array, spell: Callable[[str], str] = str) -> Int64Array:
-        """The name that each id of a text stands for, as the builder numbers it."""
-        names = self._builder.names
-        find = partial(self._database.look_up, *places.STRINGS)
-        return looked_up(ids, lambda used: [names[spell(t) if t else NO_NAME] for t in find(used)])
+        """Return the name that each id of a text stands for, as the builder numbers it."""
+
+        def codes(distinct_ids: Int64Array) -> list[int]:
+            texts = self._database.look_up(*STRINGS, distinct_ids)
+            return [self._builder.names[spell(text) if text else NO_NAME] for text in texts]
+
+        return looked_up(ids, codes)
 
     def _copy_names(self, kinds: Int64Array) -> list[int]:
-        """The names of kinds of copies; of unknown ones, as the export itself calls them."""
+        """Return the names of kinds of copies; of unknown ones, as the export itself calls them."""
         table = "ENUM_CUDA_MEMCPY_OPER"
         ids = self._database.whole(table, "id")["id"].tolist()
-        labels = dict(zip(ids, self._database.words(table, "label"), strict=True))
-        return [self._builder.names[places.memcpy_name(k, labels.get(k))] for k in kinds.tolist()]
+        label_of_kind = dict(zip(ids, self._database.words(table, "label"), strict=True))
+        names = [memcpy_name(kind, label_of_kind.get(kind)) for kind in kinds.tolist()]
+        return [self._builder.names[name] for name in names]
+
+
+def _combined(
+    chunk: Columns, columns: tuple[str, ...], combine: Callable[..., Int64Array]
+) -> Int64Array:
+    """Return the product or sum of some columns, `MISSING` where one of them is, (m,)."""
+    values = np.array([chunk[column] for column in columns])
+    is_known = (values != MISSING).all(axis=0)
+    plausible = np.clip(values, 0, _MOST_IN_A_DIMENSION)
+    return np.where(is_known, combine(plausible, axis=0), MISSING)
 
 
 # Reports.
@@ -226,54 +308,78 @@ _TROUBLE = re.compile(
 
 @contextmanager
 def _exported(source: ByteSource) -> Iterator[Path]:
-    """The export of a report while it is read: of the cache, kept there, or removed again."""
+    """Provide the export of a report while it is read: from the cache, or made and kept there."""
     path = source.path
-    cache = source.cache
-    where = None
     if source.file is None or source.compressed:
         problem = "is a report of Nsight Systems that is gzipped or an open file"
         raise TraceFormatError(path, problem, "unpack it and give its path")
+    cache = source.cache
+    folder_for_export = None
     if cache is not None:
-        if (kept := cache.conversion(path)) is not None:
+        kept = cache.conversion(path)
+        if kept is not None:
             yield kept
             return
         with suppress(OSError):  # the cache says so when it keeps the export
             cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            where = cache.folder if os.access(cache.folder, os.W_OK) else None  # no copying then
-    with TemporaryDirectory(prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=where) as folder:
-        made = Path(folder) / "export.sqlite"
-        _export(path, made, source.reading.nsys or "nsys")
-        yield (cache.keep_conversion(path, made) if cache is not None else None) or made
+            if os.access(cache.folder, os.W_OK):  # so that nothing has to be copied later
+                folder_for_export = cache.folder
+    with TemporaryDirectory(
+        prefix=".nsys-", suffix=TEMPORARY_SUFFIX, dir=folder_for_export
+    ) as folder:
+        export = Path(folder) / "export.sqlite"
+        _run_export(path, export, source.reading.nsys or "nsys")
+        kept = None
+        if cache is not None:
+            kept = cache.keep_conversion(path, export)
+        yield kept or export
 
 
-def _export(path: str, made: Path, chosen: str) -> None:
+def _run_export(path: str, export: Path, program_name: str) -> None:
+    """Have the program `nsys` export a report.
+
+    Raises:
+        TraceFormatError: there is no such program, or it fails.
+    """
     name = Path(path)
-    program = shutil.which(chosen)
+    program = shutil.which(program_name)
     if program is None:
-        why = f"there is no program {chosen} to convert it"
-        remedy = "leave out --nsys, as reports are read without it; or run"
-        remedy += f" `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
-        remedy += f" and give {name.stem}.sqlite"
-        raise TraceFormatError(path, f"is a report of Nsight Systems, and {why}", remedy)
-    command = [program, "export", "--type=sqlite", "--force-overwrite=true", f"--output={made}"]
-    command.append(str(name.absolute()))
-    why = "`nsys export` wrote no database"
+        problem = (
+            f"is a report of Nsight Systems, and there is no program {program_name} to convert it"
+        )
+        remedy = (
+            "leave out --nsys, as reports are read without it; or run"
+            f" `nsys export --type sqlite {name.name}` where Nsight Systems is installed"
+            f" and give {name.stem}.sqlite"
+        )
+        raise TraceFormatError(path, problem, remedy)
+    command = [
+        program,
+        "export",
+        "--type=sqlite",
+        "--force-overwrite=true",
+        f"--output={export}",
+        str(name.absolute()),
+    ]
+    reason = "`nsys export` wrote no database"
     try:
-        nothing = subprocess.DEVNULL
-        done = subprocess.run(command, stdin=nothing, capture_output=True, check=False)  # noqa: S603
-        if done.returncode == 0 and made.is_file():
+        finished = subprocess.run(  # noqa: S603
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+        if finished.returncode == 0 and export.is_file():
             return
-        if done.returncode != 0:
-            said = _telling(done.stderr) or _telling(done.stdout) or "it says nothing"
-            why = f"`nsys export` failed with exit code {done.returncode} ({said})"
+        if finished.returncode != 0:
+            output = _telling(finished.stderr) or _telling(finished.stdout) or "it says nothing"
+            reason = f"`nsys export` failed with exit code {finished.returncode} ({output})"
     except OSError as error:
-        why = f"{program} cannot be run ({error.strerror or error})"
+        reason = f"{program} cannot be run ({error.strerror or error})"
     remedy = "is the report whole, and nsys not older than what recorded it?"
-    raise TraceFormatError(path, f"cannot be converted: {why}", remedy)
+    raise TraceFormatError(path, f"cannot be converted: {reason}", remedy)
 
 
 def _telling(output: bytes) -> str:
-    """What a program said went wrong: its lines about errors, else its last line."""
-    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-    telling = [line.strip() for line in lines if _TROUBLE.search(line)]
+    """Return what a program says went wrong: its lines about errors, else its last line."""
+    text = output.decode("utf-8", "replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if _TROUBLE.search(line)]
     return one_line("; ".join(dict.fromkeys(telling or lines[-1:])))

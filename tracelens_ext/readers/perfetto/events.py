@@ -1,4 +1,7 @@
-"""Packets of a Perfetto trace as events: slices, instants, GPU work, values of GPU counters."""
+"""Turns packets of a Perfetto trace into columns of events.
+
+Events are begins and ends of slices, instants, GPU work, and values of GPU counters.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import re
 import struct
 from collections import defaultdict
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,46 +17,92 @@ import numpy as np
 from tracelens_ext.lazy import pd
 from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.kineto.schema import FLOW_ID, PLAN
-from tracelens_ext.readers.perfetto import packets as said
+from tracelens_ext.readers.perfetto import packets as packed
 from tracelens_ext.readers.perfetto.packets import Message, Sequences, number_in
-from tracelens_ext.readers.xplane.many_messages import VARINT, Bytes, Fields, fields_of, varints
+from tracelens_ext.readers.xplane.many_messages import (
+    FIELD_SHIFT,
+    VARINT,
+    WIRE_TYPE,
+    Bytes,
+    Fields,
+    fields_of,
+    varints,
+)
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
+from tracelens_ext.trace.lookup import values_at
 
-#: Of `TracePacket`.
+#: Fields of `TracePacket`.
 _TRACK_EVENT = 11
 _COUNTER_EVENT = 52
 _STAGE_EVENT = 53
 _DESCRIPTOR = 60
-_FOREIGN = (1, 2, 5, 51)  # of the kernel of a phone, its processes, and of Chrome
+#: Those of the kernel of a phone, of its processes, and of Chrome.
+_FOREIGN = (1, 2, 5, 51)
+#: The fields of `TrackEvent` and its debug annotations, as keys of one byte or two.
+_NAME_OF_ARGUMENT = 0x52
+_NUMBER_OF_NAME = 0x08
+_NUMBER_OF_TEXT = (0x88, 1)
+_HIGHEST_WHOLE_NUMBER = 0x28
+_SUBMISSION_ID = 1 << 3 | VARINT
 #: Types of `TrackEvent`, and two of our own.
 BEGIN = 1
 END = 2
 INSTANT = 3
 STAGE = 4
 VALUE = 5
-#: Argument → whether it is a text, and the kinds of events of which it is wanted.
-KINDS_WITH: Final = {
-    name: (as_text, np.any([p.wanted for p, names in plans if name in names], axis=0))
-    for as_text, plans in (
-        (False, [(p, p.numbers) for p in PLAN]),
-        (True, [(p, sum(p.texts, ())) for p in PLAN]),
-    )
-    for name in sorted({name for _, names in plans for name in names} - {FLOW_ID})
-}
-#: Arguments that are read, and those that only tell what an event is; and other names of the same.
-WANTED: Final = tuple(dict.fromkeys((*KINDS_WITH, "grid", "cbid")))
-_NUMBERS_AS_TEXT: Final = [
-    place for place, name in enumerate(WANTED) if name.endswith(("nelems", "Group size"))
-]
+
+
+class WantedArgument(NamedTuple):
+    """An argument that a trace keeps."""
+
+    is_text: bool
+    of_kind: BoolArray  #: `EventKind` → a flag that says if it is kept of such events
+
+
+def _wanted_arguments(*, is_text: bool) -> dict[str, WantedArgument]:
+    """Return the arguments that the plan of readers has as texts, or as numbers, by name."""
+    kinds_by_name: dict[str, list[BoolArray]] = {}
+    for plan in PLAN:
+        names = set(plan.numbers)
+        if is_text:
+            names = set().union(*plan.texts)
+        for name in names - {FLOW_ID}:
+            kinds_by_name.setdefault(name, []).append(plan.wanted)
+    wanted = {}
+    for name in sorted(kinds_by_name):
+        of_kind = np.any(kinds_by_name[name], axis=0)
+        wanted[name] = WantedArgument(is_text=is_text, of_kind=of_kind)
+    return wanted
+
+
+#: Argument → what is kept of it.
+WANTED_ARGUMENTS: Final = _wanted_arguments(is_text=False) | _wanted_arguments(is_text=True)
+#: The names of arguments that are kept, and of those that only tell what an event is.
+ARGUMENT_NAMES: Final = tuple(dict.fromkeys([*WANTED_ARGUMENTS, "grid", "cbid"]))
 _ALIASES: Final = {"corr_id": "correlation", "metadata": "annotation", "grid_size": "grid"}
+#: Places in `ARGUMENT_NAMES`, also by their other names.
+_PLACE_OF_NAME: Final = {name: place for place, name in enumerate(ARGUMENT_NAMES)}
+for _alias, _name in _ALIASES.items():
+    if _name in _PLACE_OF_NAME:
+        _PLACE_OF_NAME[_alias] = _PLACE_OF_NAME[_name]
+_NUMBERS_AS_TEXT: Final = [
+    place for place, name in enumerate(ARGUMENT_NAMES) if name.endswith(("nelems", "Group size"))
+]
 _NUMBER: Final = re.compile(rb"(\d{1,9})\s*$")
-#: What the value of an argument is: a whole number; else the code of JSON, of a text, of a text
-#: that may stand for a number, or of the rest of the message of its annotation.
-WHOLE, TOKEN, TEXT, LOOSE, MESSAGE = range(5)
+
+
+class ValueForm(IntEnum):
+    """What the number that is kept for the value of an argument stands for."""
+
+    WHOLE = 0  #: itself
+    TOKEN = 1  #: the code of JSON
+    TEXT = 2  #: the code of a text
+    LOOSE = 3  #: the code of a text that may be that of a number
+    MESSAGE = 4  #: the code of the rest of the message of an annotation
 
 
 class Track(NamedTuple):
-    """What the file says of a track; of itself, not of those around it."""
+    """What the file has about a track itself, without those around it."""
 
     parent: int
     name: str
@@ -61,22 +111,35 @@ class Track(NamedTuple):
     thread: tuple[int, int] | None  #: process and thread
 
 
-_Rows = list[tuple[Int64Array, ...]]
+class _ColumnPieces:
+    """Columns of whole numbers that come in pieces."""
 
+    def __init__(self, *names: str) -> None:
+        self._pieces: dict[str, list[Int64Array]] = {}
+        for name in names:
+            self._pieces[name] = [np.empty(0, dtype=np.int64)]
 
-def _frame(names: str, pieces: _Rows) -> pd.DataFrame:
-    """Rows of whole numbers, which came in pieces."""
-    none = (np.empty(0, dtype=np.int64),) * len(names.split())
-    columns = map(np.concatenate, zip(none, *pieces, strict=True))
-    return pd.DataFrame(dict(zip(names.split(), columns, strict=True)))
+    def add(self, **columns: Int64Array) -> None:
+        """Add rows; all columns must be given."""
+        for name, pieces in self._pieces.items():
+            pieces.append(columns[name])
+
+    def frame(self) -> pd.DataFrame:
+        """Return all rows."""
+        columns = {name: np.concatenate(pieces) for name, pieces in self._pieces.items()}
+        return pd.DataFrame(columns)
 
 
 class Events:
     """The events of a file on their way to a trace.
 
-    Attributes: `count`, packets of events so far; `is_foreign`, whether some are of a phone or a
-    browser; `raw`, the bytes; `texts` by code; `tracks` by uuid; `places`: process and stream of
-    GPU work.
+    Attributes:
+        count: of the packets with events so far.
+        is_foreign: some packets are of a phone or a browser.
+        raw: the bytes of the file.
+        texts: the distinct texts as bytes, and their codes.
+        tracks: by their uuid.
+        places: process and stream of GPU work, numbered.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -86,224 +149,384 @@ class Events:
         self.texts = self._sequences.texts
         self.count = 0
         self.is_foreign = False
-        self._columns = _Rows()
-        self._arguments = _Rows()
-        self._submitted = _Rows()
-        self._work_ids = _Rows()
         self.tracks: dict[int, Track] = {}
         self.places: Interner[tuple[int | str, int | str]] = Interner()
-        self._wanted = np.empty(0, dtype=np.int64)
+        self._columns = _ColumnPieces("time", "duration", "type", "track", "name", "category")
+        self._arguments = _ColumnPieces("event", "name", "form", "value")
+        self._submissions = _ColumnPieces("call", "id")
+        self._work_ids = _ColumnPieces("work", "id")
+        #: code of a text → its place in `ARGUMENT_NAMES`, `NONE` without
+        self._place_of_text = np.empty(0, dtype=np.int64)
 
     def take(self, packets: Fields, count: int) -> None:
-        """Take over the packets of a window."""
+        """Add the events in the packets of a window, of which there are `count`."""
         state, time = self._sequences.take(packets, count)
-        self.is_foreign |= bool(np.isin(packets.key >> 3, _FOREIGN).any())
-        for _, descriptor in said.messages(self.raw, packets, _DESCRIPTOR):
+        self.is_foreign |= bool(np.isin(packets.key >> FIELD_SHIFT, _FOREIGN).any())
+        for _, descriptor in packed.messages(self.raw, packets, _DESCRIPTOR):
             self.tracks[number_in(descriptor, 1)] = self._track(descriptor)
         packet, start, end = packets.contents(_TRACK_EVENT)
-        self._track_events(time[packet], state[packet], fields_of(self._data, start, end))
+        track_events = fields_of(self._data, start, end)
+        self._add_track_events(time[packet], state[packet], track_events)
         packet, start, end = packets.contents(_STAGE_EVENT)
-        self._stages(time[packet], state[packet], fields_of(self._data, start, end))
-        for at, event in said.messages(self.raw, packets, _COUNTER_EVENT):
-            self._counter_values(int(time[at]), int(state[at]), event)
+        stages = fields_of(self._data, start, end)
+        self._add_stages(time[packet], state[packet], stages)
+        for number, event in packed.messages(self.raw, packets, _COUNTER_EVENT):
+            self._add_counter_values(int(time[number]), int(state[number]), event)
 
     def _track(self, descriptor: Message) -> Track:
-        process, thread = (next(said.parts_of(self.raw, descriptor, n), None) for n in (3, 4))
-        names = ((thread or {}, 5), (descriptor, 2), (descriptor, 10))
+        process = next(packed.parts_of(self.raw, descriptor, 3), None)
+        thread = next(packed.parts_of(self.raw, descriptor, 4), None)
+        thread_name = packed.text_in(self.raw, thread or {}, 5)
+        own_name = packed.text_in(self.raw, descriptor, 2)
+        static_name = packed.text_in(self.raw, descriptor, 10)
+        process_id = None
+        if process is not None:
+            process_id = number_in(process, 1)
+        process_and_thread = None
+        if thread is not None:
+            process_and_thread = (number_in(thread, 1), number_in(thread, 2))
         return Track(
-            number_in(descriptor, 5),
-            next(filter(None, (said.text_in(self.raw, *name) for name in names)), ""),
-            None if process is None else number_in(process, 1),
-            said.text_in(self.raw, process or {}, 6),
-            None if thread is None else (number_in(thread, 1), number_in(thread, 2)),
+            parent=number_in(descriptor, 5),
+            name=thread_name or own_name or static_name,
+            process=process_id,
+            process_name=packed.text_in(self.raw, process or {}, 6),
+            thread=process_and_thread,
         )
 
-    def _add(self, *columns: Int64Array) -> None:
-        self._columns.append(columns)
-        self.count += len(columns[0])
+    def _add(
+        self,
+        *,
+        time: Int64Array,
+        duration: Int64Array,
+        event_type: Int64Array,
+        track: Int64Array,
+        name: Int64Array,
+        category: Int64Array,
+    ) -> None:
+        self._columns.add(
+            time=time,
+            duration=duration,
+            type=event_type,
+            track=track,
+            name=name,
+            category=category,
+        )
+        self.count += len(time)
 
     def columns(self) -> pd.DataFrame:
-        """All events: times in ns; type; track: uuid, or of GPU work and values a place; codes."""
-        return _frame("time duration type track name category", self._columns)
+        """Return all events: times in ns; type; track; codes of name and category.
+
+        The track of GPU work and of values is a place, that of others a uuid.
+        """
+        return self._columns.frame()
 
     def arguments(self) -> pd.DataFrame:
-        """The arguments of all events: event, index into `WANTED`, form, value."""
-        found = _frame("event name form value", self._arguments)
-        return found[found["event"] < self.count]  # not of a window that is damaged
+        """Return the arguments of all events: event, place in `ARGUMENT_NAMES`, form, value."""
+        arguments = self._arguments.frame()
+        return arguments[arguments["event"] < self.count]  # not of a window that is damaged
 
     def submissions(self) -> tuple[Int64Array, Int64Array]:
-        """Calls, and the GPU work that each says it has submitted, (s,)."""
-        work = _frame("work id", self._work_ids).drop_duplicates("id")
-        found = _frame("call id", self._submitted).merge(work, on="id")
-        found = found[(found["call"] < self.count) & (found["work"] < self.count)]
-        return found["call"].to_numpy(), found["work"].to_numpy()
+        """Return calls, and the GPU work that each has submitted, by number of the event, (s,)."""
+        work = self._work_ids.frame().drop_duplicates("id")
+        pairs = self._submissions.frame().merge(work, on="id")
+        pairs = pairs[(pairs["call"] < self.count) & (pairs["work"] < self.count)]
+        return pairs["call"].to_numpy(), pairs["work"].to_numpy()
 
-    def _track_events(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
+    def _add_track_events(self, time: Int64Array, state: Int64Array, fields: Fields) -> None:
         count = len(time)
-        sequences = self._sequences
-        interned = sequences.interned
-        kind = found.numbers(9, count)
-        track = found.numbers(11, count)
-        kind[(kind < 0) | (kind > INSTANT)] = 0
-        if sequences.track:
-            usual = [sequences.track.get(each, 0) for each in range(int(state.max(initial=0)) + 1)]
-            track = np.where(track == 0, np.array(usual)[state], track)
-        name = sequences.text(found, 23, count)
-        category = sequences.text(found, 22, count)
-        starts = np.flatnonzero(kind != END)
-        for column, number, field in ((name, said.NAME, 10), (category, said.CATEGORY, 3)):
-            codes = interned[number].find(state[starts], found.numbers(field, count)[starts])
-            column[starts] = np.where(codes == NONE, column[starts], codes)
-        message, start, end = found.contents(3000)
-        if len(message):
-            inner = fields_of(self._data, start, end)
-            ids = inner.key == 1 << 3 | VARINT
-            self._submitted.append((self.count + message[inner.message[ids]], inner.value[ids]))
-        message, start, end = found.contents(4)
-        self._annotations(message, state[message], start, end)
-        self._add(time, np.zeros(count, dtype=np.int64), kind, track, name, category)
+        event_type = fields.numbers(9, count)
+        event_type[(event_type < 0) | (event_type > INSTANT)] = 0
+        name = self._sequences.text(fields, 23, count)
+        category = self._sequences.text(fields, 22, count)
+        starts = np.flatnonzero(event_type != END)
+        self._fill_interned(name, packed.NAME, fields.numbers(10, count), state, starts)
+        self._fill_interned(category, packed.CATEGORY, fields.numbers(3, count), state, starts)
+        event, start, end = fields.contents(3000)
+        if len(event):
+            extension = fields_of(self._data, start, end)
+            is_id = extension.key == _SUBMISSION_ID
+            call = self.count + event[extension.message[is_id]]
+            self._submissions.add(call=call, id=extension.value[is_id])
+        event, start, end = fields.contents(4)
+        self._add_annotations(event, state[event], start, end)
+        self._add(
+            time=time,
+            duration=np.zeros(count, dtype=np.int64),
+            event_type=event_type,
+            track=self._tracks_of(fields.numbers(11, count), state),
+            name=name,
+            category=category,
+        )
 
-    def _wanted_of(self, names: Int64Array) -> Int64Array:
-        """The places in `WANTED` of codes of names, `NONE` of others."""
-        texts = list(self.texts)[len(self._wanted) :]
-        if texts:
-            places = {name.encode(): place for place, name in enumerate(WANTED)}
-            places |= {a.encode(): places[b.encode()] for a, b in _ALIASES.items() if b in WANTED}
-            self._wanted = np.append(self._wanted, [places.get(text, NONE) for text in texts])
-        return np.where(names == NONE, NONE, self._wanted[names]).astype(np.int64)
+    def _tracks_of(self, track: Int64Array, state: Int64Array) -> Int64Array:
+        """Return the tracks of events; one that is 0 is the usual one of the sequence."""
+        usual_track = self._sequences.track
+        if not usual_track:
+            return track
+        states = range(int(state.max(initial=0)) + 1)
+        track_of_state = np.array([usual_track.get(number, 0) for number in states])
+        return np.where(track == 0, track_of_state[state], track)
 
-    def _annotations(
+    def _fill_interned(
+        self,
+        column: Int64Array,
+        number: int,
+        text_number: Int64Array,
+        state: Int64Array,
+        rows: Int64Array,
+    ) -> None:
+        """Set the codes of texts in some rows, where the event gives a text by number."""
+        codes = self._sequences.interned[number].find(state[rows], text_number[rows])
+        is_known = codes != NONE
+        column[rows[is_known]] = codes[is_known]
+
+    def _argument_places(self, names: Int64Array) -> Int64Array:
+        """Return the places in `ARGUMENT_NAMES` of codes of names, `NONE` of others."""
+        new_texts = list(self.texts)[len(self._place_of_text) :]
+        if new_texts:
+            place_of_name = {name.encode(): place for name, place in _PLACE_OF_NAME.items()}
+            places = [place_of_name.get(text, NONE) for text in new_texts]
+            self._place_of_text = np.append(self._place_of_text, places)
+        return values_at(self._place_of_text, names)
+
+    def _add_annotations(
         self, event: Int64Array, state: Int64Array, start: Int64Array, end: Int64Array
     ) -> None:
-        """Keep the debug annotations that are wanted: whole numbers, or the bytes of a value."""
-        interned = self._sequences.interned
-        value, after = varints(self._data, start + 1)
-        first = self._data[start]
-        named = first == 0x52  # as text; else by number
-        name = np.full(len(event), NONE, dtype=np.int64)
-        numbered = np.flatnonzero(first == 0x08)
-        name[numbered] = interned[said.ARGUMENT].find(state[numbered], value[numbered])
-        texts = np.flatnonzero(named & (value <= end - after) & (value >= 0) & (after > 0))
-        name[texts] = self._sequences.slices(after[texts], (after + value)[texts])
-        after[texts] += value[texts]
-        wanted = self._wanted_of(name)
-        keep = np.flatnonzero((wanted != NONE) & (after > 0) & (after < end))
-        event, wanted, state, start, end = (c[keep] for c in (event, wanted, state, after, end))
-        whole = (self._data[start] & 7 == VARINT) & (self._data[start] < 0x28)
-        value, after = varints(self._data, start + 1)
-        whole &= (after > 0) & (after <= end)
-        texts = np.flatnonzero(~whole)
-        value[texts] = self._sequences.slices(start[texts], end[texts])
-        form = np.where(whole, WHOLE, MESSAGE)
-        by_number = texts[(self._data[start[texts]] == 0x88) & (self._data[start[texts] + 1] == 1)]
-        number = varints(self._data, start[by_number] + 2)[0]
-        value[by_number] = interned[said.TEXT].find(state[by_number], number)
-        form[by_number] = TEXT
-        self._arguments.append((self.count + event, wanted, form, value))
+        """Keep the debug annotations that are wanted: whole numbers, or the bytes of a value.
 
-    def _stages(self, time: Int64Array, state: Int64Array, found: Fields) -> None:
+        An annotation has its name first, as a text or by number, and then its value.
+        """
+        name, value_start = self._annotation_names(state, start, end)
+        place = self._argument_places(name)
+        is_kept = (place != NONE) & (value_start > 0) & (value_start < end)
+        event = event[is_kept]
+        place = place[is_kept]
+        state = state[is_kept]
+        start = value_start[is_kept]
+        end = end[is_kept]
+        key = self._data[start]
+        value, after = varints(self._data, start + 1)
+        is_whole = (key & WIRE_TYPE == VARINT) & (key < _HIGHEST_WHOLE_NUMBER)
+        is_whole &= (after > 0) & (after <= end)
+        others = np.flatnonzero(~is_whole)
+        value[others] = self._sequences.slices(start[others], end[others])
+        form = np.where(is_whole, ValueForm.WHOLE, ValueForm.MESSAGE)
+        first_byte, second_byte = _NUMBER_OF_TEXT
+        is_number = (key[others] == first_byte) & (self._data[start[others] + 1] == second_byte)
+        by_number = others[is_number]
+        number, _ = varints(self._data, start[by_number] + 2)
+        texts = self._sequences.interned[packed.TEXT]
+        value[by_number] = texts.find(state[by_number], number)
+        form[by_number] = ValueForm.TEXT
+        self._arguments.add(event=self.count + event, name=place, form=form, value=value)
+
+    def _annotation_names(
+        self, state: Int64Array, start: Int64Array, end: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the codes of the names of annotations, `NONE` without, and where values begin."""
+        first_byte = self._data[start]
+        number_or_length, after = varints(self._data, start + 1)
+        name = np.full(len(start), NONE, dtype=np.int64)
+        numbered = np.flatnonzero(first_byte == _NUMBER_OF_NAME)
+        names = self._sequences.interned[packed.ARGUMENT]
+        name[numbered] = names.find(state[numbered], number_or_length[numbered])
+        length = number_or_length
+        is_whole_text = (length >= 0) & (length <= end - after) & (after > 0)
+        named = np.flatnonzero((first_byte == _NAME_OF_ARGUMENT) & is_whole_text)
+        text_end = after[named] + length[named]
+        name[named] = self._sequences.slices(after[named], text_end)
+        after[named] = text_end
+        return name, after
+
+    def _add_stages(self, time: Int64Array, state: Int64Array, fields: Fields) -> None:
+        """Add GPU work, as render stages."""
         count = len(time)
-        sequences = self._sequences
-        interned = sequences.interned
         if not count:
             return
-        name = interned[said.KERNEL].find(state, found.numbers(19, count))
-        other = interned[said.NAME].find(state, found.numbers(20, count))
-        stage = interned[said.STAGE].find(state, found.numbers(14, count))
-        name = np.where(name == NONE, np.where(other == NONE, stage, other), name)
-        queue = interned[said.STAGE].find(state, found.numbers(13, count))
-        gpu = found.numbers(11, count)
-        texts = [*self.texts, b"?"]  # the last one is that of `NONE`
-        lane = of_rows(lambda g, of: self.places[g, _number_at_end(texts[of])], gpu, queue)
+        interned = self._sequences.interned
+        kernel = interned[packed.KERNEL].find(state, fields.numbers(19, count))
+        other_name = interned[packed.NAME].find(state, fields.numbers(20, count))
+        stage = interned[packed.STAGE].find(state, fields.numbers(14, count))
+        name = np.where(other_name == NONE, stage, other_name)
+        name = np.where(kernel == NONE, name, kernel)
+        queue = interned[packed.STAGE].find(state, fields.numbers(13, count))
+        gpu = fields.numbers(11, count)
         work = self.count + np.arange(count)
-        self._work_ids.append((work, found.numbers(1, count)))
-        message, start, end = found.contents(6)
-        data = fields_of(self._data, start, end)
-        wanted = np.full(len(message), NONE, dtype=np.int64)
-        value = wanted.copy()
-        pair, a, b = data.contents(1)
-        wanted[pair] = self._wanted_of(sequences.slices(a, b))
-        pair, a, b = data.contents(2)
-        used = wanted[pair] != NONE
-        value[pair[used]] = sequences.slices(a[used], b[used])
-        keep = np.flatnonzero((wanted != NONE) & (value != NONE))
-        form = np.where(np.isin(wanted[keep], _NUMBERS_AS_TEXT), LOOSE, TEXT)
-        self._arguments.append((work[message[keep]], wanted[keep], form, value[keep]))
-        self._add(time, found.numbers(2, count), np.full(count, STAGE), lane, name, stage)
+        track = self._places_of_work(gpu, queue)
+        self._work_ids.add(work=work, id=fields.numbers(1, count))
+        message, start, end = fields.contents(6)
+        self._add_extra_data(work[message], start, end)
+        self._add(
+            time=time,
+            duration=fields.numbers(2, count),
+            event_type=np.full(count, STAGE),
+            track=track,
+            name=name,
+            category=stage,
+        )
 
-    def _counter_values(self, time: int, state: int, event: Message) -> None:
-        names = self._sequences.counters.get((state, number_in(event, 4)), (0, {}))
-        gpu = number_in(event, 3) or names[0]
-        known = names[1] or said.counter_names(self.raw, event)[1]
-        for value in said.parts_of(self.raw, event, 2):
-            number = (value.get(2) or value.get(3) or [0])[-1]
-            if not isinstance(number, int):
-                number = struct.unpack_from("<d", self.raw, number[0])[0]
-            name = known.get(number_in(value, 1), f"counter {number_in(value, 1)}")
-            row = (self.count, WANTED.index(""), TOKEN, self.texts[json.dumps(number).encode()])
-            place = self.places[f"GPU {gpu} Counters", "?"]
-            columns = (time, 0, VALUE, place, self.texts[name.encode()], NONE)
-            self._arguments.append(tuple(np.array([each]) for each in row))
-            self._add(*(np.array([each]) for each in columns))
+    def _places_of_work(self, gpu: Int64Array, queue: Int64Array) -> Int64Array:
+        """Return the places of GPU work, of its GPU and the name of its queue."""
+        texts = list(self.texts)
+
+        def place_of(gpu: int, queue: int) -> int:
+            queue_name = b"?"
+            if queue != NONE:
+                queue_name = texts[queue]
+            return self.places[gpu, _number_at_end(queue_name)]
+
+        return of_rows(place_of, gpu, queue)
+
+    def _add_extra_data(self, event: Int64Array, start: Int64Array, end: Int64Array) -> None:
+        """Keep the pairs of name and value of GPU work that are wanted."""
+        pairs = fields_of(self._data, start, end)
+        place = np.full(len(event), NONE, dtype=np.int64)
+        value = np.full(len(event), NONE, dtype=np.int64)
+        pair, text_start, text_end = pairs.contents(1)
+        place[pair] = self._argument_places(self._sequences.slices(text_start, text_end))
+        pair, text_start, text_end = pairs.contents(2)
+        is_wanted = place[pair] != NONE
+        texts = self._sequences.slices(text_start[is_wanted], text_end[is_wanted])
+        value[pair[is_wanted]] = texts
+        kept = np.flatnonzero((place != NONE) & (value != NONE))
+        may_be_number = np.isin(place[kept], _NUMBERS_AS_TEXT)
+        form = np.where(may_be_number, ValueForm.LOOSE, ValueForm.TEXT)
+        self._arguments.add(event=event[kept], name=place[kept], form=form, value=value[kept])
+
+    def _add_counter_values(self, time: int, state: int, event: Message) -> None:
+        key = (state, number_in(event, 4))
+        counters = self._sequences.counters.get(key, packed.NO_COUNTERS)
+        gpu = number_in(event, 3) or counters.gpu
+        names = counters.names or packed.counter_names(self.raw, event).names
+        track = self.places[f"GPU {gpu} Counters", "?"]
+        for counter in packed.parts_of(self.raw, event, 2):
+            counter_id = number_in(counter, 1)
+            name = names.get(counter_id, f"counter {counter_id}")
+            value = json.dumps(self._counter_value(counter))
+            self._arguments.add(
+                event=_one(self.count),
+                name=_one(_PLACE_OF_NAME[""]),
+                form=_one(ValueForm.TOKEN),
+                value=_one(self.texts[value.encode()]),
+            )
+            self._add(
+                time=_one(time),
+                duration=_one(0),
+                event_type=_one(VALUE),
+                track=_one(track),
+                name=_one(self.texts[name.encode()]),
+                category=_one(NONE),
+            )
+
+    def _counter_value(self, counter: Message) -> float:
+        """Return the value of a `GpuCounter`: a whole number, or eight bytes of a float."""
+        values = counter.get(2) or counter.get(3) or [0]
+        value = values[-1]
+        if isinstance(value, int):
+            return value
+        start, _ = value
+        (number,) = struct.unpack_from("<d", self.raw, start)
+        return float(number)
+
+
+def _one(number: int) -> Int64Array:
+    """Return a column of one row."""
+    return np.array([number], dtype=np.int64)
 
 
 def _number_at_end(text: bytes) -> int | str:
-    """7 of `Stream 7`; the text itself if there is no number."""
-    found = _NUMBER.search(text)
-    return int(found[1]) if found else text.decode("utf-8", "replace")
+    """Return 7 for `Stream 7`; the text itself without a number."""
+    number = _NUMBER.search(text)
+    if number is None:
+        return text.decode("utf-8", "replace")
+    return int(number[1])
 
 
 def ends_of(begins: BoolArray, track: Int64Array, time: Int64Array) -> Int64Array:
-    """The end of each begin, `NONE` without one and for ends.
+    """Return the end of each begin; `NONE` for a begin without an end, and for ends.
 
     A track is a stack: an end is that of the last begin that has none yet. The order is that of the
     file, if the times of each track are in order there. A file may also have all begins of a kind,
     then all their ends, the first for the first; what is left is put in order of time, ends before
     begins.
+
+    Args:
+        begins: events that begin a slice; the others end one.
+        track: of each event.
+        time: of each event, ns.
     """
-    result = np.full(len(begins), NONE, dtype=np.int64)
-    order = np.argsort(track, kind="stable")
-    if not (np.diff(time[order])[np.diff(track[order]) == 0] < 0).any():
-        _match(order, begins, track, result)
-        return result
-    _match_runs(begins, track, time, result)
-    taken = np.zeros(len(begins), dtype=bool)
-    taken[result[result != NONE]] = True
-    left = np.flatnonzero((result == NONE) & ~taken)
-    _match(left[np.lexsort((begins[left], time[left], track[left]))], begins, track, result)
-    return result
+    end_of_begin = np.full(len(begins), NONE, dtype=np.int64)
+    by_track = np.argsort(track, kind="stable")
+    is_same_track = np.diff(track[by_track]) == 0
+    is_earlier = np.diff(time[by_track]) < 0
+    if not (is_same_track & is_earlier).any():
+        _match_stacks(by_track, begins, track, end_of_begin)
+        return end_of_begin
+    _match_runs(begins, track, time, end_of_begin)
+    is_unmatched = end_of_begin == NONE
+    is_unmatched[end_of_begin[end_of_begin != NONE]] = False
+    unmatched = np.flatnonzero(is_unmatched)
+    by_time = np.lexsort((begins[unmatched], time[unmatched], track[unmatched]))
+    _match_stacks(unmatched[by_time], begins, track, end_of_begin)
+    return end_of_begin
 
 
-def _match_runs(begins: BoolArray, track: Int64Array, time: Int64Array, result: Int64Array) -> None:
-    """Match runs of begins with as many ends behind them on their tracks, if no slices cross."""
-    bounds = np.append(np.flatnonzero(np.diff(begins, prepend=not begins[0])), len(begins))
-    size = np.diff(bounds)
-    run = np.flatnonzero(begins[bounds[:-2]] & (size[:-1] == size[1:]))
-    if not len(run):
+def _match_runs(
+    begins: BoolArray, track: Int64Array, time: Int64Array, end_of_begin: Int64Array
+) -> None:
+    """Match runs of begins with as many ends behind them on their tracks, if no slices cross.
+
+    Example: of B B B E E E the first event is matched with the fourth, the second with the fifth,
+    the third with the sixth, if all are on the tracks of their ends.
+    """
+    is_change = np.diff(begins, prepend=not begins[0])
+    bounds = np.append(np.flatnonzero(is_change), len(begins))
+    run_size = np.diff(bounds)
+    is_followed_by_as_many = run_size[:-1] == run_size[1:]
+    runs = np.flatnonzero(begins[bounds[:-2]] & is_followed_by_as_many)
+    if not len(runs):
         return
-    last = np.cumsum(size[run])
-    size = size[run]
-    first = np.repeat(bounds[run] - (last - size), size) + np.arange(last[-1])
-    second = first + np.repeat(size, size)
-    fits = (track[first] == track[second]) & (time[first] <= time[second])
-    ends = time[second]
-    crosses = (time[first][1:] < ends[:-1]) & (ends[:-1] < ends[1:]) & (np.diff(first) == 1)
-    crosses &= (np.diff(track[first]) == 0) & (time[first][1:] >= time[first][:-1])
-    fits[1:] &= ~crosses
-    whole = np.repeat(np.logical_and.reduceat(fits, last - size), size)
-    result[first[whole]] = second[whole]
+    size = run_size[runs]
+    stop_in_runs = np.cumsum(size)  # places when these runs are put one after another
+    start_in_runs = stop_in_runs - size
+    place_in_run = np.arange(stop_in_runs[-1]) - np.repeat(start_in_runs, size)
+    begin = np.repeat(bounds[runs], size) + place_in_run
+    end = begin + np.repeat(size, size)
+    fits = (track[begin] == track[end]) & (time[begin] <= time[end])
+    fits[1:] &= ~_crosses_previous(begin, track[begin], time[begin], time[end])
+    does_run_fit = np.logical_and.reduceat(fits, start_in_runs)
+    is_matched = np.repeat(does_run_fit, size)
+    end_of_begin[begin[is_matched]] = end[is_matched]
 
 
-def _match(order: Int64Array, begins: BoolArray, track: Int64Array, result: Int64Array) -> None:
-    """Match what is in order, track by track; ends that nothing began are passed over."""
-    begun: dict[int, list[int]] = defaultdict(list)
-    pairs: list[tuple[int, int]] = []
-    columns = (column.tolist() for column in (order, begins[order], track[order]))
-    for row, is_begin, of in zip(*columns, strict=True):
+def _crosses_previous(
+    begin: Int64Array, track: Int64Array, start_time: Int64Array, end_time: Int64Array
+) -> BoolArray:
+    """Tell which slices but the first overlap the previous one of their track, and end later."""
+    overlaps = start_time[1:] < end_time[:-1]
+    ends_later = end_time[:-1] < end_time[1:]
+    is_next_event = np.diff(begin) == 1
+    is_same_track = np.diff(track) == 0
+    starts_later = start_time[1:] >= start_time[:-1]
+    crosses: BoolArray = overlaps & ends_later & is_next_event & is_same_track & starts_later
+    return crosses
+
+
+def _match_stacks(
+    order: Int64Array, begins: BoolArray, track: Int64Array, end_of_begin: Int64Array
+) -> None:
+    """Match events that are in order on their tracks; ends that nothing began are passed over."""
+    open_begins: dict[int, list[int]] = defaultdict(list)
+    matched_begins: list[int] = []
+    matched_ends: list[int] = []
+    is_begin_in_order = begins[order].tolist()
+    track_in_order = track[order].tolist()
+    events = zip(order.tolist(), is_begin_in_order, track_in_order, strict=True)
+    for event, is_begin, track_of_event in events:
+        stack = open_begins[track_of_event]
         if is_begin:
-            begun[of].append(row)
-        elif begun[of]:
-            pairs.append((begun[of].pop(), row))
-    if pairs:
-        first, second = np.array(pairs).T
-        result[first] = second
+            stack.append(event)
+        elif stack:
+            matched_begins.append(stack.pop())
+            matched_ends.append(event)
+    end_of_begin[matched_begins] = matched_ends

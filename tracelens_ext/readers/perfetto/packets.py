@@ -1,15 +1,16 @@
-"""Packets of a Perfetto trace: where they are, and what is said of them by others before them.
+"""Finds the packets of a Perfetto trace, and keeps what later packets refer to.
 
-A packet belongs to a sequence; names that it gives by number, its clock and its track may have been
-said earlier on that sequence, since the sequence last forgot everything: its state.
+A packet belongs to a sequence. It may give names by number, and leave out its clock and its track:
+what they are was written earlier on that sequence. A packet with a certain flag makes its sequence
+forget all that; between two such packets a sequence is in one state.
 Format: `trace_packet.proto`, `interned_data.proto` and `clock_snapshot.proto` of google/perfetto.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,12 +18,13 @@ from tracelens_ext.readers.builder import Interner, of_rows
 from tracelens_ext.readers.xplane import many_messages as wire
 from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
 from tracelens_ext.trace import NONE, BoolArray, Int64Array
+from tracelens_ext.trace.lookup import values_at
 
 #: Times, sizes and ids beyond this are no such numbers.
 MOST: Final = 2**62
 _WINDOW: Final = 1 << 21
 _PACKET: Final = 0x0A  # field 1, a message
-#: Of `TracePacket`.
+#: Fields of `TracePacket`.
 CLOCKS = 6
 TIME = 8
 SEQUENCE = 10
@@ -41,58 +43,107 @@ KERNEL = 1000
 _TEXTS: Final = {CATEGORY: 2, NAME: 2, ARGUMENT: 2, TEXT: 2, STAGE: 2, KERNEL: 3}
 COUNTERS: Final = 47
 _MOST_SNAPSHOTS: Final = 1000  # in a window
-#: Clocks: since boot, and those of a sequence alone.
+#: Clocks: the time since boot, and those of a sequence alone.
 _BOOT_TIME = 6
-_OF_SEQUENCE = range(64, 128)
+_CLOCKS_OF_SEQUENCE = range(64, 128)
+_MOST_NS_OF_A_TICK: Final = 10**9
+
+
+class CounterNames(NamedTuple):
+    """The names of the counters of a GPU, by id."""
+
+    gpu: int
+    names: dict[int, str]
+
+
+NO_COUNTERS: Final = CounterNames(0, {})
+
+
+class _Clock(NamedTuple):
+    """How times of a clock become times since boot: times `unit`, plus `offset`, ns."""
+
+    offset: int
+    unit: int
+    is_incremental: bool  #: a time counts from the last one; `offset` is that
+
+
+class _Place(NamedTuple):
+    """Where something is written in the bytes of the file, and by a sequence in which state."""
+
+    state: int
+    start: int
+    end: int
 
 
 def windows(data: Bytes, size: int) -> Iterator[tuple[Int64Array, Int64Array]]:
-    """Where the packets of a file begin and end, some megabytes at a time."""
-    at = 0
-    while at < size:
-        start, end = _chain(data, at, min(at + _WINDOW, size), size)
+    """Yield where the packets of a file begin and end, some megabytes at a time.
+
+    Raises:
+        DamagedError: no packet begins where the last one ends.
+    """
+    place = 0
+    while place < size:
+        stop = min(place + _WINDOW, size)
+        start, end = _packets_between(data, place, stop, size)
         if not len(start):
-            list(zip(wire.fields(memoryview(data.data)[at:size]), range(1), strict=False))
-            raise wire.DamagedError(at, is_cut=False)
+            rest = memoryview(data.data)[place:size]
+            for _ in islice(wire.fields(rest), 2):
+                pass  # an error says more of a packet that is cut, or the one after it
+            raise wire.DamagedError(place, is_cut=False)
         yield start, end
-        at = int(end[-1])
+        place = int(end[-1])
 
 
-def _chain(data: Bytes, at: int, stop: int, size: int) -> tuple[Int64Array, Int64Array]:
-    """The packets that begin in a window: what looks like one, and another one leads to it."""
-    place = at + np.flatnonzero(data[at:stop] == _PACKET)
+def _packets_between(
+    data: Bytes, first: int, stop: int, size: int
+) -> tuple[Int64Array, Int64Array]:
+    """Return where the packets that begin in a window have their content: starts, and ends.
+
+    Each byte that may begin a packet is taken for one, if another may begin where it ends. Then the
+    chain is followed that leads from one packet to the next.
+    """
+    place = first + np.flatnonzero(data[first:stop] == _PACKET)
     length, start = wire.varints(data, place + 1)
-    fits = (start > 0) & (length >= 0) & (length <= size - start)
-    end = (start + length)[fits]
-    start = start[fits]
-    place = place[fits]
-    fits = (end == size) | (data[end] == _PACKET)
-    place = place[fits]
-    start = start[fits]
-    end = end[fits]
-    after = np.searchsorted(place, end)
-    follows = np.where(np.append(place, NONE)[after] == end, after, NONE).tolist()
-    chain = []
-    number = 0 if len(place) and place[0] == at else NONE
+    is_within_file = (start > 0) & (length >= 0) & (length <= size - start)
+    place = place[is_within_file]
+    start = start[is_within_file]
+    end = start + length[is_within_file]
+    leads_on = (end == size) | (data[end] == _PACKET)
+    place = place[leads_on]
+    start = start[leads_on]
+    end = end[leads_on]
+    candidate = np.searchsorted(place, end)
+    is_packet = values_at(place, candidate) == end
+    successor = np.where(is_packet, candidate, NONE).tolist()
+    packets = []
+    number = NONE
+    if len(place) and place[0] == first:
+        number = 0
     while number != NONE:
-        chain.append(number)
-        number = follows[number]
-    return start[chain], end[chain]
+        packets.append(number)
+        number = successor[number]
+    return start[packets], end[packets]
 
 
 class Interned(dict[tuple[int, int], int]):
     """(state, number) → the code of the text that the number stands for."""
 
     def find(self, state: Int64Array, number: Int64Array) -> Int64Array:
-        """The codes of numbers, `NONE` of one that was never said, each shape (k,)."""
-        return of_rows(lambda *said: self.get(said, NONE), state, number)
+        """Return the codes of numbers, `NONE` for an unknown one, each of shape (k,)."""
+        return of_rows(self._code_of, state, number)
+
+    def _code_of(self, state: int, number: int) -> int:
+        return self.get((state, number), NONE)
 
 
 class Sequences:
-    """The states of the sequences of a file, and what was said in them.
+    """The states of the sequences of a file, and what was written in them.
 
-    Attributes: `texts`, as bytes; `interned`, by number in `InternedData`, codes; `counters`:
-    (state, number) → a GPU, and the names of its counters; `track`: state → that of other events.
+    Attributes:
+        texts: the distinct texts as bytes, and their codes.
+        interned: codes of texts, by the field of `InternedData`.
+        counters: (state, number) → the counters of a GPU.
+        track: state → the track of events that name none.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -100,125 +151,164 @@ class Sequences:
         self._raw = memoryview(data.data)
         self.texts: Interner[bytes] = Interner()
         self.interned = {number: Interned() for number in _TEXTS}
-        self.counters: dict[tuple[int, int], tuple[int, dict[int, str]]] = {}
+        self.counters: dict[tuple[int, int], CounterNames] = {}
         self.track: dict[int, int] = {}
-        self._clock: dict[int, int] = {}
-
+        self._default_clock: dict[int, int] = {}
         self._states: Interner[tuple[int, int]] = Interner()
-        self._cleared: dict[int, int] = {}
-        #: (sequence or 0, clock) → what is added to its times, what they are multiplied with, and
-        #: whether they count from the last one
-        self._clocks: dict[tuple[int, int], tuple[int, int, bool]] = {}
+        self._times_cleared: dict[int, int] = {}
+        #: (sequence or 0, number of the clock) → the clock
+        self._clocks: dict[tuple[int, int], _Clock] = {}
 
     def slices(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Codes of the texts at some places, (k,)."""
+        """Return the codes of the texts at some places, (k,)."""
         raw = self._raw
         places = zip(start.tolist(), end.tolist(), strict=True)
-        return self.texts.codes((bytes(raw[a:b]) for a, b in places), len(start)).astype(np.int64)
+        texts = (bytes(raw[first:last]) for first, last in places)
+        return self.texts.codes(texts, len(start)).astype(np.int64)
 
     def text(self, fields: Fields, number: int, count: int) -> Int64Array:
-        """The code of a text of each of `count` messages, `NONE` without, (count,)."""
+        """Return the code of a text of each of `count` messages, `NONE` without, (count,)."""
         result = np.full(count, NONE, dtype=np.int64)
         message, start, end = fields.contents(number)
         result[message] = self.slices(start, end)
         return result
 
     def take(self, packets: Fields, count: int) -> tuple[Int64Array, Int64Array]:
-        """Learn what the packets of a window say; their states, and times in ns, (count,) each."""
-        sequence = packets.numbers(SEQUENCE, count)
-        state = self._state(sequence, packets.numbers(FLAGS, count) & _CLEARED != 0)
-        self._intern(packets.contents(INTERNED), state)
-        for packet, said in messages(self._raw, packets, DEFAULTS):
-            here = int(state[packet])
-            self._clock[here] = number_in(said, CLOCK)
-            for event in parts_of(self._raw, said, 11):
-                self.track[here] = number_in(event, 11)
-        return state, self._time(packets, count, sequence, state)
+        """Keep what the packets of a window define; return their states, and times in ns, (count,).
 
-    def _state(self, sequence: Int64Array, cleared: BoolArray) -> Int64Array:
-        """A number for each packet's sequence, since that was last cleared."""
-        times = np.empty(len(sequence), dtype=np.int64)
+        Args:
+            packets: the fields of the packets.
+            count: of the packets.
+        """
+        sequence = packets.numbers(SEQUENCE, count)
+        is_cleared = packets.numbers(FLAGS, count) & _CLEARED != 0
+        state = self._find_states(sequence, is_cleared)
+        self._intern(packets.contents(INTERNED), state)
+        for packet, defaults in messages(self._raw, packets, DEFAULTS):
+            state_of_packet = int(state[packet])
+            self._default_clock[state_of_packet] = number_in(defaults, CLOCK)
+            for event in parts_of(self._raw, defaults, 11):
+                self.track[state_of_packet] = number_in(event, 11)
+        return state, self._times(packets, count, sequence, state)
+
+    def _find_states(self, sequence: Int64Array, is_cleared: BoolArray) -> Int64Array:
+        """Number each packet's sequence, and how often that was cleared so far."""
+        times_cleared = np.empty(len(sequence), dtype=np.int64)
         for number in np.unique(sequence).tolist():
-            rows = np.flatnonzero(sequence == number)
-            times[rows] = np.cumsum(cleared[rows]) + self._cleared.get(number, 0)
-            self._cleared[number] = int(times[rows[-1]])
-        return of_rows(lambda *which: self._states[which], sequence, times)
+            packets = np.flatnonzero(sequence == number)
+            before = self._times_cleared.get(number, 0)
+            times_cleared[packets] = before + np.cumsum(is_cleared[packets])
+            self._times_cleared[number] = int(times_cleared[packets[-1]])
+
+        def number_of(sequence: int, times_cleared: int) -> int:
+            return self._states[sequence, times_cleared]
+
+        return of_rows(number_of, sequence, times_cleared)
 
     def _intern(self, contents: tuple[Int64Array, ...], state: Int64Array) -> None:
-        packet, start, end = contents
-        places: dict[int, list[tuple[int, int, int]]] = {}
-        for each, a, b in zip(state[packet].tolist(), start.tolist(), end.tolist(), strict=True):
-            # One may hold thousands of texts, too many for `fields_of`.
-            for number, values in message_at(self._raw, a, b).items():
-                places.setdefault(number, []).extend(
-                    (each, *value) for value in values if not isinstance(value, int)
-                )
-        for number, text in _TEXTS.items():
+        """Keep the texts and the counters that packets define, given where these messages are."""
+        places = self._interned_places(contents, state)
+        for number, text_field in _TEXTS.items():
             if not places.get(number):
                 continue
-            states, begin, stop = np.array(places[number], dtype=np.int64).T
-            entries = wire.fields_of(self._data, begin, stop)
-            code = self.text(entries, text, len(begin))
-            iid = entries.numbers(1, len(begin))
-            pairs = zip(states.tolist(), iid.tolist(), strict=True)
-            self.interned[number].update(zip(pairs, code.tolist(), strict=True))
-        for each, a, b in places.get(COUNTERS, []):
-            said = message_at(self._raw, a, b)
-            self.counters[each, number_in(said, 1)] = counter_names(self._raw, said)
+            states, start, end = np.array(places[number], dtype=np.int64).T
+            entries = wire.fields_of(self._data, start, end)
+            code = self.text(entries, text_field, len(start))
+            text_number = entries.numbers(1, len(start))
+            keys = zip(states.tolist(), text_number.tolist(), strict=True)
+            self.interned[number].update(zip(keys, code.tolist(), strict=True))
+        for place in places.get(COUNTERS, []):
+            descriptor = message_at(self._raw, place.start, place.end)
+            key = (place.state, number_in(descriptor, 1))
+            self.counters[key] = counter_names(self._raw, descriptor)
 
-    def _time(
+    def _interned_places(
+        self, contents: tuple[Int64Array, ...], state: Int64Array
+    ) -> dict[int, list[_Place]]:
+        """Return where the entries of each field of `InternedData` are."""
+        packet, start, end = contents
+        places: dict[int, list[_Place]] = {}
+        messages = zip(state[packet].tolist(), start.tolist(), end.tolist(), strict=True)
+        for state_of_packet, first, last in messages:
+            # One may hold thousands of texts, too many for `fields_of`.
+            for number, values in message_at(self._raw, first, last).items():
+                places_of_number = places.setdefault(number, [])
+                for value in values:
+                    if not isinstance(value, int):
+                        places_of_number.append(_Place(state_of_packet, *value))
+        return places
+
+    def _times(
         self, packets: Fields, count: int, sequence: Int64Array, state: Int64Array
     ) -> Int64Array:
-        """When each packet was written, in the clock of the time since boot."""
+        """Return when each packet was written, in the clock of the time since boot."""
         time = packets.numbers(TIME, count)
         clock = packets.numbers(CLOCK, count)
-        if self._clock:
-            usual = np.array([self._clock.get(each, 0) for each in range(len(self._states))])
-            clock = np.where(clock == 0, usual[state], clock)
-        at = 0
-        snapshots = islice(messages(self._raw, packets, CLOCKS), _MOST_SNAPSHOTS)
-        for packet, said in chain(snapshots, [(count, {})]):
-            self._convert(time[at:packet], clock[at:packet], sequence[at:packet])
-            at = packet
-            clocks = {number_in(each, 1): each for each in parts_of(self._raw, said, 1)}
-            for number, each in clocks.items() if _BOOT_TIME in clocks else ():
-                unit = min(number_in(each, 4), 10**9) or 1
-                counts_on = number_in(each, 3) != 0
-                key = int(sequence[packet]) if number in _OF_SEQUENCE else 0, number
-                then = 0 if counts_on else number_in(each, 2) * unit
-                offset = number_in(clocks[_BOOT_TIME], 2) - then
-                if abs(offset) < MOST and (counts_on or key not in self._clocks):
-                    self._clocks[key] = offset, unit, counts_on
+        if self._default_clock:
+            defaults = [self._default_clock.get(number, 0) for number in range(len(self._states))]
+            clock = np.where(clock == 0, np.array(defaults)[state], clock)
+        first = 0
+        for packet, snapshot in islice(messages(self._raw, packets, CLOCKS), _MOST_SNAPSHOTS):
+            since_last = slice(first, packet)
+            self._convert(time[since_last], clock[since_last], sequence[since_last])
+            self._take_snapshot(snapshot, int(sequence[packet]))
+            first = packet
+        self._convert(time[first:], clock[first:], sequence[first:])
         return time
 
+    def _take_snapshot(self, snapshot: Message, sequence: int) -> None:
+        """Keep how the clocks of a `ClockSnapshot` relate to the time since boot."""
+        clocks = {number_in(clock, 1): clock for clock in parts_of(self._raw, snapshot, 1)}
+        if _BOOT_TIME not in clocks:
+            return
+        boot_time = number_in(clocks[_BOOT_TIME], 2)
+        for number, clock in clocks.items():
+            unit = min(number_in(clock, 4), _MOST_NS_OF_A_TICK) or 1
+            is_incremental = number_in(clock, 3) != 0
+            offset = boot_time
+            if not is_incremental:
+                offset -= number_in(clock, 2) * unit
+            key = (0, number)
+            if number in _CLOCKS_OF_SEQUENCE:
+                key = (sequence, number)
+            if abs(offset) < MOST and (is_incremental or key not in self._clocks):
+                self._clocks[key] = _Clock(offset, unit, is_incremental)
+
     def _convert(self, time: Int64Array, clock: Int64Array, sequence: Int64Array) -> None:
-        """Convert times in place; those of a clock that counts on are since the last one."""
-        for whose, number in self._clocks if len(time) else ():
-            of = (clock == number) & (time != 0) & ((sequence == whose) | (whose == 0))
-            if number == _BOOT_TIME or not of.any():
+        """Convert times in place to those since boot; 0 stands for no time."""
+        if not len(time):
+            return
+        for key, known_clock in self._clocks.items():
+            clock_sequence, number = key
+            has_clock = (clock == number) & (time != 0)
+            if clock_sequence != 0:
+                has_clock &= sequence == clock_sequence
+            if number == _BOOT_TIME or not has_clock.any():
                 continue
-            offset, unit, counts_on = self._clocks[whose, number]
-            times = time[of] * unit
-            time[of] = offset + (np.cumsum(times) if counts_on else times)
-            if counts_on:
-                self._clocks[whose, number] = int(time[of][-1]), unit, True
+            times = time[has_clock] * known_clock.unit
+            if known_clock.is_incremental:
+                times = np.cumsum(times)
+            time[has_clock] = known_clock.offset + times
+            if known_clock.is_incremental:
+                last_time = int(time[has_clock][-1])
+                self._clocks[key] = known_clock._replace(offset=last_time)
 
 
 def messages(data: memoryview, fields: Fields, number: int) -> Iterator[tuple[int, Message]]:
-    """The messages of a number, and which message has each; where there are few."""
-    parts = (part.tolist() for part in fields.contents(number))
-    for message, start, end in zip(*parts, strict=True):
-        yield message, message_at(data, start, end)
+    """Yield the messages of a field, each with the message that has it; where there are few."""
+    message, start, end = fields.contents(number)
+    for holder, first, last in zip(message.tolist(), start.tolist(), end.tolist(), strict=True):
+        yield holder, message_at(data, first, last)
 
 
-def counter_names(data: memoryview, holder: Message) -> tuple[int, dict[int, str]]:
-    """The GPU, and id → name of its counters, of a message that holds a `GpuCounterDescriptor`."""
-    found: dict[int, str] = {}
+def counter_names(data: memoryview, holder: Message) -> CounterNames:
+    """Return the counters of a message that holds a `GpuCounterDescriptor`."""
+    names: dict[int, str] = {}
     for number in (1, 2, 3):
         for descriptor in parts_of(data, holder, number):
-            for spec in parts_of(data, descriptor, 1):
-                found[number_in(spec, 1)] = text_in(data, spec, 2)
-    return number_in(holder, 3), found
+            for counter in parts_of(data, descriptor, 1):
+                names[number_in(counter, 1)] = text_in(data, counter, 2)
+    return CounterNames(number_in(holder, 3), names)
 
 
 #: The fields of one message: number → whole numbers, and places of others.
@@ -226,33 +316,44 @@ Message = dict[int, list[int | tuple[int, int]]]
 
 
 def message_at(data: memoryview, start: int, end: int) -> Message:
-    """The fields of one message; for messages of which there are few."""
+    """Return the fields of one message; for messages of which there are few.
+
+    Raises:
+        MessageError: these bytes are no message.
+    """
     result: Message = {}
     try:
-        for _, first, a, b in wire.fields(data[start:end]):
-            key, _ = wire.varint(data, start + first)
-            number = key & 7 == wire.VARINT
-            value = wire.varint(data, start + a)[0] if number else (start + a, start + b)
-            result.setdefault(key >> 3, []).append(value)
+        for field in wire.fields(data[start:end]):
+            key, _ = wire.varint(data, start + field.start)
+            value: int | tuple[int, int] = (start + field.content, start + field.end)
+            if key & wire.WIRE_TYPE == wire.VARINT:
+                value, _ = wire.varint(data, start + field.content)
+            result.setdefault(key >> wire.FIELD_SHIFT, []).append(value)
     except (wire.DamagedError, IndexError, ValueError):
         raise wire.MessageError from None
     return result
 
 
 def number_in(message: Message, number: int) -> int:
-    """A whole number; 0 if there is none."""
+    """Return the whole number of a field, the last one; 0 without."""
     value = message.get(number, [0])[-1]
-    return value if isinstance(value, int) and value < MOST else 0
+    if isinstance(value, int) and value < MOST:
+        return value
+    return 0
 
 
 def text_in(data: memoryview, message: Message, number: int) -> str:
-    """A text; empty if there is none."""
+    """Return the text of a field, the last one; empty without."""
     value = message.get(number, [0])[-1]
-    return "" if isinstance(value, int) else bytes(data[slice(*value)]).decode("utf-8", "replace")
+    if isinstance(value, int):
+        return ""
+    start, end = value
+    return bytes(data[start:end]).decode("utf-8", "replace")
 
 
 def parts_of(data: memoryview, message: Message, number: int) -> Iterator[Message]:
-    """The messages of a number."""
+    """Yield the messages of a field."""
     for value in message.get(number, []):
         if not isinstance(value, int):
-            yield message_at(data, *value)
+            start, end = value
+            yield message_at(data, start, end)

@@ -1,10 +1,10 @@
-"""Reader of the CSV tables of rocprofv3: those in one folder that have one prefix are one trace.
+"""Reads the CSV tables of rocprofv3: those in one folder that have one prefix are one trace.
 
-Those of rocprof and rocprofv2, a row a kernel, are read alone, and rocprof's sums of kernels.
+Tables of rocprof and rocprofv2 (a row per kernel, or sums of kernels) are read one at a time.
 
 Supports: `PREFIX_kernel_trace.csv`, `…_memory_copy_trace.csv`, the tables of calls and markers
 (`…_hip_api_trace.csv`, `…_marker_api_trace.csv` …) and `…_agent_info.csv`, old and new columns, and
-those of `rocpd convert` (with a `Guid`). A table is recognised by its titles; the tables beside one
+those of `rocpd convert` (with a `Guid`). A table is recognized by its titles; the tables beside one
 are read with it if kernels are among them. A dispatch belongs to the call with its correlation id.
 Ignores: memory allocations and counter collections, which are counted.
 Format: "Using rocprofv3" in the documentation of ROCprofiler-SDK.
@@ -16,8 +16,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -44,37 +46,102 @@ _TABLE = re.compile(
 )
 _KERNELS = "kernel_trace.csv"
 _MOST_CALLS = 10**7
-#: What has all these columns is that table; the first that fits. Read in the order of the numbers:
-#: kernels tell their process by calls of their thread.
-_AGENTS, _CALLS, _DISPATCHES, _COPIES, _COUNTERS, _ALLOCATIONS, _SUMS = range(7)
+
+
+class TableKind(IntEnum):
+    """What a table lists; its tables are read in this order.
+
+    Calls come before kernels, whose process may only be known from the calls of their thread.
+    """
+
+    UNKNOWN = NONE
+    AGENTS = 0
+    CALLS = 1
+    DISPATCHES = 2
+    COPIES = 3
+    COUNTERS = 4
+    ALLOCATIONS = 5
+    SUMS = 6
+
+
 _TIMES = {"start_timestamp", "end_timestamp"}
-_TITLES: tuple[tuple[int, set[str]], ...] = (
-    (_AGENTS, {"node_id", "agent_type"}),
-    (_COUNTERS, {"counter_name", "counter_value"}),
-    (_DISPATCHES, {"kernel_name", "agent_id", *_TIMES}),
-    (_COPIES, {"direction", *_TIMES}),
-    (_CALLS, {"domain", "function", *_TIMES}),
-    (_ALLOCATIONS, {"operation", *_TIMES}),
-    (_SUMS, {"name", "calls", "totaldurationns"}),
-)
-_OF_ALL = {"start": "start_timestamp", "end": "end_timestamp", "correlation": "correlation_id"}
-#: Table of records → what they are, the titles of their names and domains, and where more numbers
-#: and devices stand.
-_OF_DISPATCHES = {"lane": "queue_id"} | {title: title for title in rocprof.GEOMETRY}
-_ENDS = {"source": "source_agent_id", "target": "destination_agent_id"}
-_RECORDS: dict[int, tuple[EventKind, str, str, dict[str, str], dict[str, str]]] = {
-    _CALLS: (EventKind.RUNTIME, "function", "domain", {"thread": "thread_id"}, {}),
-    _DISPATCHES: (EventKind.KERNEL, "kernel_name", "", _OF_DISPATCHES, {"device": "agent_id"}),
-    _COPIES: (EventKind.MEMCPY, "direction", "kind", {"lane": "stream_id"}, _ENDS),
+#: The first of these whose titles are all there is what a table lists.
+_TITLES_OF_KIND: dict[TableKind, set[str]] = {
+    TableKind.AGENTS: {"node_id", "agent_type"},
+    TableKind.COUNTERS: {"counter_name", "counter_value"},
+    TableKind.DISPATCHES: {"kernel_name", "agent_id"} | _TIMES,
+    TableKind.COPIES: {"direction"} | _TIMES,
+    TableKind.CALLS: {"domain", "function"} | _TIMES,
+    TableKind.ALLOCATIONS: {"operation"} | _TIMES,
+    TableKind.SUMS: {"name", "calls", "totaldurationns"},
+}
+
+
+@dataclass(frozen=True)
+class _RecordColumns:
+    """What the records of a table are, and under which titles it has their columns."""
+
+    kind: EventKind
+    name: str
+    domain: str = ""
+    numbers: Mapping[str, str] = field(default_factory=dict)  #: of columns of whole numbers
+    devices: Mapping[str, str] = field(default_factory=dict)  #: of columns of devices
+
+
+_NUMBERS_OF_ALL = {
+    "start": "start_timestamp",
+    "end": "end_timestamp",
+    "correlation": "correlation_id",
+}
+_RECORDS = {
+    TableKind.CALLS: _RecordColumns(
+        kind=EventKind.RUNTIME,
+        name="function",
+        domain="domain",
+        numbers={"thread": "thread_id"},
+    ),
+    TableKind.DISPATCHES: _RecordColumns(
+        kind=EventKind.KERNEL,
+        name="kernel_name",
+        numbers={"lane": "queue_id"} | {title: title for title in rocprof.GEOMETRY},
+        devices={"device": "agent_id"},
+    ),
+    TableKind.COPIES: _RecordColumns(
+        kind=EventKind.MEMCPY,
+        name="direction",
+        domain="kind",
+        numbers={"lane": "stream_id"},
+        devices={"source": "source_agent_id", "target": "destination_agent_id"},
+    ),
 }
 #: Titles of rocprof and rocprofv2 → those of rocprofv3; a stream where there is no queue.
-_EARLIER = (
-    {"kernelname": "kernel_name", "beginns": "start_timestamp", "endns": "end_timestamp"}
-    | {"gpu-id": "agent_id", "gpu_id": "agent_id", "queue-id": "queue_id", "pid": "process_id"}
-    | {"tid": "thread_id", "grd": "grid_size_x", "grid_size": "grid_size_x"}  # of all dimensions
-    | {"wgr": "workgroup_size_x", "workgroup_size": "workgroup_size_x", "stream_id": "queue_id"}
+_EARLIER_TITLES = {
+    "kernelname": "kernel_name",
+    "beginns": "start_timestamp",
+    "endns": "end_timestamp",
+    "gpu-id": "agent_id",
+    "gpu_id": "agent_id",
+    "queue-id": "queue_id",
+    "pid": "process_id",
+    "tid": "thread_id",
+    "grd": "grid_size_x",  # of all dimensions
+    "grid_size": "grid_size_x",
+    "wgr": "workgroup_size_x",
+    "workgroup_size": "workgroup_size_x",
+    "stream_id": "queue_id",
+}
+_LEFT_OUT = {
+    TableKind.COUNTERS: rocprof.COUNTER,
+    TableKind.ALLOCATIONS: rocprof.ALLOCATION,
+}
+_GPU_NUMBERS_NOTE = (
+    "GPUs have their numbers as agents, which count CPUs too: PREFIX_agent_info.csv,"
+    " which tells them apart and names them, is not beside the tables."
 )
-_LEFT_OUT = {_COUNTERS: rocprof.COUNTER, _ALLOCATIONS: rocprof.ALLOCATION}
+_SUMS_NOTE = (
+    "The file has sums alone: each call of a kernel has its mean duration; when it ran, on"
+    " which GPU, and what launched it is not known."
+)
 _NUMBER = re.compile(r"(?:(agent|gpu|cpu)\s+)?(\d{1,6})", re.IGNORECASE | re.ASCII)
 
 
@@ -82,54 +149,77 @@ def read(source: ByteSource) -> Trace:
     """Read a table and those beside it."""
     records = rocprof.RocprofRecords()
     with ExitStack() as opened:
-        tables = [_opened(source)]
-        for path in _beside(source.file):
+        tables = [_open_table(source)]
+        for path in _tables_beside(source.file):
             try:
                 beside = opened.enter_context(ByteSource(path, reading=source.reading))
-                tables.append(_opened(beside))
+                tables.append(_open_table(beside))
             except TraceError as error:
-                said = f"{path.name}, which is beside it, is left out: {error.problem}."
-                records.notes.append(said)
+                note = f"{path.name}, which is beside it, is left out: {error.problem}."
+                records.notes.append(note)
         reader = TableReader(records)
-        for table in sorted(tables, key=lambda table: table.kind):
+        for table in sorted(tables, key=attrgetter("kind")):
             reader.read(table)
-    # The size is not told: the cache knows when one file changes, not when another comes beside it.
+    # The size is left out: the cache would notice a change of one file, but no new one beside it.
     return records.finish(source.path, FORMAT, bytes_read=0)
 
 
-def _beside(file: Path | None) -> list[Path]:
-    """The other tables with the prefix of one, if those of kernels are among them."""
-    if file is None or (found := _TABLE.fullmatch(file.name)) is None:
+def _tables_beside(file: Path | None) -> list[Path]:
+    """Return the other tables with the prefix of a file, if kernels are listed among them."""
+    if file is None:
         return []
-    same = []
+    own_name = _TABLE.fullmatch(file.name)
+    if own_name is None:
+        return []
+    prefix = own_name[1]
+    same_prefix = []
     with suppress(OSError):  # a folder that cannot be listed
         for path in sorted(file.absolute().parent.iterdir()):
-            other = _TABLE.fullmatch(path.name)
-            same += [path] if other and other[1] == found[1] and path.is_file() else []
-    if not any(path.name.removesuffix(".gz") == found[1] + _KERNELS for path in same):
+            name = _TABLE.fullmatch(path.name)
+            if name and name[1] == prefix and path.is_file():
+                same_prefix.append(path)
+    table_names = [path.name.removesuffix(".gz") for path in same_prefix]
+    if prefix + _KERNELS not in table_names:
         return []
-    return [path for path in same if path.name != file.name]
+    return [path for path in same_prefix if path.name != file.name]
 
 
 class RocprofCsvTable:
-    """A table whose titles were read; `kind` says which, `NONE` for no known one."""
+    """A table whose titles were read.
+
+    Attributes:
+        source: the file.
+        width: how many cells a row has.
+        rows: the rows below the titles, each with the number of its line.
+        places: title → the place of its column; titles in lower case, earlier ones translated.
+        kind: what the table lists.
+    """
 
     def __init__(self, source: ByteSource, titles: Sequence[str], rows: Rows) -> None:
         self.source = source
         self.width = len(titles)
         self.rows = rows
-        self.places = {title.strip().casefold(): place for place, title in enumerate(titles)}
-        for title, same in _EARLIER.items():
+        self.places: dict[str, int] = {}
+        for place, title in enumerate(titles):
+            self.places[title.strip().casefold()] = place
+        for title, current_title in _EARLIER_TITLES.items():
             if title in self.places:
-                self.places.setdefault(same, self.places[title])
-        self.kind = next((kind for kind, wanted in _TITLES if wanted <= {*self.places}), NONE)
+                self.places.setdefault(current_title, self.places[title])
+        self.kind = self._find_kind()
+
+    def _find_kind(self) -> TableKind:
+        for kind, titles in _TITLES_OF_KIND.items():
+            if titles <= self.places.keys():
+                return kind
+        return TableKind.UNKNOWN
 
 
-def _opened(source: ByteSource) -> RocprofCsvTable:
+def _open_table(source: ByteSource) -> RocprofCsvTable:
     remedy = f"record with: {rocprof.RECORD}"
     rows = rows_of(source, remedy)
-    table = RocprofCsvTable(source, next(rows, (0, []))[1], rows)
-    if table.kind != NONE:
+    _, titles = next(rows, (0, []))
+    table = RocprofCsvTable(source, titles, rows)
+    if table.kind != TableKind.UNKNOWN:
         return table
     problem = "is no table of rocprofv3 that is read (of kernels, copies, calls or markers)"
     raise TraceFormatError(source.path, problem, f"{remedy} --output-format csv")
@@ -139,94 +229,112 @@ class _Piece(dict[str, Sequence[str]]):
     """The cells of some rows of a table, by title; empty ones where there is no such column."""
 
     def __init__(self, places: Mapping[str, int], rows: Sequence[Sequence[str]]) -> None:
+        super().__init__()
         columns = list(zip(*rows, strict=True))
-        super().__init__((title, columns[place]) for title, place in places.items())
+        for title, place in places.items():
+            self[title] = columns[place]
         self.count = len(rows)
 
     def __missing__(self, title: str) -> Sequence[str]:
         return [""] * self.count
 
     def whole(self, title: str) -> Int64Array:
-        """The numbers of a column, `MISSING` where there is none, shape (m,)."""
+        """Return the numbers of a column, `MISSING` where there is none, shape (m,)."""
         try:
             return np.fromiter(map(int, self[title]), np.int64, self.count)
         except (ValueError, OverflowError):
-            return np.fromiter(map(_whole, self[title]), np.int64, self.count)
+            return np.fromiter(map(_whole_number, self[title]), np.int64, self.count)
 
-    def codes(self, title: str, code: Callable[[str], int]) -> Int64Array:
-        """What is made of each cell, once for each distinct one, shape (m,)."""
-        known: Interner[str] = Interner()
-        numbers = known.codes(self[title], self.count)
-        return np.array([code(text) for text in known], dtype=np.int64)[numbers]
+    def codes(self, title: str, code_of: Callable[[str], int]) -> Int64Array:
+        """Return a number for each cell, asked for once per distinct cell, shape (m,)."""
+        distinct: Interner[str] = Interner()
+        index = distinct.codes(self[title], self.count)
+        codes = [code_of(text) for text in distinct]
+        return np.array(codes, dtype=np.int64)[index]
 
 
 class TableReader:
-    """Adds tables to the records, of the same run."""
+    """Adds tables of one run to the records."""
 
     def __init__(self, records: rocprof.RocprofRecords) -> None:
         self._records = records
         self._guids: Interner[str] = Interner()
         self._process_of_thread: dict[tuple[int, int], int] = {}
         self._processes_of_guid: defaultdict[int, set[int]] = defaultdict(set)
-        self._gpus: dict[int, int] = {}  # by the number of the agent's node
-        self._visible: dict[int, int] = {}  # by its number among those that the program sees
+        self._gpu_of_node: dict[int, int] = {}
+        self._gpu_of_visible_agent: dict[int, int] = {}
         self._has_agents = False
 
     def read(self, table: RocprofCsvTable) -> None:
-        """Add a table."""
+        """Add the rows of a table."""
         for piece in self._pieces(table):
             if table.kind in _RECORDS:
-                self._add_records(table.kind, piece)
+                self._add_records(_RECORDS[table.kind], piece)
             elif table.kind in _LEFT_OUT:
                 self._records.drop(_LEFT_OUT[table.kind], piece.count)
+            elif table.kind == TableKind.AGENTS:
+                self._add_agents(piece)
             else:
-                (self._add_agents if table.kind == _AGENTS else self._add_sums)(piece)
+                self._add_sums(piece)
 
     def _add_sums(self, piece: _Piece) -> None:
-        """Add as many calls of each kernel as are told, in a row, each of mean duration."""
-        names = self._records.builder.names
-        calls, total = (np.maximum(piece.whole(t), 0) for t in ("calls", "totaldurationns"))
+        """Add as many kernels as each row counts, one after another, each of the mean duration.
+
+        Example: 3 calls of 10 ns in total take 4, 3 and 3 ns.
+        """
+        calls = np.maximum(piece.whole("calls"), 0)
+        total = np.maximum(piece.whole("totaldurationns"), 0)
         if calls.sum(dtype=np.float64) > _MOST_CALLS:
             raise TraceFormatError("the table", f"has over {_MOST_CALLS:,} calls", "make it again")
-        mean, rest = np.divmod(total, np.maximum(calls, 1))
-        number = np.arange(calls.sum()) - np.repeat(np.cumsum(calls) - calls, calls)
-        end = np.cumsum(np.repeat(mean, calls) + (number < np.repeat(rest, calls)))
-        name = piece.codes("name", lambda text: names[rocprof.kernel_name(text, 0)])
+        mean, remainder = np.divmod(total, np.maximum(calls, 1))
+        first_kernel = np.cumsum(calls) - calls
+        number_in_row = np.arange(calls.sum()) - np.repeat(first_kernel, calls)
+        takes_one_more = number_in_row < np.repeat(remainder, calls)
+        duration = np.repeat(mean, calls) + takes_one_more
+        end = np.cumsum(duration)
+        names = piece.codes("name", self._kernel_name)
         zeros = np.zeros_like(end)
         columns = {
-            "start": np.append(0, end)[:-1],
+            "start": end - duration,
             "end": end,
-            "process": zeros + self._records.process("?", "?"),
-            "name": np.repeat(name, calls),
-            **dict.fromkeys(("device", "lane"), zeros),
+            "process": np.full_like(end, self._records.process("?", "?")),
+            "name": np.repeat(names, calls),
+            "device": zeros,
+            "lane": zeros,
         }
         self._records.add(EventKind.KERNEL, columns)
-        self._records.notes.append(
-            "The file has sums alone: each call of a kernel has its mean duration; when it ran, on"
-            " which GPU, and what launched it is not known."
-        )
+        self._records.notes.append(_SUMS_NOTE)
+
+    def _kernel_name(self, text: str) -> int:
+        return self._records.builder.names[rocprof.kernel_name(text, 0)]
+
+    def _name(self, text: str) -> int:
+        return self._records.builder.names[text or NO_NAME]
 
     def _pieces(self, table: RocprofCsvTable) -> Iterator[_Piece]:
-        count = 0
+        """Yield the rows of a table in pieces, up to where it is cut off."""
+        row_count = 0
         while True:
-            some: list[list[str]] = []
+            rows: list[list[str]] = []
             damage: TraceCutOffError | None = None
             try:
-                some.extend(row for _, row in islice(table.rows, _ROWS_AT_ONCE))
+                for _, row in islice(table.rows, _ROWS_AT_ONCE):
+                    rows.append(row)  # what was read before an error is kept
             except TraceFormatError as error:
                 damage = TraceCutOffError(error.path, error.problem, AGAIN)
-            if not some and damage is None:
+            if not rows and damage is None:
                 return
-            if some and isinstance(some[-1], UnfinishedRow) and len(some[-1]) < table.width:
-                some.pop()
+            if rows and isinstance(rows[-1], UnfinishedRow) and len(rows[-1]) < table.width:
+                rows.pop()
                 damage = TraceCutOffError(table.source.path, "its last line is cut off", AGAIN)
-            whole = [row for row in some if len(row) == table.width]
-            odd = sum(len(row) > 0 for row in some) - len(whole)
-            self._records.drop("rows with more or fewer cells than titles", odd)
-            count += len(whole)
-            if whole:
-                yield _Piece(table.places, whole)
-            notes = salvage_notes(table.source, damage, table.source.bytes_read, count)
+            filled_rows = [row for row in rows if row]
+            whole_rows = [row for row in filled_rows if len(row) == table.width]
+            odd_rows = len(filled_rows) - len(whole_rows)
+            self._records.drop("rows with more or fewer cells than titles", odd_rows)
+            row_count += len(whole_rows)
+            if whole_rows:
+                yield _Piece(table.places, whole_rows)
+            notes = salvage_notes(table.source, damage, table.source.bytes_read, row_count)
             self._records.notes += notes
             if notes:
                 return
@@ -235,75 +343,96 @@ class TableReader:
 
     def _add_agents(self, piece: _Piece) -> None:
         self._has_agents = True
-        numbers = ("node_id", "logical_node_id", "cu_count", "wave_front_size")
-        texts = zip(*map(piece.__getitem__, ("agent_type", "name", "product_name")), strict=True)
-        told = zip(*(piece.whole(title).tolist() for title in numbers), texts, strict=True)
-        for node, visible, units, warp, (kind, name, product) in sorted(told, key=itemgetter(0)):
-            if kind.strip() == "GPU":
-                ordinal = self._gpus.setdefault(node, len(self._gpus))
-                gpu = rocprof.Agent(rocprof.Handle(), 2, 0, name, product, units, warp)
-                self._visible[visible] = self._records.device(None, ordinal, gpu)
+        nodes = piece.whole("node_id")
+        visible_agents = piece.whole("logical_node_id")
+        compute_units = piece.whole("cu_count")
+        warp_sizes = piece.whole("wave_front_size")
+        for row in np.argsort(nodes, kind="stable").tolist():
+            if piece["agent_type"][row].strip() != "GPU":
+                continue
+            ordinal = self._gpu_of_node.setdefault(int(nodes[row]), len(self._gpu_of_node))
+            agent = rocprof.Agent(
+                type=rocprof.GPU_AGENT,
+                name=piece["name"][row],
+                product_name=piece["product_name"][row],
+                cu_count=int(compute_units[row]),
+                wave_front_size=int(warp_sizes[row]),
+            )
+            gpu = self._records.device(None, ordinal, agent)
+            self._gpu_of_visible_agent[int(visible_agents[row])] = gpu
 
     def _device(self, text: str) -> int:
-        """The GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` of a CPU.
+        """Return the GPU that `Agent 4`, `GPU 0` or `4` is; `NONE` for a CPU.
 
         `Agent 4` counts what the program sees; a bare number (or `--agent-index absolute`) nodes.
         """
-        found = _NUMBER.fullmatch(text.strip())
-        if found is None or (word := (found[1] or "").casefold()) == "cpu":
+        agent = _NUMBER.fullmatch(text.strip())
+        if agent is None:
             return NONE
-        number = int(found[2])
+        word = (agent[1] or "").casefold()
+        number = int(agent[2])
+        if word == "cpu":
+            return NONE
         if word == "gpu":
             return number
         if self._has_agents:
-            node = self._gpus.get(number, NONE)
-            return self._visible.get(number, node) if word else node
-        note = (
-            "GPUs have their numbers as agents, which count CPUs too: PREFIX_agent_info.csv,"
-            " which tells them apart and names them, is not beside the tables."
-        )
-        if note not in self._records.notes:
-            self._records.notes.append(note)
+            gpu = self._gpu_of_node.get(number, NONE)
+            if word:
+                return self._gpu_of_visible_agent.get(number, gpu)
+            return gpu
+        if _GPU_NUMBERS_NOTE not in self._records.notes:
+            self._records.notes.append(_GPU_NUMBERS_NOTE)
         return number
 
     # Records.
 
-    def _add_records(self, table: int, piece: _Piece) -> None:
-        kind, name, domain, numbers, devices = _RECORDS[table]
-        names = self._records.builder.names
-        categories = self._records.builder.categories
-        columns = {column: piece.whole(title) for column, title in (_OF_ALL | numbers).items()}
-        columns |= {column: piece.codes(title, self._device) for column, title in devices.items()}
-        if kind == EventKind.KERNEL:
-            columns["name"] = piece.codes(name, lambda text: names[rocprof.kernel_name(text, 0)])
+    def _add_records(self, record: _RecordColumns, piece: _Piece) -> None:
+        columns = {}
+        for column, title in (_NUMBERS_OF_ALL | dict(record.numbers)).items():
+            columns[column] = piece.whole(title)
+        for column, title in record.devices.items():
+            columns[column] = piece.codes(title, self._device)
+        if record.kind == EventKind.KERNEL:
+            columns["name"] = piece.codes(record.name, self._kernel_name)
         else:
-            columns["name"] = piece.codes(name, lambda text: names[text or NO_NAME])
-            columns["domain"] = piece.codes(domain, categories.__getitem__)
-        # The process of each row: what it says, else that of its thread, else the only one.
-        told = kind == EventKind.RUNTIME or "process_id" in piece
-        place = map(piece.whole, ("process_id", "thread_id") if told else ("thread_id",))
-        guids = piece.codes("guid", self._guids.__getitem__)
-        columns["process"] = of_rows(self._process, guids, *place)
-        self._records.add(kind, columns)
+            categories = self._records.builder.categories
+            columns["name"] = piece.codes(record.name, self._name)
+            columns["domain"] = piece.codes(record.domain, categories.__getitem__)
+        columns["process"] = self._processes(record.kind, piece)
+        self._records.add(record.kind, columns)
 
-    def _process(self, guid: int, *place: int) -> int:
-        """A process, of a thread that may be known, or with its own id before it."""
-        *pid, thread = place
-        if pid:
-            process = self._records.process((guid, *pid), "?" if pid == [MISSING] else pid[0])
-            self._process_of_thread[guid, thread] = process
-            self._processes_of_guid[guid].add(process)
-            return process
+    def _processes(self, kind: EventKind, piece: _Piece) -> Int64Array:
+        """Return the process of each row: its own, else that of its thread, else the only one."""
+        guids = piece.codes("guid", self._guids.__getitem__)
+        threads = piece.whole("thread_id")
+        if kind == EventKind.RUNTIME or "process_id" in piece:
+            return of_rows(self._process_with_id, guids, piece.whole("process_id"), threads)
+        return of_rows(self._process_of, guids, threads)
+
+    def _process_with_id(self, guid: int, pid: int, thread: int) -> int:
+        label: int | str = pid
+        if pid == MISSING:
+            label = "?"
+        process = self._records.process((guid, pid), label)
+        self._process_of_thread[guid, thread] = process
+        self._processes_of_guid[guid].add(process)
+        return process
+
+    def _process_of(self, guid: int, thread: int) -> int:
+        """Return the process of a thread, or the only one of its guid."""
         if (guid, thread) in self._process_of_thread:
             return self._process_of_thread[guid, thread]
-        if len(only := self._processes_of_guid[guid]) == 1:
-            return next(iter(only))
+        processes = self._processes_of_guid[guid]
+        if len(processes) == 1:
+            return next(iter(processes))
         return self._records.process((guid, "?"), "?")
 
 
-def _whole(cell: str) -> int:
+def _whole_number(cell: str) -> int:
     try:
         number = int(cell)
     except ValueError:
         return MISSING
-    return number if abs(number) < -MISSING else MISSING
+    if abs(number) < -MISSING:
+        return number
+    return MISSING

@@ -1,4 +1,4 @@
-"""Reader of the JSON of rocprofv3 (`--output-format json`), plain or gzipped, in bounded memory.
+"""Reads the JSON of rocprofv3 (`--output-format json`), plain or gzipped, in bounded memory.
 
 Supports: one or more processes; kernel dispatches, memory copies, and the calls of all APIs
 (`hip_api`, `hsa_api`, `rccl_api` …); roctx ranges and marks, which have their message among the
@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,78 +36,140 @@ Pieces = dict[EventKind, dict[str, list[Int64Array]]]
 FORMAT = "rocprofv3 JSON"
 ROOT = "rocprofiler-sdk-tool"
 
-_GPU = 2
 #: Objects of a process whose members are read one by one.
 _WALKED = ("strings", "buffer_records", "callback_records")
-_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-#: What a number is where a record does not tell it.
-_DEFAULTS = dict.fromkeys(("start_timestamp", "end_timestamp", "x", "y", "z"), MISSING)
-_DEFAULTS |= dict.fromkeys(("kind", "operation", "bytes"), -1)
-_OF_ALL = {"start": "start_timestamp", "end": "end_timestamp", "kind": "kind"}
-_OF_ALL |= {"operation": "operation", "correlation": "correlation_id.internal"}
+_WholeNumber = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+#: What a number of a record is where it is left out; 0 for all others.
+_DEFAULTS = {
+    "start_timestamp": MISSING,
+    "end_timestamp": MISSING,
+    "x": MISSING,
+    "y": MISSING,
+    "z": MISSING,
+    "kind": -1,
+    "operation": -1,
+    "bytes": -1,
+}
+_PLACES_OF_ALL = {
+    "start": "start_timestamp",
+    "end": "end_timestamp",
+    "kind": "kind",
+    "operation": "operation",
+    "correlation": "correlation_id.internal",
+}
+_PLACES_OF_CALLS = _PLACES_OF_ALL | {"thread": "thread_id"}
+_PLACES_OF_DISPATCHES = _PLACES_OF_ALL | {
+    "kernel": "dispatch_info.kernel_id",
+    "device handle": "dispatch_info.agent_id.handle",
+    "lane handle": "dispatch_info.queue_id.handle",
+}
+for _name in rocprof.GEOMETRY:  # `grid_size_x` is at `dispatch_info.grid_size.x`
+    _size, _, _axis = _name.rpartition("_")
+    _PLACES_OF_DISPATCHES[_name] = f"dispatch_info.{_size}.{_axis}"
+_PLACES_OF_COPIES = _PLACES_OF_ALL | {
+    "source handle": "src_agent_id.handle",
+    "target handle": "dst_agent_id.handle",
+    "lane handle": "stream_id.handle",
+    "bytes": "bytes",
+}
 #: Column → where a record has it. Handles can be any number of 64 bits: they are numbered.
-_COLUMNS = {
-    EventKind.RUNTIME: _OF_ALL | {"thread": "thread_id"},
-    EventKind.KERNEL: _OF_ALL
-    | {
-        "kernel": "dispatch_info.kernel_id",
-        "device handle": "dispatch_info.agent_id.handle",
-        "lane handle": "dispatch_info.queue_id.handle",
-        **{name: f"dispatch_info.{name[:-2]}.{name[-1]}" for name in rocprof.GEOMETRY},
-    },
-    EventKind.MEMCPY: _OF_ALL
-    | {
-        "source handle": "src_agent_id.handle",
-        "target handle": "dst_agent_id.handle",
-        "lane handle": "stream_id.handle",
-        "bytes": "bytes",
-    },
+_PLACES = {
+    EventKind.RUNTIME: _PLACES_OF_CALLS,
+    EventKind.KERNEL: _PLACES_OF_DISPATCHES,
+    EventKind.MEMCPY: _PLACES_OF_COPIES,
 }
 
 
-def _record(places: Iterable[str]) -> type:
-    """A type with a whole number at each of these places, dots between the names on the way."""
-    inner: dict[str, list[str]] = {}
+def _record_type(places: Iterable[str]) -> type:
+    """Return a type with a whole number at each place; dots part the names of nested members."""
+    nested_places: dict[str, list[str]] = {}
     for place in places:
-        name, _, rest = place.partition(".")
-        inner.setdefault(name, []).extend([rest] * bool(rest))
+        name, _, place_within = place.partition(".")
+        within = nested_places.setdefault(name, [])
+        if place_within:
+            within.append(place_within)
     members: list[tuple[str, Any, Any]] = []
-    for name, within in inner.items():
+    for name, within in nested_places.items():
         if within:
-            members.append((name, made := _record(within), made()))
+            nested_type = _record_type(within)
+            members.append((name, nested_type, nested_type()))
+        elif name == "handle":
+            members.append((name, int, 0))
         else:
-            number: Any = int if name == "handle" else _Whole
-            members.append((name, number, _DEFAULTS.get(name, 0)))
+            members.append((name, _WholeNumber, _DEFAULTS.get(name, 0)))
     return msgspec.defstruct("Record", members, frozen=True)
 
 
-_RECORDS = {_record(places.values()): kind for kind, places in _COLUMNS.items()}
-_CALL, _DISPATCH, _COPY = _RECORDS
+_CALL = _record_type(_PLACES_OF_CALLS.values())
+_DISPATCH = _record_type(_PLACES_OF_DISPATCHES.values())
+_COPY = _record_type(_PLACES_OF_COPIES.values())
+_KIND_OF_RECORD = {
+    _CALL: EventKind.RUNTIME,
+    _DISPATCH: EventKind.KERNEL,
+    _COPY: EventKind.MEMCPY,
+}
 
 
-_SHOWN_NAMES = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
-_NAMES_OF_SYMBOL = [(name, str | None, None) for name in _SHOWN_NAMES]
-_SYMBOL = msgspec.defstruct("Symbol", [("kernel_id", _Whole, -1), *_NAMES_OF_SYMBOL])
-#: A kind of records, and the names of its operations.
-_OPERATIONS = msgspec.defstruct("Operations", [("kind", str, ""), ("operations", list[str], [])])
-#: The text of a roctx range or mark, by its correlation id.
-_MESSAGE = msgspec.defstruct("Message", [("key", _Whole, -1), ("value", str, "")])
+class _Symbol(msgspec.Struct):
+    """A kernel, and how its name is written."""
+
+    kernel_id: _WholeNumber = -1
+    formatted_kernel_name: str | None = None
+    demangled_kernel_name: str | None = None
+    kernel_name: str | None = None
+
+    @property
+    def shown_name(self) -> str | None:
+        """The most readable name."""
+        return self.formatted_kernel_name or self.demangled_kernel_name or self.kernel_name
+
+
+class _Operations(msgspec.Struct):
+    """A kind of records, and the names of its operations."""
+
+    kind: str = ""
+    operations: list[str] = []
+
+    def name_of(self, operation: int) -> str:
+        """The name of an operation, or its number."""
+        if 0 <= operation < len(self.operations):
+            return self.operations[operation]
+        return f"operation {operation}"
+
+
+class _Message(msgspec.Struct):
+    """The text of a roctx range or mark, by its correlation id."""
+
+    key: _WholeNumber = -1
+    value: str = ""
+
+
+class _Process(NamedTuple):
+    """What the document says of a process."""
+
+    pid: int | str
+    command: str
+    machine: str
+
 
 _TYPES: dict[tuple[str, ...], type] = {
     ("agents",): rocprof.Agent,
-    ("kernel_symbols",): _SYMBOL,
-    ("strings", "buffer_records"): _OPERATIONS,
-    ("strings", "marker_api"): _MESSAGE,
+    ("kernel_symbols",): _Symbol,
+    ("strings", "buffer_records"): _Operations,
+    ("strings", "marker_api"): _Message,
     ("buffer_records", "kernel_dispatch"): _DISPATCH,
     ("buffer_records", "memory_copy"): _COPY,
 }
 #: Why records of a kind are left out.
-_LEFT_OUT = dict.fromkeys(("memory_allocation", "scratch_memory"), rocprof.ALLOCATION)
-_LEFT_OUT["counter_collection"] = rocprof.COUNTER
+_LEFT_OUT = {
+    "memory_allocation": rocprof.ALLOCATION,
+    "scratch_memory": rocprof.ALLOCATION,
+    "counter_collection": rocprof.COUNTER,
+}
 
 
 def _type_of(path: tuple[str, ...]) -> type:
-    """What the items of a list are, by its place in a process; `Raw` of those that are not read."""
+    """Return the type of the items of a list at a place in a process; `Raw`: they are not read."""
     if path[0] == "buffer_records" and path[-1].endswith("_api"):
         return _CALL
     return _TYPES.get(path, msgspec.Raw)
@@ -127,7 +189,7 @@ def read(source: ByteSource) -> Trace:
 def from_document(
     document: Mapping[str, object], path: str, reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> Trace:
-    """The trace of a loaded document."""
+    """Return the trace of a loaded document."""
     try:
         text = msgspec.json.encode(document)
     except (TypeError, ValueError, RecursionError) as error:
@@ -160,18 +222,22 @@ class _Document(EventStream[list[Any]]):
         self._metadata: object = None
         self._items: defaultdict[type, list[Any]] = defaultdict(list)
         self._handles: Interner[int] = Interner()
-        self._columns: Pieces = {kind: defaultdict(list) for kind in _COLUMNS}
+        self._columns: Pieces = {}
+        for kind in _PLACES:
+            self._columns[kind] = defaultdict(list)
 
     # What is where.
 
     def _member(self, key: str) -> Iterator[list[Any]]:
-        outer = self._path
+        path_outside = self._path
         self._path = (*self._path, key)
         path = self._path[1:]
+        is_root = self._path == (ROOT,)
+        is_walked = len(path) == 1 and key in _WALKED
         opening = self._next_byte()
-        if self._path == (ROOT,) and opening == b"[":
+        if is_root and opening == b"[":
             yield from self._processes()
-        elif opening == b"{" and (self._path == (ROOT,) or (len(path) == 1 and key in _WALKED)):
+        elif opening == b"{" and (is_root or is_walked):
             self._rest = self._rest[1:]
             yield from self._object()
         elif opening == b"[" and path:
@@ -180,7 +246,7 @@ class _Document(EventStream[list[Any]]):
             self._metadata = self._value()
         else:
             self._value()
-        self._path = outer
+        self._path = path_outside
 
     def _list(self, path: tuple[str, ...]) -> Iterator[list[Any]]:
         self._list_path = path
@@ -217,99 +283,134 @@ class _Document(EventStream[list[Any]]):
         return _decoder_of(_type_of(self._list_path)).decode(text)
 
     def repair(self, events: list[object]) -> list[Any]:
-        """Items with texts for numbers, say; those of another form are counted."""
-        kind = _type_of(self._list_path)
-        found: list[Any] = []
+        """Return items that have texts for numbers, say; those of another form are counted."""
+        item_type = _type_of(self._list_path)
+        repaired: list[Any] = []
         for event in events:
             with suppress(msgspec.MsgspecError, TypeError, ValueError, RecursionError):
                 text = msgspec.json.encode(plain(event))
-                found.append(msgspec.json.decode(text, type=kind, strict=False))
-        self.records.drop("records of another form", len(events) - len(found))
-        return found
+                repaired.append(msgspec.json.decode(text, type=item_type, strict=False))
+        self.records.drop("records of another form", len(events) - len(repaired))
+        return repaired
 
     def take(self, items: list[Any]) -> None:
-        """Take items."""
+        """Keep items of the current list."""
         path = self._list_path
-        kind = _type_of(path)
-        if kind in _RECORDS:
-            of_kind = _RECORDS[kind]
-            for name, place in _COLUMNS[of_kind].items():
-                values: Iterable[int] = map(attrgetter(place), items)
-                if name.endswith("handle"):
-                    values = map(self._handles.__getitem__, values)
-                self._columns[of_kind][name].append(np.fromiter(values, np.int64, len(items)))
-        elif kind is not msgspec.Raw:
-            self._items[kind] += items
+        item_type = _type_of(path)
+        if item_type in _KIND_OF_RECORD:
+            self._take_records(_KIND_OF_RECORD[item_type], items)
+        elif item_type is not msgspec.Raw:
+            self._items[item_type] += items
         elif path[0] in ("buffer_records", "callback_records"):
             self.records.drop(_LEFT_OUT.get(path[-1], "records of another kind"), len(items))
+
+    def _take_records(self, kind: EventKind, items: list[Any]) -> None:
+        columns = self._columns[kind]
+        for name, place in _PLACES[kind].items():
+            values: Iterable[int] = map(attrgetter(place), items)
+            if name.endswith("handle"):
+                values = map(self._handles.__getitem__, values)
+            columns[name].append(np.fromiter(values, np.int64, len(items)))
 
     # A process.
 
     def end_process(self) -> None:
         """Add its records to the trace; what follows is of another one."""
         key = object()
-        (label, devices) = self._described()
-        handles = list(self._handles)
-        records = self.records
-        names = self.records.builder.names
-        numbers = [handle if 0 <= handle < rocprof.MOST_ID else NONE for handle in handles]
-        gpus = [devices.get(handle, NONE) for handle in handles]
-        messages = {item.key: item.value for item in self._items[_MESSAGE]}
+        process = self._described_process()
+        gpu_of_handle = self._gpu_of_handle(process.machine)
+        lanes = []
+        gpus = []
+        for handle in self._handles:
+            is_usable = 0 <= handle < rocprof.MOST_ID
+            if is_usable:
+                lanes.append(handle)
+            else:
+                lanes.append(NONE)
+            gpus.append(gpu_of_handle.get(handle, NONE))
+        lane_of_number = np.array(lanes, dtype=np.int64)
+        gpu_of_number = np.array(gpus, dtype=np.int64)
         for kind, pieces in self._columns.items():
             if not pieces:
                 continue
-            columns = {name: np.concatenate(column) for name, column in pieces.items()}
-            columns["process"] = np.full_like(columns["start"], records.process(key, *label))
-            for name in [name for name in columns if name.endswith("handle")]:
-                of_handle = np.array(numbers if name.startswith("lane") else gpus, dtype=np.int64)
-                columns[name.removesuffix(" handle")] = of_handle[columns[name]]
-            if kind == EventKind.KERNEL:
-                columns["name"] = looked_up(columns["kernel"], self._kernel_names)
-            else:
-                columns["domain"], columns["name"] = self._names(columns)
-            if kind == EventKind.RUNTIME:
-                markers = records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
-                for row in np.flatnonzero(markers).tolist():
-                    if message := messages.get(int(columns["correlation"][row])):
-                        columns["name"][row] = names[message]
-            records.add(kind, columns)
+            columns: dict[str, Int64Array] = {}
+            for name, column_pieces in pieces.items():
+                column = np.concatenate(column_pieces)
+                if name == "lane handle":
+                    columns["lane"] = lane_of_number[column]
+                elif name.endswith(" handle"):
+                    columns[name.removesuffix(" handle")] = gpu_of_number[column]
+                else:
+                    columns[name] = column
+            number = self.records.process(key, process.pid, process.command)
+            columns["process"] = np.full_like(columns["start"], number)
+            self._name_records(kind, columns)
+            self.records.add(kind, columns)
         self._begin_process()
 
-    def _described(self) -> tuple[tuple[int | str, str], dict[int, int]]:
-        """The id and the command of the process, and the numbers of its GPUs by their handles."""
-        about = self._metadata if isinstance(self._metadata, dict) else {}
-        pid = about.get("pid")
-        command = about.get("command")
-        node = about.get("node")
-        words = map(str, command) if isinstance(command, list) else ()
-        machine = str(node.get("machine_id")) if isinstance(node, dict) else ""
-        agents = {agent.id.handle: agent for agent in self._items[rocprof.Agent]}
-        devices = {
-            handle: self.records.device(machine, agent.logical_node_type_id, agent)
-            for handle, agent in agents.items()
-            if agent.type == _GPU and 0 <= agent.logical_node_type_id < rocprof.MOST_GPUS
-        }
-        return (pid if isinstance(pid, int) else "?", encodable(" ".join(words))), devices
+    def _name_records(self, kind: EventKind, columns: dict[str, Int64Array]) -> None:
+        """Add the columns `name` and, but for kernels, `domain`."""
+        if kind == EventKind.KERNEL:
+            columns["name"] = looked_up(columns["kernel"], self._kernel_names)
+            return
+        columns["domain"], columns["name"] = self._domains_and_names(columns)
+        if kind == EventKind.RUNTIME:
+            self._name_markers(columns)
 
-    def _names(self, columns: dict[str, Int64Array]) -> Int64Array:
-        """The codes of each record's kind, and of its operation: they are indices in tables."""
+    def _name_markers(self, columns: dict[str, Int64Array]) -> None:
+        """Give roctx ranges and marks their message as a name."""
+        message_of_id = {item.key: item.value for item in self._items[_Message]}
+        is_marker = self.records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
+        for row in np.flatnonzero(is_marker).tolist():
+            message = message_of_id.get(int(columns["correlation"][row]))
+            if message:
+                columns["name"][row] = self.records.builder.names[message]
+
+    def _described_process(self) -> _Process:
+        """Return what the metadata says of the process."""
+        metadata = self._metadata if isinstance(self._metadata, dict) else {}
+        pid = metadata.get("pid")
+        if not isinstance(pid, int):
+            pid = "?"
+        command = ""
+        if isinstance(metadata.get("command"), list):
+            command = " ".join(map(str, metadata["command"]))
+        machine = ""
+        if isinstance(metadata.get("node"), dict):
+            machine = str(metadata["node"].get("machine_id"))
+        return _Process(pid=pid, command=encodable(command), machine=machine)
+
+    def _gpu_of_handle(self, machine: str) -> dict[int, int]:
+        """Return the number of each GPU of the process by the handle of its agent."""
+        agents = {agent.id.handle: agent for agent in self._items[rocprof.Agent]}
+        gpu_of_handle = {}
+        for handle, agent in agents.items():
+            ordinal = agent.logical_node_type_id
+            if agent.type == rocprof.GPU_AGENT and 0 <= ordinal < rocprof.MOST_GPUS:
+                gpu_of_handle[handle] = self.records.device(machine, ordinal, agent)
+        return gpu_of_handle
+
+    def _domains_and_names(self, columns: dict[str, Int64Array]) -> Int64Array:
+        """Return the codes of each record's kind and operation, which are indices, (2, n)."""
         builder = self.records.builder
-        operations = self._items[_OPERATIONS]
-        distinct, number = distinct_rows(columns["kind"], columns["operation"])
+        kinds: list[_Operations] = self._items[_Operations]
+        distinct, index = distinct_rows(columns["kind"], columns["operation"])
         codes = []
         for kind, operation in distinct:
-            known: Any = operations[kind] if 0 <= kind < len(operations) else _OPERATIONS()
-            of_kind = known.operations
-            name = of_kind[operation] if 0 <= operation < len(of_kind) else f"operation {operation}"
-            codes.append((builder.categories[known.kind or f"kind {kind}"], builder.names[name]))
-        return np.array(codes, dtype=np.int64)[number].T
+            described = _Operations()
+            if 0 <= kind < len(kinds):
+                described = kinds[kind]
+            domain = builder.categories[described.kind or f"kind {kind}"]
+            name = builder.names[described.name_of(operation)]
+            codes.append((domain, name))
+        return np.array(codes, dtype=np.int64)[index].T
 
     def _kernel_names(self, ids: Int64Array) -> list[int]:
-        spellings = attrgetter(*_SHOWN_NAMES)
-        known = {symbol.kernel_id: spellings(symbol) for symbol in self._items[_SYMBOL]}
+        """Return the codes of the names of kernels."""
         names = self.records.builder.names
+        symbols = {symbol.kernel_id: symbol.shown_name for symbol in self._items[_Symbol]}
         codes = []
         for number in ids.tolist():
-            formatted, demangled, own = known.get(number, (None, None, None))
-            codes.append(names[rocprof.kernel_name(formatted or demangled or own, number)])
+            shown_name = symbols.get(number)
+            codes.append(names[rocprof.kernel_name(shown_name, number)])
         return codes

@@ -1,4 +1,4 @@
-"""Records of rocprofv3 as events, whatever the form of the file: its words, and what they mean.
+"""The records of rocprofv3 as events: what its words mean, in each of its file formats.
 
 A call (HIP, HSA, RCCL …) is a runtime or driver call and can launch; a roctx range is an
 annotation, a roctx mark an instant. Dispatches and copies are GPU events. Correlation ids count
@@ -32,10 +32,24 @@ COUNTER = "counter values, which are not analysed"
 _DEVICES_A_MACHINE = 100
 _SUFFIX = re.compile(r"(?:\.kd)?(?: \[clone \.kd\])?(?: \(\.kd\))?\Z")
 MOST_ID = 2**62
+#: What `Agent.type` says of a GPU.
+GPU_AGENT = 2
 #: No machine has as many GPUs.
 MOST_GPUS = 1 << 20
 #: What tells the blocks of a dispatch; grids count work items.
-GEOMETRY = tuple(f"{what}_size_{axis}" for what in ("grid", "workgroup") for axis in "xyz")
+GEOMETRY = (
+    "grid_size_x",
+    "grid_size_y",
+    "grid_size_z",
+    "workgroup_size_x",
+    "workgroup_size_y",
+    "workgroup_size_z",
+)
+_DIMENSIONS = 3
+#: Limits that keep the number of blocks within 64 bits; no more blocks are needed to fill a GPU.
+_MOST_ITEMS = 2**40
+_MOST_ITEMS_OF_A_BLOCK = 2**20
+_MOST_BLOCKS_OF_A_DIMENSION = 2**20
 
 
 class MemoryBank(msgspec.Struct):
@@ -63,15 +77,26 @@ class Agent(msgspec.Struct):
     mem_banks: list[MemoryBank] = []
 
     def device(self, ordinal: int) -> Device:
-        """What it is as a GPU of that number."""
-        memory = sum(bank.size_in_bytes for bank in self.mem_banks)
-        sizes = (self.cu_count, self.wave_front_size, memory)
-        numbers = (size if 0 < size < MOST_ID else 0 for size in sizes)
-        return Device(ordinal, self.product_name or self.name, *numbers)
+        """Return the description of this agent as the GPU of that number."""
+        memory_size = sum(bank.size_in_bytes for bank in self.mem_banks)
+        return Device(
+            ordinal,
+            self.product_name or self.name,
+            _plausible_size(self.cu_count),
+            _plausible_size(self.wave_front_size),
+            _plausible_size(memory_size),
+        )
+
+
+def _plausible_size(size: int) -> int:
+    """Return a size as it is; 0, for unknown, if it cannot be one."""
+    if 0 < size < MOST_ID:
+        return size
+    return 0
 
 
 def kernel_name(text: str | None, number: int) -> str:
-    """A kernel's name without the suffix of its descriptor (`.kd`), else its number."""
+    """Return a kernel's name without the suffix of its descriptor (`.kd`), or name its number."""
     if text is None:
         return f"kernel {number}"
     return _SUFFIX.sub("", text.strip().strip('"').strip()) or NO_NAME
@@ -80,7 +105,11 @@ def kernel_name(text: str | None, number: int) -> str:
 class RocprofRecords:
     """Collects records, with codes of its `builder`, and makes the trace.
 
-    Attributes: `notes`, sentences; `processes`, the label of each; `thread_names` by that and id.
+    Attributes:
+        builder: what the records are added to.
+        notes: sentences about what was left out or guessed.
+        processes: the label of each process.
+        thread_names: the names of threads, by label of the process and id of the thread.
     """
 
     def __init__(self) -> None:
@@ -89,38 +118,50 @@ class RocprofRecords:
         self.processes: list[int | str] = []
         self.thread_names: dict[tuple[int | str, int | str], str] = {}
         self._process_names: dict[int | str, str] = {}
-        self._process_of: dict[Hashable, int] = {}
-        self._same_pid: Counter[int | str] = Counter()
+        self._process_of_key: dict[Hashable, int] = {}
+        self._processes_with_pid: Counter[int | str] = Counter()
         self._machines: Interner[Hashable] = Interner()
         self._devices: dict[int, Device] = {}
         self._has_calls = False
 
     def process(self, key: Hashable, pid: int | str, command: str = "") -> int:
-        """The number of a process; the key tells it from those with its pid on other machines."""
-        if key not in self._process_of:
-            self._same_pid[pid] += 1
-            label = f"{pid} ({same})" if (same := self._same_pid[pid]) > 1 else pid
-            self._process_of[key] = len(self.processes)
+        """Return the number of a process.
+
+        Args:
+            key: tells the process from those with its pid on other machines.
+            pid: its id, or a text where that is not known.
+            command: what it ran; empty where that is not known.
+        """
+        if key not in self._process_of_key:
+            self._processes_with_pid[pid] += 1
+            label = pid
+            if self._processes_with_pid[pid] > 1:
+                label = f"{pid} ({self._processes_with_pid[pid]})"
+            self._process_of_key[key] = len(self.processes)
             self.processes.append(label)
             if command:
                 self._process_names[label] = command
-        return self._process_of[key]
+        return self._process_of_key[key]
 
     def device(self, machine: Hashable, ordinal: int, agent: Agent) -> int:
-        """The number of a GPU that has this one on its machine, and is this agent."""
+        """Return the number of a GPU: of an agent that has an ordinal on its machine."""
         number = ordinal + self._machines[machine] * _DEVICES_A_MACHINE
         self._devices.setdefault(number, agent.device(number))
         return number
 
     def kinds(self, domain: Int64Array) -> Int64Array:
-        """What records of domains such as `HIP_RUNTIME_API_EXT`, as codes, are; same shape."""
-        found = np.full(len(self.builder.categories), EventKind.RUNTIME, dtype=np.int64)
-        for code, word in enumerate(map(str.casefold, self.builder.categories)):
-            if "marker" in word or "hsa" in word:
-                found[code] = EventKind.USER_ANNOTATION if "marker" in word else EventKind.DRIVER
-        return found[domain]
+        """Return the event kinds of domains such as `HIP_RUNTIME_API_EXT`, given as codes."""
+        categories = self.builder.categories
+        kind_of_code = np.full(len(categories), EventKind.RUNTIME, dtype=np.int64)
+        for code, category in enumerate(categories):
+            word = category.casefold()
+            if "marker" in word:
+                kind_of_code[code] = EventKind.USER_ANNOTATION
+            elif "hsa" in word:
+                kind_of_code[code] = EventKind.DRIVER
+        return kind_of_code[domain]
 
-    def add(self, what: EventKind, columns: Mapping[str, Int64Array]) -> None:
+    def add(self, record_kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
         """Add dispatches (`KERNEL`), copies (`MEMCPY`), or else calls, ranges and marks.
 
         Columns: `start`, `end` in ns; `process` of this object; `name` and `domain`, codes of the
@@ -128,44 +169,62 @@ class RocprofRecords:
         `lane`, their queue; of copies `source` and `target`, devices, and `lane`, their stream;
         `bytes` and `GEOMETRY`, if they are known. Dispatches need no domain.
         """
-        kind: Int64Array | int = what
-        domain = columns["domain"] if "domain" in columns else self.builder.categories[DISPATCH]
-        told = dict(columns)
-        if what == EventKind.RUNTIME:
-            kind = self.kinds(columns["domain"])
-            marker = kind == EventKind.USER_ANNOTATION
-            self._has_calls |= not marker.all()
-            kind = np.where(marker & (columns["start"] == columns["end"]), EventKind.INSTANT, kind)
-            threads = of_rows(self._thread, columns["process"], columns["thread"])
+        if record_kind == EventKind.RUNTIME:
+            self._add_calls(columns)
         else:
-            word = "queue"
-            if what == EventKind.MEMCPY:
-                word, told["device"] = "stream", self._device_of_copy(columns)
-            threads = of_rows(
-                lambda process, gpu, lane: self._thread(process, f"GPU {gpu} {word} {lane}"),
-                *(told[key] for key in ("process", "device", "lane")),
-            )
-            told["stream"] = columns["lane"]
+            self._add_gpu_events(record_kind, columns)
+
+    def _add_calls(self, columns: Mapping[str, Int64Array]) -> None:
+        kind = self.kinds(columns["domain"])
+        is_marker = kind == EventKind.USER_ANNOTATION
+        is_instant = is_marker & (columns["start"] == columns["end"])
+        kind[is_instant] = EventKind.INSTANT
+        if not is_marker.all():
+            self._has_calls = True
+        threads = of_rows(self._thread, columns["process"], columns["thread"])
+        numbers = _known_numbers(columns)
+        domain = columns["domain"]
+        self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)
+
+    def _add_gpu_events(self, kind: EventKind, columns: Mapping[str, Int64Array]) -> None:
+        described = dict(columns)
+        described["stream"] = columns["lane"]
+        lane_word = "queue"
+        if kind == EventKind.MEMCPY:
+            lane_word = "stream"
+            described["device"] = self._device_of_copy(columns)
         if GEOMETRY[0] in columns:
-            told["grid"] = _blocks([columns[of] for of in GEOMETRY])
-        arguments = ("stream", "correlation", "device", "bytes", "grid")
-        numbers = {
-            of: np.where(told[of] < MOST_ID, told[of], NONE) for of in arguments if of in told
-        }
+            described["grid"] = _blocks([columns[name] for name in GEOMETRY])
+
+        def thread_of(process: int, device: int, lane: int) -> int:
+            return self._thread(process, f"GPU {device} {lane_word} {lane}")
+
+        device = described["device"]
+        threads = of_rows(thread_of, columns["process"], device, columns["lane"])
+        domain: Int64Array | int
+        if "domain" in columns:
+            domain = columns["domain"]
+        else:
+            domain = self.builder.categories[DISPATCH]
+        numbers = _known_numbers(described)
         self.builder.add_rows(columns, columns["name"], kind, threads, domain, numbers)
 
     def _thread(self, process: int, lane: int | str) -> int:
         return self.builder.threads[self.processes[process], lane]
 
     def _device_of_copy(self, columns: Mapping[str, Int64Array]) -> Int64Array:
-        """The GPU (`NONE`: a CPU) of copies: the target if their name says so, or the source."""
+        """Return the GPU of each copy, `NONE` for none.
+
+        It is the target where the name says that the copy goes to a device, else the source. Where
+        that one is a CPU, it is the other one.
+        """
         source = columns["source"]
         target = columns["target"]
-        named = np.array([known.endswith("TO_DEVICE") for known in self.builder.names])
-        to_device = named[columns["name"]]
-        first = np.where(to_device, target, source)
-        other = np.where(to_device, source, target)
-        return np.where(first == NONE, other, first)
+        goes_to_device = [name.endswith("TO_DEVICE") for name in self.builder.names]
+        is_to_device = np.array(goes_to_device, dtype=bool)[columns["name"]]
+        preferred = np.where(is_to_device, target, source)
+        other = np.where(is_to_device, source, target)
+        return np.where(preferred == NONE, other, preferred)
 
     def drop(self, reason: str, count: int) -> None:
         """Count records that are left out."""
@@ -173,30 +232,51 @@ class RocprofRecords:
             self.builder.dropped[reason] += count
 
     def finish(self, path: str, format_name: str, bytes_read: int) -> Trace:
-        """The trace."""
+        """Return the trace.
+
+        Raises:
+            TraceFormatError: there is no record that becomes an event.
+        """
         if not self._has_calls:
-            told = "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
-            self.notes.append(told)
+            note = "No calls were recorded, so no GPU event has a launch: record with --hip-trace."
+            self.notes.append(note)
+        devices = [self._devices[number] for number in sorted(self._devices)]
         trace = self.builder.finish(
             path=path,
             format_name=format_name,
             bytes_read=bytes_read,
-            devices=tuple(device for _, device in sorted(self._devices.items())),
+            devices=tuple(devices),
             labels=Labels(self._process_names, threads=self.thread_names),
             notes=tuple(self.notes),
         )
         if not len(trace):
-            left_out = trace.provenance.dropped_text
             problem = "holds no calls, markers, kernels or copies"
-            problem += f" (left out: {left_out})" if left_out else ""
+            left_out = trace.provenance.dropped_text
+            if left_out:
+                problem += f" (left out: {left_out})"
             raise TraceFormatError(path, problem, f"record with: {RECORD}")
         conventions = Conventions(gpu_by_process=True, annotations_are_operations=True)
         return replace(trace, conventions=conventions)
 
 
+def _known_numbers(columns: Mapping[str, Int64Array]) -> dict[str, Int64Array]:
+    """Return the columns that become arguments of events; `NONE` for an impossible number."""
+    numbers = {}
+    for name in ("stream", "correlation", "device", "bytes", "grid"):
+        if name in columns:
+            numbers[name] = np.where(columns[name] < MOST_ID, columns[name], NONE)
+    return numbers
+
+
 def _blocks(geometry: list[Int64Array]) -> Int64Array:
-    """How many blocks dispatches have, `NONE` where the first dimension is not told, (n,)."""
-    items = np.clip(geometry[:3], 1, 2**40)
-    block = np.clip(geometry[3:], 1, 2**20)
-    blocks = np.minimum(-(-items // block), 2**20).prod(axis=0)  # no more are needed to fill a GPU
-    return np.where((geometry[0] > 0) & (geometry[3] > 0), blocks, NONE)
+    """Return the number of blocks of dispatches, (n,); `NONE` where the first size is unknown.
+
+    Args:
+        geometry: sizes of grids in work items, then sizes of workgroups, each (n,), as `GEOMETRY`.
+    """
+    items = np.clip(geometry[:_DIMENSIONS], 1, _MOST_ITEMS)
+    items_of_block = np.clip(geometry[_DIMENSIONS:], 1, _MOST_ITEMS_OF_A_BLOCK)
+    blocks_by_dimension = -(-items // items_of_block)  # rounded up
+    blocks = np.minimum(blocks_by_dimension, _MOST_BLOCKS_OF_A_DIMENSION).prod(axis=0)
+    is_known = (geometry[0] > 0) & (geometry[_DIMENSIONS] > 0)
+    return np.where(is_known, blocks, NONE)

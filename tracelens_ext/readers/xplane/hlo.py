@@ -1,4 +1,4 @@
-"""The compiled programs in a profile: what an operation was given, and where it was written.
+"""Reads the compiled programs in a profile: operands of operations, and where they were written.
 
 The plane `/host:metadata` has an `HloProto` for each program: its instructions with their shapes,
 after fusion. Nothing else is needed, and nothing is written.
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from tracelens_ext.trace import NONE, PROGRAM_SHIFT
+from tracelens_ext.trace import PROGRAM_SHIFT
 
 _PACKAGE: Final = "tracelens_ext"
 #: Message → its fields: name, number, type; `*` says that it is repeated. Planes, and the lines of
@@ -62,7 +62,7 @@ Message = Any
 
 @cache
 def message_class(name: str) -> Message:
-    """The class of a message, with `FromString` and `SerializeToString`."""
+    """Return the class of a message, with `FromString` and `SerializeToString`."""
     from google.protobuf import message_factory
 
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
@@ -72,26 +72,36 @@ def message_class(name: str) -> Message:
 def _pool() -> Any:  # noqa: ANN401  # a `DescriptorPool`
     from google.protobuf import descriptor_pb2, descriptor_pool
 
-    kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(package=_PACKAGE, syntax="proto3")
     file.name = "xplane_as_read.proto"
-    for message, fields in _MESSAGES.items():
-        declared = file.message_type.add(name=message)
-        for text in fields.split(","):
-            name, number, kind = text.split()
-            field = declared.field.add(name=name, number=int(number))
-            field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
-            if (kind := kind.rstrip("*")).islower():
-                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
-            else:
-                field.type = kinds.TYPE_MESSAGE
-                field.type_name = f".{_PACKAGE}.{kind}"
+    for name, declarations in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for declaration in declarations.split(","):
+            _declare_field(message, declaration)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return pool
 
 
-_PROGRAM: Final = re.compile(r"(.*)\((\d{1,18})\)$", re.DOTALL)
+def _declare_field(message: Any, declaration: str) -> None:  # noqa: ANN401  # a `DescriptorProto`
+    """Add a field to a message, given a text such as `events 4 bytes*`."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+    name, number, declared_type = declaration.split()
+    field = message.field.add(name=name, number=int(number))
+    field.label = FieldDescriptorProto.LABEL_OPTIONAL
+    if declared_type.endswith("*"):
+        field.label = FieldDescriptorProto.LABEL_REPEATED
+    type_name = declared_type.rstrip("*")
+    if type_name.islower():
+        field.type = FieldDescriptorProto.Type.Value(f"TYPE_{type_name.upper()}")
+    else:
+        field.type = FieldDescriptorProto.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{type_name}"
+
+
+_LABEL: Final = re.compile(r"(.*)\((\d{1,18})\)$", re.DOTALL)
+_DAMAGED_PROGRAMS_NAMED: Final = 3
 
 
 class Arguments(NamedTuple):
@@ -105,94 +115,150 @@ class Arguments(NamedTuple):
     instruction: int  #: as `Trace.instructions` has it
 
 
+class _EncodedProgram(NamedTuple):
+    """A program that was not decoded yet."""
+
+    label: str
+    content: bytes
+
+
 class Programs:
-    """The programs of a profile, decoded when asked for; `used` are those, as `Trace.programs`."""
+    """The programs of a profile, which are decoded when they are needed.
+
+    Attributes:
+        used: the content of those that were needed, as `Trace.programs`.
+    """
 
     def __init__(self) -> None:
         self.used: list[bytes] = []
-        self._by_id: dict[int, tuple[str, bytes]] = {}
-        self._by_name: dict[str, set[int]] = {}
+        self._by_id: dict[int, _EncodedProgram] = {}
+        self._ids_by_name: dict[str, set[int]] = {}
         self._damaged: list[str] = []
-        self._decode = cache(self._decoded)
+        self._decode = cache(self._decode_program)
 
     def add(self, label: str, content: bytes) -> None:
         """Add a program: its label, such as `jit_f(15)`, and its HLO."""
-        found = _PROGRAM.match(label)
-        name, number = (found[1], int(found[2])) if found else (label, -2 - len(self._by_id))
-        self._by_id[number] = label, content
-        self._by_name.setdefault(name, set()).add(number)
+        name = label
+        number = -2 - len(self._by_id)
+        parts = _LABEL.match(label)
+        if parts:
+            name = parts[1]
+            number = int(parts[2])
+        self._by_id[number] = _EncodedProgram(label, content)
+        self._ids_by_name.setdefault(name, set()).add(number)
 
     def arguments(self, program: int, module: str, operation: str) -> Arguments | None:
-        """The arguments of an operation; a program of unknown id is found by its module's name."""
+        """Return the arguments of an operation; None if they are not known.
+
+        Args:
+            program: its id; with an unknown one the only program of the module is taken.
+            module: the name of the program.
+            operation: the name of the instruction.
+        """
         if program not in self._by_id:
-            if len(same := self._by_name.get(module, set())) != 1:
+            ids_of_module = self._ids_by_name.get(module, set())
+            if len(ids_of_module) != 1:
                 return None
-            (program,) = same
+            program = next(iter(ids_of_module))
         decoded = self._decode(program)
-        return decoded.arguments(operation) if decoded is not None else None
+        if decoded is None:
+            return None
+        return decoded.arguments(operation)
 
     def notes(self) -> list[str]:
-        """What could not be read, a sentence."""
-        names = ", ".join(self._damaged[:3]) + (" …" if len(self._damaged) > 3 else "")
-        note = f"The HLO of {names} is damaged: their operations have no arguments."
-        return [note] if self._damaged else []
+        """Return a sentence about the programs that could not be decoded, if there are any."""
+        if not self._damaged:
+            return []
+        names = ", ".join(self._damaged[:_DAMAGED_PROGRAMS_NAMED])
+        if len(self._damaged) > _DAMAGED_PROGRAMS_NAMED:
+            names += " …"
+        return [f"The HLO of {names} is damaged: their operations have no arguments."]
 
-    def _decoded(self, program: int) -> _Program | None:
+    def _decode_program(self, number: int) -> _Program | None:
         from google.protobuf.message import DecodeError
 
-        label, content = self._by_id[program]
+        program = self._by_id[number]
         try:
-            module = message_class("HloProto").FromString(content).hlo_module
+            module = message_class("HloProto").FromString(program.content).hlo_module
         except DecodeError:
-            self._damaged.append(label)
+            self._damaged.append(program.label)
             return None
-        self.used.append(content)
+        self.used.append(program.content)
         return _Program(module, len(self.used) - 1)
 
 
 class _Program:
+    """A decoded program."""
+
     def __init__(self, module: Message, number: int) -> None:
-        instructions = instructions_of(module)
         self._number = number
         self._frames = module.stack_frames
-        self._by_name = {each.name: (place, each) for place, each in enumerate(instructions)}
-        self._by_id = {each.id: each for each in instructions}
-        self.arguments = cache(self._arguments)
+        self._instructions = instructions_of(module)
+        self._place_of_name: dict[bytes, int] = {}
+        self._by_id: dict[int, Message] = {}
+        for place, instruction in enumerate(self._instructions):
+            self._place_of_name[instruction.name] = place
+            self._by_id[instruction.id] = instruction
+        self.arguments = cache(self._find_arguments)
 
-    def _arguments(self, operation: str) -> Arguments | None:
-        place, each = self._by_name.get(operation.encode("utf-8", "replace"), (NONE, None))
-        if each is None:
+    def _find_arguments(self, operation: str) -> Arguments | None:
+        place = self._place_of_name.get(operation.encode("utf-8", "replace"))
+        if place is None:
             return None
-        operands = operands_of(each, self._by_id)
-        texts = [f"opcode={each.opcode.decode('utf-8', 'replace')}"]
-        if target := each.custom_call_target.decode("utf-8", "replace"):
+        instruction = self._instructions[place]
+        operands = operands_of(instruction, self._by_id)
+        return Arguments(
+            dims=_json([array.dims for array in operands]),
+            types=_json([array.kind for array in operands]),
+            concrete=_json(self._description(instruction)),
+            instruction=self._number << PROGRAM_SHIFT | place,
+        )
+
+    def _description(self, instruction: Message) -> list[str]:
+        """Return texts `name=value` for what is known besides the operands."""
+        texts = [f"opcode={_text(instruction.opcode)}"]
+        target = _text(instruction.custom_call_target)
+        if target:
             texts.append(f"target={target}")
-        texts += [f"result={array}" for array in results_of(each)]
-        texts += [f"{n}={'x'.join(map(str, sizes))}" for n, sizes in windows_of(each).items()]
-        if source := self._source(each.metadata):
+        texts += [f"result={array}" for array in results_of(instruction)]
+        for name, sizes in windows_of(instruction).items():
+            shown_sizes = "x".join(map(str, sizes))
+            texts.append(f"{name}={shown_sizes}")
+        source = self._source(instruction.metadata)
+        if source:
             texts.append(f"source={source}")
-        columns = [array.dims for array in operands], [array.kind for array in operands], texts
-        dims, types, concrete = (json.dumps(column).encode() for column in columns)
-        return Arguments(dims, types, concrete, self._number << PROGRAM_SHIFT | place)
+        return texts
 
     def _source(self, metadata: Message) -> str:
-        """File and line: those of the instruction, or of the innermost frame of its stack."""
-        file = metadata.source_file
-        line = metadata.source_line
+        """Return file and line of an instruction, or of the innermost frame of its stack."""
+        if metadata.source_file:
+            return f"{_text(metadata.source_file)}:{metadata.source_line}"
+        frames = self._frames
+        frame = _numbered_item(frames.stack_frames, metadata.stack_frame_id)
+        if not frame:
+            return ""
+        location = _numbered_item(frames.file_locations, frame.file_location_id)
+        if location is None:
+            return ""
+        file = _numbered_item(frames.file_names, location.file_name_id)
         if not file:
-            frames = self._frames
-            frame = _at(frames.stack_frames, metadata.stack_frame_id)
-            place = _at(frames.file_locations, frame.file_location_id) if frame else None
-            if place is None:
-                return ""
-            file = _at(frames.file_names, place.file_name_id) or b""
-            line = place.line
-        return f"{file.decode('utf-8', 'replace')}:{line}" if file else ""
+            return ""
+        return f"{_text(file)}:{location.line}"
 
 
-def _at(items: Message, number: int) -> Message | None:
-    """An item by its number, which counts from 1; 0 is none."""
-    return items[number - 1] if 0 < number <= len(items) else None
+def _json(items: list[Any]) -> bytes:
+    return json.dumps(items).encode()
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def _numbered_item(items: Message, number: int) -> Message | None:
+    """Return an item by its number, which counts from 1; None for a number without an item."""
+    if 0 < number <= len(items):
+        return items[number - 1]
+    return None
 
 
 # Shapes of arrays as XLA has them: `bf16[1,5120,34,31,53]`.
@@ -201,15 +267,26 @@ _ALL_NAMES: Final = (
     "pred s8 s16 s32 s64 u8 u16 u32 u64 f16 f32 f64 - - c64 bf16 - c128 f8e5m2 f8e4m3fn s4 u4"
     " f8e4m3b11fnuz f8e5m2fnuz f8e4m3fnuz s2 u2 f8e4m3 f8e3m4 s1 u1 f4e2m1fn f8e8m0fnu"
 )
-_NAMES: Final = {at: name for at, name in enumerate(_ALL_NAMES.split(), start=1) if name != "-"}
-_TUPLE: Final = 13
-#: No program has arrays of more; their product would take a damaged file's word for any number.
-MOST_DIMENSIONS: Final = 64
-#: Name of a type → bits of an element: the number in it; complex numbers and `pred` are odd.
-TYPE_BITS: Final = {
-    name: 8 if name == "pred" else int(name.lstrip("abcdefghijklmnopqrstuvwxyz").split("e")[0])
-    for name in _NAMES.values()
+#: Number of a type → its name; types without arrays have none.
+_NAMES: Final = {
+    number: name for number, name in enumerate(_ALL_NAMES.split(), start=1) if name != "-"
 }
+_TUPLE: Final = 13
+#: No program has arrays of more dimensions; a damaged file could make their product any number.
+MOST_DIMENSIONS: Final = 64
+_BITS_OF_BYTE: Final = 8
+
+
+def _bits_of(type_name: str) -> int:
+    """Return the bits of an element: the number in the name of the type; `pred` takes a byte."""
+    if type_name == "pred":
+        return _BITS_OF_BYTE
+    digits = type_name.lstrip("abcdefghijklmnopqrstuvwxyz").split("e")[0]
+    return int(digits)
+
+
+#: Name of a type → bits of an element.
+TYPE_BITS: Final = {name: _bits_of(name) for name in _NAMES.values()}
 
 
 class Shape(NamedTuple):
@@ -220,48 +297,68 @@ class Shape(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
+        """The number of its elements."""
         return math.prod(self.dims)
 
     @property
     def bytes(self) -> int:
-        """How many bytes they take."""
-        return -(-self.elements * TYPE_BITS[self.kind] // 8)
+        """The bytes that they take, rounded up."""
+        bits = self.elements * TYPE_BITS[self.kind]
+        return -(-bits // _BITS_OF_BYTE)
 
     def __str__(self) -> str:
-        return f"{self.kind}[{','.join(map(str, self.dims))}]"
+        sizes = ",".join(map(str, self.dims))
+        return f"{self.kind}[{sizes}]"
 
 
 def arrays_of(shape: Message) -> list[Shape]:
-    """The arrays of a shape: one, or those of a tuple; sizes that are not known count as 0."""
+    """Return the arrays of a shape: one, or those of a tuple; an unknown size counts as 0."""
     if shape.element_type == _TUPLE:
-        return [array for part in shape.tuple_shapes for array in arrays_of(part)]
-    if (kind := _NAMES.get(shape.element_type)) is None or len(shape.dimensions) > MOST_DIMENSIONS:
+        arrays = []
+        for part in shape.tuple_shapes:
+            arrays += arrays_of(part)
+        return arrays
+    type_name = _NAMES.get(shape.element_type)
+    if type_name is None or len(shape.dimensions) > MOST_DIMENSIONS:
         return []
-    return [Shape(kind, tuple(max(n, 0) for n in shape.dimensions))]
+    sizes = tuple(max(size, 0) for size in shape.dimensions)
+    return [Shape(type_name, sizes)]
 
 
 def instructions_of(module: Message) -> list[Message]:
-    """The instructions of all computations of a program."""
-    return [each for part in module.computations for each in part.instructions]
+    """Return the instructions of all computations of a program."""
+    instructions: list[Message] = []
+    for computation in module.computations:
+        instructions += computation.instructions
+    return instructions
 
 
 def operands_of(instruction: Message, by_id: Mapping[int, Message]) -> list[Shape]:
-    """The arrays that an instruction takes."""
-    found = (by_id.get(number) for number in instruction.operand_ids)
-    return [array for each in found if each is not None for array in arrays_of(each.shape)]
+    """Return the arrays that an instruction takes, given all instructions by id."""
+    arrays = []
+    for number in instruction.operand_ids:
+        operand = by_id.get(number)
+        if operand is not None:
+            arrays += arrays_of(operand.shape)
+    return arrays
 
 
 def results_of(instruction: Message) -> list[Shape]:
-    """The arrays that an instruction makes, without the workspace of a library's call."""
+    """Return the arrays that an instruction makes, without the workspace of a library's call."""
     results = arrays_of(instruction.shape)
-    if instruction.custom_call_target.startswith((b"__cudnn", b"__cublas")):
-        return [array for i, array in enumerate(results) if not i or array.kind != "u8"]
-    return results
+    if not instruction.custom_call_target.startswith((b"__cudnn", b"__cublas")):
+        return results
+    without_workspace = [array for array in results[1:] if array.kind != "u8"]
+    return results[:1] + without_workspace
 
 
 def windows_of(instruction: Message) -> dict[str, tuple[int, ...]]:
-    """Stride, padding and dilation of an instruction that has a window."""
+    """Return stride, padding and dilation of an instruction that has a window, else nothing."""
     windows = instruction.window.dimensions
-    fields = {"stride": "stride", "padding": "padding_low", "dilation": "window_dilation"}
-    return {n: tuple(getattr(w, f) for w in windows) for n, f in fields.items() if windows}
+    if not windows:
+        return {}
+    return {
+        "stride": tuple(window.stride for window in windows),
+        "padding": tuple(window.padding_low for window in windows),
+        "dilation": tuple(window.window_dilation for window in windows),
+    }

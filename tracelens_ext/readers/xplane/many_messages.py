@@ -1,7 +1,8 @@
-"""Fields of many messages at once: a profile has millions of events, and each has statistics.
+"""Decodes the fields of many messages of Protocol Buffers at once, or of a single one.
 
-The first fields of all messages are decoded together, then the second ones, and so on: as many
-passes of numpy as the longest message has fields.
+A profile has millions of events, and each has statistics. The first fields of all messages are
+decoded together, then the second ones, and so on: as many passes of numpy as the longest message
+has fields.
 """
 
 from __future__ import annotations
@@ -16,19 +17,28 @@ from tracelens_ext.trace import Int64Array
 
 Bytes = npt.NDArray[np.uint8]
 
-
-VARINT = 0
-FIXED64 = 1
-LENGTH = 2
-FIXED32 = 5
+#: A field begins with its key: its number, shifted by this, and its wire type.
+FIELD_SHIFT: Final = 3
+WIRE_TYPE: Final = 7
+#: Wire types.
+VARINT: Final = 0
+FIXED64: Final = 1
+LENGTH: Final = 2
+FIXED32: Final = 5
+#: A byte of a varint has seven bits of it; the highest bit tells that more bytes follow.
+_PAYLOAD: Final = 0x7F
+_GOES_ON: Final = 0x80
 _LONGEST_VARINT: Final = 10
+_BYTES_OF_WORD: Final = 8
 #: A field is a number and a value of at most so many bytes, which may begin at the last byte.
-PADDING: Final = bytes(2 * _LONGEST_VARINT + 8)
+PADDING: Final = bytes(2 * _LONGEST_VARINT + _BYTES_OF_WORD)
 _HIGHEST_BITS: Final = np.uint64(0x8080808080808080)
-#: Which numbers are wire types that are still used.
-_WIRE_TYPES: Final = np.isin(np.arange(8), (VARINT, LENGTH, FIXED64, FIXED32))
+#: Wire type → a flag that says if it is still used.
+_IS_WIRE_TYPE: Final = np.isin(np.arange(8), (VARINT, LENGTH, FIXED64, FIXED32))
 #: The payload of every other byte; of every other two bytes, joined; of the lower four.
-_SEVEN_BITS: Final = tuple(map(np.uint64, (0x007F007F007F007F, 0x00003FFF00003FFF, 0xFFFFFFF)))
+_OF_BYTES: Final = np.uint64(0x007F007F007F007F)
+_OF_PAIRS: Final = np.uint64(0x00003FFF00003FFF)
+_OF_FOURS: Final = np.uint64(0x000000000FFFFFFF)
 #: No profiler records so many statistics with an event.
 _MOST_FIELDS: Final = 512
 
@@ -46,79 +56,135 @@ class Fields(NamedTuple):
     start: Int64Array  #: where the bytes begin, (k,)
 
     def numbers(self, number: int, count: int) -> Int64Array:
-        """A whole number of each of `count` messages; 0 where one has none."""
+        """Return a whole number of each of `count` messages; 0 where one has none."""
         result = np.zeros(count, dtype=np.int64)
-        those = self.key == number << 3 | VARINT
-        result[self.message[those]] = self.value[those]
+        is_wanted = self.key == number << FIELD_SHIFT | VARINT
+        result[self.message[is_wanted]] = self.value[is_wanted]
         return result
 
     def contents(self, number: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """The texts or messages of a number, by message: whose, where they begin, and end."""
-        those = np.flatnonzero(self.key == number << 3 | LENGTH)
-        those = those[np.argsort(self.message[those], kind="stable")]
-        start = self.start[those]
-        return self.message[those], start, start + self.value[those]
+        """Return the texts or messages of a field: which message has each, its start and end."""
+        fields = np.flatnonzero(self.key == number << FIELD_SHIFT | LENGTH)
+        by_message = np.argsort(self.message[fields], kind="stable")
+        fields = fields[by_message]
+        start = self.start[fields]
+        end = start + self.value[fields]
+        return self.message[fields], start, end
+
+
+_NO_FIELDS: Final = Fields(
+    message=np.empty(0, dtype=np.int64),
+    key=np.empty(0, dtype=np.int64),
+    value=np.empty(0, dtype=np.int64),
+    start=np.empty(0, dtype=np.int64),
+)
 
 
 def joined(messages: Sequence[bytes]) -> tuple[Bytes, Int64Array, Int64Array]:
-    """Messages in one array of bytes, and where each begins and ends."""
+    """Return messages in one padded array of bytes, and where each begins and ends."""
     length = np.fromiter(map(len, messages), np.int64, len(messages))
     end = np.cumsum(length)
-    return np.frombuffer(b"".join((*messages, PADDING)), dtype=np.uint8), end - length, end
+    start = end - length
+    content = b"".join((*messages, PADDING))
+    return np.frombuffer(content, dtype=np.uint8), start, end
 
 
 def fields_of(data: Bytes, start: Int64Array, end: Int64Array) -> Fields:
-    """All fields of messages, in padded bytes; MessageError where one is none."""
-    at = start.copy()
-    passes: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
-    going = np.flatnonzero(at < end)
-    while len(going):
+    """Return all fields of messages, given where these begin and end in padded bytes.
+
+    Raises:
+        MessageError: one is no message.
+    """
+    place = start.copy()
+    passes: list[Fields] = []
+    unfinished = np.flatnonzero(place < end)
+    while len(unfinished):
         if len(passes) == _MOST_FIELDS:
             raise MessageError
-        key, after = varints(data, at[going])
-        wire = key & 7
-        value, content = varints(data, after)
-        fixed = np.flatnonzero((wire == FIXED64) | (wire == FIXED32))
-        content[fixed] = after[fixed]
-        value[fixed] = np.where(wire[fixed] == FIXED64, 8, 4)
-        size = np.where(wire == VARINT, 0, value)
-        known = _WIRE_TYPES[wire] & (content > 0)
-        if not (known & (size >= 0) & (size <= end[going] - content)).all():
+        key, after_key = varints(data, place[unfinished])
+        wire_type = key & WIRE_TYPE
+        value, content = varints(data, after_key)
+        is_fixed = (wire_type == FIXED64) | (wire_type == FIXED32)
+        fixed = np.flatnonzero(is_fixed)
+        content[fixed] = after_key[fixed]
+        value[fixed] = np.where(wire_type[fixed] == FIXED64, 8, 4)
+        size = np.where(wire_type == VARINT, 0, value)
+        is_known = _IS_WIRE_TYPE[wire_type] & (content > 0)
+        is_within = (size >= 0) & (size <= end[unfinished] - content)
+        if not (is_known & is_within).all():
             raise MessageError
-        passes.append((going, key, value, content))
-        at[going] = content + size
-        going = going[at[going] < end[going]]
-    none = (np.empty(0, dtype=np.int64),) * 4
-    return Fields(*map(np.concatenate, zip(*(passes or [none]), strict=True)))
+        passes.append(Fields(message=unfinished, key=key, value=value, start=content))
+        place[unfinished] = content + size
+        unfinished = unfinished[place[unfinished] < end[unfinished]]
+    if not passes:
+        return _NO_FIELDS
+    return Fields(
+        message=np.concatenate([fields.message for fields in passes]),
+        key=np.concatenate([fields.key for fields in passes]),
+        value=np.concatenate([fields.value for fields in passes]),
+        start=np.concatenate([fields.start for fields in passes]),
+    )
 
 
-def varints(data: Bytes, at: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """The varints that begin at some bytes, as int64, and where they end; `-1` if one does not.
+def varints(data: Bytes, place: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the varints that begin at some bytes, as int64, and where they end.
 
-    Eight bytes are taken at once: 7 bits of each, up to the first whose highest bit is not set.
+    Eight bytes are taken at once: 7 bits of each, up to the first whose highest bit is not set. The
+    bytes `AC 02` are 0x2C and 2 × 128: joined, 300. The end of a varint that does not end is -1.
     """
-    byte = data[at].astype(np.int64)
-    if not len(at) or int(byte.max()) < 0x80:
-        return byte, at + 1
-    word = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[at]  # there is one at each byte
-    last = ~word & _HIGHEST_BITS
-    last &= ~last + np.uint64(1)  # only the lowest
-    word &= last - np.uint64(1)
-    value = (word & _SEVEN_BITS[0]) | (word & _SEVEN_BITS[0] << np.uint64(8)) >> np.uint64(1)
-    value = (value & _SEVEN_BITS[1]) | (value & _SEVEN_BITS[1] << np.uint64(16)) >> np.uint64(2)
-    value = (value & _SEVEN_BITS[2]) | (value & _SEVEN_BITS[2] << np.uint64(32)) >> np.uint64(4)
-    result = value.view(np.int64)
-    end = at + (np.frexp(last.astype(np.float64))[1] >> 3)
-    if len(long := np.flatnonzero(last == 0)):
-        ninth, tenth = (data[at[long] + place].astype(np.int64) for place in (8, 9))
-        ends = np.where(ninth < 0x80, 9, 10)
-        result[long] |= (ninth & 0x7F) << 56 | np.where(ends == 9, 0, tenth << 63)
-        end[long] = np.where((ninth < 0x80) | (tenth < 0x80), at[long] + ends, -1)
-    return result, end
+    byte = data[place].astype(np.int64)
+    if not len(place) or int(byte.max()) < _GOES_ON:
+        return byte, place + 1
+    # An array that has the eight bytes from each byte on, without a copy.
+    words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
+    word = words[place]
+    last_bits = ~word & _HIGHEST_BITS
+    last_bit = last_bits & (~last_bits + np.uint64(1))  # only the lowest
+    word &= last_bit - np.uint64(1)
+    pairs = _joined_halves(word, _OF_BYTES, bits_of_half=8)
+    fours = _joined_halves(pairs, _OF_PAIRS, bits_of_half=16)
+    eights = _joined_halves(fours, _OF_FOURS, bits_of_half=32)
+    value = eights.view(np.int64)
+    # The exponent of 2**7, of a varint of one byte, is 8.
+    _, exponent = np.frexp(last_bit.astype(np.float64))
+    end = place + (exponent >> 3)
+    is_longer = last_bit == 0
+    if is_longer.any():
+        longer = np.flatnonzero(is_longer)
+        _add_last_bytes(data, place[longer], longer, value, end)
+    return value, end
+
+
+def _joined_halves(
+    words: npt.NDArray[np.uint64], lower_halves: np.uint64, bits_of_half: int
+) -> npt.NDArray[np.uint64]:
+    """Move the payloads of neighbors together; each leaves one bit in eight of its half unused."""
+    unused_bits = bits_of_half // 8
+    upper_halves = lower_halves << np.uint64(bits_of_half)
+    lower = words & lower_halves
+    upper = (words & upper_halves) >> np.uint64(unused_bits)
+    return lower | upper
+
+
+def _add_last_bytes(
+    data: Bytes, place: Int64Array, longer: Int64Array, value: Int64Array, end: Int64Array
+) -> None:
+    """Add the ninth and the tenth byte of varints, which begin at `place` and are at `longer`."""
+    ninth = data[place + 8].astype(np.int64)
+    tenth = data[place + 9].astype(np.int64)
+    has_nine = ninth < _GOES_ON
+    value[longer] |= (ninth & _PAYLOAD) << 56 | np.where(has_nine, 0, tenth << 63)
+    does_end = has_nine | (tenth < _GOES_ON)
+    end[longer] = np.where(does_end, place + np.where(has_nine, 9, 10), -1)
 
 
 class DamagedError(Exception):
-    """A message that cannot be taken apart from the byte `place` on, or only ends too early."""
+    """A message that cannot be taken apart from the byte `place` on.
+
+    Attributes:
+        place: the first byte that is wrong.
+        is_cut: the bytes are right so far, but end too early.
+    """
 
     def __init__(self, place: int, *, is_cut: bool) -> None:
         super().__init__(place)
@@ -126,43 +192,62 @@ class DamagedError(Exception):
         self.is_cut = is_cut
 
 
-def fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: number (0 of what is no bytes), begin, begin of the content, end.
+class Field(NamedTuple):
+    """A field of a message, by its place in the bytes of the message."""
 
-    Raises DamagedError where the bytes are no field, or end within one.
+    number: int  #: 0 of what is neither a text nor a message
+    start: int
+    content: int  #: where its value begins
+    end: int
+
+
+#: Wire type → the size of a value, where the type alone tells it.
+_FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
+
+
+def fields(data: memoryview) -> Iterator[Field]:
+    """Yield the fields of a message.
+
+    Raises:
+        DamagedError: the bytes are no field, or end within one.
     """
-    at = 0
+    place = 0
     size = len(data)
-    while at < size:
-        start = at
+    while place < size:
+        start = place
+        number = 0
         try:
-            key, at = varint(data, at)
-            number = key >> 3
-            kind = key & 7
-            if kind == LENGTH:
-                length, at = varint(data, at)
-            elif kind == VARINT:
-                length = varint(data, at)[1] - at
-                number = 0
+            key, content = varint(data, start)
+            wire_type = key & WIRE_TYPE
+            if wire_type == LENGTH:
+                number = key >> FIELD_SHIFT
+                length, content = varint(data, content)
+                end = content + length
+            elif wire_type == VARINT:
+                _, end = varint(data, content)
             else:
-                length = {FIXED64: 8, FIXED32: 4}[kind]
-                number = 0
+                end = content + _FIXED_SIZES[wire_type]
         except IndexError:
             raise DamagedError(start, is_cut=True) from None
         except (KeyError, ValueError):
             raise DamagedError(start, is_cut=False) from None
-        if length > size - at:
+        if end > size:
             raise DamagedError(start, is_cut=True)
-        yield number, start, at, at + length
-        at += length
+        yield Field(number, start, content, end)
+        place = end
 
 
-def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of 7 bits a byte, the lowest first, and where it ends."""
+def varint(data: memoryview, place: int) -> tuple[int, int]:
+    """Return a number of 7 bits a byte, the lowest first, and where it ends.
+
+    Raises:
+        IndexError: the bytes end within it.
+        ValueError: it is longer than any.
+    """
     value = 0
-    for shift in range(_LONGEST_VARINT):
-        byte = data[at + shift]
-        value |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
-            return value, at + shift + 1
+    for index in range(_LONGEST_VARINT):
+        byte = data[place + index]
+        value |= (byte & _PAYLOAD) << (7 * index)
+        if byte < _GOES_ON:
+            return value, place + index + 1
     raise ValueError

@@ -1,18 +1,19 @@
-"""Reader for profiles of JAX and XLA (`*.xplane.pb`): planes of lines of events.
+"""Reads profiles of JAX and XLA (`*.xplane.pb`): planes of lines of events.
 
 Supports: GPU planes of NVIDIA and AMD, planes of the host with runtime calls, annotations and
 Python frames, the HLO of `/host:metadata`; several devices; any order of metadata and events.
-Ignores: statistics that `recording.py` does not name. Events of other planes, such as those of
+Ignores: statistics that `profile.py` does not name. Events of other planes, such as those of
 TPUs, are kept as events of no known kind.
-Format: `xplane.proto` of openxla/xla (`schema.py`).
+Format: `xplane.proto` of openxla/xla (`hlo.py` has the fields that are read).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,216 +23,319 @@ from tracelens_ext.readers.builder import looked_up
 from tracelens_ext.readers.json_events import EventStream
 from tracelens_ext.readers.kineto.reader import label_of, text_of
 from tracelens_ext.readers.source import AGAIN, ByteSource, salvage_notes
-from tracelens_ext.readers.xplane import many_messages as wire
+from tracelens_ext.readers.xplane import many_messages
 from tracelens_ext.readers.xplane.hlo import Message, Programs, message_class
+from tracelens_ext.readers.xplane.many_messages import Bytes, Fields
 from tracelens_ext.readers.xplane.profile import GPU_PLANE, NUMBERS, TEXTS, Stats, XplaneProfile
 from tracelens_ext.text import NO_NAME
-from tracelens_ext.trace import Device, Int64Array, Trace
+from tracelens_ext.trace import NONE, Device, Int64Array, Trace
 
 Names = Mapping[int, str]
 
 FORMAT = "JAX/XLA profile (xplane)"
 JSON_FORMAT = "JAX/XLA trace for viewers (JSON)"
 
-_PLANES = 1
-_HOST_NAMES = 4
+
+class _SpaceField(IntEnum):
+    """The fields of `XSpace`, a file."""
+
+    PLANES = 1
+    HOST_NAMES = 4
+
+
+#: The field of `XPlane` with its lines.
 _LINES = 3
+_METADATA_PLANE = "/host:metadata"
 _HLO_STATS = ("Hlo Proto", "hlo_proto")
 _HOST = "/host:CPU"
 _VERSIONS = ("jax_version", "jaxlib_version")
 _PS_PER_NS = 1000
 _EVENTS_AT_ONCE = 1 << 16
-#: Numbers of fields: of an event its metadata, offset and duration; of a statistic its values.
-_EVENT = (1, 2, 3)
-_STATS = 4
-_OCCURRENCES = 5
-_STAT_ID = 1
-_UINT64 = 3
-_INT64 = 4
-_STR = 5
-_REF = 7
+
+
+class _EventField(IntEnum):
+    """The fields of `XEvent`."""
+
+    METADATA = 1
+    OFFSET = 2
+    DURATION = 3
+    STATS = 4
+    OCCURRENCES = 5
+
+
+class _StatField(IntEnum):
+    """The fields of `XStat`."""
+
+    METADATA = 1
+    UINT64 = 3
+    INT64 = 4
+    STR = 5
+    REF = 7
+
+
 #: A start that is dropped: that of an event that stands for several.
 _NO_TIME = -(2**62)
 _MOST = 2**62
-_ABOUT = ("device_vendor", "compute_cap_major", "compute_cap_minor", "core_count", "memory_size")
-_WARP = {"AMD": 64}
+_AMD_WARP = 64
 _USUAL_WARP = 32
 
 
 def read(source: ByteSource) -> Trace:
     """Read a profile."""
     data = memoryview(source.read_all())
-    profile = _Profile()
+    reader = _ProfileReader()
     damage: TraceError | None = source.damage
     place = len(data)
     try:
-        profile.read(data)
-    except wire.DamagedError as error:
+        reader.read(data)
+    except many_messages.DamagedError as error:
         place = error.place
-        at = f"at byte {error.place:,}"
-        problem = f"is damaged {at}"
-        kind = TraceFormatError
-        if error.is_cut:
-            problem = f"the profile ends in the middle (the plane {at} is not whole)"
-            kind = TraceCutOffError
-        damage = damage or kind(source.path, problem, AGAIN)
-    return profile.recording.finish(
-        profile.programs,
-        salvage_notes(source, damage, place, profile.recording.present),
+        damage = damage or _damage(source.path, place, is_cut=error.is_cut)
+    devices = [reader.devices[ordinal] for ordinal in sorted(reader.devices)]
+    return reader.profile.finish(
+        reader.programs,
+        salvage_notes(source, damage, place, reader.profile.present),
         path=source.path,
         format_name=FORMAT,
         bytes_read=len(data),
-        devices=tuple(device for _, device in sorted(profile.devices.items())),
-        metadata={"hostnames": profile.hosts, **profile.about},
+        devices=tuple(devices),
+        metadata={"hostnames": reader.hosts} | reader.versions,
     )
 
 
-class _Profile:
-    """A profile on its way to a trace."""
+def _damage(path: str, place: int, *, is_cut: bool) -> TraceError:
+    if is_cut:
+        problem = f"the profile ends in the middle (the plane at byte {place:,} is not whole)"
+        return TraceCutOffError(path, problem, AGAIN)
+    return TraceFormatError(path, f"is damaged at byte {place:,}", AGAIN)
+
+
+class _PlaneParts(NamedTuple):
+    """A plane, taken apart."""
+
+    lines: list[tuple[int, memoryview]]  #: each with the byte of the file that it begins at
+    rest: bytes  #: its other fields
+
+
+class _ProfileReader:
+    """Reads the planes of a file.
+
+    Attributes:
+        profile: the events.
+        hosts: the names of the machines.
+        programs: the compiled programs.
+        devices: GPUs by their numbers.
+        versions: of JAX.
+    """
 
     def __init__(self) -> None:
-        self.recording = XplaneProfile()
+        self.profile = XplaneProfile()
         self.hosts: list[str] = []
         self.programs = Programs()
         self.devices: dict[int, Device] = {}
-        self.about: dict[str, object] = {}
+        self.versions: dict[str, object] = {}
 
     def read(self, data: memoryview) -> None:
-        """Read a whole file."""
-        for number, _, start, end in wire.fields(data):
-            if number == _PLANES:
-                self._read_plane(data[start:end], start)
-            elif number == _HOST_NAMES:
-                self.hosts.append(_text(bytes(data[start:end])))
+        """Read a whole file.
+
+        Raises:
+            DamagedError: it cannot be read from a place on; what is before was read.
+        """
+        for field in many_messages.fields(data):
+            content = data[field.content : field.end]
+            if field.number == _SpaceField.PLANES:
+                self._read_plane(content, field.content)
+            elif field.number == _SpaceField.HOST_NAMES:
+                self.hosts.append(_text(bytes(content)))
 
     def _read_plane(self, data: memoryview, place: int) -> None:
         """Read a plane, which begins at a byte of the file; metadata may come after lines."""
-        lines: list[tuple[int, memoryview]] = []
-        others: list[memoryview] = []
-        try:
-            for number, first, start, end in wire.fields(data):
-                if number == _LINES:
-                    lines.append((place + start, data[start:end]))
-                else:
-                    others.append(data[first:end])
-        except wire.DamagedError as error:
-            raise wire.DamagedError(place + error.place, is_cut=False) from None
-        plane = _decoded("XPlane", b"".join(others), place)
+        parts = _plane_parts(data, place)
+        plane = _decoded("XPlane", parts.rest, place)
         name = _text(plane.name)
-        stats = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
-        about = _told(stats, plane.stats)
-        if name == "/host:metadata":
-            for entry in plane.event_metadata:
-                told = _told(stats, entry.value.stats)
-                for content in (told.get(stat) for stat in _HLO_STATS):
-                    if isinstance(content, bytes):
-                        self.programs.add(_text(entry.value.name), content)
-            self.about |= {key: about[key] for key in _VERSIONS if key in about}
-        elif found := GPU_PLANE.match(name):
-            self.devices[int(found[1])] = _device(int(found[1]), about)
-        reader = _LineReader(self.recording, plane, name, stats)
-        for start, line in lines:
+        stat_names = {entry.key: _text(entry.value.name) for entry in plane.stat_metadata}
+        stats = _named_stats(stat_names, plane.stats)
+        gpu_plane = GPU_PLANE.match(name)
+        if name == _METADATA_PLANE:
+            self._read_programs(plane, stat_names)
+            for version in _VERSIONS:
+                if version in stats:
+                    self.versions[version] = stats[version]
+        elif gpu_plane:
+            ordinal = int(gpu_plane[1])
+            self.devices[ordinal] = _device(ordinal, stats)
+        reader = _LineReader(self.profile, plane, name, stat_names)
+        for start, content in parts.lines:
+            line = _decoded("XLine", content, start)
             try:
-                reader.read(_decoded("XLine", line, start))
-            except wire.MessageError:
-                raise wire.DamagedError(start, is_cut=False) from None
+                reader.read(line)
+            except many_messages.MessageError:
+                raise many_messages.DamagedError(start, is_cut=False) from None
+
+    def _read_programs(self, plane: Message, stat_names: Names) -> None:
+        for entry in plane.event_metadata:
+            stats = _named_stats(stat_names, entry.value.stats)
+            for stat in _HLO_STATS:
+                content = stats.get(stat)
+                if isinstance(content, bytes):
+                    self.programs.add(_text(entry.value.name), content)
 
 
-def _told(names: Names, stats: Iterable[Message]) -> dict[str, object]:
-    """Statistics by the names of their ids, which are texts to refer to too; bytes of no text."""
-    found: dict[str, object] = {}
+def _plane_parts(data: memoryview, place: int) -> _PlaneParts:
+    """Take apart a plane, which begins at a byte of the file."""
+    lines: list[tuple[int, memoryview]] = []
+    other_fields: list[memoryview] = []
+    try:
+        for field in many_messages.fields(data):
+            if field.number == _LINES:
+                lines.append((place + field.content, data[field.content : field.end]))
+            else:
+                other_fields.append(data[field.start : field.end])
+    except many_messages.DamagedError as error:
+        raise many_messages.DamagedError(place + error.place, is_cut=False) from None
+    return _PlaneParts(lines=lines, rest=b"".join(other_fields))
+
+
+def _named_stats(names: Names, stats: Iterable[Message]) -> dict[str, object]:
+    """Return statistics by the names of their ids, which are also texts to refer to."""
+    values: dict[str, object] = {}
     for stat in stats:
-        text = names.get(stat.ref_value) if stat.ref_value else _text(stat.str_value)
+        text = _text(stat.str_value)
+        if stat.ref_value:
+            text = names.get(stat.ref_value, "")
         value = stat.bytes_value or text or stat.int64_value or stat.uint64_value
-        found[names.get(stat.metadata_id, "")] = value
-    return found
+        values[names.get(stat.metadata_id, "")] = value
+    return values
 
 
 class _LineReader:
-    """Adds the lines of a plane to a recording."""
+    """Adds the lines of a plane to a profile."""
 
-    def __init__(self, recording: XplaneProfile, plane: Message, name: str, stats: Names) -> None:
+    def __init__(self, profile: XplaneProfile, plane: Message, name: str, stats: Names) -> None:
         # The host's calls may be on a plane of their own: its ids are those of the same process.
-        self._process = _HOST if name.startswith("/host:") else name
-        self._recording = recording
+        self._process = name
+        if name.startswith("/host:"):
+            self._process = _HOST
+        self._profile = profile
         self._stats = stats
-        recording.planes[self._process] = self._process
-        self._names = {entry.key: _text(entry.value.name) for entry in plane.event_metadata}
-        self._wanted = {key: name for key, name in stats.items() if name in (*NUMBERS, *TEXTS)}
+        profile.planes[self._process] = self._process
+        self._event_names: dict[int, str] = {}
+        for entry in plane.event_metadata:
+            self._event_names[entry.key] = _text(entry.value.name)
+        self._wanted: dict[int, str] = {}
+        for stat_id, stat in stats.items():
+            if stat in NUMBERS or stat in TEXTS:
+                self._wanted[stat_id] = stat
 
     def read(self, line: Message) -> None:
-        """Add the events of a line."""
-        recording = self._recording
+        """Add the events of a line.
+
+        Raises:
+            MessageError: an event is damaged.
+        """
         lane = (self._process, line.id)
-        recording.lines[lane] = _text(line.display_name or line.name)
-        code = recording.builder.threads[lane]
+        self._profile.lines[lane] = _text(line.display_name or line.name)
+        lane_code = self._profile.builder.threads[lane]
         for first in range(0, len(line.events), _EVENTS_AT_ONCE):
             events = line.events[first : first + _EVENTS_AT_ONCE]
-            data, start, end = wire.joined(events)
-            found = wire.fields_of(data, start, end)
-            count = len(events)
-            metadata, offset, duration = (found.numbers(number, count) for number in _EVENT)
-            start = offset // _PS_PER_NS
-            repeated = found.numbers(_OCCURRENCES, count)
-            begin = line.timestamp_ns + start
-            columns = {
-                "ts": np.where(repeated, _NO_TIME, begin),
-                # Ends are rounded as starts are: what encloses another still does.
-                "dur": (offset + duration) // _PS_PER_NS - start,
-                "name": looked_up(metadata, self._codes),
-                "lane": np.full(count, code, dtype=np.int64),
-            }
-            recording.add(columns, self._stats_of(data, found))
+            self._add_events(events, line.timestamp_ns, lane_code)
 
-    def _codes(self, ids: Int64Array) -> list[int]:
-        names = self._recording.builder.names
-        return [names[self._names.get(number) or NO_NAME] for number in ids.tolist()]
-
-    def _texts(self, ids: Int64Array) -> list[int]:
-        return [self._recording.texts[self._stats.get(number, "")] for number in ids.tolist()]
-
-    def _stats_of(self, data: wire.Bytes, events: wire.Fields) -> Stats:
-        event, start, end = events.contents(_STATS)
-        found = wire.fields_of(data, start, end)
-        count = len(event)
-        key = found.numbers(_STAT_ID, count)
-        whole = found.numbers(_UINT64, count) | found.numbers(_INT64, count)
-        whole = np.where(whole < 0, _MOST, np.minimum(whole, _MOST))
-        referred = found.numbers(_REF, count)
-        texts = self._recording.texts
-        given = {
-            int(stat): texts[_text(data[a:b].tobytes())]
-            for stat, a, b in zip(*found.contents(_STR), strict=True)
-            if int(key[stat]) in self._wanted
+    def _add_events(self, events: Sequence[bytes], line_start_ns: int, lane: int) -> None:
+        count = len(events)
+        data, start, end = many_messages.joined(events)
+        fields = many_messages.fields_of(data, start, end)
+        metadata = fields.numbers(_EventField.METADATA, count)
+        offset_ps = fields.numbers(_EventField.OFFSET, count)
+        duration_ps = fields.numbers(_EventField.DURATION, count)
+        stands_for_several = fields.numbers(_EventField.OCCURRENCES, count) != 0
+        start_ns = offset_ps // _PS_PER_NS
+        # Ends are rounded as starts are: what encloses another still does.
+        end_ns = (offset_ps + duration_ps) // _PS_PER_NS
+        columns = {
+            "ts": np.where(stands_for_several, _NO_TIME, line_start_ns + start_ns),
+            "dur": end_ns - start_ns,
+            "name": looked_up(metadata, self._codes_of_names),
+            "lane": np.full(count, lane, dtype=np.int64),
         }
-        result = {}
-        for number, name in self._wanted.items():
-            places = np.flatnonzero(key == number)
-            values = whole[places]
-            if name in TEXTS:
-                values = looked_up(referred[places], self._texts)
-                for i in np.flatnonzero(np.isin(places, list(given))).tolist() if given else ():
-                    values[i] = given[int(places[i])]
-            result[name] = event[places], values
-        return result
+        self._profile.add(columns, self._stats_of(data, fields))
+
+    def _codes_of_names(self, ids: Int64Array) -> list[int]:
+        names = self._profile.builder.names
+        return [names[self._event_names.get(number) or NO_NAME] for number in ids.tolist()]
+
+    def _codes_of_texts(self, ids: Int64Array) -> list[int]:
+        return [self._profile.texts[self._stats.get(number, "")] for number in ids.tolist()]
+
+    def _stats_of(self, data: Bytes, events: Fields) -> Stats:
+        """Return the wanted statistics of events: the rows that have them, and the values."""
+        event, start, end = events.contents(_EventField.STATS)
+        count = len(event)
+        fields = many_messages.fields_of(data, start, end)
+        stat_id = fields.numbers(_StatField.METADATA, count)
+        unsigned = fields.numbers(_StatField.UINT64, count)
+        signed = fields.numbers(_StatField.INT64, count)
+        number = unsigned | signed  # only one of them is there
+        number = np.where(number < 0, _MOST, np.minimum(number, _MOST))
+        reference = fields.numbers(_StatField.REF, count)
+        own_text = self._own_texts(data, fields, stat_id)
+        stats: dict[str, tuple[Int64Array, Int64Array]] = {}
+        for wanted_id, name in self._wanted.items():
+            places = np.flatnonzero(stat_id == wanted_id)
+            if name in NUMBERS:
+                stats[name] = (event[places], number[places])
+            else:
+                referred_text = looked_up(reference[places], self._codes_of_texts)
+                text = np.where(own_text[places] == NONE, referred_text, own_text[places])
+                stats[name] = (event[places], text)
+        return stats
+
+    def _own_texts(self, data: Bytes, fields: Fields, stat_id: Int64Array) -> Int64Array:
+        """Return the codes of the texts that statistics hold themselves, `NONE` without, (k,)."""
+        code = np.full(len(stat_id), NONE, dtype=np.int64)
+        stat, start, end = fields.contents(_StatField.STR)
+        is_wanted = np.isin(stat_id[stat], list(self._wanted))
+        texts = self._profile.texts
+        for place in np.flatnonzero(is_wanted).tolist():
+            content = data[start[place] : end[place]].tobytes()
+            code[stat[place]] = texts[_text(content)]
+        return code
 
 
 def _decoded(message: str, data: bytes | memoryview, place: int) -> Message:
-    """A message, which begins at a byte of the file."""
+    """Return a message, which begins at a byte of the file."""
     from google.protobuf.message import DecodeError
 
     try:
         return message_class(message).FromString(data)
     except DecodeError:
-        raise wire.DamagedError(place, is_cut=False) from None
+        raise many_messages.DamagedError(place, is_cut=False) from None
 
 
-def _device(ordinal: int, about: Mapping[str, object]) -> Device:
-    """A GPU, as the statistics of its plane describe it."""
-    vendor, major, minor, *sizes = map(about.get, _ABOUT)
-    units, memory = (n if isinstance(n, int) and 0 < n < 1 << 62 else 0 for n in sizes)
-    name = f"{vendor} GPU, compute capability {major}.{minor or 0}" if vendor and major else ""
-    return Device(ordinal, name, units, _WARP.get(str(vendor), _USUAL_WARP), memory)
+def _device(ordinal: int, stats: Mapping[str, object]) -> Device:
+    """Return a GPU, as the statistics of its plane describe it."""
+    vendor = stats.get("device_vendor")
+    major = stats.get("compute_cap_major")
+    minor = stats.get("compute_cap_minor") or 0
+    name = ""
+    if vendor and major:
+        name = f"{vendor} GPU, compute capability {major}.{minor}"
+    warp = _USUAL_WARP
+    if vendor == "AMD":
+        warp = _AMD_WARP
+    return Device(
+        ordinal,
+        name,
+        _plausible_size(stats.get("core_count")),
+        warp,
+        _plausible_size(stats.get("memory_size")),
+    )
+
+
+def _plausible_size(size: object) -> int:
+    """Return a size as it is; 0, for unknown, if it cannot be one."""
+    if isinstance(size, int) and 0 < size < _MOST:
+        return size
+    return 0
 
 
 def _text(content: bytes) -> str:
@@ -244,75 +348,107 @@ def _text(content: bytes) -> str:
 
 _NS_PER_US = 1e3
 _MOST_US = 2**53
-_WHOLE: Final = re.compile("[0-9]{1,18}")
+_WHOLE_NUMBER: Final = re.compile("[0-9]{1,18}")
+_JsonEvent = dict[str, Any]
 
 
-class _Columns:
-    """Takes slices of events into a `XplaneProfile`."""
+class _JsonEvents:
+    """Adds slices of events to a profile."""
 
     def __init__(self) -> None:
-        self.recording = XplaneProfile()
-        self.decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+        self.profile = XplaneProfile()
+        self.decode = msgspec.json.Decoder(list[_JsonEvent]).decode
 
-    def repair(self, events: list[object]) -> list[dict[str, Any]]:
-        """Events as they are; what is none is counted."""
-        found = [event for event in events if isinstance(event, dict)]
-        self.recording.builder.dropped["not a JSON object"] += len(events) - len(found)
-        return found
+    def repair(self, events: list[object]) -> list[_JsonEvent]:
+        """Return events as they are; what is no object is counted."""
+        objects = [event for event in events if isinstance(event, dict)]
+        self.profile.builder.dropped["not a JSON object"] += len(events) - len(objects)
+        return objects
 
-    def add(self, events: list[dict[str, Any]]) -> None:
-        """Take over a slice of events."""
-        recording = self.recording
-        timed = [event for event in events if event.get("ph") == "X"]
+    def add(self, events: list[_JsonEvent]) -> None:
+        """Add a slice of events."""
+        timed = []
         for event in events:
             phase = event.get("ph")
-            word = event.get("name")
-            if phase == "M" or not (phase or word):  # the last event is empty
-                recording.builder.metadata_events += 1
-                name = text_of(_args(event).get("name"))
-                process = label_of(event.get("pid"))
-                if word == "process_name":
-                    recording.planes[process] = name
-                elif word == "thread_name":
-                    recording.lines[process, label_of(event.get("tid"))] = name
-            elif phase != "X":
-                recording.builder.dropped["not complete (ph is not X)"] += 1
+            is_last = not (phase or event.get("name"))  # the last event is empty
+            if phase == "X":
+                timed.append(event)
+            elif phase == "M" or is_last:
+                self._add_metadata(event)
+            else:
+                self.profile.builder.dropped["not complete (ph is not X)"] += 1
         names = [text_of(event.get("name")) or NO_NAME for event in timed]
         lanes = [(label_of(event.get("pid")), label_of(event.get("tid"))) for event in timed]
+        starts_us = [event.get("ts") for event in timed]
+        durations_us = [event.get("dur") for event in timed]
+        builder = self.profile.builder
         columns: dict[str, Int64Array] = {
-            "ts": _nanoseconds([event.get("ts") for event in timed], -_MOST_US),
-            "dur": _nanoseconds([event.get("dur") for event in timed], 0),
-            "name": recording.builder.names.codes(names, len(timed)).astype(np.int64),
-            "lane": recording.builder.threads.codes(lanes, len(timed)).astype(np.int64),
+            "ts": _nanoseconds(starts_us, -_MOST_US),
+            "dur": _nanoseconds(durations_us, 0),
+            "name": builder.names.codes(names, len(timed)).astype(np.int64),
+            "lane": builder.threads.codes(lanes, len(timed)).astype(np.int64),
         }
-        recording.add(columns, self._stats([_args(event) for event in timed]))
+        self.profile.add(columns, self._stats([_args(event) for event in timed]))
 
-    def _stats(self, args: list[dict[str, Any]]) -> Stats:
-        texts = self.recording.texts
-        found = {}
-        for stat in (*NUMBERS, *TEXTS):
-            told = enumerate(each.get(stat) for each in args)
-            values = [(row, value) for row, value in told if isinstance(value, str | int | float)]
-            if stat in NUMBERS:  # which JAX writes as texts
-                pairs = [(row, int(v)) for row, v in values if _WHOLE.fullmatch(str(v))]
-            else:
-                pairs = [(row, texts[text_of(value)]) for row, value in values]
-            rows, codes = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-            found[stat] = rows, codes
-        return found
+    def _add_metadata(self, event: _JsonEvent) -> None:
+        """Keep the name of a process or a thread."""
+        self.profile.builder.metadata_events += 1
+        name = text_of(_args(event).get("name"))
+        process = label_of(event.get("pid"))
+        if event.get("name") == "process_name":
+            self.profile.planes[process] = name
+        elif event.get("name") == "thread_name":
+            self.profile.lines[process, label_of(event.get("tid"))] = name
+
+    def _stats(self, args: list[_JsonEvent]) -> Stats:
+        stats = {}
+        for stat in NUMBERS:
+            stats[stat] = _values_of(args, stat, _whole_number)
+        for stat in TEXTS:
+            stats[stat] = _values_of(args, stat, self._code_of_text)
+        return stats
+
+    def _code_of_text(self, value: object) -> int:
+        return self.profile.texts[text_of(value)]
+
+
+def _values_of(
+    args: list[_JsonEvent], stat: str, number_of: Callable[[object], int | None]
+) -> tuple[Int64Array, Int64Array]:
+    """Return the rows of events that have a statistic, and numbers for its values."""
+    rows = []
+    numbers = []
+    for row, arguments in enumerate(args):
+        value = arguments.get(stat)
+        if not isinstance(value, str | int | float):
+            continue
+        number = number_of(value)
+        if number is not None:
+            rows.append(row)
+            numbers.append(number)
+    return np.array(rows, dtype=np.int64), np.array(numbers, dtype=np.int64)
+
+
+def _whole_number(value: object) -> int | None:
+    """Return a whole number, which JAX writes as a text; None for what is none."""
+    text = str(value)
+    if _WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    return None
 
 
 def read_json(source: ByteSource) -> Trace:
     """Read the JSON that JAX writes beside a profile."""
-    columns = _Columns()
-    stream = EventStream(source, columns)
+    json_events = _JsonEvents()
+    stream = EventStream(source, json_events)
     for events in stream:
-        columns.add(events)
+        json_events.add(events)
     if not stream.found_events:
         raise TraceFormatError(source.path, "has no traceEvents", "record it again")
-    return columns.recording.finish(
+    profile = json_events.profile
+    return profile.finish(
         Programs(),
-        salvage_notes(source, stream.damage, stream.place, columns.recording.present),
+        salvage_notes(source, stream.damage, stream.place, profile.present),
         path=source.path,
         format_name=JSON_FORMAT,
         bytes_read=source.bytes_read,
@@ -320,16 +456,19 @@ def read_json(source: ByteSource) -> Trace:
     )
 
 
-def _args(event: dict[str, Any]) -> dict[str, Any]:
+def _args(event: _JsonEvent) -> _JsonEvent:
     args = event.get("args")
-    return args if isinstance(args, dict) else {}
+    if isinstance(args, dict):
+        return args
+    return {}
 
 
 def _nanoseconds(values: Sequence[Any], missing: float) -> Int64Array:
-    """µs as ns; what cannot be becomes what the builder drops."""
-    result = np.full(len(values), missing, dtype=np.float64)
-    for at, value in enumerate(values):
+    """Return µs as ns; what cannot be a time becomes what the builder drops."""
+    microseconds = np.full(len(values), missing, dtype=np.float64)
+    for place, value in enumerate(values):
         with suppress(TypeError, ValueError, OverflowError):
-            result[at] = float(value)
-    usable = np.where(np.abs(result) < _MOST_US, result, -_MOST_US)
+            microseconds[place] = float(value)
+    is_usable = np.abs(microseconds) < _MOST_US
+    usable = np.where(is_usable, microseconds, -_MOST_US)
     return np.rint(usable * _NS_PER_US).astype(np.int64)

@@ -1,0 +1,154 @@
+"""The call tree that a page draws: modules, the operations in them, and their largest kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analysis.context import of_gpu_events
+from tracelens_ext.analysis.modules import SEPARATOR, module_of_gpu
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.tables.charts import Chart
+from tracelens_ext.report.tables.columns import Column
+from tracelens_ext.report.tables.table import Table
+from tracelens_ext.trace import NONE
+from tracelens_ext.trace.gpu_events import GpuEvents
+
+MOST_NODES = 1000
+#: Numbers of kernels that are tried, until the tree has few enough nodes.
+_KERNELS_SHOWN = (600, 300, 150, 75, 30, 10, 0)
+
+#: Kind and label at each level.
+NodePath = tuple[tuple[str, str], ...]
+
+
+class _Leaf(NamedTuple):
+    """The GPU events of one kernel, in one operation of one module."""
+
+    path: NodePath
+    category: str
+    duration: int  #: summed, ns
+
+
+def call_tree(work: GpuEvents) -> pd.DataFrame:
+    """The tree: modules, the operations in them, and their kernels; the largest kernels.
+
+    A row a node, parents before children, at most `MOST_NODES`. What is not shown stands below what
+    encloses it as `other`, by category.
+    """
+    leaves = _leaves(work)
+    for shown in _KERNELS_SHOWN:
+        nodes = _nodes(leaves, shown)
+        if len(nodes) <= MOST_NODES:
+            break
+    nodes = {path: nodes[path] for path in sorted(nodes, key=len)}
+    main_category = [times.most_common(1)[0][0] for times in nodes.values()]
+    total = [times.total() for times in nodes.values()]
+    columns = {**numbered(nodes), "category": main_category, "gpu_time_ns": total}
+    return pd.DataFrame(columns)
+
+
+def _leaves(work: GpuEvents) -> list[_Leaf]:
+    """Return the kernels in their operations and modules, the longest first."""
+    operation, operations = work.tree.cpu_op_label_of_gpu
+    module, modules = module_of_gpu(work)
+    categories = ["GPU work"]
+    category = np.zeros(len(work), dtype=np.int32)
+    if work.categories is not None:
+        categories = work.categories.labels
+        category = work.categories.code
+    events = pd.DataFrame(
+        {
+            "module": module,
+            "operation": operation,
+            "kernel": work.name,
+            "category": category,
+            "duration": work.duration,
+        }
+    )
+    keys = ["module", "operation", "kernel", "category"]
+    durations = events.groupby(keys, sort=False)["duration"].sum()
+    durations = durations.sort_values(ascending=False)
+    path_of_module = [_module_path(path) for path in modules]
+    leaves = []
+    for codes, duration in zip(durations.index.tolist(), durations.tolist(), strict=True):
+        module_code, operation_code, kernel_code, category_code = codes
+        above = path_of_module[module_code] if module_code != NONE else ()
+        operation_node = ("operation", operations[operation_code])
+        kernel_node = ("kernel", work.trace.names[kernel_code])
+        path = (*above, operation_node, kernel_node)
+        leaves.append(_Leaf(path, categories[category_code], duration))
+    return leaves
+
+
+def _module_path(path: str) -> NodePath:
+    return tuple(("module", module) for module in path.split(SEPARATOR) if module)
+
+
+def _nodes(leaves: list[_Leaf], shown: int) -> dict[NodePath, Counter[str]]:
+    """Return the ns by category of each node.
+
+    Nodes are the first leaves and what encloses them, and `other` for all further leaves.
+    """
+    nodes: dict[NodePath, Counter[str]] = {}
+    for leaf in leaves[:shown]:
+        _add(nodes, leaf.path, leaf)
+    kept = frozenset(nodes)
+    for leaf in leaves[shown:]:
+        depth = len(leaf.path) - 1
+        while depth and leaf.path[:depth] not in kept:
+            depth -= 1
+        other = ("other", f"other ({leaf.category})")
+        _add(nodes, (*leaf.path[:depth], other), leaf)
+    return nodes
+
+
+def _add(nodes: dict[NodePath, Counter[str]], path: NodePath, leaf: _Leaf) -> None:
+    """Add the time of a leaf to a node and to all that enclose it."""
+    for depth in range(1, len(path) + 1):
+        times = nodes.setdefault(path[:depth], Counter())
+        times[leaf.category] += leaf.duration
+
+
+def numbered(nodes: Mapping[NodePath, Any]) -> dict[str, list[int] | list[str]]:
+    """Return the columns `node`, `parent`, `label` and `kind` of nodes, parents first."""
+    number_of_path = {path: number for number, path in enumerate(nodes)}
+    parents: list[int] = []
+    labels: list[str] = []
+    kinds: list[str] = []
+    for path in nodes:
+        kind, label = path[-1]
+        parents.append(number_of_path.get(path[:-1], NONE))
+        labels.append(label)
+        kinds.append(kind)
+    return {
+        "node": list(number_of_path.values()),
+        "parent": parents,
+        "label": labels,
+        "kind": kinds,
+    }
+
+
+CALL_TREE = Table(
+    name="call_tree",
+    shows="GPU time by module, operation and kernel, the largest kernels",
+    columns=[
+        Column("node", "its number"),
+        Column("parent", "the node above it; -1 at the top"),
+        Column(
+            "label",
+            "module, operation or kernel; `other` for what is too small to be shown",
+        ),
+        Column("kind", "`module`, `operation`, `kernel` or `other`"),
+        Column("category", "of its kernels, or of most of them"),
+        Column("gpu_time_ns", "summed durations of its GPU events", unit="ns"),
+    ],
+    table=of_gpu_events(call_tree),
+    asked_by="call_tree",
+    method='table("call_tree")',
+    on_every_page=True,
+    charts=[Chart("GPU time in the call tree", "call_tree", "label", "gpu_time_ns", "call_tree")],
+)
