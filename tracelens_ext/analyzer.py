@@ -1,4 +1,4 @@
-"""`TreePerfAnalyzer`: a trace, its call tree and its GPU work, and what is found of them once.
+"""`TreePerfAnalyzer`: a trace, its call tree, its GPU events, and the analyses of them.
 
 The columns of a table are described where it is declared, in the package of its subject, and in
 `docs/tables.md`. Methods that TraceLens has too are here; the others come from the registry.
@@ -68,7 +68,7 @@ class TreePerfAnalyzer(TableMethods):
             columns; the trace must have been recorded with stacks).
         include_unlinked_kernels: whether GPU events whose launch is not in the trace count in the
             GPU timeline. They are in the kernel tables either way.
-        rules: TOML files of categorisation rules that win over all others.
+        rules: TOML files of categorization rules that win over all others.
         categorizer: `"jax"`, `"vllm:gpt-oss"` …, a class map, or a callable, that is asked before
             the built-in rules. Giving any of these, or `without_packs`, switches categories on.
         maps: folders of engine/model maps that `categorizer` may name.
@@ -80,11 +80,11 @@ class TreePerfAnalyzer(TableMethods):
             were captured: their kernels get operations, shapes and modules from there. Captures in
             the trace itself are always found.
         salvage: whether the events before the place where a file is cut off or damaged are
-            analysed; `trace.provenance.notes` says what is lost.
+            analyzed; `trace.provenance.notes` says what is lost.
         reading: what else can be chosen about reading.
 
     Raises:
-        TraceError: the trace cannot be analysed; the message says why and what to do.
+        TraceError: the trace cannot be analyzed; the message says why and what to do.
         RuleError, UsageError: `rules` or `categorizer` are no good.
     """
 
@@ -108,30 +108,35 @@ class TreePerfAnalyzer(TableMethods):
     ) -> None:
         #: the parts of what is computed from this trace that failed, and were left out
         self.failures = PartFailures()
-        chosen = rules or without_packs or categorizer is not None
-        self.use_kernel_name_categories = bool(use_kernel_name_categories or chosen)
-        asked = partial(
+        #: the findings that were computed last: a simulation that is made again needs their claims
+        self._last_findings: Findings | None = None
+        has_choice = rules or without_packs or categorizer is not None
+        self.use_kernel_name_categories = bool(use_kernel_name_categories or has_choice)
+        make_categorizer = partial(
             KernelCategorizer.create, rules=rules, maps=maps, without_packs=without_packs
         )
         self.categorizer: KernelCategorizer | None = None
-        #: the findings that were asked for last, whose claims a replay that is made again is told
-        self._found: Findings | None = None
         if self.use_kernel_name_categories:
-            self.categorizer = asked(categorizer=categorizer)
+            # Rules that cannot be used are refused before the trace is read.
+            self.categorizer = make_categorizer(categorizer=categorizer)
         reading = replace(reading, salvage=salvage or reading.salvage)
         store = open_cache(cache, reading)
         self.trace: Trace = read_trace(trace, progress=progress, cache=store, reading=reading)
-        links = store.links(self.trace) if store is not None and not add_python_func else None
+        links = None
+        if store is not None and not add_python_func:
+            links = store.links(self.trace)
         self.tree: CallTree = CallTree(self.trace, add_python_func=add_python_func, links=links)
-        #: what graph launches replay, where a capture tells
+        #: what graph launches replay, where a capture is known
         self.graph_replays: GraphReplays | None = None
-        if (replays := find_replays(self.tree, capture, store, reading)) is not None:
+        replays = find_replays(self.tree, capture, store, reading)
+        if replays is not None:
             self.tree = replays.tree
             self.trace = replays.tree.trace
-            self.graph_replays = replays if replays.captures or capture else None
+            if replays.captures or capture:
+                self.graph_replays = replays
         framework = self.trace.conventions.framework
         if self.categorizer is not None and categorizer is None and framework:
-            self.categorizer = asked(framework=framework)
+            self.categorizer = make_categorizer(framework=framework)
         categorizers = Categorizers(
             chosen=self.categorizer,
             make_builtin=builtin_categorizer,
@@ -144,29 +149,33 @@ class TreePerfAnalyzer(TableMethods):
 
     @classmethod
     def from_file(cls, profile_filepath: str | os.PathLike[str], **options: Any) -> Self:  # noqa: ANN401
-        """The analyzer of a trace file; `options` are the keyword arguments of the constructor."""
+        """Return the analyzer of a file; `options` are keyword arguments of the constructor."""
         return cls(profile_filepath, **options)
 
     def __repr__(self) -> str:
         trace = self.trace
-        holds = {"GPU event": len(self.gpu_events), "device": len(set(trace.device.tolist()))}
-        holds["CPU operation"] = trace.count_of(*trace.operation_kinds)
-        counts = [f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in holds.items()]
-        counts += [] if self.categorizer is None else ["kernel categories"]
+        counts = [
+            _counted(len(self.gpu_events), "GPU event"),
+            _counted(len(set(trace.device.tolist())), "device"),
+            _counted(trace.count_of(*trace.operation_kinds), "CPU operation"),
+        ]
+        if self.categorizer is not None:
+            counts.append("kernel categories")
         name = encodable(trace.provenance.path)
         return f"<TreePerfAnalyzer of {name!r}: {', '.join(counts)}; tables: get_df_…()>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the facts of the first sheet, and the methods for the tables."""
-        facts = pd.DataFrame([[k, str(v)] for k, v in overview(self.gpu_events, self.coverage)])
-        methods = ", ".join(f"{name}()" for name in dir(type(self)) if name.startswith("get_df_"))
-        table = facts.to_html(index=False, header=False)
-        return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(methods)}</p>"
+        """Return what a notebook shows: the facts of the first sheet, the methods for tables."""
+        facts = overview(self.gpu_events, self.coverage)
+        rows = [[label, str(value)] for label, value in facts]
+        table = pd.DataFrame(rows).to_html(index=False, header=False)
+        methods = [f"{name}()" for name in dir(type(self)) if name.startswith("get_df_")]
+        return f"<b>TreePerfAnalyzer</b>{table}<p>Tables: {escape(', '.join(methods))}</p>"
 
     def show(self) -> Report:
-        """The report, which a notebook shows as its page: findings, charts, notes, tables."""
-        above = import_module("tracelens_ext.perf_report")  # no layer imports those above it
-        return cast("Report", above.build_perf_report(self, for_page=True))
+        """Return the report, which a notebook shows as its page."""
+        perf_report = import_module("tracelens_ext.perf_report")  # a layer above this one
+        return cast("Report", perf_report.build_perf_report(self, for_page=True))
 
     @property
     def work(self) -> GpuEvents:
@@ -205,19 +214,19 @@ class TreePerfAnalyzer(TableMethods):
     def _whole_simulation(self) -> Simulation:
         with self.failures.base("The simulation"):
             simulation = Simulation(self.gpu_events)
-            if self._found is not None:  # and the replay was forgotten since
-                tell_claims(simulation, self._found.findings)
+            if self._last_findings is not None:  # the simulation was forgotten since
+                tell_claims(simulation, self._last_findings.findings)
             return simulation
 
     def forget_replay(self) -> None:
-        """Free what a replay needs; it is made again when it is asked for."""
+        """Free the memory of the simulation; it is made again when it is needed."""
         vars(self).pop("_whole_simulation", None)
 
     @cached_per_object
     def roofline(
         self, device_peaks: str | os.PathLike[str] | None = None, selection: Selection | None = None
     ) -> Roofline:
-        """The operations and their best case, found once for each choice; see `get_df_roofline`."""
+        """Return the operations and their roofline times; see `get_df_roofline`."""
         peaks = None if device_peaks is None else read_peaks(device_peaks)
         selected = None if selection is None else selection.of(self.gpu_events)
         with self.failures.base("The roofline"):
@@ -231,20 +240,20 @@ class TreePerfAnalyzer(TableMethods):
 
     @cached_per_object
     def findings(self, device_peaks: str | os.PathLike[str] | None = None) -> Findings:
-        """What would save the most wall time, how much, why, and what to do; found once."""
+        """Return what would save the most wall time, how much, why, and what to do."""
         roofline = partial(self.roofline, device_peaks)
         with self.failures.base("The findings"):
-            self._found = find_findings(
+            self._last_findings = find_findings(
                 self.gpu_events,
                 lambda: self.launchers,
                 roofline,
                 simulate=self.simulation,
                 failures=self.failures,
             )
-        return self._found
+        return self._last_findings
 
     def cited_tables(self, device_peaks: str | os.PathLike[str] | None = None) -> frozenset[str]:
-        """The names of the tables, and commands, that the evidence of the findings cites."""
+        """Return the names of the tables, and commands, that the evidence of findings cites."""
         if not len(self.gpu_events):
             return frozenset()
         names: set[str] = set()
@@ -253,12 +262,12 @@ class TreePerfAnalyzer(TableMethods):
         return frozenset(names)
 
     def serving_steps(self, phases: Sequence[str] = ()) -> Steps:
-        """The steps of a serving engine; see `serving.steps.serving_steps`."""
+        """Return the steps of a serving engine; see `serving.steps.serving_steps`."""
         with self.failures.base("The steps of the serving engine"):
             return serving_steps(self.tree, own_phases(phases))
 
     def memory(self, annotation: str | re.Pattern[str] | None = None) -> Memory:
-        """What the memory events tell, found once."""
+        """Return the analysis of the memory events; see `memory.usage.find_memory`."""
         with self.failures.base("The memory analysis"):
             return find_memory(self.tree, annotation)
 
@@ -271,7 +280,9 @@ class TreePerfAnalyzer(TableMethods):
         include_call_stack: bool = False,
         include_first_occurrence_time: bool = False,
     ) -> pd.DataFrame:
-        """A row an operation that launched GPU work, in order of start; see `operations.launchers`.
+        """Return a row for each operation that launched GPU work, in order of start.
+
+        `operations.launchers` has the columns.
 
         Args:
             id_cols: also `pid`, `tid` and `external_id` (-1 without one).
@@ -285,16 +296,17 @@ class TreePerfAnalyzer(TableMethods):
         rows = self.launchers.rows
         frame = self._launcher_table.astype(dict.fromkeys(TEXT_COLUMNS, "str"))
         if id_cols:
-            frame["pid"], frame["tid"] = (
-                [trace.threads[thread][part] for thread in trace.thread[rows]] for part in (0, 1)
-            )
+            threads = [trace.threads[thread] for thread in trace.thread[rows].tolist()]
+            frame["pid"] = [process for process, _ in threads]
+            frame["tid"] = [thread for _, thread in threads]
             frame["external_id"] = trace.external_id[rows]
         if include_kernel_details:
             details = op_tables.kernel_details(self.gpu_events, self.launchers)
             frame["kernel_details"] = pd.Series(details, dtype="object")
         if include_call_stack:
             stacks = call_stacks(self.gpu_events, self.launchers.of_gpu, frame["name"].tolist())
-            frame["parent_module"], frame["call_stack"] = (pd.array(s, dtype="str") for s in stacks)
+            frame["parent_module"] = pd.array(stacks.innermost_class, dtype="str")
+            frame["call_stack"] = pd.array(stacks.stacks, dtype="str")
         if include_first_occurrence_time:
             frame["ts"] = trace.ts[rows] / NS_PER_US
         return frame
@@ -306,7 +318,7 @@ class TreePerfAnalyzer(TableMethods):
     def get_df_kernel_launchers_summary(
         self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
-        """GPU time by operation, longest first, as the sheet `ops_summary`."""
+        """Return GPU time by operation, longest first, as the sheet `ops_summary`."""
         return op_tables.summary(_given_or_all(self, df_kernel_launchers))
 
     @OnClassToo
@@ -314,7 +326,7 @@ class TreePerfAnalyzer(TableMethods):
     def get_df_kernel_launchers_summary_by_category(
         self: TreePerfAnalyzer | None, df_kernel_launchers: pd.DataFrame | None = None
     ) -> pd.DataFrame:
-        """GPU time by category of operation, as the sheet `ops_summary_by_category`."""
+        """Return GPU time by category of operation, as the sheet `ops_summary_by_category`."""
         return op_tables.summary_by_category(_given_or_all(self, df_kernel_launchers))
 
     @OnClassToo
@@ -328,7 +340,7 @@ class TreePerfAnalyzer(TableMethods):
         *,
         group_by_num_kernels: bool = False,
     ) -> pd.DataFrame:
-        """GPU time by operation and its arguments, as the sheet `ops_unique_args`.
+        """Return GPU time by operation and its arguments, as the sheet `ops_unique_args`.
 
         Called on the class, it has no columns about kernels.
 
@@ -342,20 +354,22 @@ class TreePerfAnalyzer(TableMethods):
         table = _given_or_all(self, df_kernel_launchers)
         if event_name is not None:
             table = table[table["name"] == event_name]
+        launched = None if self is None else (self.gpu_events, self.launchers)
         frame = op_tables.unique_args(
-            table,
-            None if self is None else (self.gpu_events, self.launchers),
-            metrics=agg_metrics,
-            group_by_num_kernels=group_by_num_kernels,
+            table, launched, metrics=agg_metrics, group_by_num_kernels=group_by_num_kernels
         )
-        return frame if include_pct else frame.drop(columns=list(op_tables.PERCENTAGES))
+        if include_pct:
+            return frame
+        return frame.drop(columns=list(op_tables.PERCENTAGES))
 
     def get_df_kernel_summary(self, *, detail: bool = False) -> pd.DataFrame:
-        """GPU time by operation and kernel, longest first, as the sheet `kernels_by_category`.
+        """Return GPU time by operation and kernel, as the sheet `kernels_by_category`.
 
         With `detail` also `op category`, `streams` and `% of total time`.
         """
-        return (kernels.kernel_detail if detail else kernels.kernel_summary)(self.gpu_events)
+        if detail:
+            return kernels.kernel_detail(self.gpu_events)
+        return kernels.kernel_summary(self.gpu_events)
 
     def get_df_kernels(
         self,
@@ -364,7 +378,7 @@ class TreePerfAnalyzer(TableMethods):
         cpu_op_detail: bool = False,
         nn_module_detail: bool = False,
     ) -> pd.DataFrame:
-        """A row a GPU event, in order of start.
+        """Return a row for each GPU event, in order of start.
 
         Args:
             launcher_detail: also which launch started it, when, and the CPU op around it.
@@ -382,17 +396,20 @@ class TreePerfAnalyzer(TableMethods):
         )
 
     def get_df_memory_blocks(self, largest: int | None = None) -> pd.DataFrame:
-        """A row a block of memory, as the table `memory_largest`; all, or so many of a device."""
+        """Return a row for each block of memory, as the table `memory_largest`.
+
+        All of them, or the largest of each device.
+        """
         return memory_blocks(self.memory(), largest)
 
     def get_df_performance_model(
         self, family: str, device_peaks: str | os.PathLike[str] | None = None
     ) -> pd.DataFrame:
-        """The operations of a family, such as `GEMM`, with their parameters, as its sheet."""
+        """Return the operations of a family, such as `GEMM`, with their parameters."""
         return family_table(self.roofline(device_peaks), family)
 
     def get_df_nn_modules(self, *, instances: bool = False) -> pd.DataFrame:
-        """GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.
+        """Return GPU time by path of `nn.Module` classes, as the sheet `nn_modules`.
 
         With `instances` a row for each module (`Block_0`, `Block_1` …), not for each class.
         """
@@ -406,9 +423,13 @@ class TreePerfAnalyzer(TableMethods):
 def _given_or_all(
     analyzer: TreePerfAnalyzer | None, launchers: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """A table of launchers, or that of the whole trace."""
+    """Return the table of launchers that was given, or that of the whole trace."""
     if launchers is not None:
         return launchers
     if analyzer is None:
         raise UsageError("called on the class, this needs a table: get_df_kernel_launchers()")
     return analyzer._launcher_table
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

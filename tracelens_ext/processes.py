@@ -18,7 +18,7 @@ _CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return how many cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -26,7 +26,7 @@ def cores() -> int:
 
 
 def traces_at_once(largest: int) -> int:
-    """How many traces of up to so many bytes of text half of the memory can hold; 1 at least."""
+    """Return how many traces of so many bytes of text half of the memory holds; at least 1."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         with suppress(OSError, ValueError):  # a container may have less
@@ -40,7 +40,10 @@ def return_freed_memory() -> None:
     """Give the system what glibc keeps of freed arrays: a quarter of the memory after reading."""
     import ctypes  # not for `--help`
 
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+    if sys.platform != "linux":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
         trim(0)
 
 

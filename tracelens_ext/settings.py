@@ -36,7 +36,7 @@ class ReadingOptions:
     verify_cache: bool = False
 
     def may_read(self, path: Path) -> bool:
-        """Whether a file may be read."""
+        """Return True for a file that may be read."""
         return self.folders is None or is_below(path, self.folders)
 
 
@@ -45,13 +45,15 @@ DEFAULT_READING_OPTIONS = ReadingOptions()
 
 
 def is_below(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether a path, its links resolved, is one of the folders or within one."""
-    return any(map(path.resolve().is_relative_to, folders))
+    """Return True for a path that is one of the folders or within one, its links resolved."""
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(folder) for folder in folders)
 
 
 def size_text(size: int) -> str:
-    """A size as people write it: `64 GB`, `1.5 MB`, `200 bytes`; exact to a tenth of the unit."""
+    """Return a size as people write it: `64 GB`, `1.5 MB`, `200 bytes`; to a tenth of the unit."""
     for unit, base in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= base:
-            return f"{size / base:,.1f}".removesuffix(".0") + f" {unit}"
+            number = f"{size / base:,.1f}".removesuffix(".0")
+            return f"{number} {unit}"
     return f"{size} bytes"

@@ -26,8 +26,10 @@ _PIECE_BYTES = 1 << 20
 
 
 def text_bytes(size: int, *, compressed: bool) -> int:
-    """About how many bytes of text a file of `size` bytes holds."""
-    return size * _TIMES_UNPACKED if compressed else size
+    """Return about how many bytes of text a file of `size` bytes holds."""
+    if compressed:
+        return size * _TIMES_UNPACKED
+    return size
 
 
 class ReadAhead:
@@ -42,10 +44,11 @@ class ReadAhead:
         self._piece = b""
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; none at the end. What the stream raises is raised in its place."""
-        if not self._piece and (piece := self._next.result()):
-            self._piece = piece
-            self._next = self._thread.submit(self._read, _PIECE_BYTES)
+        """Return up to `size` bytes; none at the end. What the stream raises is raised here."""
+        if not self._piece:
+            self._piece = self._next.result()
+            if self._piece:
+                self._next = self._thread.submit(self._read, _PIECE_BYTES)
         given = self._piece[:size]
         self._piece = self._piece[size:]
         return given
@@ -79,11 +82,12 @@ class Gunzip:
                 self._zlib = importlib.import_module("isal.isal_zlib")
         self.errors = tuple({*DAMAGE, self._zlib.error})
         self._member: Any = None
-        self._input = self._rest = b""
+        self._input = b""
+        self._rest = b""
         self._error: Exception | None = None
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; fewer only at the end or before damage."""
+        """Return up to `size` bytes; fewer only at the end or before damage."""
         pieces = [self._rest]
         held = len(self._rest)
         while held < size and self._error is None:
@@ -103,14 +107,15 @@ class Gunzip:
         return data[:size]
 
     def _piece(self) -> bytes:
-        """The next bytes; none at the end."""
+        """Return the next bytes; none at the end."""
         while self._member is not None or self._begin_member():
             at_end = not self._input and not self._fill()
             before = self._member.copy() if self._thorough else None
             try:
                 piece: bytes = self._member.decompress(self._input, _UNPACKED_BYTES)
             except self._zlib.error as error:
-                if before is None or not (piece := _before_damage(before, self._input)):
+                piece = b"" if before is None else _before_damage(before, self._input)
+                if not piece:
                     raise
                 self._error = error
             self._input = self._member.unconsumed_tail
@@ -124,7 +129,7 @@ class Gunzip:
         return b""
 
     def _begin_member(self) -> bool:
-        """Whether another member begins here. Zeros between and after members are padding."""
+        """Return True if another member begins here. Zeros between members are padding."""
         self._input = self._input.lstrip(b"\0")
         while len(self._input) < len(GZIP) and self._fill():
             self._input = self._input.lstrip(b"\0")
@@ -143,7 +148,7 @@ class Gunzip:
 
 
 def _before_damage(member: Any, data: bytes) -> bytes:  # noqa: ANN401  # of a private class
-    """What a member's data gives, fed byte by byte, before it is damaged."""
+    """Return what a member's data gives, fed byte by byte, before it is damaged."""
     text = bytearray()
     with contextlib.suppress(zlib.error):
         for place in range(len(data)):

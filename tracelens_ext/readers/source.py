@@ -80,9 +80,9 @@ class ByteSource:
             file, self.size = _open(self.file, reading)
         else:
             self.path = str(getattr(source, "name", "<file>"))
-            own = getattr(source, "buffer", source)  # of a text file: the reader decodes by itself
-            if isinstance(own, io.BufferedReader):
-                file = own
+            binary = getattr(source, "buffer", source)  # of a text file: bytes are decoded here
+            if isinstance(binary, io.BufferedReader):
+                file = binary
             else:
                 file = io.BufferedReader(_Encoded(source))
         self._opened = file
@@ -90,7 +90,8 @@ class ByteSource:
         self._error: TraceError | None = None
         self.damage: TraceCutOffError | None = None
         self.cut_off = False
-        self.bytes_read = self._unpacked = 0
+        self.bytes_read = 0
+        self._unpacked = 0
         self._bytes: io.BufferedReader | Gunzip | ReadAhead = file
         self._gunzip_errors = ahead.DAMAGE  # of a file too that its owner unpacks
         try:
@@ -109,12 +110,12 @@ class ByteSource:
             raise
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, up to `size` of them, which `read` will give again."""
+        """Return the next bytes, up to `size` of them, which `read` will give again."""
         self._ahead = self._filled(self._ahead, size)
         return self._ahead[:size]
 
     def read(self, size: int) -> bytes:
-        """Up to `size` decompressed bytes; fewer at the end or before damage, none behind it."""
+        """Return up to `size` decompressed bytes; fewer at the end or before damage."""
         piece = self._ahead[:size]
         self._ahead = self._ahead[size:]
         piece = self._filled(piece, size)
@@ -132,8 +133,13 @@ class ByteSource:
         return piece
 
     def read_all(self) -> bytes:
-        """All that is left, decompressed."""
-        return b"".join(iter(lambda: self.read(_FILE_BUFFER), b""))
+        """Return all that is left, decompressed."""
+        pieces = []
+        piece = self.read(_FILE_BUFFER)
+        while piece:
+            pieces.append(piece)
+            piece = self.read(_FILE_BUFFER)
+        return b"".join(pieces)
 
     def unread(self, data: bytes) -> None:
         """Take back the last bytes that `read` gave; it will give them again."""
@@ -141,7 +147,10 @@ class ByteSource:
         self.bytes_read -= len(data)
 
     def _filled(self, piece: bytes, size: int) -> bytes:
-        """A piece made as long as `size`, if there is so much; an error waits until it is empty."""
+        """Return a piece made as long as `size`, if there is so much.
+
+        An error waits until the piece is empty.
+        """
         while len(piece) < size and self._error is None:
             try:
                 with self._explained():
@@ -161,22 +170,31 @@ class ByteSource:
         return piece
 
     def _check_size(self, size: int) -> None:
+        """Raise TraceTooLargeError for a size of text that is more than is allowed."""
         limit = self.reading.max_bytes
-        why = ""
+        reason = ""
         if limit is None:
-            known = self.size if self.compressed else None
-            by_size = _MOST_BYTES if known is None else known * _MOST_TIMES
-            limit = min(_MOST_BYTES, max(_ALWAYS_BYTES, by_size))
-            why = f", {_MOST_TIMES} times its size" if limit == by_size < _MOST_BYTES else ""
-        if size > limit:
-            verb = "unpacks to" if self.compressed else "holds"
-            problem = f"{verb} more than {size_text(limit)} of text{why}"
-            remedy = "if you trust it, allow more with --max-bytes"
-            raise errors.TraceTooLargeError(self.path, problem, remedy)
+            limit_by_size = _MOST_BYTES
+            if self.compressed and self.size is not None:
+                limit_by_size = self.size * _MOST_TIMES
+            limit = min(_MOST_BYTES, max(_ALWAYS_BYTES, limit_by_size))
+            if limit == limit_by_size < _MOST_BYTES:
+                reason = f", {_MOST_TIMES} times its size"
+        if size <= limit:
+            return
+        verb = "unpacks to" if self.compressed else "holds"
+        problem = f"{verb} more than {size_text(limit)} of text{reason}"
+        remedy = "if you trust it, allow more with --max-bytes"
+        raise errors.TraceTooLargeError(self.path, problem, remedy)
 
     def file_or_bytes(self) -> Path | bytes:
-        """The file, if it can be read where it lies; of one that is gzipped or open, all bytes."""
-        return self.file if self.file is not None and not self.compressed else self.read_all()
+        """Return the file, if it can be read where it lies; else all bytes.
+
+        A file that is gzipped, or was open already, cannot.
+        """
+        if self.file is None or self.compressed:
+            return self.read_all()
+        return self.file
 
     def drain(self) -> None:
         """Read to the end: there a gzip stream's checksum tells whether it is damaged."""
@@ -195,12 +213,8 @@ class ByteSource:
         except self._gunzip_errors as error:
             problem = f"the gzip stream is damaged after {self._unpacked:,} bytes of text ({error})"
             remedy = AGAIN
-            # Of a stream of which not one byte was given, salvaging may still give events.
-            if self.file is not None and not self.reading.salvage and not self._unpacked:
-                salvaging = replace(self.reading, salvage=True)
-                with suppress(TraceError), ByteSource(self.file, reading=salvaging) as again:
-                    if _AN_EVENT.search(again.peek(_LOOKED_AT)):
-                        remedy = f"{AGAIN}, or {SALVAGE}"
+            if self._can_be_salvaged():
+                remedy = f"{AGAIN}, or {SALVAGE}"
             raise TraceCutOffError(self.path, problem, remedy) from None
         except UnicodeDecodeError:
             remedy = "open the file in binary mode"
@@ -209,11 +223,25 @@ class ByteSource:
             problem = f"cannot be read ({error.strerror or error})"
             raise TraceNotFoundError(self.path, problem, "check the file") from None
 
+    def _can_be_salvaged(self) -> bool:
+        """Return True if salvaging gives events of a stream of which not one byte was given."""
+        if self.file is None or self.reading.salvage or self._unpacked:
+            return False
+        salvaging = replace(self.reading, salvage=True)
+        with suppress(TraceError), ByteSource(self.file, reading=salvaging) as source:
+            return _AN_EVENT.search(source.peek(_LOOKED_AT)) is not None
+        return False
+
     def threads(self) -> int:
-        """How many threads may read ahead; 0 if the file is small or there is one core for it."""
+        """Return how many threads may read ahead.
+
+        0 if the file is small, or there is one core for it.
+        """
         count = min(self.reading.jobs or cores(), _MOST_THREADS)
         size = ahead.text_bytes(self.size or 0, compressed=self.compressed)
-        return 0 if size < ahead.WORTHWHILE_BYTES or count < 2 else count
+        if size < ahead.WORTHWHILE_BYTES or count < 2:
+            return 0
+        return count
 
     def close(self) -> None:
         """Close the file if this object opened it."""
@@ -282,7 +310,14 @@ class _Encoded(io.RawIOBase):
 
 
 def salvage_notes(source: ByteSource, damage: TraceError | None, at: int, events: int) -> list[str]:
-    """The note on damage at a byte of the text, if there is any; raised if nothing is salvaged."""
+    """Return the note on damage, if there is any; raise the damage if nothing is salvaged.
+
+    Args:
+        source: the file.
+        damage: why not all of it could be read.
+        at: the byte of the text before which all was read.
+        events: how many events were read.
+    """
     from tracelens_ext.trace import SALVAGED
 
     if damage is None:
@@ -296,22 +331,34 @@ def salvage_notes(source: ByteSource, damage: TraceError | None, at: int, events
     if source.compressed or total is None:
         source.drain()
         total = source.bytes_read
-    lost = max(total - at, 0)
-    about = round(lost * events / max(at, 1))
-    said = [f"the last {lost:,} bytes (room for about {about:,} events) are lost"] if lost else []
-    if source.damage is not None or isinstance(damage, TraceCutOffError):  # there may be more
-        if lost and source.damage is not None:
-            said[0] = f"of what can be unpacked {said[0]}"
-        said.append("whatever the file held beyond is lost")
-        if source.damage is not None and not source.cut_off:
-            said[-1] += ", and values before it may be wrong where the gzip stream is damaged"
-    before = f"all {events:,} events before byte {at:,} of the text are here"
-    said = said or ["nothing but the end of the document is lost"]
-    return [f"{SALVAGED}({damage.problem}): {'; '.join([before, *said])}."]
+    lost_bytes = max(total - at, 0)
+    losses = []
+    if lost_bytes:
+        lost_events = round(lost_bytes * events / max(at, 1))
+        loss = f"the last {lost_bytes:,} bytes (room for about {lost_events:,} events) are lost"
+        if source.damage is not None:
+            loss = f"of what can be unpacked {loss}"
+        losses.append(loss)
+    if source.damage is not None or isinstance(damage, TraceCutOffError):
+        losses.append(_loss_beyond(source))
+    if not losses:
+        losses.append("nothing but the end of the document is lost")
+    kept = f"all {events:,} events before byte {at:,} of the text are here"
+    return [f"{SALVAGED}({damage.problem}): {'; '.join([kept, *losses])}."]
+
+
+def _loss_beyond(source: ByteSource) -> str:
+    """Return what may be lost of a stream that is cut off or damaged."""
+    loss = "whatever the file held beyond is lost"
+    if source.damage is not None and not source.cut_off:
+        loss += ", and values before it may be wrong where the gzip stream is damaged"
+    return loss
 
 
 RECORD = "record with torch.profiler and export_chrome_trace(), or use that tool's own viewer"
 _LONGEST_NAME = 60
+#: Members of a document that a message names.
+_MOST_MEMBERS = 6
 #: A top-level member that only one tool writes → the tool.
 _MEMBERS = {
     "nodes": "a PyTorch execution trace (ExecutionTraceObserver)",
@@ -321,18 +368,23 @@ _MEMBERS = {
 
 
 def refuse_members(path: str, members: Iterable[str]) -> TraceFormatError:
-    """The error for a JSON document without `traceEvents`."""
+    """Return the error for a JSON document without `traceEvents`."""
     names = list(members)
     for name in names:
         if name in _MEMBERS:
             return TraceFormatError(path, f"is {_MEMBERS[name]}, which is not supported", RECORD)
     if "traceEvents" in names:
         return TraceFormatError(path, "has traceEvents that are no list", RECORD)
-    shown = ", ".join(map(in_a_line, names[:6])) + (" …" if len(names) > 6 else "")
-    has = f"it has: {shown}" if names else "it is empty"
-    return TraceFormatError(path, f"is JSON without traceEvents ({has})", RECORD)
+    content = "it is empty"
+    if names:
+        listed = ", ".join(map(in_a_line, names[:_MOST_MEMBERS]))
+        content = f"it has: {listed}"
+        if len(names) > _MOST_MEMBERS:
+            content += " …"
+    return TraceFormatError(path, f"is JSON without traceEvents ({content})", RECORD)
 
 
 def in_a_line(name: str) -> str:
-    """A name out of a file, fit for a message: on one line, short, and text that can be printed."""
-    return " ".join(name.split())[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+    """Return a name out of a file, fit for a message: on one line, short, and printable."""
+    line = " ".join(name.split())[:_LONGEST_NAME]
+    return line.encode("utf-8", "replace").decode()

@@ -109,7 +109,7 @@ def recording_of(work: GpuEvents) -> Coverage:
     holes = [_holes(work, launches, device_index) for device_index in range(device_count)]
     wall_start = 0
     wall_end = 0
-    parts = [*holes]
+    parts = list(holes)
     if len(work):
         first_start = int(work.start.min())
         wall_end = int(work.end.max())
@@ -130,8 +130,9 @@ def recording_of(work: GpuEvents) -> Coverage:
 
 
 def _part_table(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    no_parts = pd.DataFrame(columns=[*_PART_COLUMNS])
-    return pd.concat([no_parts, *parts])[[*_PART_COLUMNS]].astype(_PART_COLUMNS)
+    no_parts = pd.DataFrame(columns=list(_PART_COLUMNS))
+    parts.insert(0, no_parts)
+    return pd.concat(parts)[list(_PART_COLUMNS)].astype(_PART_COLUMNS)
 
 
 def _without_overlaps(work: GpuEvents, parts: pd.DataFrame) -> pd.DataFrame:

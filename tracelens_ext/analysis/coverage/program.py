@@ -134,7 +134,8 @@ def _tool_of(format_name: str) -> str:
 
 def _has_python(trace: Trace) -> bool:
     """Return whether a process or a thread is called after Python."""
-    names = [*trace.process_names.values(), *trace.thread_names.values()]
+    names = list(trace.process_names.values())
+    names.extend(trace.thread_names.values())
     return any("python" in str(name).lower() for name in names)
 
 

@@ -102,7 +102,7 @@ def recording_table(work: GpuEvents) -> pd.DataFrame:
         rows.append({"kind": "missing", "what": what, "how": missing.how})
     no_texts = dict.fromkeys(_TEXT_COLUMNS, "")
     rows = [{**no_texts, **row} for row in rows]
-    table = pd.DataFrame(rows, columns=[*_COLUMN_TYPES]).astype(_COLUMN_TYPES)
+    table = pd.DataFrame(rows, columns=list(_COLUMN_TYPES)).astype(_COLUMN_TYPES)
     wall_ms = recording.wall_ns / NS_PER_MS or np.nan
     table.insert(5, "% of wall time", 100.0 * table["ms"] / wall_ms)
     return table

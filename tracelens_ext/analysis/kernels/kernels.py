@@ -95,7 +95,7 @@ def kernel_names(work: GpuEvents) -> pd.DataFrame:
 
 def _operations_of_kernels(summary: pd.DataFrame, key: list[str]) -> pd.Series[str]:
     """Return the names of the operations of each kernel; few kernels are of several operations."""
-    launched = summary.drop_duplicates([*key, "cpu_op"])
+    launched = summary.drop_duplicates(["kernel_name", "kind", "cpu_op"])
     is_of_several = launched.duplicated(key, keep=False)
     of_several = launched[is_of_several].groupby(key, sort=False)["cpu_op"]
     of_one = launched[~is_of_several].set_index(key)["cpu_op"]
@@ -288,6 +288,7 @@ def _parent_op_category(work: GpuEvents) -> OpCategories:
     of_gpu = np.full(len(work), NONE, dtype=np.int64)
     rows, of_gpu[linked] = np.unique(work.tree.op_of_gpu[linked], return_inverse=True)
     category = op_categories(work, rows, of_gpu)
-    labels = [*category.labels, ""]
+    labels = list(category.labels)
+    labels.append("")
     code = values_at(category.code, of_gpu, missing=len(labels) - 1)
     return OpCategories(code, labels)

@@ -86,7 +86,7 @@ def unique_args(
     Raises:
         UsageError: there is no such metric.
     """
-    unknown = sorted(set(metrics) - {*METRICS, "sum"})
+    unknown = sorted(set(metrics) - set(METRICS) - {"sum"})
     if unknown:
         raise UsageError(f"unknown metric {unknown[0]!r}; there are {', '.join(METRICS)}")
     key = list(_UNIQUE)
@@ -98,7 +98,8 @@ def unique_args(
     columns = groups.keys()
     columns["operation_count"] = groups.count
     shown_metrics = [metric for metric in METRICS if metric in metrics]
-    for metric in (*shown_metrics, "sum"):
+    shown_metrics.append("sum")
+    for metric in shown_metrics:
         for time in _TIMES:
             columns[f"{time}_{metric}"] = groups.statistic(time, metric)
     event = launchers["UID"].to_numpy()
@@ -130,7 +131,7 @@ class _LauncherGroups:
     def __init__(self, table: pd.DataFrame, key: Sequence[str]) -> None:
         self._table = table
         self._key = key
-        grouped = table.groupby([*key], sort=False, observed=True, dropna=False)
+        grouped = table.groupby(list(key), sort=False, observed=True, dropna=False)
         self.of_row = grouped.ngroup().to_numpy()
         _, self.first, self.count = np.unique(self.of_row, return_index=True, return_counts=True)
         self._grouped = table.groupby(self.of_row)
@@ -227,7 +228,7 @@ def _launched_texts(
                 "mean_duration_us": rounded_mean,
             }
         )
-    return _LaunchedTexts(full=[*map(str, full)], short=[*map(str, short)])
+    return _LaunchedTexts(full=list(map(str, full)), short=list(map(str, short)))
 
 
 def _shortened(name: str) -> str:

@@ -167,7 +167,10 @@ def merged_tree(work: GpuEvents, *, op: Expression | None = None, merge: bool = 
     thread_labels = [_thread_label(work, thread) for thread in threads]
     # After the names of the trace come one for any step, those of threads, and that of unlinked.
     any_step = len(trace.names)
-    names = [*trace.names, _ANY_STEP, *thread_labels, UNLINKED]
+    names = list(trace.names)
+    names.append(_ANY_STEP)
+    names.extend(thread_labels)
+    names.append(UNLINKED)
     shown_name = np.arange(len(trace.names))
     if merge:
         steps = [code for code, name in enumerate(trace.names) if _STEP.fullmatch(name)]

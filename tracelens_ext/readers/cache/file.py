@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -62,7 +62,7 @@ class TooLargeError(ValueError):
 def write_columns(
     path: Path, about: Mapping[str, object], columns: Mapping[str, Column], most: int | None = None
 ) -> int:
-    """Write a file of columns: to a temporary name, then renamed; its size in bytes.
+    """Write a file of columns, to a temporary name, then renamed; return its size in bytes.
 
     Nothing is left behind by an OSError, a TypeError or ValueError (something cannot be kept), or
     TooLargeError (more bytes than `most`).
@@ -70,9 +70,9 @@ def write_columns(
     listing = []
     blobs = []
     for name, column in columns.items():
-        *types, blob = _encoded(column)
-        listing.append([name, *types])
-        blobs.append(blob)
+        encoded = _encoded(column)
+        listing.append([name, encoded.dtype, encoded.stored])
+        blobs.append(encoded.data)
     kept = json.dumps({"about": about, "columns": listing}, default=asdict)
     handle, temporary = mkstemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
     try:
@@ -91,30 +91,55 @@ def write_columns(
     return size
 
 
-def _encoded(column: Column) -> tuple[str, str, Any]:
-    """The type of a column, that of its bytes (as few as hold its numbers), and the bytes."""
+class _EncodedColumn(NamedTuple):
+    """A column as it is written."""
+
+    dtype: str  #: the type of its numbers, or `_TEXTS`
+    stored: str  #: the type in which they are stored, as few bytes as hold them
+    data: bytes | memoryview
+
+
+def _encoded(column: Column) -> _EncodedColumn:
+    """Return a column as it is written. Raises TypeError for one that cannot be kept."""
     if not isinstance(column, np.ndarray):
-        return _TEXTS, _TEXTS, msgspec.json.encode(list(column))
-    dtype = stored = column.dtype
+        return _EncodedColumn(_TEXTS, _TEXTS, msgspec.json.encode(list(column)))
+    dtype = column.dtype
     if column.ndim != 1 or dtype.kind not in _KINDS_OF_NUMBERS:
         raise TypeError(f"a column of {dtype}, shape {column.shape}, cannot be kept")
-    if dtype.kind != "b" and len(column):
-        least = int(column.min())
-        greatest = int(column.max())
-        smallest = np.min_scalar_type(min(least, ~greatest) if least < 0 else greatest)
-        stored = smallest if smallest.itemsize < dtype.itemsize else dtype
-    return dtype.str, stored.str, np.ascontiguousarray(column, dtype=stored).view(np.uint8).data
+    stored = _smallest_type(column)
+    data = np.ascontiguousarray(column, dtype=stored).view(np.uint8).data
+    return _EncodedColumn(dtype.str, stored.str, data)
+
+
+def _smallest_type(column: Array) -> np.dtype[Any]:
+    """Return the type of the fewest bytes that hold the numbers of a column."""
+    dtype = column.dtype
+    if dtype.kind == "b" or not len(column):
+        return dtype
+    least = int(column.min())
+    greatest = int(column.max())
+    # A type that holds a negative number also holds its complement: int8 from -128 to 127.
+    extreme = min(least, ~greatest) if least < 0 else greatest
+    smallest = np.min_scalar_type(extreme)
+    return smallest if smallest.itemsize < dtype.itemsize else dtype
+
+
+class ReadColumns(NamedTuple):
+    """What is in a file of columns."""
+
+    about: dict[str, Any]  #: what it says about itself
+    columns: dict[str, Array | list[str]] | None  #: None where they were not wanted
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a file of columns says about itself, without its columns; errors as `read_columns`."""
-    return read_columns(path, lambda _: False)[0]
+    """Return what a file of columns says about itself; errors as of `read_columns`."""
+    return read_columns(path, lambda _: False).about
 
 
 def read_columns(
     path: Path, wanted: Callable[[dict[str, Any]], bool] = lambda _: True
-) -> tuple[dict[str, Any], dict[str, Array | list[str]] | None]:
-    """What a file of columns says about itself; and the columns, None where that is not `wanted`.
+) -> ReadColumns:
+    """Read a file of columns; `wanted` says from what it says about itself if they are needed.
 
     Raises OSError where it cannot be read, DamagedFileError where it is no such file, or not whole.
     """
@@ -125,21 +150,21 @@ def read_columns(
             members = json.loads(_member(archive, _ABOUT))
             about = members["about"]
             if not wanted(about):
-                return about, None
-            columns = {
-                name: _decoded(_member(archive, str(number)), dtype, stored)
-                for number, (name, dtype, stored) in enumerate(members["columns"])
-            }
+                return ReadColumns(about, None)
+            columns = {}
+            for number, (name, dtype, stored) in enumerate(members["columns"]):
+                data = _member(archive, str(number))
+                columns[name] = _decoded(data, dtype, stored)
     except (*DAMAGE, OSError) as error:
         # EINVAL: a place before the file's beginning.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise DamagedFileError(str(error)) from error
-    return about, columns
+    return ReadColumns(about, columns)
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of a member, checked; nothing here writes a compressed one."""
+    """Return the bytes of a member, checked; nothing here writes a compressed one."""
     if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
         raise DamagedFileError("it is compressed")
     return archive.read(name)
@@ -155,31 +180,46 @@ def _decoded(data: bytes, dtype: str, stored: str) -> Array | list[str]:
 
 #: Fields with one number an event, and their types; and fields that are lists of texts.
 _PER_EVENT: Mapping[str, npt.DTypeLike] = {
-    **dict.fromkeys(("ts", "dur", "correlation", "external_id"), np.int64),
-    **dict.fromkeys(("name", "thread", "category"), np.int32),
+    "ts": np.int64,
+    "dur": np.int64,
+    "correlation": np.int64,
+    "external_id": np.int64,
+    "name": np.int32,
+    "thread": np.int32,
+    "category": np.int32,
     "kind": np.uint8,
 }
 _FIELDS = (*_PER_EVENT, "names", "categories")
 
 
-def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
-    """What to keep of a trace: as JSON, and columns; TypeError or ValueError if that cannot be."""
+class KeptTrace(NamedTuple):
+    """What is kept of a trace."""
+
+    about: dict[str, object]  #: as JSON
+    columns: dict[str, Column]
+
+
+def trace_columns(trace: Trace) -> KeptTrace:
+    """Return what to keep of a trace. Raises TypeError or ValueError if it cannot be kept."""
     columns: dict[str, Column] = {name: getattr(trace, name) for name in _FIELDS}
-    about = {each.name: getattr(trace, each.name) for each in fields(trace)}
-    about = {name: value for name, value in about.items() if name not in columns}
-    lists: dict[int, str] = {}  # arguments share their list of texts
-    texts_of: list[str | None] = []
+    about: dict[str, object] = {}
+    for field in fields(trace):
+        if field.name not in columns:
+            about[field.name] = getattr(trace, field.name)
+    name_of_list: dict[int, str] = {}  # arguments share their list of texts
+    texts_of_arguments: list[str | None] = []
     for number, column in enumerate((*trace.args.values(), trace.instructions)):
-        columns |= {f"rows {number}": column.rows, f"values {number}": column.values}
-        of = None
+        columns[f"rows {number}"] = column.rows
+        columns[f"values {number}"] = column.values
+        texts = None
         if column.texts is not None:
-            of = lists.setdefault(id(column.texts), f"texts {len(lists)}")
-            columns[of] = column.texts
-        texts_of.append(of)
+            texts = name_of_list.setdefault(id(column.texts), f"texts {len(name_of_list)}")
+            columns[texts] = column.texts
+        texts_of_arguments.append(texts)
     for number, program in enumerate(trace.programs):
         columns[f"program {number}"] = np.frombuffer(program, dtype=np.uint8)
     about |= {
-        "args": list(zip(trace.args, texts_of, strict=False)),
+        "args": list(zip(trace.args, texts_of_arguments, strict=False)),
         "instructions": None,
         "metadata": dict(trace.metadata),
         "programs": len(trace.programs),
@@ -189,54 +229,74 @@ def trace_columns(trace: Trace) -> tuple[dict[str, object], dict[str, Column]]:
     }
     if repr(json.loads(json.dumps(about["metadata"]))) != repr(about["metadata"]):
         raise ValueError("the metadata has values that JSON does not give back as they were")
-    return about, columns
+    return KeptTrace(about, columns)
 
 
 def trace_of(about: Mapping[str, Any], columns: Mapping[str, Column], path: str) -> Trace:
-    """The trace that was kept; one of `DAMAGE` where it is none."""
-    found = cast("dict[str, Any]", columns)
-    *args, instructions = (
-        ArgColumn(
-            found[f"rows {number}"], found[f"values {number}"], None if of is None else found[of]
-        )
-        for number, (_, of) in enumerate([*about["args"], ("instructions", None)])
-    )
-    said = {
+    """Return the trace that was kept; one of `DAMAGE` is raised where it is none."""
+    kept = cast("dict[str, Any]", columns)
+    args = {}
+    for number, (name, texts) in enumerate(about["args"]):
+        args[name] = _kept_argument(kept, number, texts)
+    members = {
         **about,
-        **{name: found[name] for name in _FIELDS},
-        "args": {name: column for (name, _), column in zip(about["args"], args, strict=True)},
-        "instructions": instructions,
-        "programs": [found[f"program {i}"].tobytes() for i in range(about["programs"])],
+        **{name: kept[name] for name in _FIELDS},
+        "args": args,
+        "instructions": _kept_argument(kept, len(about["args"]), None),
+        "programs": [kept[f"program {number}"].tobytes() for number in range(about["programs"])],
         "process_names": dict(about["process_names"]),
         "process_labels": dict(about["process_labels"]),
         "thread_names": {tuple(thread): name for thread, name in about["thread_names"]},
         "provenance": {**about["provenance"], "path": path},
     }
-    return msgspec.convert(said, Trace)
+    return msgspec.convert(members, Trace)
+
+
+def _kept_argument(kept: Mapping[str, Any], number: int, texts: str | None) -> ArgColumn:
+    rows = kept[f"rows {number}"]
+    values = kept[f"values {number}"]
+    return ArgColumn(rows, values, None if texts is None else kept[texts])
 
 
 def check(trace: Trace, links: Mapping[str, Column]) -> None:
-    """One of `DAMAGE` if a code stands for nothing, a time is impossible, a link of no event."""
-    count = len(trace)
-    last = len(trace.programs) << PROGRAM_SHIFT
-    ends = {"name": len(trace.names), "category": len(trace.categories)}
-    ends |= {"thread": len(trace.threads), "kind": max(EventKind) + 1}
+    """Raise one of `DAMAGE` if a code stands for nothing, or a link is of no event.
+
+    Also if a time is impossible.
+    """
+    ends = {
+        "name": len(trace.names),
+        "category": len(trace.categories),
+        "thread": len(trace.threads),
+        "kind": max(EventKind) + 1,
+    }
     for name, dtype in _PER_EVENT.items():
         column = getattr(trace, name)
-        if len(column) != count or column.dtype != dtype:
+        if len(column) != len(trace) or column.dtype != dtype:
             raise ValueError(f"the column {name} has another length or type")
         if name not in ("correlation", "external_id"):
             _check_range(name, column, 0, ends.get(name))
-    for name, arg in (*trace.args.items(), ("instructions", trace.instructions)):
-        if len(arg.rows) != len(arg.values) or (arg.rows[1:] <= arg.rows[:-1]).any():
-            raise ValueError(f"the rows of {name} are not in order")
-        _check_range(name, arg.rows, 0, count)
-        if arg.texts is not None:
-            _check_range(name, arg.values, 0, len(arg.texts))
-    _check_range("instructions", trace.instructions.values, 0, last)
-    if not links:
-        return
-    rows, parent = (cast("Array", links[name]) for name in ("rows", "parent_position"))
+    for name, argument in trace.args.items():
+        _check_argument(name, argument, len(trace))
+    _check_argument("instructions", trace.instructions, len(trace))
+    end_of_instructions = len(trace.programs) << PROGRAM_SHIFT
+    _check_range("instructions", trace.instructions.values, 0, end_of_instructions)
+    if links:
+        _check_links(trace, links)
+
+
+def _check_argument(name: str, argument: ArgColumn, count: int) -> None:
+    is_in_order = (argument.rows[1:] > argument.rows[:-1]).all()
+    if len(argument.rows) != len(argument.values) or not is_in_order:
+        raise ValueError(f"the rows of {name} are not in order")
+    _check_range(name, argument.rows, 0, count)
+    if argument.texts is not None:
+        _check_range(name, argument.values, 0, len(argument.texts))
+
+
+def _check_links(trace: Trace, links: Mapping[str, Column]) -> None:
+    count = len(trace)
+    rows = cast("Array", links["rows"])
+    parent = cast("Array", links["parent_position"])
     _check_range("rows", rows, 0, count)
     _check_range("parents", parent, -1, None)
     if len(parent) != len(rows) or (parent >= np.arange(len(rows))).any():

@@ -34,20 +34,23 @@ class CacheFile(NamedTuple):
 
 
 def cache_files(folder: Path) -> dict[str, list[CacheFile]]:
-    """How the names of all files of a trace begin → its files; others do not count. By name."""
-    found: dict[str, list[CacheFile]] = {}
-    for path in sorted(folder.iterdir()) if folder.exists() else ():
-        if name := _NAME.fullmatch(path.name):
-            with contextlib.suppress(FileNotFoundError):  # another process has removed it
-                status = path.lstat()
-                if not stat.S_ISDIR(status.st_mode):
-                    file = CacheFile(path, status.st_size, status.st_mtime)
-                    found.setdefault(name["stem"], []).append(file)
-    return found
+    """Return the files of each trace, by how all their names begin; others do not count."""
+    files_of_trace: dict[str, list[CacheFile]] = {}
+    paths = sorted(folder.iterdir()) if folder.exists() else []
+    for path in paths:
+        name = _NAME.fullmatch(path.name)
+        if name is None:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                file = CacheFile(path, status.st_size, status.st_mtime)
+                files_of_trace.setdefault(name["stem"], []).append(file)
+    return files_of_trace
 
 
 def others_may_write(folder: Path) -> bool:
-    """Whether others may put files into a folder; one that does not exist will be the user's."""
+    """Return True if others may put files into a folder; one that is missing will be the user's."""
     with contextlib.suppress(OSError):
         status = folder.stat()
         shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -56,7 +59,7 @@ def others_may_write(folder: Path) -> bool:
 
 
 def remove(files: Iterable[CacheFile]) -> int:
-    """Remove files; how many bytes that were."""
+    """Remove files; return how many bytes that were."""
     freed = 0
     for file in files:
         with contextlib.suppress(FileNotFoundError):
@@ -89,13 +92,14 @@ _SIZE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmgt]?)(i?)b?\s*", r
 
 
 def cache_is_off() -> bool:
-    """Whether the environment switches the cache off."""
+    """Return True if the environment switches the cache off."""
     return os.environ.get(OFF_VARIABLE, "").strip() not in ("", "0")
 
 
 def cache_folder() -> Path:
     """The folder of the user's cache: what the environment says, else where caches are."""
-    if chosen := os.environ.get(FOLDER_VARIABLE):
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
         return Path(chosen)
     from platformdirs import user_cache_path
 
@@ -107,17 +111,21 @@ def cache_limit() -> int:
     text = os.environ.get(SIZE_VARIABLE, "")
     if not text.strip():
         return DEFAULT_SIZE
-    if (size := parse_size(text)) is None:
+    size = parse_size(text)
+    if size is None:
         raise UsageError(f"{SIZE_VARIABLE}={text!r} is no size; write it as 5GB or 500MB")
     return size
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None of what is no size."""
-    if (found := _SIZE.fullmatch(text)) is None:
+    """Return the bytes that `5GB`, `500 MB`, `1.5GiB` or `100` stand for; None for no size."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
         return None
     number, prefix, binary = found.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " "))
+    base = 1024 if binary else 1000
+    power = " kmgt".index(prefix.lower() or " ")
+    return int(float(number) * base**power)
 
 
 _PACKAGE = Path(__file__).parents[2]
@@ -137,8 +145,12 @@ def identity_of(path: Path) -> dict[str, object] | None:
         ends.update(file.read(_END_BYTES))
         file.seek(max(status.st_size - _END_BYTES, 0))
         ends.update(file.read(_END_BYTES))
-    about = {"size": status.st_size, "modified_ns": status.st_mtime_ns, "inode": status.st_ino}
-    return {**about, "ends": ends.hexdigest()}
+    return {
+        "size": status.st_size,
+        "modified_ns": status.st_mtime_ns,
+        "inode": status.st_ino,
+        "ends": ends.hexdigest(),
+    }
 
 
 def hash_of_whole(path: Path) -> str:

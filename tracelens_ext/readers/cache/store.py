@@ -70,11 +70,11 @@ class TraceCache:
     def from_environment(
         cls, *, verify: bool = False, tell: Callable[[str], None] = lambda _: None
     ) -> TraceCache:
-        """The user's cache; its folder and limit can be set by environment variables."""
+        """Return the user's cache; its folder and limit can be set by environment variables."""
         return cls(place.cache_folder(), place.cache_limit(), WORTH_KEEPING, verify, tell)
 
     def read(self, source: str | os.PathLike[str], parse: Callable[[], Trace]) -> Trace:
-        """A trace from the cache, else parsed and kept."""
+        """Return a trace from the cache, else parse and keep it."""
         path = Path(source)
         identity = None
         with contextlib.suppress(OSError, ValueError):  # `parse` says what is wrong with the file
@@ -89,11 +89,11 @@ class TraceCache:
         return trace
 
     def links(self, trace: Trace) -> Mapping[str, Array] | None:
-        """The links of the tree (no Python frames) of a trace that this cache has read, or None."""
+        """Return the links of the tree (no Python frames) of a trace that this cache has read."""
         return self._links.get(trace) or None
 
     def conversion(self, source: str | os.PathLike[str]) -> Path | None:
-        """The database that another program made of a file, if it is kept and the file the same."""
+        """Return the database that another program made of a file, if that is kept and current."""
         file = self._file(source, _CONVERSION)
         with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
             if kept.read_about(file)["identity"] == place.identity_of(Path(source)):
@@ -102,7 +102,7 @@ class TraceCache:
         return None
 
     def keep_conversion(self, source: str | os.PathLike[str], made: Path) -> Path | None:
-        """Move the database made of a file into the cache: where it is; None if it is not kept."""
+        """Move the database made of a file into the cache; return where it is, if it is kept."""
         file = self._file(source, _CONVERSION)
         path = Path(source)
         try:
@@ -115,7 +115,7 @@ class TraceCache:
         return _database_of(file)
 
     def _load(self, source: str, identity: Mapping[str, object]) -> Trace | None:
-        """A trace, if what is kept is of the file as it is."""
+        """Return a trace, if what is kept is of the file as it is."""
         file = self._file(source, _TRACE)
         version = reader_version()
         wanted = {"identity": identity, "reader": version}
@@ -165,7 +165,7 @@ class TraceCache:
             self.tell(_why_not_kept(str(path), "is not", error))
 
     def _file(self, source: str | os.PathLike[str], part: str) -> Path:
-        """Where a part of what is kept of a trace is; all are named after the trace's path."""
+        """Return where a part of what is kept of a trace is; named after the trace's path."""
         stem = hashlib.blake2b(os.fsencode(Path(source).resolve()), digest_size=16).hexdigest()
         return self.folder / f"{stem}.{part}.columns"
 
@@ -183,7 +183,7 @@ class TraceCache:
         place.make_room(self.folder, room, spared=stem)
 
     def entries(self) -> list[CacheEntry]:
-        """What is kept, last used first."""
+        """Return what is kept, last used first."""
         entries = []
         for stem, files in place.cache_files(self.folder).items():
             path, usable = self._described(stem)
@@ -192,7 +192,7 @@ class TraceCache:
         return sorted(entries, key=lambda entry: (-entry.used, entry.path))
 
     def _described(self, stem: str) -> tuple[str, bool]:
-        """The file that a trace was read from, and whether it is still the same."""
+        """Return the file that a trace was read from, and True if it is still the same."""
         path = "(damaged)"
         try:
             # A trace that is too small to keep may have been converted.
@@ -205,7 +205,7 @@ class TraceCache:
             return path, False
 
     def clear(self) -> tuple[int, int]:
-        """Remove everything; how many traces, and how many bytes, that were."""
+        """Remove everything; return how many traces, and how many bytes, that were."""
         traces = place.cache_files(self.folder).values()
         return len(traces), sum(map(place.remove, traces))
 
@@ -213,7 +213,7 @@ class TraceCache:
 def open_cache(
     wanted: TraceCache | bool | None, reading: ReadingOptions = DEFAULT_READING_OPTIONS
 ) -> TraceCache | None:
-    """The cache that an argument `cache=` means; None for none.
+    """Return the cache that an argument `cache=` means; None for none.
 
     There is none while files are salvaged (half a trace must never be taken for the whole one), nor
     where the user limits their size (what is refused does not depend on what was read before), nor
@@ -235,7 +235,7 @@ def open_cache(
 
 
 def _database_of(file: Path) -> Path:
-    """The database beside the file of the cache that tells what it was made of."""
+    """Return the database beside the file of the cache that tells what it was made of."""
     return file.with_suffix(".sqlite")
 
 

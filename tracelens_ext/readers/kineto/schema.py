@@ -75,7 +75,7 @@ _PYTHON = ("Python id", "Python parent id", "Python module id")
 #: Of an instant event `[memory]`.
 _MEMORY = ("Addr", "Bytes", "Device Id", "Device Type", "Total Allocated", "Total Reserved")
 #: Of an event `cuda_sync`.
-_SYNCHRONISATION = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+_SYNCHRONIZATION = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
 _SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 _COLLECTIVE = (
     "Collective name",
@@ -97,7 +97,7 @@ _ANNOTATIONS = (("annotation",), ("module_fqn",), ("name",))
 _COPY = ("copy kind", "src kind", "dst kind")
 _NUMBERS = (
     *_IDS,
-    *_SYNCHRONISATION,
+    *_SYNCHRONIZATION,
     *_IN_GRAPH,
     *_PYTHON,
     *_MEMORY,
@@ -182,7 +182,7 @@ PLAN = (
     Plan(EventKind.PYTHON_FUNCTION, numbers=_PYTHON),
     Plan(EventKind.FLOW_START, EventKind.FLOW_END, numbers=(FLOW_ID,)),
     Plan(EventKind.INSTANT, numbers=_MEMORY),
-    Plan(EventKind.OTHER, numbers=("correlation", *_SYNCHRONISATION), texts=(("",),)),
+    Plan(EventKind.OTHER, numbers=("correlation", *_SYNCHRONIZATION), texts=(("",),)),
 )
 
 #: The kinds of complete events, by category in lower case; accelerators have their own words for
