@@ -155,12 +155,12 @@ def test_advice_is_for_the_kind_of_program() -> None:
     (finding,) = TreePerfAnalyzer(steps(range(0)).document()).findings().findings
     advice = {"serving": ["engine"], "other": ["plain", "code"]}
     detector = Detector("x", lambda _: None, advice=advice)
-    told = {kind: detector.advised(finding, kind) for kind in ("serving", "native")}
+    told = {kind: detector.with_advice(finding, kind) for kind in ("serving", "native")}
     assert [(each.advice, each.snippet) for each in told.values()] == [
         ("engine", ""),
         ("plain", "code"),
     ]
-    assert detector.advised(finding, "pytorch-training") is finding
+    assert detector.with_advice(finding, "pytorch-training") is finding
 
 
 @pytest.mark.real_data

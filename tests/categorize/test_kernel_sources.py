@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cli.kernels import source_lines
+from tracelens_ext.cli.commands.kernels import source_lines
 from tracelens_ext.errors import UsageError
 
 

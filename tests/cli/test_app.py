@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import tracelens_ext.cli
 from tests.support.docs_helpers import documented_addition
 from tests.support.make_trace import TraceMaker
-from tracelens_ext.cli import commands as commands_module
-from tracelens_ext.cli import run
+from tracelens_ext.cli import commands, run
 
 
 def test_adding_a_command_is_one_file_and_one_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, new, before, after = documented_addition("cli", "commands.py")
+    name, new, before, after = documented_addition("cli/commands", "__init__.py")
+    command = Path(name).stem
     (tmp_path / name).write_text(new)
-    monkeypatch.setattr(tracelens_ext.cli, "__path__", [*tracelens_ext.cli.__path__, str(tmp_path)])
-    source = inspect.getsource(commands_module)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    source = Path(commands.__file__).read_text(encoding="utf-8")
     assert source.count(before) == 1
-    changed: dict[str, Any] = {}
-    exec(source.replace(before, after), changed)  # noqa: S102  # a file of this project
-    monkeypatch.setattr(commands_module, "_COMMANDS", changed["_COMMANDS"])
+    assert after == before.replace('    "kernels",\n', f'    "kernels",\n    "{command}",\n')
+    monkeypatch.setattr(commands, "MODULES", [*commands.MODULES, command])
 
     assert run(["--help"]) == 0
     assert "Show the GPU events that take longest." in capsys.readouterr().out
@@ -36,13 +32,12 @@ def test_adding_a_command_is_one_file_and_one_name(
         maker.launched(f"kernel{us}", 100 * number + 20, us, correlation=number, at=100 * number)
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps(maker.document()))
-    command = Path(name).stem
     assert run([command, str(trace), "--top", "2", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
     assert out.index("kernel30") < out.index("kernel20")
     assert "kernel10" not in out
-    monkeypatch.delitem(sys.modules, f"tracelens_ext.cli.{command}")
-    monkeypatch.delattr(tracelens_ext.cli, command)
+    monkeypatch.delitem(sys.modules, f"{commands.__name__}.{command}")
+    monkeypatch.delattr(commands, command)
 
 
 @pytest.mark.parametrize("columns", ["0", "19", "-3"])

@@ -12,7 +12,7 @@ import typer.main
 from tests.support.comparison_helpers import training, write
 from tracelens_ext.cli import run
 from tracelens_ext.cli.app import app
-from tracelens_ext.cli.options import CarefulCommand
+from tracelens_ext.cli.careful_command import CarefulCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -180,7 +180,7 @@ def test_a_crash_is_one_line_and_asks_for_a_report(
     assert run(["report", str(trace), "-o", str(tmp_path / "r.xlsx")]) == 1
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert "internal error: ZeroDivisionError: on purpose" in error
+    assert "The result could not be computed: ZeroDivisionError: on purpose; please report" in error
 
 
 @pytest.mark.parametrize("argument", ["", "loop.json", "x" * 300 + ".json", "line\nfeed.json"])
@@ -260,7 +260,7 @@ def test_too_little_memory_names_the_file(
 
     trace = tmp_path / "trace.json"
     trace.write_text("{}")
-    for place in ("tracelens_ext.readers.kineto.reader.read", "tracelens_ext.cli.kernels.analyze"):
+    for place in ("tracelens_ext.readers.kineto.reader.read", "tracelens_ext.cli.load.analyze"):
         with monkeypatch.context() as patched:
             patched.setattr(place, no_memory)
             assert run(["kernels", str(trace), "--no-cache"]) == 1

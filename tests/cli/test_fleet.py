@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.fleet_helpers import needs_fleet, rank_trace, write_ranks
 from tracelens_ext.cli import run
-from tracelens_ext.cli.compare import _slowest
+from tracelens_ext.cli.commands.fleet import _slowest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleet.md"
 

@@ -1,10 +1,10 @@
-"""Options of a command out of its docstring; what a report's blocks become on a terminal."""
+"""Groups of options: what stands for them on the command line, and what a command gets."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,105 +13,85 @@ import pytest
 import typer
 from typer.main import get_command
 
-from tracelens_ext.cli.options import AnalysisOptions, with_options
+from tracelens_ext.cli.app import made_command, offered_commands
+from tracelens_ext.cli.options import AnalysisOptions, ReadingFlags, with_option_groups
 from tracelens_ext.cli.screen import Part, folded, show, trace_report
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.settings import ReadingOptions
 
 
 @dataclass(frozen=True)
 class Inner:
-    """Of another.
-
-    Options:
-        depth -d LEVELS 1..9: How deep.
-    """
-
-    depth: int = 3
-    not_described: int = 7
+    depth: Annotated[int, typer.Option("--depth", "-d", min=1, max=9, help="How deep.")] = 3
+    not_an_option: int = 7
 
 
 @dataclass(frozen=True)
 class Outer:
-    """Some.
-
-    Options:
-        host: With the host.
-    """
-
     inner: Inner
-    host: bool = True
+    host: Annotated[bool, typer.Option("--host/--no-host", help="With the host.")] = True
 
 
 def made(command: Any) -> Any:
     app = typer.Typer()
-    app.command()(with_options(command))
+    app.command()(with_option_groups(command))
     return get_command(app)
 
 
 def params(command: Any) -> dict[str, Any]:
-    return {each.name: each for each in command.params}
+    return {parameter.name: parameter for parameter in command.params}
 
 
-def test_a_docstring_describes_arguments_options_and_nested_dataclasses() -> None:
-    seen: list[object] = []
+def test_the_fields_of_a_dataclass_and_of_those_within_are_options() -> None:
+    calls: list[object] = []
 
-    def command(trace: Path, limit_us: float = 2, *, outer: Outer) -> None:
-        """Do it.
-
-        More of it.
-
-        Operands:
-            trace FILE: What is read,
-                whole.
-
-        Options:
-            limit_us --limit -l US 0.5..: At least.  [default: much]
-        """
-        seen.append((trace, limit_us, outer))
+    def command(trace: Path, *, outer: Outer, force: bool = False) -> None:
+        """Do it."""
+        calls.append((trace, outer, force))
 
     click = made(command)
     options = params(click)
-    assert click.help == "Do it.\n\nMore of it."
-    assert options["trace"].param_type_name == "argument"
-    assert options["trace"].help == "What is read, whole."
-    assert options["limit_us"].opts == ["--limit", "-l"]
-    assert options["limit_us"].metavar == "US"
-    assert not options["limit_us"].show_default
-    for words in (["-d", "10"], ["-l", "0.4"]):
-        with pytest.raises(Exception, match="than or equal to"):
-            click(["t", *words], standalone_mode=False)
+    assert click.help == "Do it."
+    assert list(options)[:4] == ["trace", "depth", "host", "force"]
+    assert options["depth"].opts == ["--depth", "-d"]
     assert options["host"].secondary_opts == ["--no-host"]
-    assert "not_described" not in options
-    click(["t", "-l", "3", "-d", "4", "--no-host"], standalone_mode=False)
-    assert seen == [(Path("t"), 3.0, Outer(Inner(4), host=False))]
+    with pytest.raises(Exception, match=r"range|less than or equal"):
+        click(["t", "-d", "10"], standalone_mode=False)
+    click(["t", "-d", "4", "--no-host"], standalone_mode=False)
+    assert calls == [(Path("t"), Outer(Inner(4), host=False), False)]
 
 
-@pytest.mark.parametrize("indent", ["  ", "    ", "\t"])
-def test_a_plugins_docstring_is_indented_as_its_author_likes(indent: str) -> None:
-    def command(trace: Path, limit: int = 2) -> None:
+def test_a_plugins_command_gets_the_options_about_reading() -> None:
+    calls: list[ReadingOptions] = []
+
+    def command(*, reading: ReadingOptions) -> None:
+        calls.append(reading)
+
+    made(command)(["--jobs", "3", "--no-cache"], standalone_mode=False)
+    assert calls == [ReadingFlags(jobs=3, no_cache=True)]
+
+
+def test_analysis_options_bring_rules_captures_and_reading() -> None:
+    def command(*, analysis: AnalysisOptions) -> None:
         pass
 
-    lines = ["Do it.", "", f"{indent}Options:", f"{indent * 2}limit -l 1..: Rows,"]
-    lines += [f"{indent * 3}at most."]
-    command.__doc__ = "\n".join(lines)
-    limit = params(made(command))["limit"]
-    assert (limit.opts, limit.help) == (["--limit", "-l"], "Rows, at most.")
-
-
-def test_a_strangers_docstring_and_annotated_options_stay_theirs() -> None:
-    def command(
-        force: Annotated[bool, typer.Option("--force", help="Mine.")] = False,
-        *,
-        analysis: AnalysisOptions,
-    ) -> None:
-        """Do it.
-
-        Options:
-                no such thing is described here
-        """
-
     options = params(made(command))
-    assert options["force"].help == "Mine."
+    assert {"rules", "categorizer", "capture", "kernel_annotations", "notes"} <= set(options)
+    assert "kernel_categories" not in options
     assert options["notes"].help == "Print every note, not five lines of them."
+
+
+def test_every_option_of_a_report_is_one_of_the_command() -> None:
+    options = params(made_command(offered_commands()["report"]))
+    for field in fields(ReportOptions):
+        assert options[field.name].default == field.default
+        assert field.metadata["meaning"] in options[field.name].help
+
+
+def test_an_option_about_reading_has_the_default_of_the_library() -> None:
+    flags = {field.name: field.default for field in fields(ReadingFlags)}
+    for field in fields(ReadingOptions):
+        assert flags[field.name] == field.default
 
 
 def test_no_number_is_parted_from_its_unit() -> None:
@@ -149,11 +129,11 @@ def test_a_report_is_shown_or_printed_as_json(
 
 
 @pytest.mark.process
-def test_without_docstrings_there_is_a_message() -> None:
-    line = "from tracelens_ext.cli import main; main(['formats'])"
+def test_help_needs_no_docstrings() -> None:
     done = subprocess.run(
-        [sys.executable, "-OO", "-c", line], capture_output=True, text=True, check=False
+        [sys.executable, "-OO", "-m", "tracelens_ext", "kernels", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert done.returncode == 1
-    assert "without -OO" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert "Only kernels of this category, such as GEMM." in done.stdout

@@ -248,7 +248,7 @@ try:
         for result in each:
             result()
 except KeyboardInterrupt:
-    print(stopping.told()[0])
+    print(stopping.message)
 """
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tests.support.comparison_helpers import GEMM, measured, needs_html, training, write
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
-from tracelens_ext.cli.compare import comparison_blocks
+from tracelens_ext.cli.comparison_blocks import comparison_blocks
 from tracelens_ext.cli.load import find_traces, without_repetitions
-from tracelens_ext.cli.screen import report_stems, show_blocks
+from tracelens_ext.cli.outputs import report_stems
+from tracelens_ext.cli.screen import show_blocks
 from tracelens_ext.report.manifest import MANIFEST, made_here
 
 
@@ -46,7 +47,7 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     Path("r/x_perf_report.json").write_text('{\n "generator": "tracelens-ext",\n')
 
     def found(*arguments: str) -> list[str]:
-        return [str(path) for path in find_traces(arguments)[0]]
+        return [str(path) for path in find_traces(arguments).paths]
 
     assert found("r") == ["r/a.json", "r/b.json", "r/d.JSON.GZ"]
     assert found("r/[ab].json") == ["r/a.json", "r/b.json"]

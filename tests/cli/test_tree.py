@@ -381,7 +381,7 @@ def test_printing_ends_and_says_what_is_missing(
 ) -> None:
     assert tree("a.json") == 0
     whole = capsys.readouterr().out.splitlines()
-    monkeypatch.setattr("tracelens_ext.cli.kernels._MOST_PRINTED", 200)
+    monkeypatch.setattr("tracelens_ext.cli.commands.tree._MOST_PRINTED", 200)
     assert tree("a.json") == 0
     *shown, last = capsys.readouterr().out.splitlines()
     assert shown == whole[: len(shown)]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.cli.findings import finding_blocks
+from tracelens_ext.cli.finding_blocks import finding_blocks
 from tracelens_ext.cli.screen import show_blocks
 from tracelens_ext.findings.finding import Finding, Findings
 

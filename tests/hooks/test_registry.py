@@ -21,7 +21,7 @@ from tracelens_ext.categorize import KernelCategorizer, Rule, RulePack
 from tracelens_ext.categorize.choices import offered_packs
 from tracelens_ext.cli import commands as commands_module
 from tracelens_ext.cli import run
-from tracelens_ext.cli.installed import plugin_status
+from tracelens_ext.cli.plugin_status import plugin_status
 from tracelens_ext.findings.engine import offered_detectors
 from tracelens_ext.findings.inspection import Detector
 from tracelens_ext.hooks import (

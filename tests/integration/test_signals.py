@@ -29,7 +29,7 @@ try:
 except KeyboardInterrupt:
     for _ in range({more}):
         os.kill(os.getpid(), signal.SIGINT)
-    print("cleaned up", *stopping.told(), flush=True)
+    print("cleaned up", stopping.message, stopping.exit_code, flush=True)
 else:
     print("went on", flush=True)
 """
@@ -73,4 +73,4 @@ def test_a_process_that_inherits_it_just_ends() -> None:
 
 
 def test_without_a_signal_an_interrupt_is_a_ctrl_c() -> None:
-    assert Stopping().told() == ("interrupted", 130)
+    assert (Stopping().message, Stopping().exit_code) == ("interrupted", 130)

@@ -265,9 +265,9 @@ def test_on_the_command_line(
 @pytest.fixture
 def listed(tmp_path: Path) -> Callable[..., list[str]]:
     def names(*arguments: str) -> list[str]:
-        found, problems = find_traces([str(tmp_path / argument) for argument in arguments])
-        assert problems == []
-        return [path.name for path in found]
+        named = find_traces([str(tmp_path / argument) for argument in arguments])
+        assert named.problems == []
+        return [path.name for path in named.paths]
 
     return names
 

@@ -20,13 +20,14 @@ from types import FrameType
 _INTERRUPTED = 130  # typer answers it too
 #: Exit codes are 128 and the number of the signal, as shells have it.
 _BASE_EXIT_CODE = 128
-_PATIENCE = 3
+#: The signal at which the program ends at once, whatever is half written.
+_LAST_SIGNAL = 3
 #: New objects before the garbage collector looks: a command makes tables, hardly any cycles, and
 #: by default a fifth of a small trace's time goes into looking. Importing the libraries alone makes
 #: fewer than this.
 _OBJECTS_BEFORE_COLLECTION = 200_000
-_LEAST_MEMORY = 1 << 28
-_LEAST_COLUMNS = 20
+_MIN_MEMORY_BYTES = 1 << 28
+_MIN_COLUMNS = 20
 _CRAMPED = "cannot be analysed in so little memory (ulimit -v); allow 256 MB at least"
 _NO_MEMORY = "there is not enough memory for this; free some, or analyse less at once"
 
@@ -35,8 +36,8 @@ class Stopping:
     """The signals that end a run, and which of them came."""
 
     def __init__(self) -> None:
-        self._number = 0  # of the first that came
-        self._times = 0
+        self._first_signal = 0
+        self._signals = 0
         self._process = os.getpid()
 
     def listen(self) -> None:
@@ -46,20 +47,25 @@ class Stopping:
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 number = getattr(signal, name)
                 if signal.getsignal(number) != signal.SIG_IGN:
-                    signal.signal(number, self._heard)
+                    signal.signal(number, self._receive)
 
-    def told(self) -> tuple[str, int]:
-        """What happened, in a word, and what the program exits with after it."""
-        word = "terminated" if self._number == signal.SIGTERM else "interrupted"
-        return word, _BASE_EXIT_CODE + (self._number or signal.SIGINT)
+    @property
+    def message(self) -> str:
+        """What happened, in a word."""
+        return "terminated" if self._first_signal == signal.SIGTERM else "interrupted"
 
-    def _heard(self, number: int, _frame: FrameType | None) -> None:
-        self._times += 1
-        # A worker that inherited this just ends.
-        if os.getpid() != self._process or self._times >= _PATIENCE:
+    @property
+    def exit_code(self) -> int:
+        """What the program exits with after it."""
+        return _BASE_EXIT_CODE + (self._first_signal or signal.SIGINT)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+        is_worker = os.getpid() != self._process  # that inherited this: it just ends
+        if is_worker or self._signals >= _LAST_SIGNAL:
             os._exit(_BASE_EXIT_CODE + number)
-        if self._times == 1:
-            self._number = number
+        if self._signals == 1:
+            self._first_signal = number
             raise KeyboardInterrupt
 
 
@@ -81,76 +87,93 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None, stopping: Stopping | None = None) -> int:
-    """Run a command; the exit code. Errors are one line on standard error.
+    """Run a command, and return the exit code. Errors are one line on standard error.
 
-    `stopping` knows which signal interrupted the command; without it that is a Ctrl-C.
+    Args:
+        arguments: Those of the command line; by default those of the process.
+        stopping: Knows which signal interrupted the command; without it that is a Ctrl-C.
     """
-    if sys.flags.optimize > 1:
-        return _fail("options are made of docstrings; run Python without -OO", 1)
     if sys.stdout is None:
         return _fail("standard output is closed; open it, or send it to /dev/null", 1)
     columns = os.environ.get("COLUMNS", "")
-    if columns and not (columns.isdecimal() and int(columns) >= _LEAST_COLUMNS):
+    if columns and not (columns.isdecimal() and int(columns) >= _MIN_COLUMNS):
         del os.environ["COLUMNS"]  # nothing can be shown in so few
     with contextlib.suppress(KeyboardInterrupt):
-        if (code := _run(arguments)) != _INTERRUPTED:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        if code != _INTERRUPTED:
             return code
-    return _fail(*(stopping or Stopping()).told())
+    stopping = stopping or Stopping()
+    return _fail(stopping.message, stopping.exit_code)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str]) -> int:
+    """Run a command, and return the exit code; a Ctrl-C goes through."""
     from tracelens_ext.cli.app import app
     from tracelens_ext.errors import TracelensError
 
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if _is_cramped() and not {"-h", "--help", "--version"} & set(given):
-        sys.stderr.write(f"tracelens-ext: {_file_in(given)}{_CRAMPED}\n")
+    needs_memory = not {"-h", "--help", "--version"} & set(arguments)
+    if needs_memory and _is_cramped():
+        sys.stderr.write(f"tracelens-ext: {_file_in(arguments)}{_CRAMPED}\n")
         return 1
     try:
-        outcome = app(args=given, prog_name="tracelens-ext", standalone_mode=False)
+        outcome = app(args=list(arguments), prog_name="tracelens-ext", standalone_mode=False)
         sys.stdout.flush()
     except TracelensError as error:
         return _fail(str(error), error.exit_code)
     except MemoryError:
-        return _fail(f"{_file_in(given)}{_NO_MEMORY}", 1)
+        return _fail(f"{_file_in(arguments)}{_NO_MEMORY}", 1)
     except BrokenPipeError:
         _abandon_output()
         return 1
-    except OSError as error:  # of a path that was only looked at, or of standard output
-        if error.filename is None:
-            _abandon_output()
-            return _fail(f"standard output cannot be written: {error.strerror or error}", 1)
-        problem = f"{error.filename}: cannot be used ({error.strerror})"
-        return _fail(f"{problem}; check the path and its permissions", 1)
+    except OSError as error:
+        return _fail_for_system(error)
     except Exception as error:
-        from tracelens_ext.isolation import DEBUG_VARIABLE, raises_unexpected_errors
+        from tracelens_ext.isolation import raises_unexpected_errors
 
-        if code := _usage_exit_code(error):
+        code = _usage_exit_code(error)
+        if code is not None:
             return code
         if raises_unexpected_errors():
             raise
-        if isinstance(error, ImportError) and "failed to map segment" in str(error):
-            return _fail(f"{_file_in(given)}{_NO_MEMORY}", 1)
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        bug = f"this is a bug: please report it with what {DEBUG_VARIABLE}=1 shows"
-        return _fail(f"internal error: {said}; {bug}", 1)
+        return _fail_unexpectedly(error, arguments)
     return outcome if isinstance(outcome, int) else 0
 
 
+def _fail_for_system(error: OSError) -> int:
+    """Report an error about a path that was only looked at, or about standard output."""
+    if error.filename is None:
+        _abandon_output()
+        return _fail(f"standard output cannot be written: {error.strerror or error}", 1)
+    problem = f"{error.filename}: cannot be used ({error.strerror})"
+    return _fail(f"{problem}; check the path and its permissions", 1)
+
+
+def _fail_unexpectedly(error: Exception, arguments: Sequence[str]) -> int:
+    """Report an error that no part of the command expected: a bug, or too little memory."""
+    if isinstance(error, ImportError) and "failed to map segment" in str(error):
+        return _fail(f"{_file_in(arguments)}{_NO_MEMORY}", 1)
+    from tracelens_ext.isolation import DEBUG_VARIABLE, failure_message
+
+    message = failure_message("The result", error)
+    return _fail(f"internal error: {message} with what {DEBUG_VARIABLE}=1 shows", 1)
+
+
 def _is_cramped() -> bool:
-    """Whether the memory of the process is limited to less than the libraries need."""
+    """Return whether the memory of the process is limited to less than the libraries need."""
     try:
         import resource
     except ImportError:  # Windows has no such limits
         return False
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return limit != resource.RLIM_INFINITY and limit < _LEAST_MEMORY
+    return limit != resource.RLIM_INFINITY and limit < _MIN_MEMORY_BYTES
 
 
 def _file_in(arguments: Sequence[str]) -> str:
-    """The first file that arguments name, for the beginning of a message."""
-    named = next((each for each in arguments if Path(each).is_file()), None)
-    return f"{named}: " if named else ""
+    """Return the first file that arguments name, for the beginning of a message."""
+    for argument in arguments:
+        if Path(argument).is_file():
+            return f"{argument}: "
+    return ""
 
 
 def _abandon_output() -> None:
@@ -159,27 +182,35 @@ def _abandon_output() -> None:
 
 
 def _usage_exit_code(error: Exception) -> int | None:
-    """Tell of an error of the command line itself, such as an unknown option; its exit code."""
-    show = getattr(error, "format_message", None)
+    """Report an error of the command line itself, such as an unknown option; its exit code."""
+    format_message = getattr(error, "format_message", None)
     code = getattr(error, "exit_code", None)
-    if not isinstance(code, int) or not callable(show):
+    if not isinstance(code, int) or not callable(format_message):
         return None
+    message = str(format_message())
     if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stdout.write(f"{show()}\n")
+        sys.stdout.write(f"{message}\n")
         return code
     command = getattr(getattr(error, "ctx", None), "command_path", "tracelens-ext")
-    told = str(show()).rstrip(".")
+    message = message.rstrip(".")
     if type(error).__name__ == "NoSuchOption":
-        from tracelens_ext.cli.app import report_options
-        from tracelens_ext.compatibility.tracelens import option_hint
+        option = str(getattr(error, "option_name", ""))
+        hint = _option_hint(option)
+        if hint:
+            message = f"No such option: {option}; here: {hint}"
+    return _fail(f"{message}; see '{command} --help'", code)
 
-        name = str(getattr(error, "option_name", ""))
-        if here := option_hint(name, report_options()):
-            told = f"No such option: {name}; here: {here}"
-    return _fail(f"{told}; see '{command} --help'", code)
+
+def _option_hint(option: str) -> str:
+    """Return what to write in place of an option of another tool; empty if nothing is known."""
+    from tracelens_ext.cli.app import report_options
+    from tracelens_ext.compatibility.tracelens import option_hint
+
+    return option_hint(option, report_options())
 
 
 def _fail(message: str, code: int) -> int:
+    """Write a message on standard error, in one line, and return the exit code."""
     from tracelens_ext.report.terminal import safe_text
 
     line = safe_text(" ".join(message.splitlines()))

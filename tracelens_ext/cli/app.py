@@ -1,9 +1,9 @@
-"""The program: the commands that plugins offer, our own too; imported when they are called."""
+"""The program: the commands that plugins offer, our own too."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,13 +13,21 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from tracelens_ext.cli.options import READING, CarefulCommand, help_record, with_options
-from tracelens_ext.hooks import Command, PluginAnswerError, PluginRegistry, default_registry
+from tracelens_ext.cli.careful_command import CarefulCommand, help_record
+from tracelens_ext.cli.options import READING_NAMES, with_option_groups
+from tracelens_ext.hooks import (
+    Command,
+    Offered,
+    PluginAnswerError,
+    PluginRegistry,
+    default_registry,
+)
 from tracelens_ext.hooks.registry import one_line
 
 _GROUPS = ("Look", "Explain", "Compare", "Extend")
 _EXAMPLES = ("trace.json.gz", "report trace.json.gz --html report.html", "kernels --help")
-_PATH = re.compile(r"[./\\*?]")  #: in what is no name of a command
+#: Signs in what is no name of a command.
+_PATH_SIGN = re.compile(r"[./\\*?]")
 _SETTINGS: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"]},
     "add_completion": False,
@@ -29,6 +37,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def _check(item: object) -> None:
+    """Refuse what a plugin offers as a command and is none."""
     if not isinstance(item, Command):
         kind = type(item).__name__
         raise PluginAnswerError(f"tracelens_commands: expected Command objects, got {kind}")
@@ -37,52 +46,73 @@ def _check(item: object) -> None:
         raise PluginAnswerError(f"command {item.name!r}: the group is one of {groups}")
 
 
+def _is_a_strangers(offered: Offered[Command]) -> bool:
+    return not offered.plugin.own
+
+
 def offered_commands(registry: PluginRegistry | None = None) -> dict[str, Command]:
-    """The commands by name, our own first."""
+    """Return the commands by name, our own first."""
     registry = registry or default_registry()
-    offered = registry.offers("tracelens_commands", _check)
-    offered.sort(key=lambda each: (not each.plugin.own, each.plugin.name != "commands"))
     commands: dict[str, Command] = {}
-    for each in offered:
-        with registry.guard(each.plugin.name):
-            if commands.setdefault(each.item.name, each.item) is not each.item:
-                raise PluginAnswerError(f"command {each.item.name!r}: there is one already")
+    for offered in sorted(registry.offers("tracelens_commands", _check), key=_is_a_strangers):
+        command = offered.item
+        with registry.guard(offered.plugin.name):
+            if command.name in commands:
+                raise PluginAnswerError(f"command {command.name!r}: there is one already")
+            commands[command.name] = command
     return commands
 
 
-@cache
-def _made(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
+def _implementation(command: Command) -> Callable[..., None] | typer.Typer:
+    """Return the function of a command, or its `typer.Typer`; imported now if it is named."""
+    if not isinstance(command.function, str):
+        return command.function  # type: ignore[no-any-return]
     module, _, name = command.function.partition(":")
     try:
-        home = import_module(module)
-        function = getattr(home, name)
+        return getattr(import_module(module), name)  # type: ignore[no-any-return]
     except (ImportError, AttributeError) as error:
-        if module.startswith("tracelens_ext."):
-            raise
         raise PluginAnswerError(f"command {command.name!r}: {one_line(error)}") from error
+
+
+@cache
+def made_command(command: Command) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
+    """Return a command, or a group of them, as click has it."""
+    implementation = _implementation(command)
     alone = typer.Typer(**_SETTINGS)
-    if isinstance(function, typer.Typer):
-        for registered in (*function.registered_commands, function.registered_callback):
-            if registered is not None and registered.callback is not None:
-                registered.callback = with_options(registered.callback)
-        for registered in function.registered_commands:
-            registered.cls = CarefulCommand
-        alone.add_typer(function, name=command.name)
+    if isinstance(implementation, typer.Typer):
+        _prepare_group(implementation)
+        alone.add_typer(implementation, name=command.name)
     else:
-        function = with_options(function)
-        kind = getattr(home, "COMMAND_CLASS", CarefulCommand)
-        alone.command(command.name, cls=kind)(function)
-    made = get_group(alone).commands[command.name]
-    for each in (made, *getattr(made, "commands", {}).values()):
-        each.epilog = _told(command.examples)
-        each.short_help = (each.help or "").split("\n\n")[0]  # click cuts it at the width
+        function = with_option_groups(implementation)
+        alone.command(command.name, cls=CarefulCommand)(function)
+    made: Any = get_group(alone).commands[command.name]
+    made.help = made.help or command.summary  # without docstrings, as under `python -OO`
+    made.help_sections = command.help_sections
+    for part in (made, *getattr(made, "commands", {}).values()):
+        part.epilog = _examples_text(command.examples)
+        # click cuts it at the width
+        part.short_help = (part.help or "").split("\n\n")[0]
     return made
 
 
-def _told(examples: Sequence[str]) -> str:
-    """The end of a help text."""
-    lines = [f"  tracelens-ext {each}" for each in examples]
-    return "\n".join(["\b", "Examples:", *lines]) if lines else ""
+def _prepare_group(group: typer.Typer) -> None:
+    """Give the commands of a group their options, and careful parsing."""
+    callback = group.registered_callback
+    if callback is not None and callback.callback is not None:
+        callback.callback = with_option_groups(callback.callback)
+    for registered in group.registered_commands:
+        registered.cls = CarefulCommand
+        if registered.callback is not None:
+            registered.callback = with_option_groups(registered.callback)
+
+
+def _examples_text(examples: Sequence[str]) -> str:
+    """Return the end of a help text."""
+    if not examples:
+        return ""
+    lines = ["\b", "Examples:"]
+    lines += [f"  tracelens-ext {example}" for example in examples]
+    return "\n".join(lines)
 
 
 class _Group(TyperGroup):
@@ -94,19 +124,23 @@ class _Group(TyperGroup):
         self.commands = dict.fromkeys(self.offered)  # type: ignore[assignment]  # for suggestions
 
     def get_command(self, _: Any, name: str) -> Any:  # noqa: ANN401  # click's, or typer's own copy of it
-        """The command, imported now; None if no command has that name."""
-        return _made(self.offered[name]) if name in self.offered else None
+        """Return the command, made now; None if no command has that name."""
+        if name not in self.offered:
+            return None
+        return made_command(self.offered[name])
 
     def get_params(self, ctx: Any) -> Any:  # noqa: ANN401  # likewise
-        """The options; help lists those about completion in a line at its end."""
-        params: list[Any] = super().get_params(ctx)
-        for each in params:
-            each.hidden = each.hidden or each.name.endswith("_completion")
-        return params
+        """Return the options; help lists those about completion in a line at its end."""
+        parameters: list[Any] = super().get_params(ctx)
+        for parameter in parameters:
+            if parameter.name.endswith("_completion"):
+                parameter.hidden = True
+        return parameters
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  # likewise
-        """The command; where a trace is named instead, what its report shows, and no file of it."""
-        if args[0] not in self.offered and (_PATH.search(args[0]) or Path(args[0]).exists()):
+        """Return the command; for a trace what its report shows, without a file of it."""
+        first = args[0]
+        if first not in self.offered and (_PATH_SIGN.search(first) or Path(first).exists()):
             args = ["report", "--no-workbook", *args]
         return super().resolve_command(ctx, args)
 
@@ -115,16 +149,19 @@ class _Group(TyperGroup):
         width = max(map(len, self.offered))
         for group in _GROUPS:
             with formatter.section(group):
-                for each in self.offered.values():
-                    if each.group == group:
-                        formatter.write(f"  {each.name:{width}}  {each.summary}\n")
+                for command in self.offered.values():
+                    if command.group == group:
+                        formatter.write(f"  {command.name:{width}}  {command.summary}\n")
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
         """Write what the commands that read traces have in common."""
-        options = self.get_command(ctx, "kernels").params
-        shown = [help_record(option, ctx) for option in options if option.name in READING]
+        records = [
+            help_record(option, ctx)
+            for option in self.get_command(ctx, "kernels").params
+            if option.name in READING_NAMES
+        ]
         with formatter.section("Options of every command that reads traces"):
-            formatter.write_dl(shown)
+            formatter.write_dl(records)
         with formatter.section("Shell completion"):
             formatter.write_text("tracelens-ext --install-completion, or --show-completion")
         super().format_epilog(ctx, formatter)
@@ -132,7 +169,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(
     cls=_Group,
-    epilog=_told(_EXAMPLES),
+    epilog=_examples_text(_EXAMPLES),
     help="Where did the GPU time go? Call tree, kernel categories and reports for GPU traces.",
     no_args_is_help=True,
     **_SETTINGS | {"add_completion": True},
@@ -140,9 +177,9 @@ app = typer.Typer(
 
 
 def report_options() -> list[str]:
-    """The names of the options of `report`."""
-    command = _made(offered_commands()["report"])
-    return [name for each in command.params for name in each.opts]
+    """Return the names of the options of `report`."""
+    command = made_command(offered_commands()["report"])
+    return [name for parameter in command.params for name in parameter.opts]
 
 
 def _show_version(wanted: bool) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,15 @@ from typing import TYPE_CHECKING
 from tracelens_ext import trace_files as files
 from tracelens_ext.cli.options import AnalysisOptions
 from tracelens_ext.cli.screen import tell
-from tracelens_ext.errors import TraceError, TraceFormatError, TraceNotFoundError, UsageError
+from tracelens_ext.errors import (
+    TraceError,
+    TraceFormatError,
+    TracelensError,
+    TraceNotFoundError,
+    UsageError,
+)
+from tracelens_ext.isolation import PartFailures
+from tracelens_ext.lazy import pd
 from tracelens_ext.settings import Progress, ReadingOptions
 
 if TYPE_CHECKING:
@@ -25,85 +34,103 @@ if TYPE_CHECKING:
     from tracelens_ext.readers.cache.store import TraceCache
     from tracelens_ext.trace import Trace
 
+#: Called with the number of a file, its bytes read so far (None: it is done with), and its size.
+Advance = Callable[[int, int | None, int | None], None]
+
 _PATIENCE_S = 1.0
+_NO_MEMORY = "there is not enough memory for it"
 
 
-def find_traces(
-    arguments: Sequence[str], *, or_reports: bool = False
-) -> tuple[list[Path], list[TraceError]]:
-    """The traces that arguments name, in that order; and what is wrong with those that name none.
+@dataclass(frozen=True)
+class NamedTraces:
+    """What arguments name."""
+
+    paths: list[Path] = field(default_factory=list)  #: in the order of the arguments
+    #: what is wrong with the arguments that name no trace
+    problems: list[TraceError] = field(default_factory=list)
+
+
+def find_traces(arguments: Sequence[str], *, or_reports: bool = False) -> NamedTraces:
+    """Return the traces that arguments name.
 
     A folder stands for the traces directly in it, a pattern for the files that match it; both
     without what this program wrote itself. Another argument is a file, even if there is none: its
     reader will say so. With `or_reports` a folder or pattern without traces stands for finished
     reports: the one whose tables are in the folder, else the workbooks, else the JSON reports.
     """
-    found: list[Path] = []
-    problems: list[TraceError] = []
+    named = NamedTraces()
     for argument in arguments:
         if not argument:
             raise UsageError("a trace's name is empty; name a file, a folder or a pattern")
         path = Path(argument)
         try:
-            if path.is_dir():
-                found += _traces_in(path, or_reports=or_reports)
-            elif files.is_pattern(argument):
-                found += _matching(argument, or_reports=or_reports)
-            else:
-                found.append(path)
+            named.paths.extend(_named(path, argument, or_reports=or_reports))
         except TraceError as error:
-            problems.append(error)
+            named.problems.append(error)
         except (OSError, ValueError) as error:
-            problems.append(TraceNotFoundError.of(path, error))
-    return found, problems
+            named.problems.append(TraceNotFoundError.of(path, error))
+    return named
+
+
+def _named(path: Path, argument: str, *, or_reports: bool) -> list[Path]:
+    """Return the files that one argument names."""
+    if path.is_dir():
+        return _traces_in(path, or_reports=or_reports)
+    if files.is_pattern(argument):
+        return _matching(argument, or_reports=or_reports)
+    return [path]
 
 
 def without_repetitions(paths: Iterable[Path]) -> list[Path]:
-    """Each file once, by the first name given for it."""
-    of_file: dict[str, Path] = {}
+    """Return each file once, by the first name given for it."""
+    path_of_file: dict[str, Path] = {}
     for path in paths:
-        of_file.setdefault(os.path.realpath(path), path)
-    return list(of_file.values())
+        path_of_file.setdefault(os.path.realpath(path), path)
+    return list(path_of_file.values())
 
 
 def check_files(paths: Iterable[Path]) -> None:
     """Check that all files are there, before the first is read for minutes."""
     for path in paths:
         try:
-            absent = not path.exists()
+            is_absent = not path.exists()
         except (OSError, ValueError):
             continue  # the reader says what is wrong with such a name
-        if absent:
+        if is_absent:
             raise TraceNotFoundError(path, "no such file", "check the path")
 
 
 def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
-    if traces := files.traces_in(folder):
+    traces = files.traces_in(folder)
+    if traces:
         return traces
+    missing = f"holds no {files.suffixes_text()} file"
     if or_reports:
         from tracelens_ext.compare.finished_reports import is_report
 
-        for of_kind in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
-            if reports := [path for path in sorted(of_kind) if is_report(path, of_trace=True)]:
+        missing += " and no report"
+        for candidates in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
+            reports = [path for path in sorted(candidates) if is_report(path, of_trace=True)]
+            if reports:
                 return reports
-    raise TraceNotFoundError(
-        folder,
-        f"holds no {files.suffixes_text()} file{' and no report' if or_reports else ''}",
-        "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'",
-    )
+    remedy = "name the folder that does, or a pattern such as 'FOLDER/**/*.json.gz'"
+    raise TraceNotFoundError(folder, missing, remedy)
 
 
 def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
-    found = files.traces_matching(pattern)
+    matching = files.traces_matching(pattern)
     if or_reports:
         from tracelens_ext.compare.finished_reports import is_report
 
-        traces = [path for path in found if not is_report(path)]
-        reports = (path for path in files.paths_matching(pattern) if is_report(path, of_trace=True))
-        found = traces or [*reports] or found
-    if not found:
+        traces = [path for path in matching if not is_report(path)]
+        if traces:
+            return traces
+        all_files = files.paths_matching(pattern)
+        reports = [path for path in all_files if is_report(path, of_trace=True)]
+        matching = reports or matching
+    if not matching:
         raise TraceNotFoundError(pattern, "no file matches", "check the pattern")
-    return found
+    return matching
 
 
 def analyze(
@@ -114,17 +141,21 @@ def analyze(
     without_tpu: bool = False,
     progress: Progress | None = None,
 ) -> TreePerfAnalyzer:
-    """Read and analyse a trace: a file, or the only one in a folder.
+    """Read and analyze a trace: a file, or the only one in a folder.
 
-    `tells_dropped`: standard error has events that could not be used; a report has them itself.
-    `without_tpu`: a profile of TPUs, of which the host's part is read, is refused. `progress`: who
-    is told how far it is read, instead of a bar.
+    Args:
+        trace: The file or folder.
+        options: How.
+        tells_dropped: Say on standard error how many events could not be used; a report has that
+            itself.
+        without_tpu: Refuse a profile of TPUs, of which the host's part is read.
+        progress: Who is told how far it is read, instead of a bar.
     """
     from tracelens_ext.analysis.coverage.missing_gpu_work import is_of_tpu
     from tracelens_ext.analyzer import TreePerfAnalyzer
 
     trace = files.only_trace(trace)
-    with reading_of(trace, progress) as progress:
+    with reading_of(trace, progress) as listener:
         analyzer = TreePerfAnalyzer(
             trace,
             use_kernel_name_categories=options.kernel_categories,
@@ -132,7 +163,7 @@ def analyze(
             include_unlinked_kernels=options.unlinked_kernels,
             add_python_func=options.python_frames,
             capture=options.capture,
-            progress=progress,
+            progress=listener,
             cache=chosen_cache(options.reading),
             reading=options.reading,
         )
@@ -143,50 +174,110 @@ def analyze(
         if without_tpu:
             raise TraceError(trace, problem, "see its CPU operations with: tracelens-ext report")
         tell(f"{trace}: {problem}")
-    for note in analyzer.trace.provenance.notes if options.reading.salvage else ():
-        tell(f"{trace}: {note}")
+    if options.reading.salvage:
+        for note in analyzer.trace.provenance.notes:
+            tell(f"{trace}: {note}")
     return analyzer
+
+
+def computed_tables(
+    failures: PartFailures, makers: Mapping[str, Callable[[], pd.DataFrame]]
+) -> dict[str, pd.DataFrame]:
+    """Return the tables that a command shows, without those that cannot be computed.
+
+    Args:
+        failures: Takes the errors of those.
+        makers: Table name → what computes it.
+
+    Raises:
+        TracelensError: None can be computed.
+    """
+    tables = {}
+    for name, make in makers.items():
+        with failures.isolate(f"The table {name}"):
+            tables[name] = make()
+    if makers and not tables:
+        raise TracelensError(failures.messages[-1])
+    return tables
+
+
+def recording_notes(analyzer: TreePerfAnalyzer, *, for_json: bool) -> list[str]:
+    """Return what was left out, dropped or corrected, a sentence each.
+
+    The screen leaves out what standard error has.
+    """
+    trace = analyzer.trace
+    notes = list(analyzer.problems if for_json else analyzer.failures.messages)
+    dropped = dropped_text(trace)
+    if for_json and dropped:
+        notes.append(f"{dropped}.")
+    notes_were_told = bool(trace.provenance.salvaged)
+    if for_json or not notes_were_told:
+        notes += trace.provenance.notes
+    return list(dict.fromkeys(notes))
+
+
+def dropped_text(trace: Trace) -> str:
+    """Return how many events of a trace could not be used, and why; empty for none."""
+    provenance = trace.provenance
+    if not provenance.dropped:
+        return ""
+    count = sum(provenance.dropped.values())
+    return f"{count:,} of {provenance.present:,} events dropped: {provenance.dropped_text}"
 
 
 def tell_dropped(path: Path, trace: Trace) -> None:
     """Say on standard error how many events of a trace could not be used, and why."""
-    if dropped := trace.provenance.dropped_text:
-        count = sum(trace.provenance.dropped.values())
-        of = f"{count:,} of {trace.provenance.present:,} events"
-        tell(f"{path}: {of} dropped: {dropped}")
+    dropped = dropped_text(trace)
+    if dropped:
+        tell(f"{path}: {dropped}")
 
 
 @contextmanager
 def reading_of(trace: Path, listener: Progress | None = None) -> Iterator[Progress | None]:
-    """What to hand to the reader of a trace as `progress`: a bar, unless someone listens.
+    """Yield what to hand to the reader of a trace as `progress`: a bar, unless someone listens.
 
     If no reader can read the file, plugins that failed are shown: one of them might have read it.
     """
     from tracelens_ext.hooks import default_registry
 
-    names = [] if listener else [f"Reading {trace.name}"]
+    labels = [] if listener else [f"Reading {trace.name}"]
     try:
-        with several_progress(names) as advance:
-            yield listener or (advance and partial(advance, 0))
+        with several_progress(labels) as advance:
+            if listener is None and advance is not None:
+                listener = partial(advance, 0)
+            yield listener
     except TraceFormatError:
         show_problems([f"plugin {problem}" for problem in default_registry().problems])
         raise
     except MemoryError:
         remedy = "free some, or analyse less at once"
-        raise TraceError(trace, "there is not enough memory for it", remedy) from None
+        raise TraceError(trace, _NO_MEMORY, remedy) from None
 
 
-def show_problems(problems: Sequence[str], told: set[str] | None = None) -> None:
-    """Say on standard error what was left out; what is in `told`, which grows, not again."""
-    told = set() if told is None else told
+def show_plugin_problems(analyzer: TreePerfAnalyzer) -> None:
+    """Say on standard error which plugins failed; the notes have the parts that failed."""
+    failures = analyzer.failures.messages
+    show_problems([problem for problem in analyzer.problems if problem not in failures])
+
+
+def show_problems(problems: Sequence[str], already_told: set[str] | None = None) -> None:
+    """Say on standard error what was left out, each once.
+
+    Args:
+        problems: What was left out.
+        already_told: What is not told again; it grows.
+    """
+    if already_told is None:
+        already_told = set()
     for problem in dict.fromkeys(problems):
-        if problem not in told:
+        if problem not in already_told:
             tell(problem)
-    told.update(problems)
+    already_told.update(problems)
 
 
 def chosen_cache(reading: ReadingOptions) -> TraceCache | None:
-    """The cache that a command is to use; None for none."""
+    """Return the cache that a command is to use; None for none."""
     from tracelens_ext.readers.cache.folder import cache_is_off
     from tracelens_ext.readers.cache.store import TraceCache
 
@@ -196,13 +287,10 @@ def chosen_cache(reading: ReadingOptions) -> TraceCache | None:
 
 
 @contextmanager
-def several_progress(
-    labels: Sequence[str],
-) -> Iterator[Callable[[int, int | None, int | None], None] | None]:
-    """What to call with the number of a file, its bytes read so far, and its size.
+def several_progress(labels: Sequence[str]) -> Iterator[Advance | None]:
+    """Yield what shows how far files are read; None if standard error is no terminal.
 
-    None if standard error is no terminal. There is a bar for each file that is being read, after a
-    second; `None` bytes mean that it is done with.
+    There is a bar for each file that is being read, after a second.
     """
     if not sys.stderr.isatty():
         yield None
@@ -226,7 +314,7 @@ def several_progress(
 
 
 def progress_bars(amount: ProgressColumn | None = None) -> Bars:
-    """Bars on standard error; beside each the bytes that are read, or another amount."""
+    """Return bars on standard error; beside each the bytes that are read, or another amount."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

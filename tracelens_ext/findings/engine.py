@@ -1,4 +1,4 @@
-"""Ask all detectors what they find in a trace, and a replay of it what that saves."""
+"""Ask all detectors what they find in a trace, and a simulation of it what that saves."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, get_args
-
-import numpy as np
+from typing import Final
 
 from tracelens_ext.analysis.coverage.coverage import recording_of
 from tracelens_ext.analysis.coverage.program import program_of
 from tracelens_ext.analysis.coverage.report_tables import recording_dict, recording_lines
 from tracelens_ext.analysis.idle_time.causes import Cause
 from tracelens_ext.analysis.operations.launchers import Launchers
-from tracelens_ext.findings.finding import Claim, Confidence, Finding, Findings, saving_text
+from tracelens_ext.findings.finding import Finding, Findings
 from tracelens_ext.findings.inspection import (
     LEAST_SHARE_PERCENT,
     Detector,
     FailedPartError,
     Inspection,
 )
+from tracelens_ext.findings.removal import removed_by
+from tracelens_ext.findings.savings import with_savings
 from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.findings.wall_time import WallTime
 from tracelens_ext.hooks import Offered, PluginAnswerError, PluginRegistry, default_registry
 from tracelens_ext.hooks.registry import call_within, time_limit
 from tracelens_ext.isolation import PartFailures
 from tracelens_ext.roofline.analysis import Roofline
-from tracelens_ext.simulation.scenarios import Named, Removed
 from tracelens_ext.simulation.simulation import Simulation
-from tracelens_ext.trace import NONE, NS_PER_MS, BoolArray
-from tracelens_ext.trace.gpu_events import GpuEvents, find_gaps, find_tracks
-from tracelens_ext.trace.grouping import group_durations, sums
+from tracelens_ext.trace import NS_PER_MS, BoolArray
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import group_durations
 from tracelens_ext.trace.intervals import union_length
 
-_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_ROUNDING_MS = 1e-3
-_ENOUGH: Final = 0.5  # of the judged time
-_NAME: Final = 80  # characters of a kernel
+_ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+#: By so much the saving of a plugin's finding may exceed the attributed time.
+_ROUNDING_MS: Final = 1e-3
+#: The share of the analyzed time that is most of it.
+_MOST: Final = 0.5
+#: Characters of a kernel's name in sentences.
+_NAME_LENGTH: Final = 80
 _ALL_FAILED: Final = "What the findings leave open is not known."
 
 
@@ -51,24 +53,24 @@ def find_findings(
     simulate: Callable[[], Simulation] | None = None,
     failures: PartFailures | None = None,
 ) -> Findings:
-    """What would save the most wall time of a trace.
+    """Return what would save the most wall time of a trace.
 
     Args:
         work: the GPU events.
         find_launchers: finds the operations that launched them; called if a detector asks.
-        find_roofline: finds how good those operations are; likewise.
+        find_roofline: finds how good those operations are; called if a detector asks.
         registry: the plugins to ask instead of the installed ones.
-        simulate: replays the trace; it learns what goes with each finding.
+        simulate: simulates the trace; it learns what goes with each finding.
         failures: takes the sentences about detectors, the roofline and the simulation that failed;
             without the simulation, savings are the attributed time.
 
     Returns:
-        Findings that claim at least `LEAST_SHARE_PERCENT` of the judged time, and those that only
+        Findings that have at least `LEAST_SHARE_PERCENT` of the analyzed time, and those that only
         inform. None without GPU events.
     """
     program = program_of(work.trace)
     recording = recording_of(work)
-    told = partial(
+    with_recording = partial(
         Findings,
         recording=recording_dict(work),
         recording_lines=recording_lines(work),
@@ -76,36 +78,31 @@ def find_findings(
         judged_ms=recording.judged_ns / NS_PER_MS,
     )
     if not len(work):
-        return told(0.0)
-    registry = registry or default_registry()
-    failures = PartFailures() if failures is None else failures
+        return with_recording(0.0)
+    if registry is None:
+        registry = default_registry()
+    if failures is None:
+        failures = PartFailures()
+    if simulate is None:
+        simulate = partial(Simulation, work)
     inspection = Inspection(work, find_launchers, find_roofline, WallTime(work), failures=failures)
-    found: list[Finding] = []
-    for offered in offered_detectors(registry):
-        if program.kind not in offered.item.kinds:
-            continue
-        finding = _ask(registry, offered, inspection, failures)
-        if finding and (finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT):
-            found.append(offered.item.with_advice(finding, program.kind))
-    found.sort(key=lambda finding: -finding.saving_ms)
-    inspection.idle_moments.cache_clear()  # a replay needs memory, too
+    findings = _ask_detectors(registry, inspection)
+    inspection.idle_moments.cache_clear()  # a simulation needs memory, too
     model: Mapping[str, object] = {}
     with failures.isolate("The simulation"):
-        simulation = Simulation(work) if simulate is None else simulate()
-        tell_claims(simulation, found, registry)
-        found = _with_savings(simulation, found)
+        simulation = simulate()
+        tell_claims(simulation, findings, registry)
+        findings = with_savings(simulation, findings)
         model = simulation.model()
-    claimed = any(finding.claimed_ms for finding in found)
+    has_claims = any(finding.claimed_ms for finding in findings)
     unknown = _ALL_FAILED
     with failures.isolate("What the findings leave open"), suppress(FailedPartError):
-        unknown = "" if claimed else _not_known(inspection)
-        if claimed and (idle := _idle_of_unknown_cause(inspection, _ENOUGH * inspection.judged_ns)):
-            inspection.note(idle)
-    return told(
+        unknown = _what_is_left_open(inspection, has_claims=has_claims)
+    return with_recording(
         recording.wall_ns / NS_PER_MS,
-        found,
+        findings,
         inspection.notes,
-        all_clear=not unknown and not claimed,
+        all_clear=not unknown and not has_claims,
         unknown=unknown,
         idle_by_cause_ms=inspection.wall.classified.idle_by_cause_ms(),
         parts=inspection.wall.parts(),
@@ -114,26 +111,34 @@ def find_findings(
 
 
 def tell_claims(
-    simulation: Simulation, found: Sequence[Finding], registry: PluginRegistry | None = None
+    simulation: Simulation, findings: Sequence[Finding], registry: PluginRegistry | None = None
 ) -> None:
-    """Tell a simulation what goes with each finding that claims time, for `finding:ID`."""
-    remedies = {each.item.id: Remedy(each.item.remedy) for each in offered_detectors(registry)}
-    simulation.changes.claims = {
-        each.id: _removed(simulation, each.claim, remedies.get(each.id, Remedy.REMOVES_TIME))
-        for each in found
-        if each.claim is not None and not each.informs_only
-    }
+    """Tell a simulation what goes with each finding that has time, for `finding:ID`."""
+    remedies = {}
+    for offered in offered_detectors(registry):
+        remedies[offered.item.id] = Remedy(offered.item.remedy or Remedy.REMOVES_TIME)
+    claims = {}
+    for finding in findings:
+        if finding.claim is not None and not finding.informs_only:
+            remedy = remedies.get(finding.id, Remedy.REMOVES_TIME)
+            claims[finding.id] = removed_by(simulation, finding.claim, remedy)
+    simulation.changes.claims = claims
 
 
 def offered_detectors(registry: PluginRegistry | None = None) -> list[Offered[Detector]]:
-    """The detectors of plugins, which know more, then those of this distribution; each id once."""
-    offered = (registry or default_registry()).offers("tracelens_findings", _check)
+    """Return the detectors of plugins, which know more, then the built-in ones; each id once."""
+    if registry is None:
+        registry = default_registry()
+    offered = registry.offers("tracelens_findings", _check_detector)
     offered.sort(key=lambda each: each.plugin.own)
-    first = {each.item.id: each for each in reversed(offered)}
-    return [each for each in offered if first[each.item.id] is each]
+    by_id: dict[str, Offered[Detector]] = {}
+    for each in offered:
+        by_id.setdefault(each.item.id, each)
+    return list(by_id.values())
 
 
-def _check(item: object) -> None:
+def _check_detector(item: object) -> None:
+    """Refuse what is no detector, or has an odd id."""
     if not isinstance(item, Detector):
         kind = type(item).__name__
         raise PluginAnswerError(f"tracelens_findings: expected Detector objects, got {kind}")
@@ -141,235 +146,145 @@ def _check(item: object) -> None:
         raise PluginAnswerError(f"detector {item.id!r}: an id is lower case with hyphens")
 
 
-def _ask(
-    registry: PluginRegistry,
-    offered: Offered[Detector],
-    inspection: Inspection,
-    failures: PartFailures,
-) -> Finding | None:
-    """What a detector finds; None if it fails, which is then reported.
+def _ask_detectors(registry: PluginRegistry, inspection: Inspection) -> list[Finding]:
+    """Return what the detectors find, what has most time first."""
+    kind = program_of(inspection.work.trace).kind
+    findings: list[Finding] = []
+    for offered in offered_detectors(registry):
+        if kind not in offered.item.kinds:
+            continue
+        if offered.plugin.own:
+            finding = _ask_own(offered.item, inspection)
+        else:
+            finding = _ask_plugin(registry, offered, inspection)
+        if finding is None:
+            continue
+        if finding.informs_only or finding.share_percent >= LEAST_SHARE_PERCENT:
+            findings.append(offered.item.with_advice(finding, kind))
+    findings.sort(key=lambda finding: -finding.saving_ms)
+    return findings
+
+
+def _ask_own(detector: Detector, inspection: Inspection) -> Finding | None:
+    """Return what a built-in detector finds; None if it fails, which is then reported.
 
     What it claimed before it failed is nobody's again.
     """
-    if offered.plugin.own:
-        wall = inspection.wall.copy()
-        notes = list(inspection.notes)
-        with failures.isolate(f"The finding {offered.item.id}"), suppress(FailedPartError):
-            return offered.item.detect(inspection)
-        inspection.wall = wall
-        inspection.notes = notes
-        return None
+    wall = inspection.wall.copy()
+    notes = list(inspection.notes)
+    part = f"The finding {detector.id}"
+    with inspection.failures.isolate(part), suppress(FailedPartError):
+        return detector.detect(inspection)
+    inspection.wall = wall
+    inspection.notes = notes
+    return None
+
+
+def _ask_plugin(
+    registry: PluginRegistry, offered: Offered[Detector], inspection: Inspection
+) -> Finding | None:
+    """Return what a plugin's detector finds; None if it fails, which is then a problem.
+
+    What it claimed before it failed is nobody's again.
+    """
     with registry.guard(offered.plugin.name):
-        seen = replace(inspection, wall=inspection.wall.copy(), notes=list(inspection.notes))
-        finding: Finding | None = call_within(time_limit(), partial(offered.item.detect, seen))
-        claimed = seen.wall.claimed_ns - inspection.wall.claimed_ns
-        _check_finding(offered.item, finding, claimed / NS_PER_MS)
-        inspection.wall = seen.wall
-        inspection.notes = seen.notes
+        own_inspection = replace(
+            inspection, wall=inspection.wall.copy(), notes=list(inspection.notes)
+        )
+        detect = partial(offered.item.detect, own_inspection)
+        finding: Finding | None = call_within(time_limit(), detect)
+        claimed_ns = own_inspection.wall.claimed_ns - inspection.wall.claimed_ns
+        _check_finding(offered.item, finding, claimed_ns / NS_PER_MS)
+        inspection.wall = own_inspection.wall
+        inspection.notes = own_inspection.notes
         return finding
     return None
 
 
 def _check_finding(detector: Detector, finding: object, claimed_ms: float) -> None:
     """Refuse what is no finding of a plugin's detector, or saves more than it claimed."""
+    if finding is None:
+        return
     problem = ""
     if not isinstance(finding, Finding) or finding.id != detector.id:
-        problem = "" if finding is None else "expected a Finding of this id"
-    elif wrong := finding.wrong_field:
-        problem = f"its finding has an odd {wrong}"
+        problem = "expected a Finding of this id"
+    elif finding.wrong_field:
+        problem = f"its finding has an odd {finding.wrong_field}"
     elif finding.saving_ms > claimed_ms + _ROUNDING_MS:
         problem = f"saves {finding.saving_ms:,.3f} ms, of which it claimed {claimed_ms:,.3f} ms"
     if problem:
         raise PluginAnswerError(f"detector {detector.id!r}: {problem}")
 
 
-def _not_known(inspection: Inspection) -> str:
-    """What is not known of a trace without findings; empty where over half was compared.
+def _what_is_left_open(inspection: Inspection, *, has_claims: bool) -> str:
+    """Return what is not known if there are no findings; else add a note on idle time."""
+    if not has_claims:
+        return _what_is_unknown(inspection)
+    idle = _idle_of_unknown_cause(inspection, _MOST * inspection.judged_ns)
+    if idle:
+        inspection.note(idle)
+    return ""
+
+
+def _what_is_unknown(inspection: Inspection) -> str:
+    """Return what is not known of a trace without findings; empty where most was compared.
 
     Of the idle time, the kernels without a model and the shapes, what is worth most.
     """
     work = inspection.work
-    judged = inspection.judged_ns
-    known = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
-    if _busy(work, known) > _ENOUGH * judged:
+    analyzed_ns = inspection.judged_ns
+    is_known = inspection.by_operation(lambda row: row.roofline_ns is not None) > 0
+    if _mean_busy_ns(inspection.wall, is_known) > _MOST * analyzed_ns:
         return ""
-    missing = inspection.missing
-    unmodelled = _busy(work, ~known)
-    if told := _idle_of_unknown_cause(inspection, unmodelled):
-        return told
-    if "shapes" in missing and not inspection.roofline.has_shapes:
-        part = f"{100 * unmodelled / judged:.1f} % of the judged time"
-        how = missing["shapes"]
+    unknown_ns = _mean_busy_ns(inspection.wall, ~is_known)
+    idle = _idle_of_unknown_cause(inspection, unknown_ns)
+    if idle:
+        return idle
+    if "shapes" in inspection.missing and not inspection.roofline.has_shapes:
+        part = f"{100 * unknown_ns / analyzed_ns:.1f} % of the judged time"
+        how = inspection.missing["shapes"]
         return f"No shapes were recorded: {part} cannot be compared with anything: {how}."
-    groups = group_durations([work.name[~known]], work.duration[~known])
-    time = int(groups.total.sum())
-    largest = int(groups.total[0])
-    what = "work"
-    shown = ""
-    if 2 * largest > time:
-        time = largest
-        what = "one kernel"
-        name = work.trace.names[int(groups.keys[0][0])]
-        shown = f", {name if len(name) <= _NAME else f'{name[: _NAME - 1]}…'}"
-    share = 100 * time / max(int(work.duration.sum()), 1)
-    said = f"{share:.0f} % of GPU time is {what} that no model knows{shown}"
-    return f"{said}: profile it with {inspection.kernel_profiler}."
+    groups = group_durations([work.name[~is_known]], work.duration[~is_known])
+    total_ns = int(groups.total.sum())
+    largest_ns = int(groups.total[0])
+    subject = "work"
+    example = ""
+    if 2 * largest_ns > total_ns:
+        total_ns = largest_ns
+        subject = "one kernel"
+        example = f", {_cut(work.trace.names[int(groups.keys[0][0])])}"
+    share = 100 * total_ns / max(int(work.duration.sum()), 1)
+    sentence = f"{share:.0f} % of GPU time is {subject} that no model knows{example}"
+    return f"{sentence}: profile it with {inspection.kernel_profiler}."
+
+
+def _cut(name: str) -> str:
+    """Return a name with as many characters as a sentence has place for."""
+    if len(name) <= _NAME_LENGTH:
+        return name
+    return f"{name[: _NAME_LENGTH - 1]}…"
 
 
 def _idle_of_unknown_cause(inspection: Inspection, least_ns: float) -> str:
-    """How much idle time has no cause, if it is so much at least; else empty."""
-    pieces = inspection.wall.classified.intervals
-    idle = (
-        inspection.wall.mean_ms((pieces.end - pieces.start)[pieces.cause == Cause.UNKNOWN.code])
-        * NS_PER_MS
-    )
-    if idle < least_ns:
+    """Return how much idle time has no cause, if it is so much at least; else empty."""
+    idle = inspection.wall.classified.intervals
+    length = (idle.end - idle.start)[idle.cause == Cause.UNKNOWN.code]
+    idle_ns = inspection.wall.mean_ms(length) * NS_PER_MS
+    if idle_ns < least_ns:
         return ""
+    share = 100 * idle_ns / inspection.judged_ns
+    sentence = f"The GPU is idle for {share:.1f} % of the judged time, and why is not recorded"
     how = inspection.missing.get("API calls")
-    said = f"The GPU is idle for {100 * idle / inspection.judged_ns:.1f} % of the judged time"
-    return f"{said}, and why is not recorded{f': {how}' if how else ''}."
+    if how:
+        sentence += f": {how}"
+    return f"{sentence}."
 
 
-def _busy(work: GpuEvents, which: BoolArray) -> float:
-    """How long some GPU events run, the mean over the devices, ns."""
-    tracks = find_tracks(work, "device")
-    mine = [which & (tracks.of_gpu == device_index) for device_index in range(len(tracks))]
-    return sum(union_length(work.start[m], work.end[m]) for m in mine) / max(len(tracks), 1)
-
-
-#: An error of the replay below which the edges alone tell how sure a saving is, percent.
-_SMALL_ERROR: Final = 3.0
-#: A saving that differs by less, as a share, is not told beside the claim.
-_SAME = 0.1
-
-
-def _removed(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
-    """Kernels become shorter by what is claimed; the host needs no time where the GPU idles.
-
-    What overlaps leaves its streams. Where launches go, so does the time in their operations. Where
-    the host waited, the idle time goes to its end: also what the call needs to return, and
-    the launch after it to start.
-    """
-    program = simulation.program
-    claimed = claim.intervals
-    trace = program.work.trace
-    tree = program.work.tree
-    began = program.window[0]
-    busy = claimed.event != NONE
-    of_node = program.node_of_event[claimed.event[busy]]
-    ns = (claimed.end - claimed.start)[busy]
-    shorter = sums(of_node + 1, ns, len(program.duration) + 1)[1:]  # without those of no node
-    if remedy is Remedy.OVERLAPS:
-        shorter = np.where(shorter > 0, program.duration - program.waiting, 0)
-    beside = (shorter > 0) & (remedy is Remedy.OVERLAPS)
-    start, end, _, gap, _, thread = claimed.chosen(~busy & (claimed.end > began))
-    of_gap = program.node_of_event[find_gaps(program.work, "device").after[gap]]
-    standstill = sums(of_gap + 1, end - start, len(program.duration) + 1)[1:]
-    clock = np.where(thread == NONE, 0, program.clocks.of_thread[thread])
-    if remedy is Remedy.REMOVES_LAUNCHES:
-        gone = np.flatnonzero((2 * shorter > program.duration) & (program.launch != NONE))
-        operation = tree.cpu_op_of_gpu[program.event[gone]]
-        rows = np.unique(np.where(operation == NONE, program.launch[gone], operation))
-        rows = rows[rows < trace.recorded]
-        clock = np.append(clock, program.clocks.of_thread[trace.thread[rows]])
-        start = np.append(start, trace.ts[rows])
-        end = np.append(end, trace.end_of(rows))
-    start = start - began
-    end = end - began
-    mine = [clock == number for number in range(len(program.clocks.end))]
-    host = [(np.maximum(start[m], 0), np.maximum(end[m], 0)) for m in mine]
-    if remedy is not Remedy.WAITS_NO_LONGER:
-        return Removed(shorter, beside, host, standstill=standstill)
-    node = program.node_of_event[find_gaps(program.work, "device").after[gap]]
-    called = (node != NONE) & (program.call[node] != NONE)
-    waited = (end - np.maximum(start, program.call[node]))[called]
-    node = node[called]
-    sooner = np.clip(sums(node, waited, len(shorter)), 0, simulation.replay.latency)
-    tail = np.zeros_like(program.block_start)
-    for number, which in enumerate(mine):
-        block = np.flatnonzero(program.block_clock == number)
-        at = np.searchsorted(program.block_start[block], end[which]) - 1
-        after_a_block = at >= 0
-        block = block[at[after_a_block]]
-        begin = start[which][after_a_block]
-        np.add.at(tail, block, program.block_end[block] - begin)
-    tail = np.clip(tail, 0, np.maximum(simulation.replay.tail, 0))
-    return Removed(shorter, beside, host, sooner, tail, standstill)
-
-
-def _with_savings(simulation: Simulation, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings with what each saves alone, and after those before it, the most first."""
-    claims = simulation.changes.claims
-    asked = [each for each in findings if each.id in claims]
-    if not asked:
-        return list(findings)
-    # A pass costs much the same for any number of changes. What claims more mostly saves more, so
-    # that few sums, if any, are left for a second pass.
-    saved = _saved(simulation, [[each] for each in asked] + _first(asked))
-    if simulation.state != "good":
-        return list(findings)
-    alone = np.array([saved[_ids([each])] for each in asked])
-    order = np.argsort(-alone, kind="stable")
-    asked = [asked[i] for i in order.tolist()]
-    saved |= _saved(simulation, [its for its in _first(asked) if _ids(its) not in saved])
-    more = np.diff([saved[_ids(its)] for its in _first(asked)], prepend=0)
-    both = (np.column_stack((alone[order], more)) / NS_PER_MS).tolist()
-    sure, why = _confidence(simulation)
-    # the surest first
-    levels = get_args(Confidence)
-    result = []
-    for finding, (saving, together) in zip(asked, both, strict=True):
-        # which tells the claim
-        share = saving / finding.claimed_ms
-        title = finding.title
-        low = finding.saving_low_ms
-        high = finding.saving_high_ms
-        if abs(1 - share) > _SAME:
-            told = saving_text(saving, share * finding.share_percent)
-            title += f"; without it {told} are saved"
-        result.append(
-            replace(
-                finding,
-                title=title,
-                saving_ms=saving,
-                saving_together_ms=together,
-                simulated=True,
-                saving_low_ms=None if low is None else low * share,
-                saving_high_ms=None if high is None else max(high * share, saving),
-                confidence=max(finding.confidence, sure, key=levels.index),
-                confidence_reason=f"{finding.confidence_reason}; {why}",
-            )
-        )
-    return result + [each for each in findings if each.id not in claims]
-
-
-def _first(findings: Sequence[Finding]) -> list[Sequence[Finding]]:
-    """The first of some findings, the first two, and so on."""
-    return [findings[: i + 1] for i in range(len(findings))]
-
-
-def _ids(findings: Sequence[Finding]) -> frozenset[str]:
-    return frozenset(each.id for each in findings)
-
-
-def _saved(
-    simulation: Simulation, together: Sequence[Sequence[Finding]]
-) -> dict[frozenset[str], int]:
-    """What is saved without the claims of some findings, whatever their order, ns."""
-    if not together:
-        return {}
-    asked = {_ids(its): its for its in together}
-    named = [Named("", tuple((f"finding:{e.id}", 0.0) for e in its)) for its in asked.values()]
-    # One change at a time: each has as many numbers as the program.
-    saved = simulation.saved(simulation.changes.change(each) for each in named)
-    return dict(zip(asked, saved.tolist(), strict=True))
-
-
-def _confidence(simulation: Simulation) -> tuple[Confidence, str]:
-    """How sure a replay is by the edges that its critical path hangs on."""
-    known = simulation.known_edges
-    error = f"the replay of the trace is {simulation.error_percent:+.1f} % off"
-    if known == 1.0:
-        level: Confidence = "high" if abs(simulation.error_percent) <= _SMALL_ERROR else "medium"
-        return level, f"{error}, by edges that the recording tells"
-    return "medium", f"{error}; {100 * (1 - known):.0f} % of the waits it hangs on are assumed"
+def _mean_busy_ns(wall: WallTime, which: BoolArray) -> float:
+    """Return how long some GPU events run, the mean over the devices, ns."""
+    work = wall.work
+    total_ns = 0
+    for device_index in range(len(wall.tracks)):
+        is_chosen = which & (wall.tracks.of_gpu == device_index)
+        total_ns += union_length(work.start[is_chosen], work.end[is_chosen])
+    return total_ns / max(len(wall.tracks), 1)

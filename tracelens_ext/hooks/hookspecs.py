@@ -141,13 +141,15 @@ class Command:
 
     name: str  #: what it is called
     summary: str  #: its line of `--help`, at most 64 characters
-    #: `module:function`; it is imported when the command is called. A `typer.Typer` in its place
-    #: has several commands. A parameter of the type `tracelens_ext.settings.ReadingOptions` gets
-    #: the options about reading
-    function: str
+    #: a function as typer takes it, or a `typer.Typer` with several commands; or, as a text,
+    #: `module:function`, which is imported when the command is called. A parameter of the type
+    #: `tracelens_ext.settings.ReadingOptions` gets the options about reading
+    function: Any
     group: str = "Look"  #: where `--help` lists it: `Look`, `Explain`, `Compare` or `Extend`
     #: what stands at the end of its help, without `tracelens-ext`
     examples: tuple[str, ...] = ()
+    #: makes sections at the end of its help: title → rows of a name and what it means
+    help_sections: Callable[[], Mapping[str, Sequence[tuple[str, str]]]] | None = None
 
 
 @_hookspec

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from tracelens_ext.errors import UsageError
 from tracelens_ext.lazy import pd
 from tracelens_ext.notebook import cell_html, short_repr
-from tracelens_ext.report.tables.charts import Chart
 from tracelens_ext.report.tables.units import FIRST_FACTS, with_units
+
+if TYPE_CHECKING:
+    from tracelens_ext.report.tables.charts import Chart  # which imports numpy
 
 
 @dataclass(frozen=True)

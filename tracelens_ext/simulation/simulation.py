@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -34,6 +35,14 @@ from tracelens_ext.trace.grouping import percent
 _WARNED: Final = 5.0
 _WITHHELD: Final = 15.0
 _KEYS: Final = ["kind", "category"]
+
+
+class State(StrEnum):
+    """Whether a simulation can be relied on."""
+
+    GOOD = "good"
+    WARNED = "warned"
+    WITHHELD = "withheld"
 
 
 class Simulation:
@@ -83,20 +92,22 @@ class Simulation:
         return 100.0 * (self.replayed.wall / max(end - start, 1) - 1.0)
 
     @property
-    def state(self) -> Literal["good", "warned", "withheld"]:
+    def state(self) -> State:
         """Whether it can be relied on."""
         return self._judged[0]
 
     @cached_property
-    def _judged(self) -> tuple[Literal["good", "warned", "withheld"], str]:
+    def _judged(self) -> tuple[State, str]:
         error = self.error_percent
         if not (self.program.call != NONE).any():
             why = "no call in the window launched GPU work: what that waits for is unknown"
-            return "withheld", why
+            return State.WITHHELD, why
         if abs(error) <= _WARNED:
             streams = len(np.unique(self.program.track))
             why = f"of {streams:,} streams the waits of {MOST_TRACKS} were looked for"
-            return ("warned", why) if streams > MOST_TRACKS else ("good", "")
+            if streams > MOST_TRACKS:
+                return State.WARNED, why
+            return State.GOOD, ""
         too = "short"
         why = "something waits for what"
         if error > 0:
@@ -106,7 +117,9 @@ class Simulation:
         if self.program.contradicted:
             why += f"; {self.program.contradicted:,} waits contradict the recorded times"
         why = f"the unchanged replay is {abs(error):.1f} % too {too}: {why}"
-        return "withheld" if abs(error) > _WITHHELD else "warned", why
+        if abs(error) > _WITHHELD:
+            return State.WITHHELD, why
+        return State.WARNED, why
 
     def model(self) -> dict[str, object]:
         """How good the replay is, for JSON; constants are of the device with the most work."""
@@ -115,7 +128,7 @@ class Simulation:
         busy = np.bincount(program.track, program.duration, len(program.tracks))
         constants = program.constants[int(program.tracks.device[busy.argmax()])]
         told = {f"{name}_us": ns / NS_PER_US for name, ns in constants.items()}
-        judged = {"error_percent": self.error_percent, "state": state, "reason": reason}
+        judged = {"error_percent": self.error_percent, "state": str(state), "reason": reason}
         return {**judged, **told, "edges": program.edges}
 
     def window(self) -> dict[str, float]:
@@ -146,7 +159,7 @@ class Simulation:
         """
         asked = self.changes.default() if changes is None else changes
         saved = self.saved([self.changes.change(each) for each in asked])
-        if self.state == "withheld":
+        if self.state == State.WITHHELD:
             asked = []
             saved = saved[:0]
         factors = [each.terms[0][1] if len(each.terms) == 1 else None for each in asked]

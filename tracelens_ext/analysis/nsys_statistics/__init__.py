@@ -9,23 +9,3 @@ a trace, `layout.py` shows, `configuration.py` reads the file of a run.
 """
 
 from __future__ import annotations
-
-from tracelens_ext.hooks import Command, hookimpl
-
-
-@hookimpl
-def tracelens_commands() -> list[Command]:
-    """The commands of this package."""
-    return [
-        Command(
-            "nsys",
-            "Statistics of reports of Nsight Systems by class.",
-            "tracelens_ext.cli.nsys:app",
-            "Look",
-            examples=(
-                "nsys stats run.nsys-rep",
-                "nsys stats run.sqlite --xlsx classes.xlsx",
-                "nsys stats --kernels kern_sum.csv --mem mem_time_sum.csv --json",
-            ),
-        )
-    ]

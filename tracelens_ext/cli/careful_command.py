@@ -1,0 +1,162 @@
+"""What commands do with their arguments, and with their help, beyond what typer does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from typer.core import TyperCommand
+
+from tracelens_ext.cli.options import READING_NAMES
+from tracelens_ext.cli.screen import screen_width
+
+_WIDEST = 120  # columns of a help text
+_MAY_BE_EMPTY = "--title"
+#: typer's names of types → what people write.
+_WRITTEN = {
+    "int": "N",
+    "int range": "N",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+    "path": "FILE",
+    "file": "FILE",
+    "directory": "FOLDER",
+    "list[Path]": "FILE",
+    "str": "NAME",
+    "list[str]": "NAME",
+}
+_TYPE = re.compile(r"<([^<>]*)>")
+
+#: Sections at the end of a help text: title → rows of a name and what it means.
+HelpSections = Mapping[str, Sequence[tuple[str, str]]]
+
+
+def help_record(parameter: Any, ctx: Any) -> tuple[str, str] | None:  # noqa: ANN401  # click's, or typer's own copy of it
+    """Return the row of a parameter in a help text, types as people write them."""
+    record = parameter.get_help_record(ctx)
+    if not record:
+        return None
+    written, text = record
+    if parameter.param_type_name == "argument":
+        return written.partition(" <")[0].upper(), text
+    return _TYPE.sub(lambda match: _WRITTEN.get(match[1], match[1]), written), text
+
+
+@dataclass(frozen=True)
+class _OptionWord:
+    """A word of the command line that may be an option."""
+
+    name: str  #: the option, without what is written in one word with it
+    values: int  #: how many of the words that follow are its values
+
+
+class CarefulCommand(TyperCommand):
+    """A command whose options do not swallow the option that follows.
+
+    In `report TRACE --html --output x.xlsx` the value of `--html` was forgotten; typer takes
+    `--output` for it. A value that begins like an option is given as `--html=--output`.
+    """
+
+    #: makes the sections at the end of the help
+    help_sections: Callable[[], HelpSections] | None = None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's, or typer's own copy of it
+        """Refuse an option whose value is the name of another, or empty (a variable not set)."""
+        value_counts = self._value_counts(ctx)
+        words = iter(args)
+        for word in words:
+            if word == "--":
+                break
+            option = _option_word(word, value_counts)
+            values = list(islice(words, option.values))
+            if word.endswith("=") and word[:-1] in value_counts:
+                option = _OptionWord(word[:-1], values=1)
+                values = [""]
+            _check_values(ctx, option, values, value_counts)
+        return super().parse_args(ctx, args)
+
+    def _value_counts(self, ctx: Any) -> dict[str, int]:  # noqa: ANN401  # likewise
+        """Return how many values each option takes, by each way to write it."""
+        parameters: Iterable[Any] = self.get_params(ctx)
+        counts = {}
+        for parameter in parameters:
+            if parameter.param_type_name != "option":
+                continue
+            count = parameter.nargs
+            if parameter.is_flag or parameter.count:
+                count = 0
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                counts[name] = count
+        return counts
+
+    def get_help(self, ctx: Any) -> str:  # noqa: ANN401  # likewise
+        """Return the help text, as wide as the terminal."""
+        ctx.terminal_width = min(screen_width(), _WIDEST) - 2
+        return super().get_help(ctx)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401  # likewise
+        """Return the usage without brackets that say nothing."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [re.sub(r"[{}]", "", piece).upper() for piece in pieces]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
+        """Write the arguments, the command's own options, and the names of those about reading."""
+        arguments = []
+        options = []
+        reading_options = []
+        for parameter in self.get_params(ctx):
+            record = help_record(parameter, ctx)
+            if record is None:
+                continue
+            if parameter.name in READING_NAMES:
+                reading_options.append(record)
+            elif parameter.param_type_name == "argument":
+                arguments.append(record)
+            else:
+                options.append(record)
+        for title, records in (("Arguments", arguments), ("Options", options)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if reading_options:
+            title = "Options about reading, which 'tracelens-ext --help' explains"
+            with formatter.section(title):
+                formatter.write_text(", ".join(name for name, _ in reading_options))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # likewise
+        """Write the command's own sections, then its examples."""
+        if self.help_sections is not None:
+            for title, rows in self.help_sections().items():
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        super().format_epilog(ctx, formatter)
+
+
+def _option_word(word: str, value_counts: Mapping[str, int]) -> _OptionWord:
+    """Return the option in a word that awaits values; the word itself where none does."""
+    is_flags_in_one_word = word not in value_counts and re.match("-[^-]", word)  # as in -vt
+    if not is_flags_in_one_word:
+        return _OptionWord(word, value_counts.get(word, 0))
+    for position, letter in enumerate(word[1:], start=2):
+        count = value_counts.get(f"-{letter}", 0)
+        if count:
+            value_is_attached = position < len(word)
+            return _OptionWord(f"-{letter}", count - value_is_attached)
+    return _OptionWord(word, 0)
+
+
+def _check_values(
+    ctx: Any,  # noqa: ANN401  # click's, or typer's own copy of it
+    option: _OptionWord,
+    values: Sequence[str],
+    value_counts: Mapping[str, int],
+) -> None:
+    """Refuse values that are missing, the name of another option, or empty."""
+    is_an_option = [value in value_counts or value.startswith("--") for value in values]
+    if len(values) < option.values or any(is_an_option):
+        ctx.fail(f"Option {option.name!r} requires an argument.")
+    if "" in values and option.name != _MAY_BE_EMPTY:
+        ctx.fail(f"Option {option.name!r} has an empty value; give one, or leave the option out.")

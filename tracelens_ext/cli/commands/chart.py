@@ -1,0 +1,252 @@
+"""`tracelens-ext chart`: runs of serving engines as stacked bars, GPU categories and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli.options import (
+    AnalysisOptions,
+    Force,
+    Quiet,
+    ReadingFlags,
+    RuleOptions,
+    UserRules,
+)
+from tracelens_ext.cli.screen import Block, Part, show, tell, tell_written, trace_report
+from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import Command
+from tracelens_ext.lazy import pd
+
+if TYPE_CHECKING:
+    from tracelens_ext.compare.engine_chart.runs import EngineRun
+    from tracelens_ext.compare.engine_chart.specification import ChartInput
+    from tracelens_ext.settings import ReadingOptions
+
+_SIDE_BY_SIDE = 3  # runs whose shares stand beside their times
+
+
+@dataclass(frozen=True)
+class ChartRuleOptions(RuleOptions):
+    """Which rules give kernels their categories: a map for each engine and model."""
+
+    rules: UserRules = None
+    categorizer: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Use these categories for all inputs, such as builtin or jax; engine and model are"
+                " labels then, and FILE alone will do."
+            ),
+        ),
+    ] = None
+    maps: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="More engines and models: a JSON file, or a folder of them."
+        ),
+    ] = None
+
+
+def chart(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE,ENGINE,MODEL,SECONDS",
+            help=(
+                "A trace (.nsys-rep, .sqlite, PyTorch's .json), which map to use, and how long the"
+                " run takes without profiling; 0: the time in the trace."
+            ),
+        ),
+    ] = None,
+    in_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--in-file",
+            "--in_file",
+            "--infile",
+            metavar="FILE,ENGINE,MODEL,SECONDS",
+            help="The same, as an option.",
+        ),
+    ] = None,
+    out_dir: Annotated[
+        Path,
+        typer.Option(
+            "--out-dir",
+            "--out_dir",
+            metavar="DIR",
+            help="Where result.html and result.csv go.  [default: this folder]",
+            show_default=False,
+        ),
+    ] = Path(),
+    title: Annotated[
+        str, typer.Option(metavar="TEXT", help="Heading of the chart.", show_default=False)
+    ] = "",
+    per_device: Annotated[
+        bool,
+        typer.Option("--per-device", help="A bar for each GPU, not one for all of a trace."),
+    ] = False,
+    by_phase: Annotated[
+        bool,
+        typer.Option("--by-phase", help="A bar for each phase of serving: prefill, decode …"),
+    ] = False,
+    nsys_cmd: Annotated[
+        str | None,
+        typer.Option("--nsys-cmd", "--nsys_cmd", metavar="PROGRAM", help="The same as --nsys."),
+    ] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    *,
+    rules: ChartRuleOptions,
+    reading: ReadingFlags,
+) -> None:
+    """Draw where the elapsed time of runs went: a stacked bar each, by category of GPU work.
+
+    Writes result.html (the chart, and its numbers in a table) and result.csv (which kernels make
+    up each category).
+    """
+    from tracelens_ext.cli.load import check_files
+    from tracelens_ext.compare.engine_chart.page import check_results, write_results
+    from tracelens_ext.compare.engine_chart.runs import grouped
+    from tracelens_ext.compare.engine_chart.specification import (
+        check_models,
+        known_models,
+        parse_inputs,
+    )
+
+    has_map_for_each = rules.categorizer is None
+    specifications = [*(in_file or ()), *(inputs or ())]
+    run_inputs = parse_inputs(specifications, bare_files=not has_map_for_each)
+    if by_phase and per_device:
+        raise UsageError("--by-phase and --per-device are two ways to split a run; give one")
+    if not run_inputs:
+        raise UsageError(
+            "name an input, FILE,ENGINE,MODEL,SECONDS; see 'tracelens-ext chart --help'"
+        )
+    if has_map_for_each:
+        skipped: list[str] = []
+        models = known_models(rules.maps or (), skipped)
+        check_models(run_inputs, models, skipped)
+    files = [run_input.path for run_input in run_inputs]
+    for note in check_results(out_dir, files, force=force):
+        tell(note)
+    check_files(files)
+    chosen_reading: ReadingOptions = reading
+    if nsys_cmd is not None:
+        chosen_reading = replace(reading, nsys=nsys_cmd)
+    split = ""
+    if per_device:
+        split = "device"
+    elif by_phase:
+        split = "phase"
+    runs = _measured_runs(run_inputs, rules, chosen_reading, split)
+    for run in runs:
+        for warning in run.warnings:
+            tell(f"{run.label}: {warning}")
+    written = write_results(out_dir, runs, title=title)
+    if quiet:
+        return
+    notes = grouped((str(number), run.notes) for number, run in enumerate(runs, 1))
+    lines = [f"{numbers}: {note}" for note, numbers in notes]
+    show(trace_report("Chart", "", {}, lines), _blocks(runs))
+    tell_written(written)
+
+
+def _measured_runs(
+    run_inputs: Sequence[ChartInput], rules: RuleOptions, reading: ReadingOptions, split: str
+) -> list[EngineRun]:
+    """Read traces one after the other; only the measures stay in memory."""
+    from tracelens_ext.cli.load import analyze, show_problems
+    from tracelens_ext.compare.engine_chart.runs import measure
+
+    shown_problems: set[str] = set()
+    runs: list[EngineRun] = []
+    for position, run_input in enumerate(run_inputs):
+        analysis = AnalysisOptions(
+            rules=rules.rules,
+            categorizer=rules.categorizer or run_input.map_name,
+            maps=rules.maps,
+            without_pack=rules.without_pack,
+            reading=reading,
+        )
+        analyzer = analyze(run_input.path, analysis)
+        runs += measure(analyzer.work, run_input, position, split)
+        show_problems(analyzer.problems, shown_problems)
+    return runs
+
+
+def _blocks(runs: Sequence[EngineRun]) -> Iterator[Block]:
+    """Yield a line a run, and the table."""
+    from tracelens_ext.report.html_figures import duration_text
+
+    for number, run in enumerate(runs, 1):
+        elapsed = duration_text(run.elapsed_ns / 1e6)
+        gpu = duration_text(run.gpu_ns / 1e6)
+        line = f"{number}: {run.label}; elapsed {elapsed} ({run.elapsed_from}), GPU {gpu}"
+        yield line.replace("\u00a0", " ")
+    # Numbers for the runs: their labels would not fit, and could say anything about units.
+    yield Part("Elapsed time by category", _time_table(runs))
+
+
+def _time_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
+    """Return the times and shares of categories, two columns a run."""
+    import numpy as np
+
+    from tracelens_ext.compare.engine_chart.runs import TOTAL, category_table
+    from tracelens_ext.compare.engine_chart.specification import NS_PER_S
+
+    by_category = category_table(runs)
+    unit = "sec"
+    units_per_s = 1.0
+    total_name = TOTAL
+    if max(run.elapsed_ns for run in runs) < NS_PER_S:
+        unit = "ms"
+        units_per_s = 1e3
+        total_name = "total_elapsed"
+    categories = [str(category) for category in by_category.index]
+    times: dict[str, object] = {}
+    shares: dict[str, object] = {}
+    for position, run in enumerate(runs):
+        elapsed = run.elapsed_ns / NS_PER_S
+        seconds = np.append(by_category[position].to_numpy(), elapsed)
+        times[f"{position + 1} ({unit})"] = units_per_s * seconds
+        shares[f"{position + 1} (%)"] = 100.0 * seconds / (elapsed or 1.0)
+    table = pd.DataFrame({"category": [*categories, total_name], **times, **shares})
+    if len(runs) > _SIDE_BY_SIDE:
+        # The shares come last: what does not fit is left out from the end.
+        return table
+    columns = ["category"]
+    for time_name, share_name in zip(times, shares, strict=True):
+        columns += [time_name, share_name]
+    return table[columns]
+
+
+def engines_and_models() -> Mapping[str, Sequence[tuple[str, str]]]:
+    """Return the section of the help about engines and models that there are maps for."""
+    from tracelens_ext.compare.engine_chart.specification import known_models
+    from tracelens_ext.report.terminal import safe_text
+
+    rows = [
+        (safe_text(engine), safe_text(", ".join(models)))
+        for engine, models in known_models().items()
+    ]
+    nothing = [("none", "no plugin brings one; add yours with --maps")]
+    return {"Engines and their models": rows or nothing}
+
+
+COMMAND = Command(
+    name="chart",
+    summary="Draw where the time of runs went: a stacked bar each.",
+    function=chart,
+    group="Compare",
+    examples=(
+        "chart run.nsys-rep,vllm,llama,100 --out-dir results",
+        "chart a.sqlite,vllm,llama,0 b.sqlite,vllm,gpt-oss,0 --title 'Two models'",
+        "chart trace.json.gz --categorizer builtin --per-device",
+    ),
+    help_sections=engines_and_models,
+)

@@ -1,0 +1,266 @@
+"""`tracelens-ext compare`: what changed between traces, and whether a budget holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tracelens_ext.cli.options import (
+    AnalysisOptions,
+    DevicePeaks,
+    Force,
+    Quiet,
+    Total,
+    UnlinkedKernels,
+)
+from tracelens_ext.cli.screen import print_line, print_report, show, tell, tell_written
+from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import Command
+from tracelens_ext.report.writing import OutputFormat
+
+if TYPE_CHECKING:
+    from tracelens_ext.compare.comparison import Comparison
+    from tracelens_ext.compare.measurement import Measurement
+    from tracelens_ext.settings import ReadingOptions
+
+#: What the command exits with when a budget is crossed.
+CROSSED = 3
+_SAME_AMOUNT = 0.01
+#: Formats that are printed where no file is named.
+_PRINTED_FORMATS = (OutputFormat.json, OutputFormat.markdown)
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """What is compared how, and where it goes."""
+
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Excel file to write, or .json, .md.  [default: none]",
+        ),
+    ] = None
+    output_format: Annotated[
+        OutputFormat | None,
+        typer.Option("--format", help="Format of the tables; json and markdown need no --output."),
+    ] = None
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page for browsers.")] = (
+        None
+    )
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BUDGET",
+            help=(
+                "Exit with 3 if this changed by more (repeatable): 'GEMM > +5%', 'total_time >"
+                " 1.5ms', 'findings > 5%'."
+            ),
+        ),
+    ] = None
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help=(
+                "Compare one trace with the median of the last traces or reports in this folder."
+            ),
+        ),
+    ] = None
+    last: Annotated[int, typer.Option(min=3, help="How many of them, at least 3.")] = 5
+    total: Total = False
+    force: Force = False
+    device_peaks: DevicePeaks = None
+    normalize: Annotated[
+        Literal["roofline"] | None,
+        typer.Option(
+            help=("Also compare how much each trace loses against the roofline of its own device."),
+        ),
+    ] = None
+    micro_idle_thresh_us: Annotated[
+        float | None,
+        typer.Option(
+            metavar="US", min=0, help="Split idle time into holes up to this, µs, and longer."
+        ),
+    ] = None
+    top: Annotated[int, typer.Option(min=0, help="Operations and kernels to print.")] = 10
+    quiet: Quiet = False
+
+    @property
+    def printed_format(self) -> OutputFormat | None:
+        """The format that is printed instead of the screen; None for the screen."""
+        if self.output is None and self.output_format in _PRINTED_FORMATS:
+            return self.output_format
+        return None
+
+    def paths(self, traces: Sequence[str]) -> list[Path]:
+        """Return what is compared, the baseline first."""
+        from tracelens_ext.cli.load import find_traces
+        from tracelens_ext.compare.finished_reports import history_in
+
+        named = find_traces(traces, or_reports=True)
+        if named.problems:
+            raise named.problems[0]
+        paths = named.paths
+        if self.baseline is not None:
+            if len(paths) != 1:
+                raise UsageError("--baseline compares one trace with a folder; name one")
+            paths = [*history_in(self.baseline, self.last, paths[0]), *paths]
+        if len(paths) < 2:
+            raise UsageError("a comparison needs two traces at least; the first is the baseline")
+        return paths
+
+    def measure(self, paths: Sequence[Path], analysis: AnalysisOptions) -> list[Measurement]:
+        """Measure traces and reports, one after the other: only the measurements stay."""
+        from tracelens_ext.compare.finished_reports import is_report, measure_report
+        from tracelens_ext.compare.measurement import TRACELENS
+
+        max_bytes = analysis.reading.max_bytes
+        reports = {path: measure_report(path, max_bytes) for path in paths if is_report(path)}
+        if any(measured.report == TRACELENS for measured in reports.values()):
+            # As TraceLens: like is compared with like.
+            analysis = replace(analysis, unlinked_kernels=False)
+        shown_problems: set[str] = set()
+        measurements = []
+        for path in paths:
+            if path in reports:
+                measurements.append(reports[path])
+            else:
+                measured = self._measure_trace(
+                    path, analysis, shown_problems, with_reports=bool(reports)
+                )
+                measurements.append(measured)
+        return measurements
+
+    def _measure_trace(
+        self,
+        path: Path,
+        analysis: AnalysisOptions,
+        shown_problems: set[str],
+        *,
+        with_reports: bool,
+    ) -> Measurement:
+        from tracelens_ext.cli.load import analyze, show_problems
+        from tracelens_ext.compare.finished_reports import with_reference
+        from tracelens_ext.compare.report import measured_for_comparison
+
+        analyzer = analyze(path, analysis)
+        measured = measured_for_comparison(analyzer, self.micro_idle_thresh_us, self.device_peaks)
+        show_problems(analyzer.problems, shown_problems)
+        if with_reports:
+            return with_reference(measured, analyzer)
+        return measured
+
+
+def compare(
+    traces: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE",
+            help=(
+                "Traces, folders of them, patterns; or finished reports of traces: workbooks"
+                " (.xlsx), folders of CSV or Parquet tables."
+            ),
+        ),
+    ],
+    *,
+    options: ComparisonOptions,
+    analysis: AnalysisOptions,
+    unlinked_kernels: UnlinkedKernels = True,
+) -> None:
+    """Compare traces or their reports with the first: what changed, by category and kernel."""
+    from tracelens_ext.analysis.memory.snapshot import is_snapshot
+    from tracelens_ext.cli.comparison_blocks import comparison_blocks
+    from tracelens_ext.cli.outputs import OutputOptions, check_outputs, write_outputs
+    from tracelens_ext.compare.budgets import check_budgets, parse_budget
+    from tracelens_ext.compare.comparison import compare as compare_measurements
+    from tracelens_ext.compare.history import history_report
+    from tracelens_ext.compare.report import comparison_report
+    from tracelens_ext.findings.engine import offered_detectors
+
+    budgets = [parse_budget(text) for text in options.fail_if or ()]
+    printed_format = options.printed_format
+    outputs = OutputOptions(
+        output=options.output,
+        format=None if printed_format else options.output_format,
+        html=options.html,
+        no_workbook=True,
+    )
+    places = outputs.for_comparison(Path(), several=False)
+    outputs.check_extras()
+    if all(map(is_snapshot, traces)):
+        _compare_snapshots(traces, options, analysis.reading)
+        return
+    analysis = replace(analysis, unlinked_kernels=unlinked_kernels)
+    paths = options.paths(traces)
+    check_outputs(places, paths, force=options.force)
+    measurements = options.measure(paths, analysis)
+    has_history = options.baseline is not None
+    comparison = compare_measurements(measurements, total=options.total, history=has_history)
+    if has_history:
+        report = history_report(comparison)
+    else:
+        report = comparison_report(comparison, normalize=options.normalize is not None)
+    finding_ids = [offered.item.id for offered in offered_detectors()] if budgets else []
+    verdicts = check_budgets(budgets, comparison, finding_ids)
+    written = write_outputs(report, places, paths, force=options.force)
+    if printed_format:
+        print_report(report, printed_format)
+    elif not options.quiet:
+        show(report, comparison_blocks(comparison, report, options.top))
+    if any(budget.unit != "mad" for budget in budgets):
+        _warn_of_amounts(comparison)
+    is_quiet = options.quiet or printed_format is not None
+    if not is_quiet:
+        tell_written(written)
+    for verdict in verdicts:  # crossed ones are always told
+        if verdict.crossed:
+            tell(f"budget crossed: {verdict}")
+        elif not is_quiet:
+            print_line(f"Budget holds: {verdict}")
+    if any(verdict.crossed for verdict in verdicts):
+        raise typer.Exit(CROSSED)
+
+
+def _compare_snapshots(
+    traces: Sequence[str], options: ComparisonOptions, reading: ReadingOptions
+) -> None:
+    """Show what differs between two snapshots of the memory allocator."""
+    from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
+
+    report = snapshot_report([Path(trace) for trace in traces], reading)
+    as_json = options.output_format is OutputFormat.json
+    show(report, snapshot_blocks(report, options.top), json=as_json)
+
+
+def _warn_of_amounts(comparison: Comparison) -> None:
+    """Say on standard error that whole traces did not do the same work."""
+    from tracelens_ext.compare.verdict import work_text
+
+    if comparison.basis != "trace":
+        return
+    baseline, *others = comparison.letters
+    for letter, verdict in zip(others, comparison.verdicts, strict=False):
+        ratio = verdict.work_ratio
+        if ratio is not None and abs(ratio - 1) > _SAME_AMOUNT:
+            text = work_text(letter, ratio, baseline)
+            tell(f"{text}: budgets on time compare different amounts")
+
+
+COMMAND = Command(
+    name="compare",
+    summary="Compare traces or their reports with the first.",
+    function=compare,
+    group="Compare",
+    examples=(
+        "compare before.json.gz after.json.gz",
+        "compare before.json.gz after.json.gz --html changes.html",
+        "compare new.json.gz --baseline nightly/ --fail-if 'total_time > +5%'",
+    ),
+)

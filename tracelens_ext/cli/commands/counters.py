@@ -1,0 +1,41 @@
+"""`tracelens-ext counters`: how much work waits for each stream, and how fast copies are."""
+
+from __future__ import annotations
+
+from tracelens_ext.cli.options import AnalysisOptions, Json, ReadingFlags, TraceArgument
+from tracelens_ext.cli.screen import Block, Part, show, trace_report
+from tracelens_ext.errors import TraceError
+from tracelens_ext.hooks import Command
+
+
+def counters(trace: TraceArgument, json: Json = False, *, reading: ReadingFlags) -> None:
+    """Show the queue length of each stream and the bandwidth of copies."""
+    from tracelens_ext.analysis.timeline.counters import copy_bandwidth, queue_length
+    from tracelens_ext.cli.load import analyze, computed_tables, recording_notes
+
+    analyzer = analyze(trace, AnalysisOptions(reading=reading))
+    work = analyzer.work
+    if not len(work):
+        raise TraceError(trace, "has no GPU events", "record a part of the run that uses the GPU")
+    makers = {
+        "queue_length": lambda: queue_length(work),
+        "copy_bandwidth": lambda: copy_bandwidth(work),
+    }
+    tables = computed_tables(analyzer.failures, makers)
+    blocks: list[Block] = [[f"Trace: {trace}"]]
+    blocks += [Part.of(name, table) for name, table in tables.items()]
+    notes = recording_notes(analyzer, for_json=json)
+    show(trace_report("Counters", trace, tables, notes), blocks, json=json)
+
+
+COMMAND = Command(
+    name="counters",
+    summary="Show queue lengths and the speed of copies.",
+    function=counters,
+    group="Look",
+    examples=(
+        "counters trace.json.gz",
+        "counters run.sqlite",
+        "counters trace.json.gz --json",
+    ),
+)

@@ -1,0 +1,72 @@
+"""`tracelens-ext demo`: a recording of a small training job, to try everything without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Literal
+
+import typer
+
+from tracelens_ext.errors import OutputError, UsageError
+from tracelens_ext.hooks import Command
+
+
+def demo(
+    out: Annotated[Path, typer.Argument(help="File to write, .json or .json.gz.")] = Path(
+        "demo_trace.json.gz"
+    ),
+    vendor: Annotated[
+        Literal["nvidia", "amd"], typer.Option(help="Whose machine and kernel names.")
+    ] = "nvidia",
+    ranks: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=4,
+            help=("Ranks of the NVIDIA job, a file each: NAME_rank0 …; the second is slow."),
+        ),
+    ] = 1,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a file that is not a demo trace.")
+    ] = False,
+) -> None:
+    """Write a demo trace: a recording of a small training job; needs no GPU."""
+    from tracelens_ext.cli.demo_recordings import copy_recording, is_demo_trace
+
+    if ranks > 1 and vendor != "nvidia":
+        raise UsageError("several ranks are there of the NVIDIA job only; leave out --vendor")
+    recordings: dict[str, Path] = {vendor: out}
+    written = str(out)
+    command = f"report {quote(str(out))}"
+    if ranks > 1:
+        paths = [_path_of_rank(out, rank) for rank in range(ranks)]
+        recordings = {f"nvidia_rank{rank}": path for rank, path in enumerate(paths)}
+        written = f"{paths[0]} to {paths[-1].name}"
+        command = f"fleet {quote(str(_path_of_rank(out, '*')))} -o results"
+    for path in recordings.values():
+        is_there = path.exists() or path.is_symlink()
+        if is_there and not force and not is_demo_trace(path):
+            remedy = "choose another name, or --force to overwrite"
+            raise OutputError(f"{path}: exists and is not a demo trace; {remedy}")
+    for name, path in recordings.items():
+        copy_recording(name, path)
+    megabytes = sum(path.stat().st_size for path in recordings.values()) / 1e6
+    description = f"({megabytes:.1f} MB, of a simulated {vendor} GPU)"
+    typer.echo(f"wrote {written} {description}; next: tracelens-ext {command}")
+
+
+def _path_of_rank(out: Path, rank: int | str) -> Path:
+    """Return the file of a rank: of `trace.json.gz` that is `trace_rank0.json.gz` and so on."""
+    stem, dot, ending = out.name.partition(".json")
+    return out.with_name(f"{stem}_rank{rank}{dot}{ending}")
+
+
+COMMAND = Command(
+    name="demo",
+    summary="Write a demo trace.",
+    function=demo,
+    group="Extend",
+    examples=("demo", "demo demo.json.gz --vendor amd", "demo job.json.gz --ranks 4"),
+)

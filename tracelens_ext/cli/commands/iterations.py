@@ -1,0 +1,188 @@
+"""`tracelens-ext iterations`: what each training step took, and which were odd."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli.options import (
+    AnalysisOptions,
+    Annotation,
+    Json,
+    TraceArgument,
+    UnlinkedKernels,
+)
+from tracelens_ext.cli.screen import (
+    Block,
+    Part,
+    Section,
+    first_lines,
+    folded,
+    show,
+    trace_report,
+)
+from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import Command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracelens_ext.analysis.iterations.measurement import IterationTable
+    from tracelens_ext.trace.call_tree import CallTree
+
+_SUGGESTED = 5
+_MOST_TO_PASTE = 200  # characters of an expression
+_MOST_ODD = 10
+_MOST_COLUMNS = 4
+_MOST_STATISTICS = 15
+#: What a narrow terminal can do without most easily: both are parts of the busy time.
+_SHOWN_LAST = ("computation_time_ms", "exposed_memcpy_time_ms")
+_STATISTICS = ("column", "device", "mean", "std", "median", "mad", "odd", "min", "max")
+
+
+def iterations(
+    trace: TraceArgument,
+    annotation: Annotation = None,
+    json: Json = False,
+    top: Annotated[int, typer.Option(min=0, help="Iterations to print, the first ones.")] = 50,
+    *,
+    analysis: AnalysisOptions,
+    unlinked_kernels: UnlinkedKernels = True,
+) -> None:
+    """Show wall time, GPU time and idle time of each iteration, and the odd ones out."""
+    from tracelens_ext.analysis.iterations.measurement import iteration_table
+    from tracelens_ext.categorize.user_patterns import user_pattern
+    from tracelens_ext.cli.load import analyze, recording_notes
+
+    pattern = user_pattern(annotation, "annotation")
+    analyzer = analyze(trace, replace(analysis, unlinked_kernels=unlinked_kernels))
+    table = iteration_table(analyzer.work, pattern)
+    if not len(table):
+        raise UsageError(_no_iterations(trace, analyzer.tree, annotation))
+    tables = {"iterations": table.frame, "iteration_statistics": table.statistics}
+    notes = [*table.notes, *recording_notes(analyzer, for_json=json)]
+    report = trace_report("Iterations", trace, tables, notes)
+    show(report, [*first_lines(analyzer.work, trace), *_blocks(table, top)], json=json)
+
+
+def _blocks(table: IterationTable, top: int) -> Iterator[Block]:
+    """Yield the iterations, their statistics, and the odd ones."""
+    statistics = table.statistics
+    count = int(statistics["iterations"].max()) if len(statistics) else 0
+    plural = "s" if count > 1 else ""
+    title = f"Mean and spread of {count:,} whole iteration{plural}, ms"
+    yield Part("Iterations", table.frame, _shown_columns(table.frame.columns.tolist()), top)
+    yield Part(title, statistics.head(_MOST_STATISTICS), _STATISTICS)
+    yield Section("odd iterations", lambda console: [_odd_lines(table, console)])
+
+
+def _no_iterations(path: Path, tree: CallTree, annotation: str | None) -> str:
+    """Return that there are no iterations, and what could be taken for them."""
+    from tracelens_ext.analysis.iterations.candidates import likely_iterations
+
+    likely = [name for name in likely_iterations(tree, _SUGGESTED) if len(name) <= _MOST_TO_PASTE]
+    wanted = "ProfilerStep#N"
+    if annotation is not None:
+        wanted = f"annotation that matches {annotation!r}"
+    if not likely:
+        return f"{path}: has no {wanted}, nor any other annotation that launches GPU work"
+    quoted = ", ".join(map(shlex.quote, likely))
+    return f"{path}: has no {wanted}; choose others with --annotation REGEX, such as {quoted}"
+
+
+def _shown_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns to print; what does not fit is left out from the end."""
+    from tracelens_ext.analysis.iterations.measurement import is_category_time
+
+    general: list[str] = []
+    by_category: list[str] = []
+    for column in columns:
+        if column in ("odd", "whole", *_SHOWN_LAST):
+            continue
+        if by_category or is_category_time(column):
+            by_category.append(column)
+        else:
+            general.append(column)
+    return [*general, *_SHOWN_LAST, *by_category]
+
+
+@dataclass(frozen=True)
+class _OddIteration:
+    """What is said of an odd iteration."""
+
+    lines: list[str]
+    deviation: float  #: how far its time is from the median, the most of its columns
+
+
+def _odd_lines(table: IterationTable, console: Console) -> list[str]:
+    """Return what each odd iteration took, against the median, in lines that fit."""
+    from tracelens_ext.analysis.iterations.measurement import ODD_AT_LEAST, ODD_BEYOND
+
+    odd = _odd_iterations(table, console.width)
+    if not odd:
+        return []
+    odd.sort(key=lambda iteration: -iteration.deviation)
+    lines = [line for iteration in odd[:_MOST_ODD] for line in iteration.lines]
+    if len(odd) > _MOST_ODD:
+        lines.append(f"  and {len(odd) - _MOST_ODD:,} more (--json shows all)")
+    beyond = f"{ODD_BEYOND} median absolute deviations and {ODD_AT_LEAST:.0%} from the median"
+    return ["", f"Odd (beyond {beyond}):", *lines]
+
+
+def _odd_iterations(table: IterationTable, width: int) -> list[_OddIteration]:
+    """Return the odd iterations in their order."""
+    has_device = "device" in table.frame
+    keys = ["column", "device"] if has_device else ["column"]
+    medians = table.statistics.set_index(keys)["median"].to_dict()
+    odd = []
+    for row in table.frame[table.frame["odd"] != ""].to_dict("records"):
+        device = f", device {row['device']}" if has_device else ""
+        deviation = 0.0
+        parts = []
+        for column in str(row["odd"]).split(", "):
+            median = medians[(column, row["device"]) if has_device else column]
+            part = _against_median(column, row[column], median)
+            parts.append(part.replace(" ", "\u00a0"))
+            if column != "kernels":
+                deviation = max(deviation, abs(row[column] - median))
+        more = len(parts[_MOST_COLUMNS:])
+        if more:
+            parts[_MOST_COLUMNS:] = [f"{more}\u00a0more"]
+        line = f"  {_name(row['iteration'])}{device}: {'; '.join(parts)}"
+        odd.append(_OddIteration(folded(line, width, "    "), deviation))
+    return odd
+
+
+def _name(iteration: object) -> str:
+    from tracelens_ext.report.terminal import name_text
+
+    return name_text(str(iteration))
+
+
+def _against_median(column: str, value: float, median: float) -> str:
+    """Return both with as many decimals: `idle_time 2.461 ms (median 3.907 ms)`."""
+    from tracelens_ext.report.tables.units import Shown
+
+    shown = Shown.of(column, [value, median])
+    symbol = shown.unit.symbol
+    name = column.removesuffix(f"_{symbol}")
+    suffix = f" {symbol}".rstrip()
+    return f"{name} {shown.text(value)}{suffix} (median {shown.text(median)}{suffix})"
+
+
+COMMAND = Command(
+    name="iterations",
+    summary="Show the time of each iteration, and the odd ones.",
+    function=iterations,
+    group="Look",
+    examples=(
+        "iterations trace.json.gz",
+        "iterations trace.json.gz --annotation 'train_step.*'",
+        "iterations trace.json.gz --json",
+    ),
+)

@@ -1,0 +1,30 @@
+"""`tracelens-ext mcp`: traces served to agents over the Model Context Protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracelens_ext.hooks import Command
+
+
+def mcp(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER…", help="Whose traces may be asked about.")
+    ],
+) -> None:
+    """Serve the traces in folders to an agent over stdin and stdout; nothing is written."""
+    from tracelens_ext.cli.mcp_server import make_server
+
+    make_server(folders).run("stdio")
+
+
+COMMAND = Command(
+    name="mcp",
+    summary="Serve traces to agents, over the Model Context Protocol.",
+    function=mcp,
+    group="Look",
+    examples=("mcp traces/", "mcp traces/ /data/profiles", "mcp ."),
+)

@@ -1,0 +1,274 @@
+"""`tracelens-ext nsys stats`: GPU time by class of kernel, of Nsight Systems tables or traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli.options import Force, Quiet, ReadingFlags, given_options
+from tracelens_ext.cli.screen import print_report, tell, tell_written
+from tracelens_ext.errors import TracelensError, UsageError
+from tracelens_ext.hooks import Command
+from tracelens_ext.report.writing import OutputFormat, Places
+
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
+    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier, ClassStatistics
+    from tracelens_ext.settings import ReadingOptions
+    from tracelens_ext.trace import Trace
+
+_TABLE_OPTIONS = ("--kernels", "--nvtx", "--mem", "--mem-size")
+
+app = typer.Typer(
+    help="Statistics of Nsight Systems reports.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """One input: either tables or a trace."""
+
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="TRACE",
+            help="A trace instead of tables: .nsys-rep, .sqlite, or PyTorch's .json.",
+        ),
+    ] = None
+    kernels: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Table cuda_gpu_kern_sum of nsys stats."),
+    ] = None
+    nvtx: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Table nvtx_gpu_proj_trace of nsys stats."),
+    ] = None
+    mem: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Table cuda_gpu_mem_time_sum of nsys stats."),
+    ] = None
+    mem_size: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CSV",
+            help="Table cuda_gpu_mem_size_sum of nsys stats, for sizes in the tables.",
+        ),
+    ] = None
+    class_map: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON: part of a kernel's name → class.  [default: the built-in categories]",
+        ),
+    ] = None
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Iterations recorded.  [default: as many as ranges on each GPU]",
+        ),
+    ] = None
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="GPUs recorded.  [default: those of the trace; of tables 1]",
+        ),
+    ] = None
+    iteration_range: Annotated[
+        str | None,
+        typer.Option(metavar="TAG", help="Exact name of the iterations' NVTX ranges."),
+    ] = None
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Heading of the output.")] = None
+
+    def input_spec(self) -> InputSpec:
+        """Return the input as the analysis takes it."""
+        from tracelens_ext.analysis.nsys_statistics.configuration import InputSpec
+
+        return InputSpec(**vars(self))
+
+    def check(self) -> None:
+        """Check that the options go together."""
+        names = given_options(self)
+        if self.trace is not None:
+            tables = [name for name in names if name in _TABLE_OPTIONS]
+            if tables:
+                raise UsageError(f"{tables[0]} names a table instead of a trace; give one of them")
+            if "--iterations" not in names and "--iteration-range" not in names:
+                raise UsageError("give --iterations, or --iteration-range for ranges to count")
+        elif self.kernels is None:
+            raise UsageError("name a trace, --kernels with a table, or --config with a file")
+        elif "--mem-size" in names and "--mem" not in names:
+            raise UsageError("--mem-size needs --mem, the times of the same operations")
+        elif ("--nvtx" in names) != ("--iteration-range" in names):
+            raise UsageError("--nvtx and --iteration-range go together; give both or neither")
+        elif "--iterations" not in names and "--nvtx" not in names:
+            raise UsageError("give --iterations, or --nvtx with --iteration-range to count them")
+
+
+@app.command()
+def stats(
+    options: InputOptions,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON file that says all about the inputs."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON, nothing else.")
+    ] = False,
+    csv: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the tables to CSV files in this folder."),
+    ] = None,
+    xlsx: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the tables to an Excel file.")
+    ] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    *,
+    reading: ReadingFlags,
+) -> None:
+    """Sum GPU time by class of kernel, collective and memory operation, per iteration.
+
+    With NVTX ranges around the iterations, also estimate the time in them that no kernel fills.
+    """
+    from tracelens_ext.analysis.nsys_statistics.layout import document, text
+    from tracelens_ext.cli.outputs import check_outputs, write_outputs
+
+    inputs = _inputs(options, config)
+    files = [path for spec in inputs.specs for path in spec.files]
+    places = _places(csv, xlsx)
+    check_outputs(places, files, force=force)
+    results = _computed(inputs, reading)
+    if results.statistics:
+        report = document(results.statistics, results.problems)
+        written = []
+        if places:
+            written = write_outputs(report, places, files, force=force)
+        if json:
+            print_report(report)
+        elif not quiet:
+            texts = [text(statistics, title) for title, statistics in results.statistics]
+            typer.echo("\n\n".join(texts), nl=False)
+            tell_written(written)
+    if results.problems:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What is to be summed, and how."""
+
+    specs: Sequence[InputSpec]
+    classifier: Classifier
+
+
+def _inputs(options: InputOptions, config: Path | None) -> _Inputs:
+    """Return the inputs of the options, or of a file that says all about them."""
+    from tracelens_ext.analysis.nsys_statistics.configuration import (
+        load_class_map,
+        load_configuration,
+    )
+    from tracelens_ext.analysis.nsys_statistics.statistics import Classifier
+
+    if config is None:
+        options.check()
+        class_map = None
+        if options.class_map is not None:
+            class_map = load_class_map(options.class_map)
+        return _Inputs([options.input_spec()], Classifier(class_map, str(options.class_map)))
+    names = given_options(options)
+    if names:
+        first = "a trace" if names[0] == "--trace" else names[0]
+        raise UsageError(f"{first} does not go with --config, whose file says all that")
+    loaded = load_configuration(config)
+    classifier = Classifier(loaded.class_map, f"{config}: kernel_to_class_map")
+    return _Inputs(loaded.inputs, classifier)
+
+
+def _places(csv: Path | None, xlsx: Path | None) -> Places:
+    """Return the files to write."""
+    if csv is not None and csv.suffix.lower() == ".csv" and not csv.is_dir():
+        raise UsageError(f"{csv}: names one file for several tables; name a folder")
+    if xlsx is not None and xlsx.suffix.lower() != ".xlsx":
+        raise UsageError(f"{xlsx}: an Excel file is named .xlsx")
+    places: dict[Path, OutputFormat] = {}
+    if csv:
+        places[csv] = OutputFormat.csv
+    if xlsx:
+        places[xlsx] = OutputFormat.xlsx
+    return places
+
+
+@dataclass(frozen=True)
+class _Results:
+    """What was computed."""
+
+    #: heading and statistics of each input
+    statistics: list[tuple[str, ClassStatistics]] = field(default_factory=list)
+    #: what is wrong with the inputs that have none
+    problems: list[str] = field(default_factory=list)
+
+
+def _computed(inputs: _Inputs, reading: ReadingOptions) -> _Results:
+    """Return the statistics of each input.
+
+    Doubts, and all problems but that of a single input, are told on standard error.
+    """
+    from tracelens_ext.analysis.nsys_statistics.inputs import statistics_of
+    from tracelens_ext.cli.load import check_files
+
+    results = _Results()
+    for spec in inputs.specs:
+        try:
+            if not spec.missing:
+                check_files(spec.files)
+            statistics = statistics_of(spec, inputs.classifier, _read, reading)
+        except TracelensError as error:
+            if len(inputs.specs) == 1:
+                raise
+            problem = f"{spec.heading}: {error}"
+            results.problems.append(problem)
+            tell(problem)
+            continue
+        results.statistics.append((spec.heading, statistics))
+        for warning in statistics.warnings:
+            tell(f"warning: {spec.heading}: {warning}")
+        for note in statistics.notes:
+            tell(f"{spec.heading}: {note}")
+    return results
+
+
+def _read(path: Path, reading: ReadingOptions) -> Trace:
+    """Read a trace with a progress bar."""
+    from tracelens_ext.cli.load import chosen_cache, reading_of, tell_dropped
+    from tracelens_ext.readers import read_trace
+
+    with reading_of(path) as progress:
+        trace = read_trace(path, progress=progress, cache=chosen_cache(reading), reading=reading)
+    tell_dropped(path, trace)
+    return trace
+
+
+COMMAND = Command(
+    name="nsys",
+    summary="Statistics of reports of Nsight Systems by class.",
+    function=app,
+    group="Look",
+    examples=(
+        "nsys stats run.nsys-rep",
+        "nsys stats run.sqlite --xlsx classes.xlsx",
+        "nsys stats --kernels kern_sum.csv --mem mem_time_sum.csv --json",
+    ),
+)

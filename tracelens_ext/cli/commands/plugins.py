@@ -1,0 +1,84 @@
+"""`tracelens-ext plugins`: what is installed, and the skeleton of a new plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.hooks import Command
+
+if TYPE_CHECKING:
+    from tracelens_ext.cli.plugin_status import PluginStatus
+
+app = typer.Typer(help="Installed plugins: what each brings, and what is wrong with it.")
+
+
+@app.callback(invoke_without_command=True)
+@app.command("list")
+def list_plugins(
+    context: typer.Context,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if a plugin has an error.")
+    ] = False,
+) -> None:
+    """List the installed plugins, their hooks and rule packs, and their errors."""
+    if context.invoked_subcommand is not None:
+        return
+    from tracelens_ext.cli.plugin_status import plugin_status
+    from tracelens_ext.hooks import NO_PLUGINS_VARIABLE, load_registry
+
+    statuses = plugin_status(load_registry())
+    for status in statuses:
+        for line in _lines(status):
+            typer.echo(line)
+    typer.echo(
+        "\n* takes part only when chosen with --categorizer. "
+        f"{NO_PLUGINS_VARIABLE}=1 leaves out everything but tracelens-ext's own."
+    )
+    if strict and any(status.problems for status in statuses):
+        raise typer.Exit(1)
+
+
+def _lines(status: PluginStatus) -> Iterator[str]:
+    """Yield all about a plugin."""
+    plugin = status.plugin
+    state = "ok"
+    if status.problems:
+        state = "partly ok" if status.works else "FAILED"
+    yield f"{plugin.name}  {state}  {plugin.distribution}  ({plugin.module})"
+    if plugin.hooks:
+        yield f"    hooks: {', '.join(plugin.hooks)}"
+    if status.packs:
+        yield f"    rule packs: {', '.join(status.packs)}"
+    for problem in status.problems:
+        yield f"    error: {problem}"
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="The new distribution, such as my-company-kernels.")],
+    folder: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="Where to make its folder.  [default: .]", show_default=False
+        ),
+    ] = Path(),
+) -> None:
+    """Write the skeleton of a plugin distribution, with its test."""
+    from tracelens_ext.categorize.scaffold import write_plugin
+
+    for path in write_plugin(name, folder):
+        typer.echo(path)
+    typer.echo(f"\nNext: cd {folder / name} && pip install -e '.[test]' && pytest")
+
+
+COMMAND = Command(
+    name="plugins",
+    summary="Show installed plugins, and what is wrong with them.",
+    function=app,
+    group="Extend",
+    examples=("plugins", "plugins list --strict", "plugins new my-company-kernels"),
+)

@@ -1,0 +1,412 @@
+"""`tracelens-ext report`: traces in; a report of each, and a summary on the terminal, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli.options import (
+    AnalysisOptions,
+    Force,
+    Quiet,
+    Total,
+    TracesArgument,
+    UnlinkedKernels,
+)
+from tracelens_ext.cli.outputs import OutputOptions
+from tracelens_ext.cli.screen import (
+    Block,
+    Part,
+    Section,
+    console,
+    fact_text,
+    show,
+    show_blocks,
+    tell,
+    tell_written,
+)
+from tracelens_ext.errors import OutputError, TraceError, TracelensError, UsageError
+from tracelens_ext.hooks import Command
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.tables.options import ReportOptions
+from tracelens_ext.report.tables.units import FIRST_FACTS
+from tracelens_ext.report.writing import Places
+
+if TYPE_CHECKING:
+    from tracelens_ext.compare.comparison import Measurement
+    from tracelens_ext.settings import Progress, ReadingOptions
+
+#: Facts that are worth a line above the tables.
+_HEADLINES = (
+    "Trace",
+    *FIRST_FACTS,
+    "Duration (ms)",
+    "Set by one event",
+    "Devices",
+    "Rank",
+    "Events dropped",
+)
+#: Column of the table of several traces → row of the timeline.
+_SHARES = {
+    "busy (%)": "busy_time",
+    "computation (%)": "computation_time",
+    "exposed comm (%)": "exposed_comm_time",
+    "idle (%)": "idle_time",
+}
+_NAME_WIDTH = 28  # of a kernel: at 80 columns its category and operation fit beside it
+_SUMMARY_KEPT = ("total_time_ms", "busy (%)", "top finding")
+
+
+def report(
+    traces: TracesArgument,
+    *,
+    outputs: OutputOptions,
+    source_url: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Link Python lines on the page: 'https://…/{path}#L{line}'.",
+            show_default=False,
+        ),
+    ] = "",
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Also compare all traces with the first, in one workbook."),
+    ] = False,
+    total: Total = False,
+    force: Force = False,
+    analysis: AnalysisOptions,
+    kernel_categories: Annotated[
+        bool,
+        typer.Option(
+            "--kernel-categories/--no-kernel-categories", help="Give every kernel a category."
+        ),
+    ] = True,
+    unlinked_kernels: UnlinkedKernels = True,
+    report_options: ReportOptions,
+    top: Annotated[int, typer.Option(min=0, help="Kernels to print.")] = 10,
+    quiet: Quiet = False,
+) -> None:
+    """Analyse traces: write an Excel report of each, print the timeline and the top kernels."""
+    run = _ReportRun(
+        outputs=outputs,
+        source_url=source_url,
+        compare=compare,
+        total=total,
+        force=force,
+        analysis=replace(
+            analysis, kernel_categories=kernel_categories, unlinked_kernels=unlinked_kernels
+        ),
+        report_options=report_options,
+        top=top,
+        quiet=quiet,
+    )
+    if run.report_on_all(traces):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _TraceResult:
+    """What became of one trace."""
+
+    report: Report
+    blocks: list[Block]  #: what the terminal shows of it
+    written: list[Path]
+    problems: list[str]  #: what was left out
+    measurement: Measurement | None = None  #: for a comparison
+
+
+@dataclass(frozen=True)
+class _SummaryResult:
+    """What became of one trace among several."""
+
+    row: dict[str, object]
+    written: list[Path]
+    problems: list[str]
+    measurement: Measurement | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReportRun:
+    """One call of the command."""
+
+    outputs: OutputOptions
+    source_url: str
+    compare: bool
+    total: bool
+    force: bool
+    analysis: AnalysisOptions
+    report_options: ReportOptions
+    top: int
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        if self.compare and not self.analysis.kernel_categories:
+            raise UsageError("--compare needs kernel categories; leave out --no-kernel-categories")
+        if self.source_url:
+            from tracelens_ext.report.html_tables import check_source_url
+
+            check_source_url(self.source_url)
+            if self.outputs.html is None:
+                raise UsageError("--source-url is about the page; add --html FILE")
+        if self.total and not self.compare:
+            raise UsageError("--total is about comparing; add --compare")
+
+    def report_on_all(self, arguments: Sequence[str]) -> int:
+        """Report on all traces, and return how many could not be."""
+        from tracelens_ext.cli.load import check_files, find_traces, without_repetitions
+
+        self.outputs.check_extras()
+        named = find_traces(arguments)
+        traces = without_repetitions(named.paths)
+        is_single = len(traces) + len(named.problems) == 1
+        too_few = len(traces) < 2 if self.compare else is_single
+        if not too_few:
+            return len(named.problems) + self._report_on_several(traces, named.problems)
+        if named.problems:
+            raise named.problems[0]
+        if self.compare:
+            check_files(traces)
+            raise UsageError("--compare needs two traces at least")
+        self._report_on_one(traces[0])
+        return 0
+
+    def _report_on_one(self, trace: Path) -> None:
+        from tracelens_ext.cli.load import show_problems
+
+        result = self.analyze(trace, self.outputs.for_one(trace), [trace])
+        show_problems(result.problems)
+        if not self.quiet:
+            coverage = _coverage_notes(dict(result.report.facts))
+            notes = [*coverage, *result.report.notes]
+            show(replace(result.report, notes=notes), result.blocks)
+            tell_written(result.written)
+
+    def _report_on_several(self, traces: Sequence[Path], problems: Sequence[TraceError]) -> int:
+        """Report on several traces, whatever becomes of each; return how many could not be."""
+        from tracelens_ext.cli.load import show_problems
+        from tracelens_ext.cli.parallel import each_trace
+
+        shown_problems = set[str]()
+        rows: list[dict[str, object]] = []
+        measurements: list[Measurement | None] = []
+        places = self.outputs.for_several(traces)
+        tasks = [
+            partial(self.summarize, trace, places_of_trace, traces)
+            for trace, places_of_trace in zip(traces, places, strict=True)
+        ]
+        for problem in problems:
+            tell(str(problem))
+        with each_trace(traces, tasks, self.analysis.reading) as results:
+            for get_result in results:
+                try:
+                    result = get_result()
+                except (TraceError, OutputError) as error:
+                    tell(str(error))
+                    measurements.append(None)
+                    continue
+                show_problems(result.problems, shown_problems)
+                rows.append(result.row)
+                measurements.append(result.measurement)
+                if not self.quiet:
+                    tell_written(result.written)
+        if rows and not self.quiet:
+            summary = Part("Traces", pd.DataFrame(rows), keep=_SUMMARY_KEPT)
+            show_blocks([summary], console())
+        failed = len(traces) - len(rows)
+        if self.compare and not self._compare(traces, measurements):
+            failed += 1
+        return failed
+
+    def summarize(
+        self,
+        trace: Path,
+        places: Places,
+        inputs: Sequence[Path],
+        reading: ReadingOptions,
+        progress: Progress | None,
+    ) -> _SummaryResult:
+        """Report on one trace of several, and return a row about it; the work of a process."""
+        run = replace(self, analysis=replace(self.analysis, reading=reading))
+        result = run.analyze(trace, places, inputs, progress)
+        return _SummaryResult(
+            row=summary_row(trace, result.report),
+            written=result.written,
+            problems=result.problems,
+            measurement=result.measurement,
+        )
+
+    def analyze(
+        self,
+        trace: Path,
+        places: Places,
+        inputs: Sequence[Path],
+        progress: Progress | None = None,
+    ) -> _TraceResult:
+        """Analyze a trace, or read a memory snapshot, and write its report."""
+        from tracelens_ext.analysis.memory.snapshot import is_snapshot
+        from tracelens_ext.cli.outputs import check_outputs
+
+        check_outputs(places, inputs, force=self.force)
+        if is_snapshot(trace):
+            return self._snapshot(trace, places, inputs)
+        return self._trace(trace, places, inputs, progress)
+
+    def _trace(
+        self,
+        trace: Path,
+        places: Places,
+        inputs: Sequence[Path],
+        progress: Progress | None,
+    ) -> _TraceResult:
+        from tracelens_ext.cli.load import analyze
+        from tracelens_ext.cli.outputs import write_outputs
+        from tracelens_ext.perf_report import build_perf_report
+
+        analyzer = analyze(trace, self.analysis, tells_dropped=False, progress=progress)
+        options = self.report_options
+        for_page = self.outputs.html is not None
+        perf_report = build_perf_report(analyzer, options, for_page=for_page)
+        perf_report = replace(perf_report, source_url=self.source_url)
+        measurement = None
+        if self.compare:
+            from tracelens_ext.compare.report import measured_for_comparison
+
+            measurement = measured_for_comparison(
+                analyzer, options.micro_idle_thresh_us, options.device_peaks
+            )
+        written = write_outputs(perf_report, places, inputs, force=self.force)
+        return _TraceResult(
+            report=perf_report,
+            blocks=list(_blocks(perf_report, self.top)),
+            written=written,
+            problems=list(analyzer.problems),
+            measurement=measurement,
+        )
+
+    def _snapshot(self, snapshot: Path, places: Places, inputs: Sequence[Path]) -> _TraceResult:
+        """Report on a snapshot of PyTorch's memory allocator, as `memory` does."""
+        from tracelens_ext.cli.outputs import write_outputs
+        from tracelens_ext.cli.snapshots import snapshot_blocks, snapshot_report
+
+        if self.compare:
+            remedy = "compare two with: tracelens-ext compare A B"
+            raise TraceError(snapshot, "is a memory snapshot, no trace", remedy)
+        memory_report = snapshot_report([snapshot], self.analysis.reading)
+        written = write_outputs(memory_report, places, inputs, force=self.force)
+        return _TraceResult(
+            report=memory_report,
+            blocks=list(snapshot_blocks(memory_report, self.top)),
+            written=written,
+            problems=[],
+        )
+
+    def _compare(self, traces: Sequence[Path], measurements: Sequence[Measurement | None]) -> bool:
+        """Write and show the comparison; return whether there is one."""
+        from tracelens_ext.cli.comparison_blocks import comparison_blocks
+        from tracelens_ext.cli.outputs import check_outputs, write_outputs
+        from tracelens_ext.compare.comparison import compare
+        from tracelens_ext.compare.report import comparison_report
+
+        usable = [measurement for measurement in measurements if measurement is not None]
+        places = self.outputs.for_comparison(traces[0].parent, several=True)
+        try:
+            if measurements[0] is None:
+                raise TracelensError(f"{traces[0]}: is the baseline; nothing can be compared")
+            if len(usable) < 2:
+                raise TracelensError("only one trace is left; nothing can be compared")
+            comparison = compare(usable, total=self.total)
+            check_outputs(places, traces, force=self.force)
+            report = comparison_report(comparison)
+            written = write_outputs(report, places, traces, force=self.force)
+        except UsageError:
+            raise
+        except TracelensError as error:
+            tell(str(error))
+            return False
+        if not self.quiet:
+            blocks = comparison_blocks(comparison, report, self.top)
+            show(report, [[""], *blocks])
+            tell_written(written)
+        return True
+
+
+def _blocks(report: Report, top: int) -> Iterator[Block]:
+    """Yield headlines, timeline, findings, categories and top kernels."""
+    facts = dict(report.facts)
+    for label in _HEADLINES:
+        value = facts.get(label)
+        nothing_dropped = label == "Events dropped" and value == "none"
+        if value is not None and not nothing_dropped:
+            yield fact_text(label, value)
+    for answer in report.answers:
+        frame = report.sheets[answer.sheet]
+        title = answer.title
+        if answer.sheet == "findings":
+            from tracelens_ext.cli.finding_blocks import first_findings
+
+            trace = str(facts["Trace"])
+            yield Section("findings", partial(first_findings, frame, title, trace))
+            continue
+        if title.startswith("Top "):
+            frame = frame.head(top)
+            title = f"Top {len(frame)} {title.removeprefix('Top ')}"
+        yield Part(title, frame, answer.columns, name_width=_NAME_WIDTH)
+
+
+def summary_row(trace: Path, report: Report) -> dict[str, object]:
+    """Return what is shown of one report among several: total and busy time, what it went to."""
+    row: dict[str, object] = {"trace": str(trace), "total_time_ms": None}
+    timeline = report.sheets.get("gpu_timeline")
+    if timeline is not None and len(timeline):
+        times = timeline.groupby("type", sort=False)["time ms"].sum().to_dict()
+        total = times["total_time"]
+        row["total_time_ms"] = total
+        for label, time_name in _SHARES.items():
+            row[label] = 100 * times[time_name] / total if total else 0.0
+    findings = report.sheets.get("findings")
+    if findings is not None and "% of judged time" in findings and len(findings):
+        first = findings.iloc[0]
+        row["top finding"] = f"{first['finding']} {first['% of judged time']:.0f} %"
+    categories = report.sheets.get("gpu_time_by_category")
+    if categories is not None and len(categories):
+        first = categories.iloc[0]
+        row["top category"] = f"{first['kernel_category']} {first['% of GPU time']:.0f} %"
+    return row
+
+
+def _coverage_notes(facts: Mapping[str, object]) -> list[str]:
+    """Return how much of the GPU time has no launch, and no category."""
+    if not facts.get("GPU events"):
+        return []
+    notes = []
+    unlinked = facts.get("GPU time unlinked (%)")
+    if isinstance(unlinked, float):
+        notes.append(f"Unlinked: {unlinked:.1f} % of GPU time has no launch in the trace.")
+    uncategorized = facts.get("GPU time uncategorized (%)")
+    if isinstance(uncategorized, float):
+        names = f"{facts['Kernel names uncategorized']} kernel names"
+        largest = facts.get("Largest uncategorized")
+        if largest:
+            names += f"; the largest: {largest}"
+        notes.append(f"Uncategorized: {uncategorized:.1f} % of GPU time ({names}).")
+    return notes
+
+
+COMMAND = Command(
+    name="report",
+    summary="Write the report of traces: workbook, page, tables.",
+    function=report,
+    group="Look",
+    examples=(
+        "report trace.json.gz",
+        "report trace.json.gz --html report.html --csv-dir tables",
+        "report runs/*.json.gz --compare -o reports/",
+    ),
+)

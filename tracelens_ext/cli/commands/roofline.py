@@ -1,0 +1,229 @@
+"""`tracelens-ext roofline`: how good each operation is, and how many milliseconds are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tracelens_ext.cli.options import (
+    AnalysisOptions,
+    Annotation,
+    Capture,
+    Device,
+    DevicePeaks,
+    GraphReadingFlags,
+    Json,
+    Step,
+    TraceArgument,
+)
+from tracelens_ext.cli.screen import (
+    Block,
+    Part,
+    Section,
+    fact_text,
+    first_lines,
+    folded,
+    show,
+    trace_report,
+)
+from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import Command
+from tracelens_ext.lazy import pd
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracelens_ext.roofline.analysis import RooflineRow
+
+Sort = Literal["lost", "time", "percent", "count"]
+
+
+@dataclass(frozen=True)
+class _Order:
+    """An order of operations."""
+
+    column: str
+    title: str
+    ascending: bool = False
+
+
+_ORDERS: dict[Sort, _Order] = {
+    "lost": _Order("time_lost_ms", "Operations that lose the most time"),
+    "time": _Order("gpu_time_ms", "Operations that take longest"),
+    "percent": _Order("% of roofline", "Operations furthest from their roofline", ascending=True),
+    "count": _Order("count", "Operations called most often"),
+}
+_MOST_ITERATIONS = 10
+_HEADER = f"{'lost ms':>10} {'GPU ms':>10} {'% of roof':>9}  {'bound':7} {'calls':>7}  operation"
+_RULE_WIDTH = 79
+_INDENT = " " * 12
+_MIN_NAME_WIDTH = 16
+#: A fact that the screen says in a sentence of its own.
+_MODELED = "GPU time modelled (%)"
+
+
+def roofline(
+    trace: TraceArgument,
+    device_peaks: DevicePeaks = None,
+    sort: Annotated[
+        Sort,
+        typer.Option(
+            "--sort",
+            "-s",
+            help=(
+                "lost: the most time lost; time: GPU time; percent: furthest from the roofline;"
+                " count: calls."
+            ),
+        ),
+    ] = "lost",
+    family: Annotated[
+        str | None, typer.Option(help="Only operations of this family, such as GEMM.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-t", min=0, help="Operations to print.")] = 10,
+    annotation: Annotation = None,
+    pstep: Step = None,
+    device: Device = None,
+    capture: Capture = None,
+    json: Json = False,
+    *,
+    reading: GraphReadingFlags,
+) -> None:
+    """Show how far each operation is from what the GPU can do, and the time that is lost."""
+    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.cli.load import (
+        analyze,
+        computed_tables,
+        recording_notes,
+        show_plugin_problems,
+    )
+    from tracelens_ext.roofline.summary import advice, modelled, roofline_facts
+
+    analysis = AnalysisOptions(kernel_categories=False, capture=capture, reading=reading)
+    analyzer = analyze(trace, analysis)
+    selection = Selection(pstep, device=device)
+    result = analyzer.roofline(device_peaks, selection)
+    show_plugin_problems(analyzer)
+    operations = analyzer.get_df_roofline(device_peaks, selection=selection)
+    operations = _of_family(_sorted(operations, sort), family)
+    facts = roofline_facts(analyzer.trace, result)
+    if selection.text:
+        facts.append(("Selected", selection.text))
+    makers = {
+        "roofline": lambda: operations,
+        "families": lambda: analyzer.get_df_families(device_peaks, selection=selection),
+        "mfu_by_iteration": lambda: analyzer.get_df_mfu_by_iteration(
+            device_peaks, annotation, selection=selection
+        ),
+    }
+    tables = computed_tables(analyzer.failures, makers)
+
+    def blocks() -> Iterator[Block]:
+        yield from first_lines(analyzer.work, trace)
+        sentences = [fact_text(*fact) for fact in facts if fact[0] != _MODELED]
+        sentences.append(f"{modelled(result)}.")
+        for sentence in sentences:
+            yield partial(_folded_block, sentence)
+        if "mfu_by_iteration" in tables:
+            yield from _iteration_blocks(tables["mfu_by_iteration"])
+        if "families" in tables:
+            families = tables["families"]
+            yield Part.of("families", families.dropna(axis="columns", how="all"))
+        rows = [result.rows[number] for number in operations.index[:top].tolist()]
+        title = _ORDERS[sort].title
+        yield Section("operations", lambda console: [_operation_lines(rows, title, console)])
+        more = len(operations) - len(rows)
+        if rows and more:
+            yield [f"{more:,} more not shown (--top)"]
+
+    notes = [*advice(analyzer.work, result), *recording_notes(analyzer, for_json=json)]
+    unique_notes = list(dict.fromkeys(notes))
+    report = trace_report("Roofline", trace, tables, unique_notes, facts=facts)
+    show(report, blocks(), json=json)
+
+
+def _folded_block(sentence: str, console: Console) -> list[list[str]]:
+    return [folded(sentence, console.width, "  ")]
+
+
+def _sorted(operations: pd.DataFrame, sort: Sort) -> pd.DataFrame:
+    order = _ORDERS[sort]
+    column = order.column
+    if sort == "lost" and operations[column].isna().all():
+        column = "gpu_time_ms"  # without peaks
+    return operations.sort_values(column, ascending=order.ascending, kind="stable")
+
+
+def _of_family(operations: pd.DataFrame, family: str | None) -> pd.DataFrame:
+    """Return the operations of one family, in any case of letters; None for all."""
+    if family is None:
+        return operations
+    families = operations["family"].fillna("")
+    of_family = operations[families.str.casefold() == family.casefold()]
+    if not len(of_family):
+        known = ", ".join(sorted(set(families) - {""})) or "none"
+        raise UsageError(f"no operation is of the family {family!r}; the trace has {known}")
+    return of_family
+
+
+def _iteration_blocks(steps: pd.DataFrame) -> Iterator[Block]:
+    """Yield the first iterations; the model FLOPs utilization where it is known."""
+    shown = steps
+    if not steps["mfu_%"].notna().any():
+        shown = steps.drop(columns="mfu_%")
+    yield Part.of("mfu_by_iteration", shown.head(_MOST_ITERATIONS))
+    more = len(steps) - _MOST_ITERATIONS
+    if more > 0:
+        yield [f"{more:,} more iterations (--json shows all)"]
+
+
+def _operation_lines(rows: Sequence[RooflineRow], title: str, console: Console) -> list[str]:
+    """Return operations, each in three lines at most: numbers, shapes, why it is slow."""
+    from tracelens_ext.roofline.summary import shape_text
+
+    if not rows:
+        return []
+    lines = ["", title, _HEADER, "-" * min(console.width, _RULE_WIDTH)]
+    for row in rows:
+        lines.append(_number_line(row, console.width))
+        reason = row.why_slow
+        if not reason and row.why_no_model:
+            reason = f"no model: {row.why_no_model}"
+        for text in (shape_text(row), row.device_model, reason):
+            if text:
+                lines += folded(_INDENT + text, console.width, _INDENT)
+    return lines
+
+
+def _number_line(row: RooflineRow, width: int) -> str:
+    """Return the numbers of an operation, and its name."""
+    from tracelens_ext.report.tables.short_names import cut_middle
+    from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.trace import NS_PER_MS
+
+    lost = ""
+    percent = ""
+    if row.roofline_ns is not None:
+        lost = f"{(row.lost_ns or 0.0) / NS_PER_MS:,.3f}"
+        if row.gpu_ns:
+            percent = f"{100.0 * row.roofline_ns / row.gpu_ns:,.1f}"
+    line = f"{lost:>10} {row.gpu_ns / NS_PER_MS:>10,.3f} {percent:>9}"
+    line += f"  {row.bound or '':7} {row.count:>7,}  "
+    room = max(width - len(line), _MIN_NAME_WIDTH)
+    return line + cut_middle(name_text(row.operation.name), room)
+
+
+COMMAND = Command(
+    name="roofline",
+    summary="Show how far operations are from what the GPU can do.",
+    function=roofline,
+    group="Explain",
+    examples=(
+        "roofline trace.json.gz",
+        "roofline trace.json.gz --family GEMM --sort percent",
+        "roofline trace.json.gz --device-peaks peaks.toml",
+    ),
+)

@@ -1,0 +1,192 @@
+"""`tracelens-ext tree`: the call tree with GPU time, or folded stacks for flame graphs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracelens_ext.cli.options import (
+    AnalysisOptions,
+    Capture,
+    GraphReadingFlags,
+    TraceArgument,
+)
+from tracelens_ext.cli.screen import print_report, screen_width, trace_report
+from tracelens_ext.errors import UsageError
+from tracelens_ext.hooks import Command
+
+if TYPE_CHECKING:
+    from tracelens_ext.analysis.operations.tree_table import MergedTree
+
+_NS_PER_MS = 1e6
+_DEFAULT_MIN_PERCENT = 1.0
+_MIN_NAME_WIDTH = 24  # columns; deeper levels are told, not indented
+#: Characters that are printed, about.
+_MOST_PRINTED = 50_000_000
+
+
+def tree(
+    trace: TraceArgument,
+    op: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Only operations whose name matches, and what is below them.",
+        ),
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Levels to show.")] = None,
+    min_percent: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=100,
+            help=(
+                "Leave out what has less of the GPU's busy time, in %."
+                "  [default: 1, 0 with --folded and --json]"
+            ),
+        ),
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge/--no-merge", help="Make siblings of one name one line.")
+    ] = True,
+    python: Annotated[
+        bool,
+        typer.Option("--python", help="Show Python frames too (recorded with with_stack=True)."),
+    ] = False,
+    capture: Capture = None,
+    folded: Annotated[
+        bool,
+        typer.Option(
+            "--folded", help="Print a;b;c NANOSECONDS lines, for speedscope, inferno and the like."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tree as JSON.")] = False,
+    *,
+    reading: GraphReadingFlags,
+) -> None:
+    """Show the call tree with the GPU time below each operation."""
+    from tracelens_ext.analysis.operations.tree_table import folded_stacks, merged_tree, tree_rows
+    from tracelens_ext.categorize.user_patterns import user_pattern
+    from tracelens_ext.cli.load import analyze, recording_notes
+    from tracelens_ext.report.terminal import safe_text
+
+    if folded and as_json:
+        raise UsageError("--folded and --json are two forms of the tree; choose one")
+    pattern = user_pattern(op, "--op")
+    analysis = AnalysisOptions(
+        kernel_categories=False, python_frames=python, capture=capture, reading=reading
+    )
+    analyzer = analyze(trace, analysis)
+    merged = merged_tree(analyzer.work, op=pattern, merge=merge)
+    if pattern is not None and not len(merged):
+        raise UsageError(f"no operation that matches {op!r} has GPU work below it; see `tree`")
+    if min_percent is None:
+        min_percent = 0.0 if folded or as_json else _DEFAULT_MIN_PERCENT
+    if as_json:
+        notes = _left_out(merged, depth, min_percent)
+        notes += recording_notes(analyzer, for_json=True)
+        tables = {"tree": tree_rows(merged, merged.kept(depth, min_percent))}
+        facts = [("GPU busy time", _busy_time(merged))]
+        print_report(trace_report("Call tree", trace, tables, notes, facts=facts))
+        return
+    make_lines = folded_stacks if folded else partial(_tree_lines, width=screen_width())
+    for line in make_lines(merged, depth=depth, min_percent=min_percent):
+        sys.stdout.write(f"{safe_text(line)}\n")
+    if not folded:
+        for note in recording_notes(analyzer, for_json=False):
+            sys.stdout.write(f"\n{safe_text(note)}\n")
+
+
+def _busy_time(tree: MergedTree) -> str:
+    """Return the busy time of the GPU, in the unit that fits."""
+    from tracelens_ext.report.tables.units import fitting_unit
+
+    unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
+    return f"{tree.total_ns / _NS_PER_MS * factor:,.3f} {unit}"
+
+
+def _tree_lines(
+    tree: MergedTree, *, depth: int | None, min_percent: float, width: int
+) -> Iterator[str]:
+    """Yield the tree as text, a line a node of at most so many columns, and what was left out."""
+    from tracelens_ext.report.tables.units import fitting_unit
+
+    yield f"GPU busy time: {_busy_time(tree)}"
+    if not len(tree):
+        yield "No GPU events."
+        return
+    yield ""
+    unit, factor = fitting_unit("ms", tree.total_ns / _NS_PER_MS)
+    ns_per_unit = _NS_PER_MS / factor
+    yield f"{f'busy_time_{unit}':>12}  {'% of GPU':>8}  {'count':>9}  call tree"
+    percent = tree.percent()
+    nodes = tree.kept(depth, min_percent).nonzero()[0].tolist()
+    printed = 0
+    for position, node in enumerate(nodes):
+        if printed > _MOST_PRINTED:
+            more = len(nodes) - position
+            yield f"… and {more:,} more lines (--depth, --min-percent, --op, --json)"
+            break
+        numbers = f"{tree.busy_ns[node] / ns_per_unit:12,.3f}  {percent[node]:7.1f}%  "
+        numbers += f"{tree.count[node]:9,}  "
+        line = _node_line(tree, node, numbers, width)
+        printed += len(line)
+        yield line
+    for sentence in _left_out(tree, depth, min_percent):
+        yield ""
+        yield sentence
+
+
+def _node_line(tree: MergedTree, node: int, numbers: str, width: int) -> str:
+    """Return the line of a node: its numbers, then its name, indented and cut to the width."""
+    from tracelens_ext.categorize.kernel_names import short_name
+    from tracelens_ext.report.tables.short_names import cut_middle
+    from tracelens_ext.report.terminal import name_text
+    from tracelens_ext.trace import GPU_KINDS
+
+    line = numbers
+    line += _indentation(int(tree.depth[node]), width - len(line) - _MIN_NAME_WIDTH)
+    name = name_text(tree.label(node))
+    room = max(width - len(line), _MIN_NAME_WIDTH)
+    if tree.kind[node] in GPU_KINDS:
+        return f"{line}[{cut_middle(name_text(short_name(name)), room - 2)}]"
+    return line + cut_middle(name, room)
+
+
+def _indentation(depth: int, room: int) -> str:
+    """Return the blanks before a name; levels deeper than there is room for are told."""
+    most = max(room // 2, 0)
+    if depth <= most:
+        return "  " * depth
+    return "  " * max(most - 4, 0) + f"level {depth + 1:,}: "
+
+
+def _left_out(tree: MergedTree, depth: int | None, min_percent: float) -> list[str]:
+    """Return what of the tree is not shown, a sentence; none for nothing."""
+    is_large = tree.kept(None, min_percent)
+    small = int((~is_large).sum())
+    deep = int((is_large & ~tree.kept(depth)).sum())
+    parts = []
+    if small:
+        parts.append(f"{small:,} below {min_percent:g} % of the busy time (--min-percent)")
+    if deep:
+        levels = "level" if depth == 1 else "levels"
+        parts.append(f"{deep:,} deeper than {depth} {levels} (--depth)")
+    return [f"Left out: {'; '.join(parts)}"] if parts else []
+
+
+COMMAND = Command(
+    name="tree",
+    summary="Show the call tree with the GPU time below each operation.",
+    function=tree,
+    group="Look",
+    examples=(
+        "tree trace.json.gz --depth 6",
+        "tree trace.json.gz --op Attention --min-percent 0.1",
+        "tree trace.json.gz --folded > stacks.txt",
+    ),
+)

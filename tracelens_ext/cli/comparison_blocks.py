@@ -1,0 +1,91 @@
+"""A comparison of traces on a terminal, as `compare` and `report --compare` show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tracelens_ext.cli.screen import Block, Part
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
+
+if TYPE_CHECKING:
+    from tracelens_ext.compare.comparison import Comparison
+
+#: Tables in the order of the screen, and their titles.
+_TITLES = {
+    "history": "Against the median of those before",
+    "findings": "Findings",
+    "timeline": "GPU timeline",
+    "phases": "GPU time by phase of serving, whole traces",
+    "categories": "GPU time by category",
+    "operations": "GPU time by CPU operation",
+    "kernels": "GPU time by kernel",
+    "places": "GPU time by place in the program",
+    "roofline": "Time lost against the best case",
+}
+_LONG = frozenset({"history", "operations", "kernels", "places", "roofline"})
+#: Ends of the names of columns that other columns tell.
+_REDUNDANT = (
+    "ratio",
+    "_count",
+    "_calls",
+    "_kernels",
+    "by_calls_ms",
+    "backward",
+    "only_in",
+)
+#: Of several traces there is room for the percentages alone.
+_REDUNDANT_OF_SEVERAL = ("difference_ms", "by_speed_ms")
+
+
+def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:
+    """Yield the verdict, what was compared, and the tables."""
+    from tracelens_ext.compare.notes import time_basis
+
+    facts = dict(report.facts)
+    yield str(facts["Verdict"])
+    if not comparison.history:
+        baseline = comparison.letters[0]
+        for letter in comparison.letters:
+            role = f"{letter} (baseline)" if letter == baseline else letter
+            line = f"{role}: {facts[role]}; devices: {facts[f'{letter} devices']};"
+            yield f"{line} iterations: {facts[f'{letter} iterations']}"
+    for name, title in _TITLES.items():
+        frame = report.sheets.get(name)
+        if frame is None or not len(frame):
+            continue
+        rows = frame.head(top) if name in _LONG else frame
+        if name != "phases":
+            title = f"{title}, {time_basis(comparison)}"
+        yield Part(title, _shown(rows), keep=("difference_ms",))
+
+
+def _shown(frame: pd.DataFrame) -> pd.DataFrame:
+    """Leave out what other columns tell; simplify kernel names, which come first."""
+    from tracelens_ext.categorize.kernel_names import short_name
+
+    redundant = list(_REDUNDANT)
+    if "difference_ms" not in frame:
+        redundant += _REDUNDANT_OF_SEVERAL
+    columns = [column for column in frame if not str(column).endswith(tuple(redundant))]
+    shown = frame[columns]
+    if "path" in shown:
+        shown = _with_operation(shown)
+    if "kernel_name" not in shown:
+        return shown
+    names = [short_name(name) for name in shown["kernel_name"]]
+    return shown.drop(columns="kernel_category", errors="ignore").assign(kernel_name=names)
+
+
+def _with_operation(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return places with their path and one operation first: what it is called in each trace."""
+    sides = [column for column in frame if str(column).endswith("_operation")]
+    operations = []
+    for names in frame[sides].fillna("").to_numpy().tolist():
+        distinct_names = dict.fromkeys(name for name in names if name)
+        operations.append(" → ".join(distinct_names))
+    shown = frame.drop(columns=[*sides, "path"])
+    shown.insert(0, "operation", operations)
+    shown.insert(0, "path", frame["path"])
+    return shown

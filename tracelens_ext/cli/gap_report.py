@@ -1,0 +1,407 @@
+"""Why the GPU was idle, as `gaps` and `kernels --gaps` show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tracelens_ext.categorize.kernel_names import simple_name
+from tracelens_ext.cli.load import computed_tables
+from tracelens_ext.cli.name_columns import cut_names, name_room, remarks, share_marks, sign
+from tracelens_ext.cli.options import selected_text
+from tracelens_ext.cli.screen import NARROW, Block, Part, Section
+from tracelens_ext.errors import UsageError
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.kernel_text import NO_OPERATION, gap_text
+from tracelens_ext.report.tables.short_names import cut_middle
+from tracelens_ext.report.terminal import name_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tracelens_ext.analysis.idle_time.causes import ClassifiedGaps
+    from tracelens_ext.analysis.idle_time.histogram import Histogram
+    from tracelens_ext.analysis.iterations.selection import Selection
+    from tracelens_ext.analyzer import TreePerfAnalyzer
+    from tracelens_ext.trace.gpu_events import Scope
+
+GapSort = Literal["count", "avg", "avggap", "max", "maxgap", "stdev"]
+
+DEFAULT_TOP = 15
+DEFAULT_SORT: GapSort = "avg"
+_TERMINAL_BINS = 15
+_HOSTS_SHOWN = 8
+_SHOWN_IN_NS = 1.0  # µs: no bin of a histogram reaches as far
+_RULE_WIDTH = 80
+_MIN_PAIR_WIDTH = 12
+
+HistMin = Annotated[float | None, typer.Option(min=0, help="Shortest gap of the histogram, µs.")]
+HistMax = Annotated[float | None, typer.Option(min=0, help="Longest gap of the histogram, µs.")]
+Logarithmic = Annotated[
+    bool, typer.Option("--log", help="Histogram bins of one ratio, not one width.")
+]
+EveryGap = Annotated[bool, typer.Option("--all", help="In the JSON, every gap as a row too.")]
+
+
+@dataclass(frozen=True)
+class GapOptions:
+    """What is asked about gaps, beside kernels."""
+
+    gap_top: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help=(
+                "Kernel pairs, longest gaps and (at most 8) rows of what the host was in to print."
+                "  [default: 15]"
+            ),
+        ),
+    ] = None
+    gap_sort: Annotated[
+        GapSort | None,
+        typer.Option(help="What kernel pairs are sorted by, largest first.  [default: avg]"),
+    ] = None
+    hist_min: HistMin = None
+    hist_max: HistMax = None
+    log: Logarithmic = False
+    all: EveryGap = False
+
+    def __post_init__(self) -> None:
+        low = self.hist_min or 0.0
+        high = self.hist_max or 0.0
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UsageError("--hist-min and --hist-max are numbers of µs")
+        if self.hist_max is not None and high <= low:
+            raise UsageError(f"--hist-max {high:g} is not above --hist-min {low:g}: no gap fits")
+
+    @property
+    def top(self) -> int:
+        """How many rows are printed."""
+        return DEFAULT_TOP if self.gap_top is None else self.gap_top
+
+    @property
+    def sort(self) -> GapSort:
+        """What pairs of kernels are sorted by."""
+        return self.gap_sort or DEFAULT_SORT
+
+
+class GapReport:
+    """All that is shown of the gaps of a trace."""
+
+    def __init__(
+        self, analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
+    ) -> None:
+        from tracelens_ext.analysis.idle_time import tables
+        from tracelens_ext.analysis.idle_time.answer import answer
+        from tracelens_ext.analysis.idle_time.causes import classify_gaps
+
+        work = analyzer.work
+        self._options = options
+        self._top = options.top
+        #: the gaps of each stream
+        self._streams = classify_gaps(work, "stream", selection)
+        devices = classify_gaps(work, "device", selection)
+        #: those of the stream that is selected, else of whole devices
+        self._main_gaps: ClassifiedGaps = self._streams
+        if selection.stream is None:
+            self._main_gaps = devices
+        #: as a report has them; `gap_hosts` and `gaps_longest` are of the main gaps
+        self.tables = computed_tables(
+            analyzer.failures, _table_makers(analyzer, selection, options)
+        )
+        #: what JSON has beside the tables
+        self.members: dict[str, object] = {"idle_by_cause_ms": devices.idle_by_cause_ms()}
+        #: which events are asked about, in words; empty for all
+        self.selected = selected_text(selection, work)
+        #: why the GPU was idle
+        self.answer = answer(work, self._main_gaps, selection)
+        #: what the pairs are sorted by, in words
+        self.sorted_by = tables.PAIR_SORTS[options.sort][1]
+
+    def headline(self) -> list[str]:
+        """Return totals and streams, a line each."""
+        from tracelens_ext.analysis.idle_time.answer import in_words
+
+        gaps = self._streams.gaps
+        idle_ns = int(self._main_gaps.gaps.duration.sum())
+        average_ns = round(int(gaps.duration.sum()) / max(len(gaps), 1))
+        of_idle = ""
+        of_average = ""
+        if self._main_gaps is not self._streams and len(gaps.tracks) > 1:
+            of_idle = " (no stream busy)"
+            of_average = " (each stream by itself)"
+        lines = []
+        if self.selected:
+            lines.append(f"Selected: {self.selected}")
+        lines += [
+            f"Total gaps found: {len(gaps)}",
+            f"Total idle time: {in_words(idle_ns)}{of_idle}",
+            f"Average gap duration: {in_words(average_ns)}{of_average}",
+            "",
+        ]
+        return lines + self._stream_lines(idle_ns)
+
+    def _stream_lines(self, idle_ns: int) -> list[str]:
+        """Return how many streams worked, and a line for each."""
+        from tracelens_ext.analysis.idle_time.answer import in_words
+
+        streams = self.tables.get("gap_streams")
+        if streams is None:
+            return []
+        lines = [f"Active streams: {len(streams)}"]
+        parts = _parts_of_stream_names(streams)
+        for stream in streams.to_dict("records"):
+            name = ", ".join(f"{part} {stream[part]}" for part in parts)
+            name = name[0].upper() + name[1:]  # a device may have a name of its own
+            idle_time = in_words(round(stream["idle_time_us"] * 1e3), like=idle_ns)
+            line = f"  {name}: {stream['gap_count']} gaps, {idle_time} idle time"
+            if len(self._streams.gaps.tracks) > 1:
+                overlapped = in_words(round(stream["overlapped_us"] * 1e3), like=idle_ns)
+                line += f", {overlapped} of it beside another stream"
+            lines.append(line)
+        return lines
+
+    def _histogram(self, bins: int, units_per_us: float = 1.0) -> tuple[Histogram, str]:
+        """Return the lengths of the gaps, and why the bins are not of one width."""
+        from tracelens_ext.analysis.idle_time.histogram import telling_histogram
+
+        lengths = self._streams.gaps.duration / 1e3 * units_per_us
+        low = self._options.hist_min
+        high = self._options.hist_max
+        if low is not None:
+            low *= units_per_us
+        if high is not None:
+            high *= units_per_us
+        return telling_histogram(lengths, bins, low, high, log=self._options.log)
+
+    @property
+    def notes(self) -> list[str]:
+        """Why the GPU was idle; why bins of the histogram are not of one width."""
+        from tracelens_ext.analysis.idle_time.histogram import BINS
+
+        notes = [self.answer]
+        reason = self._histogram(BINS)[1]
+        if reason:
+            notes.append(reason)
+        return notes
+
+    def histogram_lines(self, bins: int, *, bars: bool) -> list[str]:
+        """Return the lengths of the gaps, a line a bin, and what lies outside of the bins."""
+        from tracelens_ext.analysis.idle_time.histogram import histogram_lines
+
+        end_us = self._options.hist_max
+        if end_us is None:
+            end_us = self._streams.gaps.duration.max(initial=0) / 1e3
+        unit = "μs"
+        units_per_us = 1.0
+        if end_us < _SHOWN_IN_NS:
+            unit = "ns"
+            units_per_us = 1e3
+        histogram, reason = self._histogram(bins, units_per_us)
+        lines = [reason] if reason else []
+        lines += histogram_lines(histogram, unit=unit, bars=bars)
+        if not len(histogram.counts):
+            lines.append("no gap is within these bounds" if len(self._streams) else "no gaps")
+        if histogram.below or histogram.above:
+            lines.append(f"{histogram.below} gaps are shorter, {histogram.above} longer")
+        return lines
+
+    def text(self) -> str:
+        """Return the detailed text for a file."""
+        from tracelens_ext.analysis.idle_time.histogram import BINS
+
+        headline = [self.answer, "", *self.headline()]
+        bins = self.histogram_lines(BINS, bars=False)
+        return gap_text(self.tables, headline=headline, histogram=bins, sorted_by=self.sorted_by)
+
+    def blocks(self, first: Sequence[Block] = ()) -> Iterator[Block]:
+        """Yield totals, causes, what the host was in, the histogram, pairs and the longest gaps."""
+        yield ["=== GPU IDLE TIME GAP ANALYSIS ===", ""]
+        yield from first
+        yield self.answer
+        yield ""
+        yield Section("totals", lambda _: self.headline())
+        if not len(self._streams):
+            return
+        yield from self._table_section("gap_summary", self._causes)
+        if self._top:
+            yield from self._table_section("gap_hosts", self._hosts)
+        yield Section("histogram", self._drawn_histogram)
+        if self._top:
+            yield from self._table_section("gap_pairs", self._pairs)
+            yield from self._table_section("gaps_longest", self._longest)
+
+    def _table_section(
+        self, name: str, make: Callable[[pd.DataFrame, Console], Iterable[Block]]
+    ) -> Iterator[Block]:
+        """Yield what is shown of a table; nothing if it could not be computed."""
+        if name in self.tables:
+            table = self.tables[name]
+            yield Section(name, lambda console: make(table, console))
+
+    def _causes(self, summary: pd.DataFrame, _: Console) -> Iterator[Block]:
+        shown = summary[summary["count"] > 0]
+        if len(self._streams.gaps.tracks) < 2:  # then both scopes say the same
+            shown = shown[shown["scope"] == "stream"].drop(columns="overlapped_time_ms")
+        title = "WHY (device: no stream busy; stream: each by itself)"
+        if shown["scope"].nunique() == 1:
+            title = "WHY"
+            shown = shown.drop(columns="scope")
+        yield Part(title, shown)
+
+    def _hosts(self, hosts: pd.DataFrame, console: Console) -> Iterator[Block]:
+        from tracelens_ext.trace.call_tree import UNLINKED
+
+        is_unknown = hosts["host_op"].isin(["", UNLINKED]) & hosts["python_frame"].eq("")
+        if is_unknown.all():
+            return
+        rows = hosts.head(min(self._top, _HOSTS_SHOWN))
+        shown = rows.replace({"host_op": {"": NO_OPERATION}})
+        columns = ["idle_time_ms", "% of idle time", "host_op"]
+        if shown["python_frame"].ne("").any():
+            columns.append("python_frame")
+        columns += ["main_cause", "count"]
+        if console.width >= NARROW:
+            columns += ["avg_gap_us", "max_gap_us"]
+        yield Part("WHAT THE HOST WAS IN MEANWHILE:", shown, columns)
+        more = len(hosts) - len(shown)
+        if more:
+            yield [f"{more:,} more; --gap-output has them all."]
+        if shown["host_op"].eq(UNLINKED).any():
+            yield [f"{UNLINKED}: the launch of the next GPU event is not in the trace."]
+
+    def _drawn_histogram(self, console: Console) -> list[Block]:
+        rule = "=" * min(console.width, _RULE_WIDTH)
+        bars = self.histogram_lines(_TERMINAL_BINS, bars=True)
+        return [["", "GAP DURATION HISTOGRAM:", rule, *bars, rule]]
+
+    def _pairs(self, pairs: pd.DataFrame, console: Console) -> Iterator[Block]:
+        rows = pairs.head(self._top)
+        is_narrow = console.width < NARROW
+        make_table = _pairs_in_two_lines if is_narrow else _pairs_in_one_line
+        table = make_table(rows, console)
+        title = f"TOP {len(rows)} KERNEL PAIRS BY {self.sorted_by.upper()}:"
+        yield Part(title, table)
+        shared = "N pairs of kernels share these names; --gap-output FILE lists all."
+        names = table["Kernel Transition"].tolist()
+        yield remarks(names, shared, "--gap-output FILE has them whole", console)
+        if is_narrow:
+            yield [f"Min Gap and Std Dev need {NARROW} columns; --gap-output FILE has them."]
+
+    def _longest(self, longest: pd.DataFrame, _: Console) -> Iterator[Block]:
+        from tracelens_ext.trace import NONE
+
+        rows = longest.head(self._top)
+        columns = []
+        if rows["device"].nunique() > 1:
+            columns.append("device")
+        columns += ["gap_us", "start_us", "cause"]
+        for column in ("host_op", "python_frame", "host_call"):
+            if rows[column].ne("").any():
+                columns.append(column)
+        columns.append("cpu_op")
+        shown = rows[columns].rename(columns={"cpu_op": "next cpu_op"})
+        shown["next kernel"] = [name_text(simple_name(name)) for name in rows["kernel_after"]]
+        gaps_are_of_device = (rows["stream"] == NONE).all()
+        what = "TIMES WITHOUT ANY GPU WORK" if gaps_are_of_device else "GAPS OF THE STREAM"
+        yield Part(f"LONGEST {len(rows)} {what}:", shown, keep=("next kernel",))
+
+
+def _table_makers(
+    analyzer: TreePerfAnalyzer, selection: Selection, options: GapOptions
+) -> dict[str, Callable[[], pd.DataFrame]]:
+    """Return what computes each table of the gaps."""
+    from tracelens_ext.analysis.idle_time import tables
+
+    work = analyzer.work
+    scope: Scope = "device" if selection.stream is None else "stream"
+    scopes: list[Scope] = ["stream"] if scope == "stream" else ["device", "stream"]
+    longest = max(options.top, tables.LONGEST_LISTED)
+    makers: dict[str, Callable[[], pd.DataFrame]] = {
+        "gap_summary": lambda: tables.gap_summary(work, scopes, selection=selection),
+        "gap_hosts": lambda: tables.gap_hosts(work, scope, selection=selection),
+        "gap_streams": lambda: tables.gap_streams(work, selection=selection),
+        "gap_pairs": lambda: tables.gap_pairs(work, options.sort, selection=selection),
+        "gaps_longest": lambda: tables.gaps_longest(
+            work, scope, longest=longest, selection=selection
+        ),
+        "gap_full_names": lambda: tables.gap_full_names(work, options.sort, selection=selection),
+        "gap_histogram": lambda: tables.gap_histogram(
+            work,
+            options.hist_min,
+            options.hist_max,
+            log=options.log,
+            selection=selection,
+        ),
+    }
+    if options.all:
+        makers["gaps"] = lambda: tables.gaps(work, selection=selection)
+    return makers
+
+
+def _parts_of_stream_names(streams: pd.DataFrame) -> list[str]:
+    """Return what tells the streams of a trace apart."""
+    if streams.duplicated(["device", "stream"]).any():
+        return ["process", "device", "stream"]
+    if streams["device"].nunique() > 1:
+        return ["device", "stream"]
+    return ["stream"]
+
+
+def _pair_numbers(pairs: pd.DataFrame, console: Console, *, is_narrow: bool) -> pd.DataFrame:
+    """Return the ranks and numbers of pairs; of the numbers those that say most have room."""
+    us = sign("μs", console)
+    titles = {
+        "count": "Count",
+        "avg_gap_us": f"Avg Gap ({us})",
+        "max_gap_us": f"Max Gap ({us})",
+    }
+    if not is_narrow:
+        titles["min_gap_us"] = f"Min Gap ({us})"
+        titles["std_gap_us"] = f"Std Dev ({us})"
+    table = pairs[list(titles)].rename(columns=titles)
+    table.insert(0, "Rank", range(1, len(pairs) + 1))
+    return table
+
+
+def _pairs_in_two_lines(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
+    """Return a table with a line for the kernel before, and one for the kernel after."""
+    table = _pair_numbers(pairs, console, is_narrow=True)
+    room = name_room(table, console)
+    dots = sign("…", console)
+    arrow = sign("→", console)
+    before = [cut_middle(name_text(name), room, dots) for name in pairs["kernel_before"]]
+    after = [f"{arrow} {name_text(name)}" for name in pairs["kernel_after"]]
+    after = cut_names(after, share_marks(pairs, console), room, console, before)
+    lines = range(2 * len(table))
+    table = table.astype({"Rank": "Int64", "Count": "Int64"})
+    table = table.set_axis(lines[::2]).reindex(lines)
+    names = [name for pair in zip(before, after, strict=True) for name in pair]
+    table.insert(1, "Kernel Transition", names)
+    return table
+
+
+def _pairs_in_one_line(pairs: pd.DataFrame, console: Console) -> pd.DataFrame:
+    """Return a table with both kernels of a pair beside each other."""
+    table = _pair_numbers(pairs, console, is_narrow=False)
+    room = name_room(table, console)
+    dots = sign("…", console)
+    arrow = sign("→", console)
+    marks = share_marks(pairs, console)
+    longest_mark = max(map(len, marks), default=0)
+    both = max(room - len(arrow) - 2 - longest_mark, _MIN_PAIR_WIDTH)
+    cut_to = both - len(" #10")  # for those that look alike when they are cut
+    transitions = []
+    for before, after in zip(pairs["kernel_before"], pairs["kernel_after"], strict=True):
+        before = name_text(before)
+        after = name_text(after)
+        if len(before) + len(after) > both:
+            before = cut_middle(before, max(cut_to // 2, cut_to - len(after)), dots)
+            after = cut_middle(after, cut_to - len(before), dots)
+        transitions.append(f"{before} {arrow} {after}")
+    table.insert(1, "Kernel Transition", cut_names(transitions, marks, room, console))
+    return table

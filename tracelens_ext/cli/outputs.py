@@ -1,0 +1,320 @@
+"""The files that commands write: what they are called, and what they may replace."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tracelens_ext.cli.screen import STANDARD_OUTPUT, print_line, tell
+from tracelens_ext.errors import UsageError
+from tracelens_ext.report import writing
+from tracelens_ext.report.kernel_text import GAP_TITLE, KERNEL_TITLE
+from tracelens_ext.report.manifest import check_output
+from tracelens_ext.report.report import Report
+from tracelens_ext.report.writing import OutputFormat, Places
+
+_BEGINNING_BYTES = 200
+_PAGE_SUFFIXES = (".html", ".htm")
+#: How a name ends that is of no report → why, and what to do.
+_NO_REPORTS = {
+    ".html": "names a page; write it with --html",
+    ".htm": "names a page; write it with --html",
+    ".gz": "reports are not compressed; leave out .gz",
+    ".csv": "names one file for several tables; name a folder, with --format csv",
+    ".parquet": "names one file for several tables; name a folder, with --format parquet",
+}
+#: What a folder of tables beside a trace is called, after the trace.
+_FOLDER_ENDINGS = {OutputFormat.csv: "_csvs", OutputFormat.parquet: "_parquet"}
+_TWICE = "is named for two outputs; name two"
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A file, or a folder, that a report is written to."""
+
+    path: Path
+    output_format: OutputFormat | Literal["html"]
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What the user wants to be written."""
+
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help=(
+                "Excel file to write; a folder for several traces."
+                "  [default: NAME_perf_report.xlsx beside each trace]"
+            ),
+        ),
+    ] = None
+    format: Annotated[
+        OutputFormat | None,
+        typer.Option(
+            help=(
+                "Write the tables in this format; csv and parquet are a folder of files."
+                "  [default: what --output is named, else xlsx]"
+            ),
+        ),
+    ] = None
+    csv_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write each table as a CSV file into this folder."),
+    ] = None
+    no_workbook: Annotated[
+        bool, typer.Option("--no-workbook", help="Write no more than what other options name.")
+    ] = False
+    html: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write a page for browsers; a folder for several traces."
+        ),
+    ] = None
+
+    def for_one(self, trace: Path) -> Places:
+        """Return where the report of a single trace goes."""
+        (stem,) = report_stems([trace], one_folder=False)
+        return self._places(stem, trace.parent / stem, several=False)
+
+    def for_several(self, traces: Sequence[Path]) -> list[Places]:
+        """Return where the reports of several traces go, no two alike.
+
+        The options name folders then.
+        """
+        stems_in_folder = report_stems(traces, one_folder=True)
+        stems_beside_trace = report_stems(traces, one_folder=False)
+        names = zip(traces, stems_in_folder, stems_beside_trace, strict=True)
+        return [
+            self._places(in_folder, trace.parent / beside_trace, several=True)
+            for trace, in_folder, beside_trace in names
+        ]
+
+    def for_comparison(self, folder: Path, *, several: bool) -> Places:
+        """Return where a comparison goes: to this folder by default.
+
+        Args:
+            folder: The default.
+            several: It goes beside the reports of several traces.
+        """
+        return self._places("comparison", folder / "comparison", several=several)
+
+    def _places(self, stem: str, default: Path, *, several: bool) -> Places:
+        """Return the files of a report; `default` is that of `--output`, without suffix."""
+        outputs: list[_Output] = []
+        if self.csv_dir is not None:
+            csv_folder = self.csv_dir / stem if several else self.csv_dir
+            outputs.append(_Output(csv_folder, OutputFormat.csv))
+        names_no_output = self.output is None and self.format is None
+        names_another = self.no_workbook or self.csv_dir or self.html is not None
+        if not (names_no_output and names_another):
+            outputs.append(self._main_output(stem, default, several=several))
+        if self.html is not None:
+            page = _page(self.html, f"{stem}.html", several=several)
+            outputs.append(_Output(page, writing.PAGE))
+        _refuse_repetition([output.path for output in outputs])
+        return {output.path: output.output_format for output in outputs}
+
+    def _main_output(self, stem: str, default: Path, *, several: bool) -> _Output:
+        """Return what `--output` and `--format` name, or the workbook."""
+        chosen = self._format(several=several)
+        if self.output is None:
+            return _Output(default.with_name(_file_name(default.name, chosen)), chosen)
+        path = Path(self.output)
+        names_parent = several or (not chosen.is_folder and _is_folder(self.output))
+        if names_parent:
+            path /= _file_name(stem, chosen)
+        return _Output(path, chosen)
+
+    def check_extras(self) -> None:
+        """Check that what the formats need is installed, before a trace is read for nothing."""
+        if self.format is not None:
+            writing.require_format(self.format)
+        if self.html is not None:
+            writing.require_format(writing.PAGE)
+
+    def _format(self, *, several: bool) -> OutputFormat:
+        """Return the format that was chosen, or that the name of the output tells."""
+        output = self.output or ""
+        suffix = Path(output).suffix.lower()
+        format_of_name = writing.FORMAT_OF_SUFFIX.get(suffix)
+        is_folder = self.output is None or _is_folder(output)
+        names_file = format_of_name is not None or suffix in _PAGE_SUFFIXES
+        if several and not is_folder and names_file:
+            raise UsageError(f"{output}: names one file for several traces; name a folder")
+        if several or is_folder:
+            return self.format or OutputFormat.xlsx
+        if output == str(STANDARD_OUTPUT):
+            raise UsageError("a report cannot go to standard output; name a file")
+        problem = self._problem_of_name(suffix, format_of_name)
+        if problem is not None:
+            raise UsageError(f"{output}: {problem}")
+        return self.format or format_of_name or OutputFormat.xlsx
+
+    def _problem_of_name(self, suffix: str, format_of_name: OutputFormat | None) -> str | None:
+        """Return why a report cannot have the name of the output; None if it can."""
+        if suffix in _NO_REPORTS:
+            return _NO_REPORTS[suffix]
+        if format_of_name is None and self.format is None:
+            return (
+                "the report is an Excel file; name it .xlsx (.json and .md do too), or give"
+                " --format or --csv-dir"
+            )
+        if format_of_name is None and self.format is OutputFormat.xlsx:
+            return "an Excel file is named .xlsx"
+        if self.format and format_of_name and format_of_name is not self.format:
+            return f"does not go with --format {self.format}"
+        return None
+
+
+def _refuse_repetition(paths: Sequence[Path]) -> None:
+    """Refuse two outputs that are one file."""
+    seen = set[str]()
+    for path in paths:
+        resolved = os.path.realpath(path)
+        if resolved in seen:
+            raise UsageError(f"{path}: {_TWICE}")
+        seen.add(resolved)
+
+
+def write_outputs(
+    report: Report, places: Places, inputs: Sequence[Path], *, force: bool
+) -> list[Path]:
+    """Write a report, and say on standard error which tables are large for a workbook."""
+    from tracelens_ext.report.excel import slow_tables
+
+    written = writing.write_report(report, places, inputs, force=force)
+    if OutputFormat.xlsx in places.values():
+        for line in slow_tables(report.sheets):
+            print_line(line, error=True)
+    return written
+
+
+def check_outputs(places: Places, inputs: Sequence[Path], *, force: bool) -> None:
+    """Refuse to write over inputs and strangers' files, and tell of unfinished folders."""
+    for note in writing.check_places(places, inputs, force=force):
+        tell(note)
+
+
+def report_stems(traces: Sequence[Path], *, one_folder: bool) -> list[str]:
+    """Return what the outputs of traces are called, each beside its trace or all in one folder.
+
+    Where two would be the same (upper and lower case are on some systems), the names of their
+    folders and their whole names are added, and in the end a number.
+    """
+    from tracelens_ext.perf_report import default_report_path
+
+    parents = [Path(os.path.realpath(trace)).parent for trace in traces]
+    folders = [Path() if one_folder else parent for parent in parents]
+    prefixes = [f"{parent.name or 'root'}_" if one_folder else "" for parent in parents]
+    stems = [default_report_path(trace).stem for trace in traces]
+    with_parent = [prefix + stem for prefix, stem in zip(prefixes, stems, strict=True)]
+    stems = _longer_where_equal(folders, stems, with_parent)
+    whole_names = [
+        f"{prefix}{trace.name}_perf_report" for prefix, trace in zip(prefixes, traces, strict=True)
+    ]
+    stems = _longer_where_equal(folders, stems, whole_names)
+    return _numbered_where_equal(folders, stems)
+
+
+def _file_keys(folders: Sequence[Path], stems: Sequence[str]) -> list[tuple[Path, str]]:
+    """Return what two files have in common that some systems take for one."""
+    return [(folder, stem.casefold()) for folder, stem in zip(folders, stems, strict=True)]
+
+
+def _longer_where_equal(
+    folders: Sequence[Path], stems: Sequence[str], longer: Sequence[str]
+) -> list[str]:
+    """Return names, the longer ones where two in a folder are the same."""
+    keys = _file_keys(folders, stems)
+    counts = Counter(keys)
+    return [
+        long if counts[key] > 1 else stem
+        for stem, long, key in zip(stems, longer, keys, strict=True)
+    ]
+
+
+def _numbered_where_equal(folders: Sequence[Path], stems: Sequence[str]) -> list[str]:
+    """Return names with numbers added, so that no two in a folder are the same.
+
+    A numbered name is none of the others: `a`, `a` and `a_2` become `a`, `a_3` and `a_2`.
+    """
+    unnumbered = set(_file_keys(folders, stems))
+    used = set[tuple[Path, str]]()
+    numbered_stems = []
+    for folder, stem in zip(folders, stems, strict=True):
+        candidate = stem
+        number = 1
+        while (key := (folder, candidate.casefold())) in used or (number > 1 and key in unnumbered):
+            number += 1
+            candidate = f"{stem}_{number}"
+        used.add(key)
+        numbered_stems.append(candidate)
+    return numbered_stems
+
+
+def _file_name(stem: str, output_format: OutputFormat) -> str:
+    if output_format.is_folder:
+        return stem + _FOLDER_ENDINGS[output_format]
+    return stem + output_format.suffix
+
+
+def _is_folder(name: str) -> bool:
+    """Return whether a name is that of a folder: one that is there, or that ends in a slash."""
+    return name.endswith(("/", os.sep)) or Path(name).is_dir()
+
+
+def _page(html: str, name_in_folder: str, *, several: bool) -> Path:
+    """Return the page of a report."""
+    is_page = Path(html).suffix.lower() in _PAGE_SUFFIXES
+    if _is_folder(html) or (several and not is_page):
+        return Path(html) / name_in_folder
+    if several:
+        raise UsageError(f"{html}: names one page for several traces; name a folder")
+    if not is_page:
+        raise UsageError(f"{html}: a page is named .html")
+    return Path(html)
+
+
+def check_texts(
+    paths: Sequence[Path], trace: Path, *, force: bool, json: bool, every_gap: bool = False
+) -> None:
+    """Check that texts replace no file of the user, not the trace, and not one another.
+
+    Args:
+        paths: Where texts are written.
+        trace: What is read.
+        force: Strangers' files may be replaced.
+        json: `--json` is given, which does not go with all others.
+        every_gap: `--all` is given, which is about the JSON.
+    """
+    if every_gap and not json:
+        raise UsageError("--all is about the JSON; add --json")
+    if json and STANDARD_OUTPUT in paths:
+        raise UsageError("--json writes to standard output, so a text cannot go there too")
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise UsageError(f"{paths[0]}: {_TWICE}")
+    for path in paths:
+        if path != STANDARD_OUTPUT:
+            check_output(path, [trace], force=force or _is_our_text(path))
+
+
+def _is_our_text(path: Path) -> bool:
+    """Return whether a file begins as the texts of this program do."""
+    rule = "=" * 50
+    beginnings = tuple(f"{title}\n{rule}\n".encode() for title in (KERNEL_TITLE, GAP_TITLE))
+    with suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open("rb") as stream:
+                return stream.read(_BEGINNING_BYTES).startswith(beginnings)
+    return False

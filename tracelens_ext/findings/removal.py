@@ -1,0 +1,152 @@
+"""What goes from the simulated program when the problem of a finding is fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tracelens_ext.findings.finding import Claim, Intervals
+from tracelens_ext.findings.texts import Remedy
+from tracelens_ext.simulation.dependency_graph import DependencyGraph
+from tracelens_ext.simulation.scenarios import Removed
+from tracelens_ext.simulation.simulation import Simulation
+from tracelens_ext.trace import NONE, Int64Array
+from tracelens_ext.trace.gpu_events import find_gaps
+from tracelens_ext.trace.grouping import sums
+
+#: Starts and ends of times of one clock of the CPU, since the window's start.
+Spans = tuple[Int64Array, Int64Array]
+
+
+def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
+    """Return what goes with the attributed time of a finding.
+
+    GPU events become shorter by it, and the CPU needs no time while the GPU idles. What overlaps
+    leaves its streams. Where launches go, so does the time in their operations. Where the CPU
+    waited, the idle time goes to its end: also what the call needs to return, and the launch after
+    it to start.
+    """
+    program = simulation.program
+    is_busy = claim.intervals.event != NONE
+    shorter = _shorter_nodes(program, claim.intervals.chosen(is_busy))
+    beside = np.zeros(len(shorter), dtype=bool)
+    if remedy is Remedy.OVERLAPS:
+        beside = shorter > 0
+        shorter = np.where(beside, program.duration - program.waiting, 0)
+
+    is_in_window = claim.intervals.end > program.window[0]
+    idle = claim.intervals.chosen(~is_busy & is_in_window)
+    clock = np.where(idle.thread == NONE, 0, program.clocks.of_thread[idle.thread])
+    host_times = _HostTimes(program, clock, idle.start, idle.end)
+    if remedy is Remedy.REMOVES_LAUNCHES:
+        host_times.add(_operations_of_launches(program, shorter))
+    node_after = program.node_of_event[find_gaps(program.work, "device").after[idle.gap]]
+    sooner: Int64Array | int = 0
+    tail: Int64Array | int = 0
+    if remedy is Remedy.WAITS_NO_LONGER:
+        start = idle.start - program.window[0]
+        end = idle.end - program.window[0]
+        sooner = _sooner_starts(simulation, node_after, start, end)
+        tail = _shorter_tails(simulation, clock, start, end)
+    return Removed(
+        shorter=shorter,
+        beside=beside,
+        host=host_times.by_clock(),
+        sooner=sooner,
+        tail=tail,
+        standstill=_sums_of_nodes(program, node_after, idle.end - idle.start),
+    )
+
+
+def _sums_of_nodes(program: DependencyGraph, node: Int64Array, ns: Int64Array) -> Int64Array:
+    """Return the sum of each node; what is of no node (`NONE`) is left out, (n,)."""
+    return sums(node + 1, ns, len(program.duration) + 1)[1:]
+
+
+def _shorter_nodes(program: DependencyGraph, busy: Intervals) -> Int64Array:
+    """Return by how much each node becomes shorter, ns, (n,)."""
+    node = program.node_of_event[busy.event]
+    return _sums_of_nodes(program, node, busy.end - busy.start)
+
+
+def _operations_of_launches(program: DependencyGraph, shorter: Int64Array) -> Int64Array:
+    """Return the rows of operations whose launches go: of events that lose most of their time.
+
+    Of a launch that no operation encloses it is the launch itself.
+    """
+    trace = program.work.trace
+    loses_most = 2 * shorter > program.duration
+    nodes = np.flatnonzero(loses_most & (program.launch != NONE))
+    operation = program.work.tree.cpu_op_of_gpu[program.event[nodes]]
+    rows = np.unique(np.where(operation == NONE, program.launch[nodes], operation))
+    return rows[rows < trace.recorded]
+
+
+class _HostTimes:
+    """Times of the CPU that go, with the clock of each."""
+
+    def __init__(
+        self, program: DependencyGraph, clock: Int64Array, start: Int64Array, end: Int64Array
+    ) -> None:
+        self.program = program
+        self.clock = clock
+        self.start = start
+        self.end = end
+
+    def add(self, rows: Int64Array) -> None:
+        """Add the times of host events."""
+        trace = self.program.work.trace
+        clock_of_rows = self.program.clocks.of_thread[trace.thread[rows]]
+        self.clock = np.append(self.clock, clock_of_rows)
+        self.start = np.append(self.start, trace.ts[rows])
+        self.end = np.append(self.end, trace.end_of(rows))
+
+    def by_clock(self) -> Sequence[Spans]:
+        """Return the times of each clock since the window's start."""
+        window_start = self.program.window[0]
+        start = np.maximum(self.start - window_start, 0)
+        end = np.maximum(self.end - window_start, 0)
+        result = []
+        for clock in range(len(self.program.clocks.end)):
+            is_of_clock = self.clock == clock
+            result.append((start[is_of_clock], end[is_of_clock]))
+        return result
+
+
+def _sooner_starts(
+    simulation: Simulation, node_after: Int64Array, start: Int64Array, end: Int64Array
+) -> Int64Array:
+    """Return by how much each node starts sooner after its call: at most its latency, ns, (n,).
+
+    That is the part of the idle time before it in which it was called already.
+    """
+    program = simulation.program
+    has_call = (node_after != NONE) & (program.call[node_after] != NONE)
+    node = node_after[has_call]
+    called_at = program.call[node]
+    waited = end[has_call] - np.maximum(start[has_call], called_at)
+    sooner = sums(node, waited, len(program.duration))
+    clipped: Int64Array = np.clip(sooner, 0, simulation.replay.latency)
+    return clipped
+
+
+def _shorter_tails(
+    simulation: Simulation, clock: Int64Array, start: Int64Array, end: Int64Array
+) -> Int64Array:
+    """Return by how much each block returns sooner: at most its tail, ns, (b,).
+
+    Idle time belongs to the last block of its clock that began before its end.
+    """
+    program = simulation.program
+    sooner = np.zeros_like(program.block_start)
+    for number in range(len(program.clocks.end)):
+        is_of_clock = clock == number
+        blocks = np.flatnonzero(program.block_clock == number)
+        position = np.searchsorted(program.block_start[blocks], end[is_of_clock]) - 1
+        follows_block = position >= 0
+        block = blocks[position[follows_block]]
+        idle_start = start[is_of_clock][follows_block]
+        np.add.at(sooner, block, program.block_end[block] - idle_start)
+    clipped: Int64Array = np.clip(sooner, 0, np.maximum(simulation.replay.tail, 0))
+    return clipped
