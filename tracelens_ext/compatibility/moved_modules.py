@@ -43,6 +43,8 @@ MOVED_MODULES: Final[dict[str, str]] = {
     "cli.nsys": "cli.commands.nsys",
     "cli.report": "cli.commands.report",
     "collectives": "analysis",
+    "compare.finished": "compare.finished_reports",
+    "compare.finished_tables": "compare.report_files",
     "compare.places": "compare.alignment",
     "demo": "cli.demo_recordings",
     "findings.detect": "findings.engine",
@@ -108,7 +110,6 @@ RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
     "compare.alignment": {"Place": "ProgramPlace", "Work": "PlaceWork"},
     "compare.engine_chart.runs": {"Run": "EngineRun"},
     "compare.verdict": {
-        "Outcome": "BudgetOutcome",
         "Unit": "WorkUnit",
         "Verdict": "ComparisonVerdict",
     },
