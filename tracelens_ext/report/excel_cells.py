@@ -177,44 +177,90 @@ class ExcelColumn:
 
 
 def column_of(series: pd.Series) -> ExcelColumn:
-    """Look at a column once."""
-    header = cell_text(header_text(series.name))[0]
-    values, cut = _values(excel_text.own_digits(series))
-    content = float(max((len(text) for text in values if isinstance(text, str)), default=0))
+    """Look at a column once: its values as cells, and how they are shown."""
+    header = cell_text(header_text(series.name)).text
+    cell_values = _values(excel_text.own_digits(series))
+    values = cell_values.values
+    text_lengths = [len(value) for value in values if isinstance(value, str)]
+    content_width = float(max(text_lengths, default=0))
     numbers = np.array([n for n in values if isinstance(n, int | float)], dtype=np.float64)
-    numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
-    is_text = not len(numbers) and (content > 0 or not numeric)
+    is_numeric = isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf"
+    has_texts = content_width > 0 or not is_numeric
     shown = Shown.of(header, numbers)
-    unit = shown.unit
     bars = None
     if len(numbers):
-        longest = shown.text(-shown.largest).rstrip("%")
-        content = max(content, len(longest) + (len(unit.symbol) + 1 if unit.symbol else 0))
-        if unit.quantity is Quantity.BYTES:
-            content = min(content, _SIZE_WIDTH)
-        if unit.quantity is Quantity.PERCENT:
-            content = max(content, _BAR_WIDTH - _MARGIN)
+        content_width = _width_of_numbers(shown, content_width)
+        if shown.unit.quantity is Quantity.PERCENT:
             bars = _COLOURS if (numbers < 0).any() else _BARS
-    words = header.split() or [""]
-    in_two_lines = max(*map(len, words), math.ceil(len(header) / 2) if len(words) > 1 else 0)
-    least = max(_NARROWEST, in_two_lines * _BOLD + _FILTER_BUTTON)
-    width = round(min(max(content + _MARGIN, least), _WIDEST), 1)
-    lines = textwrap.wrap(header, int((width - _FILTER_BUTTON) / _BOLD), break_long_words=False)
+    least_width = _least_header_width(header)
+    width = round(min(max(content_width + _MARGIN, least_width), _WIDEST), 1)
+    header_characters = int((width - _FILTER_BUTTON) / _BOLD)
+    header_lines = textwrap.wrap(header, header_characters, break_long_words=False)
     return ExcelColumn(
-        header, width, max(len(lines), 1), shown.excel_format, bars, is_text, cut, values
+        header=header,
+        width=width,
+        header_lines=max(len(header_lines), 1),
+        number_format=shown.excel_format,
+        bars=bars,
+        is_text=has_texts and not len(numbers),
+        cut=cell_values.cut,
+        values=values,
     )
 
 
-def _values(series: pd.Series) -> tuple[list[CellValue], int]:
-    """Bring the values of a column to what cells can hold; also say how many texts are cut."""
+def _width_of_numbers(shown: Shown, width: float) -> float:
+    """Return how wide the content of a column is, whose texts are `width` wide, in characters."""
+    unit = shown.unit
+    longest = len(shown.text(-shown.largest).rstrip("%"))
+    if unit.symbol:
+        longest += len(unit.symbol) + 1
+    width = max(width, longest)
+    if unit.quantity is Quantity.BYTES:
+        return min(width, _SIZE_WIDTH)
+    if unit.quantity is Quantity.PERCENT:
+        return max(width, _BAR_WIDTH - _MARGIN)
+    return width
+
+
+def _least_header_width(header: str) -> float:
+    """Return the least width of a column whose header is in two lines, if it has several words."""
+    words = header.split()
+    longest_word = max(map(len, words), default=0)
+    half = 0
+    if len(words) > 1:
+        half = math.ceil(len(header) / 2)
+    characters = max(longest_word, half)
+    return max(_NARROWEST, characters * _BOLD + _FILTER_BUTTON)
+
+
+@dataclass(frozen=True)
+class _CellValues:
+    """The values of a column as cells hold them, and how many texts were cut."""
+
+    values: list[CellValue]
+    cut: int
+
+
+def _values(series: pd.Series) -> _CellValues:
+    """Bring the values of a column to what cells can hold."""
     if isinstance(series.dtype, pd.CategoricalDtype):
-        of_code = [*map(cell_value, series.cat.categories), None]  # that of code -1 is last
-        plain = [of_code[code] for code in series.cat.codes.tolist()]
+        value_of_code = [cell_value(category) for category in series.cat.categories]
+        value_of_code.append(None)  # the last, which code -1 picks
+        plain = [value_of_code[code] for code in series.cat.codes.tolist()]
     else:
         plain = [cell_value(value) for value in series.astype(object).tolist()]
-    shown = {text: cell_text(text) for text in {v for v in plain if isinstance(v, str)}}
-    cells = [shown[value][0] if isinstance(value, str) else value for value in plain]
-    return cells, sum(shown[value][1] for value in plain if isinstance(value, str))
+    distinct_texts = {value for value in plain if isinstance(value, str)}
+    shown = {text: cell_text(text) for text in distinct_texts}
+    values: list[CellValue] = []
+    cut = 0
+    for value in plain:
+        if isinstance(value, str):
+            cell = shown[value]
+            values.append(cell.text)
+            cut += cell.was_cut
+        else:
+            values.append(value)
+    return _CellValues(values, cut)
 
 
 def most_rows(frames: Collection[pd.DataFrame]) -> int:
@@ -229,21 +275,25 @@ def most_rows(frames: Collection[pd.DataFrame]) -> int:
 def fitting(
     wanted: str, name: str, frame: pd.DataFrame, most_rows: int, notes: list[str]
 ) -> pd.DataFrame:
-    """Give the part of a table that fits a sheet; note what does not."""
+    """Return the part of a table that fits a sheet; note what does not."""
     if wanted != name:
         notes.append(
             f"The table “{wanted}” is on the sheet “{name}”: not every name can be a sheet's."
         )
-    for most, there, what in zip(
-        (most_rows, MOST_COLUMNS), frame.shape, ("rows", "columns"), strict=True
-    ):
-        if there > most:
-            holder = "sheet" if most in (MOST_ROWS - 1, MOST_COLUMNS) else "workbook"
-            notes.append(
-                f"{name}: the first {most:,} of {there:,} {what} are here, as many as a {holder} "
-                "holds; the CSV files have all."
-            )
+    rows, columns = frame.shape
+    if rows > most_rows:
+        holder = "sheet" if most_rows == MOST_ROWS - 1 else "workbook"
+        notes.append(_not_all(name, most_rows, rows, "rows", holder))
+    if columns > MOST_COLUMNS:
+        notes.append(_not_all(name, MOST_COLUMNS, columns, "columns", "sheet"))
     return frame.iloc[:most_rows, :MOST_COLUMNS]
+
+
+def _not_all(name: str, most: int, total: int, what: str, holder: str) -> str:
+    return (
+        f"{name}: the first {most:,} of {total:,} {what} are here, as many as a {holder} "
+        "holds; the CSV files have all."
+    )
 
 
 def write_table(book: Book, sheet: Worksheet, frame: pd.DataFrame, *, whole: bool) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,21 +31,34 @@ _RESERVED_SHEET_NAMES = frozenset({"history"})
 
 def cleaned(text: str) -> str:
     """Replace every character that a workbook cannot hold with U+FFFD, one for one."""
-    return text if text.isprintable() else _NOT_IN_XML.sub("\ufffd", text)
+    if text.isprintable():
+        return text
+    return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def excel_length(text: str) -> int:
     """Count characters as Excel does: one beyond U+FFFF counts twice."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+    if text.isascii():
+        return len(text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def cell_text(text: str) -> tuple[str, bool]:
-    """A text cleaned, cut with a mark when it is longer than a cell may be; whether it was cut."""
+class CellText(NamedTuple):
+    """A text as a cell has it."""
+
+    text: str
+    was_cut: bool
+
+
+def cell_text(text: str) -> CellText:
+    """Return a text cleaned, and cut with a mark when it is longer than a cell may be."""
     shown = cleaned(text)
-    if len(shown) <= CELL_CHARACTERS // 2 or excel_length(shown) <= CELL_CHARACTERS:
-        return shown, False
+    is_surely_short = len(shown) <= CELL_CHARACTERS // 2
+    if is_surely_short or excel_length(shown) <= CELL_CHARACTERS:
+        return CellText(shown, was_cut=False)
     mark = f" … [cut here, {len(shown):,} characters in all]"
-    return _cut(shown, CELL_CHARACTERS - len(mark)) + mark, True
+    beginning = _cut(shown, CELL_CHARACTERS - len(mark))
+    return CellText(beginning + mark, was_cut=True)
 
 
 def own_digits(series: pd.Series) -> pd.Series:
@@ -56,44 +69,70 @@ def own_digits(series: pd.Series) -> pd.Series:
 
 
 def cell_value(value: object) -> CellValue:
-    """What a cell holds of a value, None for nothing; what Excel cannot hold exactly is a text."""
+    """Return what a cell holds of a value, None for nothing.
+
+    What Excel cannot hold exactly is a text.
+    """
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, int | np.integer):
-        return int(value) if fits_a_spreadsheet(int(value)) else str(int(value))
+        whole = int(value)
+        if fits_a_spreadsheet(whole):
+            return whole
+        return str(whole)
     if isinstance(value, float | np.floating):
         number = float(value)
         if math.isnan(number):
             return None
-        return number if abs(number) < EXCEL_LARGEST else str(number)
+        if abs(number) < EXCEL_LARGEST:
+            return number
+        return str(number)
     if value is None or (pd.api.types.is_scalar(value) and pd.isna(cast("Any", value))):
         return None
     return str(value)
 
 
-def fact_text(label: str, value: object) -> tuple[str, Shown | None]:
-    """What a fact says, its number as its label tells; and how that is shown."""
+class FactText(NamedTuple):
+    """The value of a fact as a text, and how it is shown if it is a number."""
+
+    text: str
+    shown: Shown | None
+
+
+def fact_text(label: str, value: object) -> FactText:
+    """Return what a fact says, a number as its label tells."""
     plain = cell_value(value)
-    if isinstance(plain, int | float) and not isinstance(plain, bool):
-        shown = Shown.of(label, [plain])
-        return shown.text(plain), shown
-    return "" if plain is None else str(plain), None
+    if plain is None:
+        return FactText("", None)
+    if isinstance(plain, bool | str):
+        return FactText(str(plain), None)
+    shown = Shown.of(label, [plain])
+    return FactText(shown.text(plain), shown)
 
 
 def unique_sheet_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """Names that Excel accepts for sheets, no two equal when the case of letters is ignored."""
-    # An apostrophe at either end would end the quotes around the name in a reference.
-    allowed = (_NOT_IN_SHEET_NAME.sub("_", cleaned(name)).strip().strip("'") for name in wanted)
-    whole = (name.strip() or "sheet" for name in allowed)
-
-    def numbered(name: str, number: int) -> str:
-        suffix = f" ({number})" if number else ""
-        return _cut(name, SHEET_NAME_CHARACTERS - len(suffix)).rstrip(" '") + suffix
-
+    """Return names that Excel accepts for sheets, no two equal but for the case of letters."""
+    names = [_numbered_sheet_name(_allowed_sheet_name(name), 0) for name in wanted]
     reserved = {name.casefold() for name in taken} | _RESERVED_SHEET_NAMES
-    return unique([numbered(name, 0) for name in whole], numbered, taken=reserved)
+    return unique(names, _numbered_sheet_name, taken=reserved)
+
+
+def _allowed_sheet_name(name: str) -> str:
+    """Return a name without what Excel forbids in the names of sheets."""
+    # An apostrophe at either end would end the quotes around the name in a reference.
+    allowed = _NOT_IN_SHEET_NAME.sub("_", cleaned(name)).strip().strip("'")
+    return allowed.strip() or "sheet"
+
+
+def _numbered_sheet_name(name: str, number: int) -> str:
+    """Return a name cut to the length that Excel allows, with a number unless that is 0."""
+    suffix = ""
+    if number:
+        suffix = f" ({number})"
+    beginning = _cut(name, SHEET_NAME_CHARACTERS - len(suffix)).rstrip(" '")
+    return beginning + suffix
 
 
 def _cut(text: str, length: int) -> str:

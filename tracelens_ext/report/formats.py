@@ -27,16 +27,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracelens_ext.lazy import pd
 from tracelens_ext.report.manifest import ABOUT_US, GENERATOR, write_folder
+from tracelens_ext.report.report import Report
 from tracelens_ext.report.tables.units import FIRST_FACTS, Shown, header_text, is_numeric
 from tracelens_ext.report.terminal import UNSAFE, safe_text
 from tracelens_ext.text import encodable, unique
-
-if TYPE_CHECKING:
-    from tracelens_ext.report.report import Report
 
 Plain = bool | int | float | str | None
 
@@ -146,35 +144,54 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Plain]]:
     return [dict(zip(headers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _escape(found: re.Match[str]) -> str:
-    own = found[0]
-    return own if own < "\x7f" else json.dumps(own)[1:-1].replace("\x7f", "\\u007f")
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    if character < "\x7f":
+        return character
+    return json.dumps(character)[1:-1].replace("\x7f", "\\u007f")
 
 
 def json_text(report: Report) -> Iterator[str]:
     """Write a report as JSON, in pieces; on a terminal too no name in it does anything."""
-    told = {"title": report.title, "facts": dict(report.facts), "notes": report.notes}
-    whole = nested_json_text({**ABOUT_US, **told, **report.members})
-    yield whole.removesuffix("\n}") + ',\n "tables": {'
-    for place, (name, frame) in enumerate(report.sheets.items()):
-        yield f"{',' * (place > 0)}\n  {nested_json_text(name)}: ["
-        yield from map(json_safe, _rows(frame))
+    document = {
+        **ABOUT_US,
+        "title": report.title,
+        "facts": dict(report.facts),
+        "notes": report.notes,
+        **report.members,
+    }
+    beginning = nested_json_text(document).removesuffix("\n}")
+    yield beginning + ',\n "tables": {'
+    separator = ""
+    for name, frame in report.sheets.items():
+        yield f"{separator}\n  {nested_json_text(name)}: ["
+        for text in _rows(frame):
+            yield json_safe(text)
         yield "]"
+        separator = ","
     yield "\n }\n}\n"
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[str]:
+    """Write the rows of a table, some thousand at once."""
     import msgspec
 
     encoder = msgspec.json.Encoder()
     headers = plain_headers(frame)
+    separator = ""
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
-        columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
-        rows = zip(*columns, strict=True) if columns else iter([()] * len(part))
-        lines = encoder.encode_lines([dict(zip(headers, row, strict=True)) for row in rows])
-        text = lines.decode().removesuffix("\n").replace("\n", ",\n   ")
-        yield f"{',' * (start > 0)}\n   {text}"
+        if headers:
+            columns = [plain_column(part.iloc[:, place]) for place in range(len(headers))]
+            records = [
+                dict(zip(headers, values, strict=True)) for values in zip(*columns, strict=True)
+            ]
+        else:
+            records = [{} for _ in range(len(part))]
+        lines = encoder.encode_lines(records).decode()
+        text = lines.removesuffix("\n").replace("\n", ",\n   ")
+        yield f"{separator}\n   {text}"
+        separator = ","
 
 
 #: The first line, which tells whose file this is.
@@ -201,24 +218,30 @@ def markdown_text(report: Report) -> Iterator[str]:
         if answer.links:
             yield f"\n## {inline(answer.title)}\n"
             table = report.sheets[answer.sheet][list(answer.columns)].head(answer.rows)
-            yield from _table(table) if len(table) else ()
+            if len(table):
+                yield from _table(table)
     if report.notes:
-        yield "\n" + "".join(f"- {_sentence(note)}\n" for note in report.notes)
+        yield "\n"
+        for note in report.notes:
+            yield f"- {_sentence(note)}\n"
     if report.facts:
         yield "\n|  |  |\n| :--- | :--- |\n"
         for label, value in report.facts:
-            yield _line([cell(label), cell(fact_text(label, value)[0])])
+            yield _line([cell(label), cell(fact_text(label, value).text)])
     for name, frame in report.sheets.items():
         yield f"\n## {inline(name)}\n"
-        if description := report.descriptions.get(name):
+        description = report.descriptions.get(name)
+        if description:
             yield f"\n{_sentence(description)}\n"
         yield from _table(frame)
 
 
 def inline(text: str) -> str:
-    """A text as it is to be read, on one line: as it stands, or as a code span."""
+    """Return a text as it is to be read, on one line: as it stands, or as a code span."""
     text = safe_text(encodable(text)).strip()
-    return text if _HARMLESS.fullmatch(text) and not _WEB.search(text) else _code(text)
+    if _HARMLESS.fullmatch(text) and not _WEB.search(text):
+        return text
+    return _code(text)
 
 
 def cell(text: str) -> str:
@@ -227,10 +250,12 @@ def cell(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """A code span: its fence is longer than any run of backticks in the text."""
-    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-    fence = "`" * (longest + 1)
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    """Return a code span: its fence is longer than any run of backticks in the text."""
+    runs = [len(run) for run in _BACKTICKS.findall(text)]
+    fence = "`" * (max(runs, default=0) + 1)
+    pad = ""
+    if text.startswith("`") or text.endswith("`"):
+        pad = " "
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
@@ -249,16 +274,24 @@ def _table(frame: pd.DataFrame) -> Iterator[str]:
     columns = []
     ruler = []
     for place, header in enumerate(headers):
-        values = plain_column(frame.iloc[:, place])
-        number = is_numeric(frame.iloc[:, place])
-        ruler.append("---:" if number else ":---")
-        if number:  # all with as many decimals as its unit deserves
-            numbers = [each if isinstance(each, int | float) else math.nan for each in values]
-            columns.append([*map(Shown.of(header, numbers).text, numbers)])
+        series = frame.iloc[:, place]
+        values = plain_column(series)
+        if is_numeric(series):
+            ruler.append("---:")
+            columns.append(_number_texts(header, values))
         else:
-            columns.append(["" if each is None else cell(str(each)) for each in values])
+            ruler.append(":---")
+            columns.append(["" if value is None else cell(str(value)) for value in values])
     yield "\n" + _line([cell(header) for header in headers]) + _line(ruler)
-    yield from map(_line, zip(*columns, strict=True))
+    for cells in zip(*columns, strict=True):
+        yield _line(cells)
+
+
+def _number_texts(header: str, values: Sequence[Plain]) -> list[str]:
+    """Return the numbers of a column, all with as many decimals as its unit deserves."""
+    numbers = [value if isinstance(value, int | float) else math.nan for value in values]
+    shown = Shown.of(header, numbers)
+    return [shown.text(number) for number in numbers]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -287,8 +320,10 @@ def write_tables(
 ) -> list[Path]:
     """Write each table to a `.csv` or `.parquet` file, as `write_folder` says; no index."""
     write = write_csv if suffix == ".csv" else write_parquet
-    tables = zip(file_names(sheets, suffix), sheets.values(), strict=True)
-    return write_folder(folder, {name: partial(write, frame=frame) for name, frame in tables})
+    writers = {}
+    for file_name, frame in zip(file_names(sheets, suffix), sheets.values(), strict=True):
+        writers[file_name] = partial(write, frame=frame)
+    return write_folder(folder, writers)
 
 
 _REPLACE_SURROGATES = "tracelens_ext.replace"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as plot
 from tracelens_ext.report.colors import colour_of
-from tracelens_ext.report.tables.charts import MOST_SERIES, ranked
+from tracelens_ext.report.tables.charts import MOST_SERIES, NamedRows, ranked
 
 _Legend = Sequence[tuple[str, str]]
 _TIMES_TITLE = "Iterations"
@@ -71,7 +71,9 @@ def iteration_figures(frame: pd.DataFrame) -> list[plot.Figure]:
             legend = [*compress(_TIMES.values(), some)]
             figures.append(_figure(part, legend, times[some], where, number, _TIMES_TITLE))
             # The longest first; those beyond a dozen are one piece.
-            ranks, times = ranked(names, _numbers(part, categories), (), MOST_SERIES)
+            most = ranked(NamedRows(names, _numbers(part, categories)), (), MOST_SERIES)
+            ranks = most.names
+            times = most.values
             if ranks:
                 legend = [(name, colour_of(name)) for name in ranks]
                 figures.append(_figure(part, legend, times, where, number, _CATEGORIES_TITLE))

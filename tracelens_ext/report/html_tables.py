@@ -52,29 +52,41 @@ class HtmlColumn:
     @property
     def kind(self) -> str:
         """`text` or `number`."""
-        return "number" if self.shown else "text"
+        if self.shown is None:
+            return "text"
+        return "number"
 
     def number(self, row: int) -> str:
-        """A cell of a column of numbers."""
+        """Return a cell of a column of numbers."""
         value = self.values[row]
-        if self.shown is None or isinstance(value, str | None):
+        if value is None:
+            return ""
+        if self.shown is None or isinstance(value, str):
             return str(value or "")
         return self.shown.text(value)
 
     def bar(self, row: int) -> float | None:
-        """The length of the bar behind a percentage, 0 to 100; None for none."""
+        """Return the length of the bar behind a percentage, 0 to 100; None for none."""
         value = self.values[row]
-        unit = self.shown and self.shown.unit
-        barred = unit and unit.quantity is Quantity.PERCENT and not unit.signed
-        return min(max(value, 0.0), 100.0) if barred and isinstance(value, int | float) else None
+        if self.shown is None or not isinstance(value, int | float):
+            return None
+        unit = self.shown.unit
+        if unit.quantity is not Quantity.PERCENT or unit.signed:
+            return None
+        return min(max(value, 0.0), 100.0)
 
     def for_script(self) -> dict[str, object]:
-        """Give what the page's script needs of it."""
-        told: dict[str, object] = {"header": self.header, "kind": self.kind, "values": self.values}
-        if shown := self.shown:
-            style = _STYLES.get(shown.unit.quantity, "plain")
-            told |= {"style": style, "decimals": shown.decimals, "signed": shown.unit.signed}
-        return told
+        """Return what the page's script needs of it."""
+        column: dict[str, object] = {
+            "header": self.header,
+            "kind": self.kind,
+            "values": self.values,
+        }
+        if self.shown is not None:
+            column["style"] = _STYLES.get(self.shown.unit.quantity, "plain")
+            column["decimals"] = self.shown.decimals
+            column["signed"] = self.shown.unit.signed
+        return column
 
 
 @dataclass(frozen=True)
@@ -90,13 +102,19 @@ class HtmlTable:
 
     @property
     def searchable(self) -> bool:
-        """Whether there is a text to search in, and more than a glance takes in."""
-        return self.total > FIRST_ROWS and any(column.kind == "text" for column in self.columns)
+        """Return whether there is a text to search in, and more than a glance takes in."""
+        if self.total <= FIRST_ROWS:
+            return False
+        return any(column.kind == "text" for column in self.columns)
 
     def for_script(self) -> dict[str, object]:
-        """Give what the page's script needs of it."""
-        told = {"key": self.key, "rows": self.embedded, "total": self.total}
-        return {**told, "columns": [column.for_script() for column in self.columns]}
+        """Return what the page's script needs of it."""
+        return {
+            "key": self.key,
+            "rows": self.embedded,
+            "total": self.total,
+            "columns": [column.for_script() for column in self.columns],
+        }
 
 
 @dataclass
@@ -170,71 +188,125 @@ def page_tables(
     return contents
 
 
-def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> tuple[int, dict[int, list[str]]]:
-    """How many rows to embed, not too many or of too much text; the texts of columns by place."""
+class _FittingTexts(NamedTuple):
+    """How many rows of a table a page has, and the texts of its columns, by their positions."""
+
+    rows: int
+    texts: dict[int, list[str]]
+
+
+def _texts_that_fit(frame: pd.DataFrame, most_rows: int) -> _FittingTexts:
+    """Choose how many rows to embed: not too many, and not with too much text."""
     rows = min(len(frame), most_rows)
-    columns = (frame.iloc[:rows, place] for place in range(frame.shape[1]))
-    texts = {n: _texts(series) for n, series in enumerate(columns) if not is_numeric(series)}
-    while rows > FIRST_ROWS:
-        distinct = (set(column[:rows]) for column in texts.values())
-        if sum(len(text) for column in distinct for text in column) <= MOST_CHARACTERS:
-            break
+    texts = {}
+    for position in range(frame.shape[1]):
+        series = frame.iloc[:rows, position]
+        if not is_numeric(series):
+            texts[position] = _texts(series)
+    while rows > FIRST_ROWS and _distinct_characters(texts, rows) > MOST_CHARACTERS:
         rows = max(rows // 2, FIRST_ROWS)
-    return rows, texts
+    return _FittingTexts(rows, texts)
 
 
-def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> tuple[HtmlColumn, int]:
-    """A column of texts; also how many of them were cut."""
-    counts = Counter(texts)
-    coded = {}
+def _distinct_characters(texts: Mapping[int, list[str]], rows: int) -> int:
+    """Return how long the distinct texts of each column are in all, in the first rows."""
+    characters = 0
+    for column in texts.values():
+        characters += sum(map(len, set(column[:rows])))
+    return characters
+
+
+class _TextColumn(NamedTuple):
+    """A column of texts, and how many of them were cut."""
+
+    column: HtmlColumn
+    cut: int
+
+
+def _text_column(texts: list[str], header: str, pool: dict[str, int]) -> _TextColumn:
+    """Return a column of texts, each as its number in the pool, which gets those it lacks."""
+    number_of_text = {}
     cut = 0
-    for text, count in counts.items():
+    is_long = False
+    for text, count in Counter(texts).items():
         shown, was_cut = cell_text(text)
-        coded[text] = pool.setdefault(shown, len(pool)) if shown else -1
-        cut += count * was_cut
-    long = any(len(text) > LONG_TEXT for text in counts)
-    return HtmlColumn(header, [coded[text] for text in texts], long=long), cut
+        number = -1
+        if shown:
+            number = pool.setdefault(shown, len(pool))
+        number_of_text[text] = number
+        if was_cut:
+            cut += count
+        if len(text) > LONG_TEXT:
+            is_long = True
+    numbers = [number_of_text[text] for text in texts]
+    return _TextColumn(HtmlColumn(header, numbers, long=is_long), cut)
 
 
 def _texts(series: pd.Series) -> list[str]:
-    """Give the values of a column that is not of numbers as texts, empty ones where none is."""
+    """Return the values of a column that is not of numbers as texts, empty where none is."""
     if isinstance(series.dtype, pd.StringDtype):
         return series.fillna("").tolist()
-    plain = (excel_text.cell_value(value) for value in series.tolist())
-    return ["" if value is None else str(value) for value in plain]
+    texts = []
+    for value in series.tolist():
+        plain = excel_text.cell_value(value)
+        texts.append("" if plain is None else str(plain))
+    return texts
 
 
 def _number_column(series: pd.Series, header: str) -> HtmlColumn:
-    """A column of numbers as JSON and JavaScript can hold them."""
+    """Return a column of numbers as JSON and JavaScript can hold them."""
     series = excel_text.own_digits(series)
-    plain = series.astype(object).where(series.notna(), None).tolist()
-    values = [value if value is None else _as_json(value) for value in plain]
-    shown = Shown.of(header, [value for value in values if isinstance(value, int | float)])
-    return HtmlColumn(header, values, shown)
+    plain = series.astype(object).where(series.notna(), None)
+    values = [_as_json(value) for value in plain.tolist()]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return HtmlColumn(header, values, Shown.of(header, numbers))
 
 
-def _as_json(value: float) -> int | float | str:
-    number = value if isinstance(value, int) else float(value) + 0.0  # no zero below zero
-    exact = abs(number) <= _EXACT_IN_SCRIPT if isinstance(number, int) else math.isfinite(number)
-    return number if exact else str(number)
+def _as_json(value: float | None) -> int | float | str | None:
+    """Return a number if JavaScript holds it exactly, else a text; None stays."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        if abs(value) <= _EXACT_IN_SCRIPT:
+            return value
+        return str(value)
+    number = float(value) + 0.0  # no zero below zero
+    if math.isfinite(number):
+        return number
+    return str(number)
 
 
 # characters of a name in a card; no bar is summed with others
 _NAME = 64
 _ALL = 1_000_000_000
 
-#: Where the time of an operation stands: table, column of names, column of times, what it is of.
+_OPERATION_COLOR = "#5b6472"
+
+
+class _TimeSource(NamedTuple):
+    """Where the time of an operation or a category stands."""
+
+    sheet: str  #: the table
+    names: str  #: the column of names
+    times: str  #: the column of times
+    whole: str  #: what all times are
+
+
 _OPERATION_TIMES = (
-    ("kernel_categories", "cpu_op", "total_time_ms", "GPU time"),
-    ("kernels_by_category", "cpu_op", "total_time_ms", "GPU time"),
-    ("kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"),
-    ("ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"),
-    ("cpu_ops", "cpu_op", "self_time_ms", "CPU time in operations"),
+    _TimeSource("kernel_categories", "cpu_op", "total_time_ms", "GPU time"),
+    _TimeSource("kernels_by_category", "cpu_op", "total_time_ms", "GPU time"),
+    _TimeSource("kernel_summary", "Parent cpu_op", "Kernel duration (µs)_sum", "GPU time"),
+    _TimeSource("ops_summary", "name", "total_direct_kernel_time_ms", "GPU time in operations"),
+    _TimeSource("cpu_ops", "cpu_op", "self_time_ms", "CPU time in operations"),
 )
-_IN_OPERATIONS = ("op category", "total_direct_kernel_time_ms", "GPU time in operations")
 _CATEGORY_TIMES = (
-    ("gpu_time_by_category", "kernel_category", "total_time_ms", "GPU time"),
-    ("ops_summary_by_category", *_IN_OPERATIONS),
+    _TimeSource("gpu_time_by_category", "kernel_category", "total_time_ms", "GPU time"),
+    _TimeSource(
+        "ops_summary_by_category",
+        "op category",
+        "total_direct_kernel_time_ms",
+        "GPU time in operations",
+    ),
 )
 
 
@@ -249,13 +321,27 @@ class Card(NamedTuple):
 
 
 def headline(sheets: Mapping[str, pd.DataFrame]) -> list[Card]:
-    """Give the numbers that the tables allow, the most telling first."""
+    """Return the numbers that the tables allow, the most telling first."""
     cards = _timeline_cards(sheets.get("gpu_timeline"))
-    for label, places in (("Top category", _CATEGORY_TIMES), ("Top operation", _OPERATION_TIMES)):
-        for name, detail in _largest(sheets, places):
-            colour = colour_of(name) if places is _CATEGORY_TIMES else "#5b6472"
-            cards.append(Card(label, plot.elided(name, _NAME), detail, colour, name))
+    category = _largest(sheets, _CATEGORY_TIMES)
+    if category is not None:
+        color = colour_of(category.name)
+        cards.append(_card_of_name("Top category", category, color))
+    operation = _largest(sheets, _OPERATION_TIMES)
+    if operation is not None:
+        cards.append(_card_of_name("Top operation", operation, _OPERATION_COLOR))
     return cards
+
+
+class _Largest(NamedTuple):
+    """The name that has the largest sum, and what that is."""
+
+    name: str
+    detail: str
+
+
+def _card_of_name(label: str, largest: _Largest, color: str) -> Card:
+    return Card(label, plot.elided(largest.name, _NAME), largest.detail, color, largest.name)
 
 
 def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
@@ -266,42 +352,58 @@ def _timeline_cards(frame: pd.DataFrame | None) -> list[Card]:
     total = times.get("total_time", 0.0)
     if not total or "busy_time" not in times:
         return []
-    devices = frame["device"].nunique() if "device" in frame else 1
-    together = f" of {devices} GPUs together" if devices > 1 else ""
-    busy, exposed, idle = (times.get(f"{k}_time", 0.0) for k in ("busy", "exposed_comm", "idle"))
+    together = ""
+    if "device" in frame and frame["device"].nunique() > 1:
+        together = f" of {frame['device'].nunique()} GPUs together"
+    busy = times["busy_time"]
+    exposed = times.get("exposed_comm_time", 0.0)
+    idle = times.get("idle_time", 0.0)
     text = plot.duration_text
     communication = times.get("total_comm_time")
-    of_exposed = "no communication in the trace"
+    of_communication = "no communication in the trace"
     if communication:
-        of_exposed = f"{text(exposed)} of {text(communication)} communication"
-    of_total = f"{text(busy)} of {text(total)}{together}"
-    without = f"{text(idle)} without GPU work{together}"
+        of_communication = f"{text(exposed)} of {text(communication)} communication"
     return [
-        Card(label, plot.percent_text(100.0 * time / total), detail, colour_of(colour))
-        for label, time, detail, colour in (
-            ("GPU busy", busy, of_total, "computation_time"),
-            ("Exposed communication", exposed, of_exposed, "exposed_comm_time"),
-            ("GPU idle", idle, without, "idle_time"),
-        )
+        Card(
+            "GPU busy",
+            plot.percent_text(100.0 * busy / total),
+            f"{text(busy)} of {text(total)}{together}",
+            colour_of("computation_time"),
+        ),
+        Card(
+            "Exposed communication",
+            plot.percent_text(100.0 * exposed / total),
+            of_communication,
+            colour_of("exposed_comm_time"),
+        ),
+        Card(
+            "GPU idle",
+            plot.percent_text(100.0 * idle / total),
+            f"{text(idle)} without GPU work{together}",
+            colour_of("idle_time"),
+        ),
     ]
 
 
-def _largest(
-    sheets: Mapping[str, pd.DataFrame], places: Iterable[tuple[str, str, str, str]]
-) -> list[tuple[str, str]]:
-    """The name with the largest sum in the first table that has one; `(unlinked)` is none."""
-    for sheet, label, value, whole in places:
-        chart = Chart("", sheet, label, value, top=_ALL)
-        if sheet in sheets and chart.fits(sheets[sheet]):
-            table = chart_table(sheets[sheet], chart)
-            in_ms = table.sum(axis=1) * (plot.ms_per_unit(value) or 1.0)
-            for name, ms in in_ms.items():
-                if is_name(str(name)):
-                    share = plot.percent_text(100.0 * ms / float(in_ms.sum()))
-                    return [(str(name), f"{share} of {whole}, {plot.duration_text(ms)}")]
-            if table.empty:
-                break
-    return []
+def _largest(sheets: Mapping[str, pd.DataFrame], sources: Iterable[_TimeSource]) -> _Largest | None:
+    """Return the name with the largest sum in the first table that has one.
+
+    `(unlinked)` and its like are no names.
+    """
+    for source in sources:
+        chart = Chart("", source.sheet, source.names, source.times, top=_ALL)
+        if source.sheet not in sheets or not chart.fits(sheets[source.sheet]):
+            continue
+        table = chart_table(sheets[source.sheet], chart)
+        in_ms = table.sum(axis=1) * (plot.ms_per_unit(source.times) or 1.0)
+        for name, ms in in_ms.items():
+            if is_name(str(name)):
+                share = plot.percent_text(100.0 * ms / float(in_ms.sum()))
+                detail = f"{share} of {source.whole}, {plot.duration_text(ms)}"
+                return _Largest(str(name), detail)
+        if table.empty:
+            return None
+    return None
 
 
 _MOST = 6
@@ -313,48 +415,65 @@ _FRAME = re.compile(r"(.+)\(([0-9]+)\): ")
 def finding_cards(
     sheets: Mapping[str, pd.DataFrame], answers: Sequence[Answer], source_url: str = ""
 ) -> dict[str, object]:
-    """What the page's template shows of the findings: a heading, cards, how many more there are.
+    """Return what the page's template shows of the findings: a heading, cards, how many more.
 
     Nothing without the answer of the sheet. Details are texts by kind of place, or `evidence`, each
     with the address of its source: `source_url`, with `{path}` and `{line}`; empty if nowhere.
     """
     for answer in answers:
-        if answer.sheet == "findings":
-            rows = sheets[answer.sheet].to_dict("records")
-            details = sheets.get("finding_details", pd.DataFrame({"finding": []}))
-            cards = [
-                {
-                    **{name: cleaned(row[name]) for name in _IN_CARD},
-                    "id": cleaned(row["finding"]),
-                    "place": plot.elided(row["largest_place"], _PLACE),
-                    "sheet": answer.linked(row["see"], sheets),
-                    "details": _details(details[details["finding"] == row["finding"]], source_url),
-                }
-                for row in rows[:_MOST]
-            ]
-            return {"heading": answer.title, "cards": cards, "more": len(rows) - len(cards)}
+        if answer.sheet != "findings":
+            continue
+        rows = sheets[answer.sheet].to_dict("records")
+        details = sheets.get("finding_details", pd.DataFrame({"finding": []}))
+        cards = []
+        for row in rows[:_MOST]:
+            card: dict[str, object] = {name: cleaned(row[name]) for name in _IN_CARD}
+            card["id"] = cleaned(row["finding"])
+            card["place"] = plot.elided(row["largest_place"], _PLACE)
+            card["sheet"] = answer.linked(row["see"], sheets)
+            own_details = details[details["finding"] == row["finding"]]
+            card["details"] = _details(own_details, source_url)
+            cards.append(card)
+        return {"heading": answer.title, "cards": cards, "more": len(rows) - len(cards)}
     return {}
 
 
-def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[tuple[str, str]]]:
-    details: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    columns = ["kind", "name", "amount", "unit", "count", "see"]
-    for kind, name, amount, unit, count, see in table.reindex(columns=columns).to_numpy().tolist():
-        times = f" (×{count:,.0f})" if count == count else ""
-        text = f"{plot.elided(name, _PLACE)}: {plot.amount_text(amount, unit, 0.0)}{times}"
-        url = _source(name, source_url) if kind == "python_frames" else ""
-        details[kind.replace("_", " ")].append((f"{text} ({see})" if see else text, url))
+class _Detail(NamedTuple):
+    """A place of a finding, or a piece of its evidence, and the address of its source."""
+
+    text: str
+    address: str
+
+
+_DETAIL_COLUMNS = ["kind", "name", "amount", "unit", "count", "see"]
+
+
+def _details(table: pd.DataFrame, source_url: str) -> dict[str, list[_Detail]]:
+    """Return the details of a finding by their kind."""
+    details: defaultdict[str, list[_Detail]] = defaultdict(list)
+    rows = table.reindex(columns=_DETAIL_COLUMNS).to_numpy().tolist()
+    for kind, name, amount, unit, count, see in rows:
+        text = f"{plot.elided(name, _PLACE)}: {plot.amount_text(amount, unit, 0.0)}"
+        if not math.isnan(count):
+            text += f" (×{count:,.0f})"
+        if see:
+            text += f" ({see})"
+        address = ""
+        if kind == "python_frames":
+            address = _source(name, source_url)
+        details[kind.replace("_", " ")].append(_Detail(text, address))
     return details
 
 
 def _source(frame: str, source_url: str) -> str:
-    """The address of a frame such as `train.py(12): step`; empty if it has no line."""
+    """Return the address of a frame such as `train.py(12): step`; empty if it has no line."""
     from urllib.parse import quote
 
-    if (found := _FRAME.match(frame)) is None:
+    parts = _FRAME.match(frame)
+    if parts is None:
         return ""
-    path = quote(found[1].lstrip("/"), safe="/", errors="replace")
-    return source_url.replace("{line}", found[2]).replace("{path}", path)
+    path = quote(parts[1].lstrip("/"), safe="/", errors="replace")
+    return source_url.replace("{line}", parts[2]).replace("{path}", path)
 
 
 def check_source_url(url: str) -> None:

@@ -90,13 +90,17 @@ class FrameTable:
         plain = partial(_plain, ascii_only=options.ascii_only)
         if self._title:
             yield Text(plain(self._title), style="bold", no_wrap=True)
-        shown, widths, folded = _layout(self._columns, options.max_width, self._name_width)
-        yield _table(shown, widths, folded=folded, ascii_only=options.ascii_only)
-        if more := self._rows - (len(self._columns[0].cells) if self._columns else 0):
-            yield Text(f"{more:,} more row{'s' if more > 1 else ''} not shown", style="dim")
-        if left_out := [column.header for column in self._columns if column not in shown]:
-            if more := len(left_out[_NAMED:]):
-                left_out[_NAMED:] = [f"{more} more columns"]
+        layout = _layout(self._columns, options.max_width, self._name_width)
+        yield _table(layout, ascii_only=options.ascii_only)
+        rows_shown = len(self._columns[0].cells) if self._columns else 0
+        rows_missing = self._rows - rows_shown
+        if rows_missing:
+            plural = "s" if rows_missing > 1 else ""
+            yield Text(f"{rows_missing:,} more row{plural} not shown", style="dim")
+        left_out = [column.header for column in self._columns if column not in layout.columns]
+        if len(left_out) > _NAMED:
+            left_out[_NAMED:] = [f"{len(left_out) - _NAMED} more columns"]
+        if left_out:
             yield Text(plain("too narrow to show: " + ", ".join(left_out)), style="dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -127,18 +131,24 @@ def frame_table(
     `fit_units`: whether units may be others than those of the columns' names.
     """
     names = list(frame.columns)
-    places = range(len(names))
-    wanted = places if columns is None else [names.index(each) for each in columns if each in names]
-    told = [
-        _column(frame.iloc[:rows, place], stays=names[place] in keep, fit_units=fit_units)
-        for place in wanted
-    ]
-    return FrameTable(told, title, len(frame), name_width)
+    positions = list(range(len(names)))
+    if columns is not None:
+        positions = [names.index(name) for name in columns if name in names]
+    shown = []
+    for position in positions:
+        stays = names[position] in keep
+        series = frame.iloc[:rows, position]
+        shown.append(_column(series, stays=stays, fit_units=fit_units))
+    return FrameTable(shown, title, len(frame), name_width)
 
 
 def safe_text(text: str) -> str:
     """Show the characters that could act on a terminal, or deceive its reader, as escapes."""
-    return UNSAFE.sub(lambda found: found.group(0).encode("unicode_escape").decode(), text)
+    return UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match.group(0).encode("unicode_escape").decode()
 
 
 def name_text(name: str) -> str:
@@ -156,50 +166,73 @@ def _plain(text: str, *, ascii_only: bool) -> str:
 
 
 def _column(series: pd.Series, *, stays: bool, fit_units: bool) -> _Column:
+    """Return a column with its cells as texts."""
     header = header_text(series.name)
-    if numeric := is_numeric(series):
+    is_number = is_numeric(series)
+    if is_number:
         if fit_units:
-            header, series = _in_fitting_unit(header, series)
+            series = _in_fitting_unit(header, series)
+            header = header_text(series.name)
         cells = _number_cells(series, header)
     else:
-        texts = zip(series.tolist(), series.isna().tolist(), strict=True)
-        cells = ["" if empty else safe_text(str(value)) for value, empty in texts]
+        cells = []
+        for value, is_missing in zip(series.tolist(), series.isna().tolist(), strict=True):
+            cells.append("" if is_missing else safe_text(str(value)))
     width = max(map(cells_of, cells), default=0)
-    return _Column(safe_text(header), cells, numeric, width, stays)
+    return _Column(safe_text(header), cells, is_number, width, stays)
 
 
-def _in_fitting_unit(header: str, series: pd.Series) -> tuple[str, pd.Series]:
-    """A column of times or sizes in the unit that shows its largest best, and its header."""
-    found = [*_UNIT.finditer(header)]
+def _in_fitting_unit(header: str, series: pd.Series) -> pd.Series:
+    """Return a column of times or sizes in the unit that shows its largest best, named by it."""
+    unit_names = list(_UNIT.finditer(header))
     unit = unit_of(header)
-    exact = series.dtype.kind != "f" and unit.quantity is not Quantity.BYTES
-    if found and not exact and unit.quantity is not Quantity.COUNT:
-        sizes = series.dropna().abs()
-        after, factor = fitting_unit(unit.symbol, float(sizes[sizes < float("inf")].max() or 0.0))
-        if after != unit.symbol:
-            start, end = found[-1].span()
-            after = after.replace("µ", "u" if header[start - 1 : start] == "_" else "µ")
-            return f"{header[:start]}{after}{header[end:]}", series * factor
-    return header, series
+    is_exact = series.dtype.kind != "f" and unit.quantity is not Quantity.BYTES
+    if not unit_names or is_exact or unit.quantity is Quantity.COUNT:
+        return series
+    sizes = series.dropna().abs()
+    largest = float(sizes[sizes < float("inf")].max() or 0.0)
+    fitting = fitting_unit(unit.symbol, largest)
+    if fitting.symbol == unit.symbol:
+        return series
+    start, end = unit_names[-1].span()
+    symbol = fitting.symbol
+    if header[start - 1 : start] == "_":
+        symbol = symbol.replace("µ", "u")
+    scaled = series * fitting.factor
+    return scaled.rename(f"{header[:start]}{symbol}{header[end:]}")
 
 
 def _number_cells(series: pd.Series, header: str) -> list[str]:
     """Format the numbers of a column alike, so that their points line up."""
     if series.dtype.kind in "iu":  # exact, which doubles are not
-        shown = Shown(unit_of(header), fractions=False)
-        numbers = zip(series.tolist(), series.isna().tolist(), strict=True)
-        return ["" if missing else shown.text(int(value)) for value, missing in numbers]
-    values = series.astype(object).where(series.notna(), float("nan")).astype(float).tolist()
-    shown = Shown.of(header, values)
-    tiny = shown.unit.quantity is Quantity.TIME and not shown.unit.signed and shown.largest >= 1
-    return [
-        "<0.001" if tiny and 0 < value < _LEAST_SHOWN else shown.text(value) for value in values
-    ]
+        exact = Shown(unit_of(header), fractions=False)
+        texts = []
+        for value, is_missing in zip(series.tolist(), series.isna().tolist(), strict=True):
+            texts.append("" if is_missing else exact.text(int(value)))
+        return texts
+    numbers = series.astype(object).where(series.notna(), float("nan")).astype(float).tolist()
+    shown = Shown.of(header, numbers)
+    is_time = shown.unit.quantity is Quantity.TIME and not shown.unit.signed
+    has_tiny_numbers = is_time and shown.largest >= 1
+    texts = []
+    for number in numbers:
+        if has_tiny_numbers and 0 < number < _LEAST_SHOWN:
+            texts.append("<0.001")
+        else:
+            texts.append(shown.text(number))
+    return texts
 
 
-def _layout(
-    columns: Sequence[_Column], width: int, name_width: int
-) -> tuple[list[_Column], list[int], bool]:
+@dataclass(frozen=True)
+class _Layout:
+    """The columns that fit, and how wide each is."""
+
+    columns: Sequence[_Column]
+    widths: Sequence[int]
+    folded: bool  #: the headers take several lines
+
+
+def _layout(columns: Sequence[_Column], width: int, name_width: int) -> _Layout:
     """Choose which columns fit, and how wide each is.
 
     A wider terminal never shows less of a text: as long as columns do not fit, texts get what they
@@ -209,53 +242,72 @@ def _layout(
     while shown:
         for folded in (False, True):
             widths = _needed(shown, width, name_width, folded=folded)
-            left = width - _GAP * (len(shown) - 1) - sum(widths)
-            if left >= 0:
-                if len(shown) == len(columns):
-                    # What is left is shared; the text that lacks least is satisfied first.
-                    lacking = {at: each.width - widths[at] for at, each in enumerate(shown)}
-                    for turn, at in enumerate(sorted(lacking, key=lacking.__getitem__)):
-                        more = min(max(lacking[at], 0), left // (len(shown) - turn))
-                        widths[at] += more
-                        left -= more
-                return shown, widths, folded
+            free = width - _GAP * (len(shown) - 1) - sum(widths)
+            if free < 0:
+                continue
+            if len(shown) == len(columns):
+                _share(free, shown, widths)
+            return _Layout(shown, widths, folded)
         if len(shown) == 1 and not shown[0].is_number:
-            return shown, [max(1, min(width, shown[0].width))], True
-        least = [at for at, column in enumerate(shown) if at and not column.stays]
-        del shown[least[-1] if least else -1]
-    return [], [], False
+            return _Layout(shown, [max(1, min(width, shown[0].width))], folded=True)
+        del shown[_first_to_go(shown)]
+    return _Layout([], [], folded=False)
+
+
+def _share(free: int, columns: Sequence[_Column], widths: list[int]) -> None:
+    """Add what is free to the widths; the text that lacks least is satisfied first."""
+    lacking = [column.width - width for column, width in zip(columns, widths, strict=True)]
+    by_lack = sorted(range(len(columns)), key=lambda position: lacking[position])
+    for turn, position in enumerate(by_lack):
+        fair_share = free // (len(columns) - turn)
+        more = min(max(lacking[position], 0), fair_share)
+        widths[position] += more
+        free -= more
+
+
+def _first_to_go(columns: Sequence[_Column]) -> int:
+    """Return the position of the column to leave out: the last, but for those that stay."""
+    for position in range(len(columns) - 1, 0, -1):
+        if not columns[position].stays:
+            return position
+    return len(columns) - 1
 
 
 def _needed(columns: Sequence[_Column], width: int, name_width: int, *, folded: bool) -> list[int]:
     """The least that each column is to have: numbers, and texts below unfolded headers, all."""
     needed = []
-    for place, column in enumerate(columns):
-        at_least = _TEXT_AT_LEAST if place else min(name_width, max(_NAME_AT_LEAST, width // 2))
-        whole = column.is_number or not folded
-        cells = column.width if whole else min(column.width, at_least)
-        needed.append(max(cells, *map(cells_of, column.header_lines(folded=folded))))
+    for position, column in enumerate(columns):
+        at_least = _TEXT_AT_LEAST
+        if position == 0:
+            at_least = min(name_width, max(_NAME_AT_LEAST, width // 2))
+        cells = column.width
+        if folded and not column.is_number:
+            cells = min(column.width, at_least)
+        headers = [cells_of(line) for line in column.header_lines(folded=folded)]
+        needed.append(max(cells, *headers))
     return needed
 
 
-def _table(
-    columns: Sequence[_Column], widths: Sequence[int], *, folded: bool, ascii_only: bool
-) -> Table:
+def _table(layout: _Layout, *, ascii_only: bool) -> Table:
     """Build the rich table; every cell has its final text, so that rich has nothing to fit."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    style = box.ASCII2 if ascii_only else box.SIMPLE_HEAD
+    style = box.SIMPLE_HEAD
+    mark = "…"
+    if ascii_only:
+        style = box.ASCII2
+        mark = "..."
     table = Table(box=style, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    mark = "..." if ascii_only else "…"
     plain = partial(_plain, ascii_only=ascii_only)
-    shown = []
-    for column, width in zip(columns, widths, strict=True):
-        lines = map(plain, column.header_lines(folded=folded))
+    texts = []
+    for column, width in zip(layout.columns, layout.widths, strict=True):
+        lines = [plain(line) for line in column.header_lines(folded=layout.folded)]
         header = Text("\n".join(cut_middle(line, width, mark) for line in lines))
         side: Literal["left", "right"] = "right" if column.is_number else "left"
         table.add_column(header, justify=side, width=width, no_wrap=True, vertical="bottom")
-        shown.append(told_apart([*map(plain, column.cells)], width, mark))
-    for cells in zip(*shown, strict=True):
-        table.add_row(*map(Text, cells))
+        texts.append(told_apart([plain(text) for text in column.cells], width, mark))
+    for cells in zip(*texts, strict=True):
+        table.add_row(*[Text(text) for text in cells])
     return table

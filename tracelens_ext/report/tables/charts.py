@@ -15,7 +15,10 @@ import numpy.typing as npt
 
 from tracelens_ext.lazy import pd
 
-MOST_SERIES = 12  # colours that an eye can tell apart
+MOST_SERIES = 12  # colors that an eye can tell apart
+_NO_LABEL = "(none)"
+
+Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,43 @@ class Chart:
         return f"The chart “{self.title}”"
 
     def prepared(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The table that is drawn, of the sheet's."""
-        return frame if self.prepare is None else self.prepare(frame)
+        """Return the table that is drawn, given the one of the sheet."""
+        if self.prepare is None:
+            return frame
+        return self.prepare(frame)
 
     def fits(self, frame: pd.DataFrame) -> bool:
-        """Whether the sheet's table has rows, and the columns that the chart needs."""
-        needed = {self.label_column, self.value_column, self.series_column} - {None}
-        return len(frame) > 0 and needed <= set(self.prepared(frame).columns)
+        """Return whether the table of the sheet has rows, and the columns that the chart needs."""
+        if not len(frame):
+            return False
+        needed = {self.label_column, self.value_column}
+        if self.series_column is not None:
+            needed.add(self.series_column)
+        return needed <= set(self.prepared(frame).columns)
+
+
+@dataclass(frozen=True)
+class CodedTexts:
+    """A column of texts: the code of each row, and the text of each code."""
+
+    codes: npt.NDArray[np.intp]
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class NamedRows:
+    """A matrix whose rows have names."""
+
+    names: list[str]
+    values: Matrix
 
 
 def charted(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> pd.DataFrame:
-    """The sheet that a chart is of."""
+    """Return the sheet that a chart is of.
+
+    Raises:
+        ValueError: there is no such sheet.
+    """
     if chart.sheet not in sheets:
         raise ValueError(f"the chart {chart.title!r} needs the sheet {chart.sheet!r}")
     return sheets[chart.sheet]
@@ -70,41 +99,63 @@ def charted(sheets: Mapping[str, pd.DataFrame], chart: Chart) -> pd.DataFrame:
 def chart_table(frame: pd.DataFrame, chart: Chart) -> pd.DataFrame:
     """Sum what a chart shows.
 
-    Gives a row a bar and a column a series, labels in the index, sorted by sum, the largest first;
-    empty when there is no number other than zero. What is too much for the chart is summed in a
-    last row or column, `(12 others)`.
+    Returns:
+        A row a bar and a column a series, labels in the index, sorted by sum, the largest first;
+        empty when there is no number other than zero. What is too much for the chart is summed in
+        a last row or column, `(12 others)`.
+
+    Raises:
+        ValueError: a column that the chart needs is missing.
     """
     frame = chart.prepared(frame)
-    label_codes, labels = _coded_texts(frame, chart.label_column, chart)
-    series_codes = np.zeros_like(label_codes)
-    series = [chart.value_column]
+    labels = _coded_texts(frame, chart.label_column, chart)
+    one_for_all = np.zeros_like(labels.codes)
     if chart.series_column is not None:
-        series_codes, series = _coded_texts(frame, chart.series_column, chart)
-    elif chart.kind == "stacked":
-        series_codes, series, label_codes, labels = label_codes, labels, series_codes, [""]
-    values = pd.to_numeric(_only_column(frame, chart.value_column, chart), errors="coerce")
-    numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
-    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
-    bars = len(labels)
-    cells = np.bincount(series_codes * bars + label_codes, numbers, bars * len(series))
-    sums: npt.NDArray[np.float64] = cells.astype(np.float64).reshape(len(series), bars)
-    of_series = chart.series_column is not None or chart.kind == "stacked"
-    series, sums = ranked(series, sums, chart.only if of_series else (), MOST_SERIES)
-    labels, sums = ranked(labels, sums.T, () if of_series else chart.only, chart.top)
+        series = _coded_texts(frame, chart.series_column, chart)
+    elif chart.kind == "stacked":  # one bar, of a piece a label
+        series = labels
+        labels = CodedTexts(one_for_all, [""])
+    else:
+        series = CodedTexts(one_for_all, [chart.value_column])
+    sums = _sums(_numbers(frame, chart), labels, series)
+    has_several_series = chart.series_column is not None or chart.kind == "stacked"
+    only_series: Sequence[str] = ()
+    only_labels: Sequence[str] = chart.only
+    if has_several_series:
+        only_series = chart.only
+        only_labels = ()
+    by_series = ranked(NamedRows(series.texts, sums), only_series, MOST_SERIES)
+    by_label = ranked(NamedRows(labels.texts, by_series.values.T), only_labels, chart.top)
     # Arrow, where pandas keeps texts in it, refuses half characters: so these are no `str`.
-    rows, columns = (pd.Index(texts, dtype=object) for texts in (labels, series))
-    return pd.DataFrame(sums, index=rows, columns=columns)
+    index = pd.Index(by_label.names, dtype=object)
+    columns = pd.Index(by_series.names, dtype=object)
+    return pd.DataFrame(by_label.values, index=index, columns=columns)
 
 
-def _coded_texts(
-    frame: pd.DataFrame, name: str, chart: Chart
-) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give a column as a number a row and the distinct texts, `(none)` where it is empty."""
+def _numbers(frame: pd.DataFrame, chart: Chart) -> Matrix:
+    """Return the values of a chart, zero where there is no finite number."""
+    column = _only_column(frame, chart.value_column, chart)
+    values = pd.to_numeric(column, errors="coerce")
+    numbers = values.to_numpy(dtype=np.float64, na_value=0.0)
+    return np.where(np.isfinite(numbers), numbers, 0.0)
+
+
+def _sums(numbers: Matrix, labels: CodedTexts, series: CodedTexts) -> Matrix:
+    """Return the sum of numbers by series (rows) and label (columns)."""
+    bars = len(labels.texts)
+    cells = series.codes * bars + labels.codes
+    sums = np.bincount(cells, numbers, bars * len(series.texts))
+    return sums.astype(np.float64).reshape(len(series.texts), bars)
+
+
+def _coded_texts(frame: pd.DataFrame, name: str, chart: Chart) -> CodedTexts:
+    """Return a column as texts, `(none)` where it is empty."""
     column = _only_column(frame, name, chart)
-    shown = zip(column.tolist(), column.isna().tolist(), strict=True)
-    texts = ["(none)" if empty else str(value) for value, empty in shown]
+    texts = []
+    for value, is_empty in zip(column.tolist(), column.isna().tolist(), strict=True):
+        texts.append(_NO_LABEL if is_empty else str(value))
     codes, uniques = pd.factorize(np.array(texts, dtype=object))
-    return codes, uniques.tolist()
+    return CodedTexts(codes, uniques.tolist())
 
 
 def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
@@ -114,18 +165,27 @@ def _only_column(frame: pd.DataFrame, name: str, chart: Chart) -> pd.Series:
     return frame.iloc[:, columns.index(name)]
 
 
-def ranked(
-    names: list[str], sums: npt.NDArray[np.float64], only: Sequence[str], most: int
-) -> tuple[list[str], npt.NDArray[np.float64]]:
-    """Choose and sort the rows of a matrix: as asked, else the largest sums first.
+def ranked(rows: NamedRows, only: Sequence[str], most: int) -> NamedRows:
+    """Choose and sort the rows of a matrix.
 
     Rows of zeros are left out; those beyond `most` are summed in one row.
+
+    Args:
+        rows: the rows.
+        only: the names of the rows to choose, in this order; all, the largest sums first, if empty.
+        most: how many rows have one of their own.
     """
-    by_sum = np.argsort(-np.abs(sums.sum(axis=1)), kind="stable").tolist()
-    order = [names.index(name) for name in only if name in names] if only else by_sum
-    order = [place for place in order if sums[place].any()]
+    if only:
+        order = [rows.names.index(name) for name in only if name in rows.names]
+    else:
+        sizes = np.abs(rows.values.sum(axis=1))
+        order = np.argsort(-sizes, kind="stable").tolist()
+    order = [row for row in order if rows.values[row].any()]
     if len(order) <= most + 1:  # one row more is shown rather than called "1 others"
-        return [names[place] for place in order], sums[order]
-    rest = order[most:]
-    chosen = [*(names[place] for place in order[:most]), f"({len(rest):,} others)"]
-    return chosen, np.vstack([sums[order[:most]], sums[rest].sum(axis=0)])
+        return NamedRows([rows.names[row] for row in order], rows.values[order])
+    chosen = order[:most]
+    others = order[most:]
+    names = [rows.names[row] for row in chosen]
+    names.append(f"({len(others):,} others)")
+    sum_of_others = rows.values[others].sum(axis=0)
+    return NamedRows(names, np.vstack([rows.values[chosen], sum_of_others]))

@@ -15,7 +15,7 @@ class TableMethods:
     """Each registered table: `get_df_NAME(…)`, or `table(NAME, …)`."""
 
     def table(self, name: str, **options: Any) -> pd.DataFrame | None:  # noqa: ANN401
-        """A registered table, those of plugins too; None if there is nothing to show.
+        """Return a registered table, also one of a plugin; None if there is nothing to show.
 
         `name` is as `report --tables` takes it; `docs/tables.md` has all. Options are what its
         function takes.
@@ -23,8 +23,10 @@ class TableMethods:
         return find_table(name).table(self, **options)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name.startswith("get_df_") and (table := tables_by_method().get(name)) is not None:
-            return MethodType(table.table, self)
+        if name.startswith("get_df_"):
+            table = tables_by_method().get(name)
+            if table is not None:
+                return MethodType(table.table, self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The registry of tables: those of this distribution, room by room, and those of plugins."""
+"""The registry of tables: those of this distribution, and those of plugins."""
 
 from __future__ import annotations
 
@@ -17,50 +17,79 @@ _OLD_NAMES = {"statistics": "iteration_statistics"}
 
 
 def offered_tables(registry: hooks.PluginRegistry | None = None) -> list[hooks.Offered[Table]]:
-    """The tables of this distribution, then those of plugins, each name once."""
+    """Return the tables of this distribution, then those of plugins, each name once."""
     registry = registry or hooks.default_registry()
-    offered = registry.offers("tracelens_sheets", _check)
-    found: dict[str, hooks.Offered[Table]] = {}
-    for each in sorted(offered, key=lambda each: not each.plugin.own):
-        name = each.item.name
-        with registry.guard(each.plugin.name):
-            if name.lower() in found:
+    offers = registry.offers("tracelens_sheets", _check)
+    own_offers = [offered for offered in offers if offered.plugin.own]
+    plugin_offers = [offered for offered in offers if not offered.plugin.own]
+    offered_by_name: dict[str, hooks.Offered[Table]] = {}
+    for offered in own_offers + plugin_offers:
+        name = offered.item.name
+        with registry.guard(offered.plugin.name):
+            if name.lower() in offered_by_name:
                 raise hooks.PluginAnswerError(f"sheet {name!r}: the report has one already")
-            current = each
-            if not each.plugin.own:
-                current = replace(each, item=in_current_form(each.item))
-            found[name.lower()] = current
-    return [*found.values()]
+            offered_by_name[name.lower()] = _in_current_form(offered)
+    return list(offered_by_name.values())
+
+
+def _in_current_form(offered: hooks.Offered[Table]) -> hooks.Offered[Table]:
+    if offered.plugin.own:
+        return offered
+    return replace(offered, item=in_current_form(offered.item))
 
 
 def find_table(name: str) -> Table:
-    """The table of a name."""
-    tables = {each.item.name: each.item for each in offered_tables()}
+    """Return the table of a name.
+
+    Raises:
+        UsageError: there is no such table.
+    """
+    tables = {offered.item.name: offered.item for offered in offered_tables()}
     check_names({name}, tables)
     return tables[name]
 
 
 def tables_by_method() -> dict[str, Table]:
-    """The tables that a method alone gives, by its name."""
-    tables = [each.item for each in offered_tables()]
-    return {t.call.partition("(")[0]: t for t in tables if t.call.startswith("get_df_")}
+    """Return the tables that a method of their own gives, by its name."""
+    tables = {}
+    for offered in offered_tables():
+        method, _, _ = offered.item.call.partition("(")
+        if method.startswith("get_df_"):
+            tables[method] = offered.item
+    return tables
 
 
 def check_names(names: Collection[str], tables: Mapping[str, Table]) -> None:
-    """Check that there are tables of these names."""
-    for name in sorted({*names} - {ALL_TABLES, *tables}):
-        near = [_OLD_NAMES[name]] if name in _OLD_NAMES else get_close_matches(name, tables, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(tables)}"
-        raise UsageError(f"there is no table {name!r}; {hint}")
+    """Check that there are tables of these names.
+
+    Raises:
+        UsageError: there is none of a name; the message has the nearest.
+    """
+    unknown = set(names) - {ALL_TABLES, *tables}
+    for name in sorted(unknown):
+        raise UsageError(f"there is no table {name!r}; {_hint(name, tables)}")
+
+
+def _hint(name: str, tables: Mapping[str, Table]) -> str:
+    """Return what somebody may have meant by the name of a table."""
+    if name in _OLD_NAMES:
+        return f"did you mean {_OLD_NAMES[name]!r}?"
+    nearest = get_close_matches(name, tables, 1)
+    if nearest:
+        return f"did you mean {nearest[0]!r}?"
+    return f"there are {', '.join(tables)}"
 
 
 def _check(item: object) -> None:
     if not isinstance(item, Table):
         kind = type(item).__name__
         raise hooks.PluginAnswerError(f"tracelens_sheets: expected Table objects, got {kind}")
-    known = ("", *ReportOptions.__dataclass_fields__)
-    if wrong := [name for name in (item.asked_by, *item.options) if name not in known]:
-        raise hooks.PluginAnswerError(f"sheet {item.name!r}: there is no option {wrong[0]!r}")
+    options = list(item.options)
+    if item.asked_by:
+        options.insert(0, item.asked_by)
+    for option in options:
+        if option not in ReportOptions.__dataclass_fields__:
+            raise hooks.PluginAnswerError(f"sheet {item.name!r}: there is no option {option!r}")
     for chart in item.charts:
         if chart.sheet != item.name:
             raise hooks.PluginAnswerError(f"sheet {item.name!r}: its chart is of {chart.sheet!r}")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens_ext.lazy import pd
 
@@ -83,9 +83,16 @@ class Shown:
             return "General" if self.fractions else "0"
         if self.unit.quantity is Quantity.BYTES and not signed:
             return _SIZE_FORMAT
-        number = "#,##0" + ("." + "0" * self.decimals if self.decimals else "")
-        number += {"": "", "%": '"%"', "x": '"x"'}.get(symbol, f'" {symbol}"')
-        return f"+{number};-{number};{number}" if signed else number
+        number = "#,##0"
+        if self.decimals:
+            number += "." + "0" * self.decimals
+        if symbol in ("%", "x"):
+            number += f'"{symbol}"'
+        elif symbol:
+            number += f'" {symbol}"'
+        if signed:
+            return f"+{number};-{number};{number}"
+        return number
 
     @property
     def decimals(self) -> int:
@@ -100,26 +107,32 @@ class Shown:
         return min(decimals, _MOST_DECIMALS)
 
     def text(self, value: float) -> str:
-        """A number without its unit, except for percentages; an empty text for none."""
-        if not math.isfinite(value):
-            return "" if math.isnan(value) else str(value)
+        """Return a number without its unit, except for percentages; an empty text for none."""
+        if math.isnan(value):
+            return ""
+        if math.isinf(value):
+            return str(value)
         sign = "+" if self.unit.signed else ""
         if self.unit.quantity is Quantity.IDENTIFIER:
-            return f"{int(value)}" if value == int(value) else f"{value:.6g}"
+            if value == int(value):
+                return f"{int(value)}"
+            return f"{value:.6g}"
         if self.unit.quantity is Quantity.PERCENT:
-            return "<0.1%" if not sign and 0 < value < _SMALL_PERCENT else f"{value:{sign}.1f}%"
-        if not self.decimals and isinstance(value, int):  # exact, which a double is not
+            if 0 < value < _SMALL_PERCENT and not sign:
+                return "<0.1%"
+            return f"{value:{sign}.1f}%"
+        if isinstance(value, int) and not self.decimals:  # exact, which a double is not
             return f"{value:{sign},d}"
         return f"{value:{sign},.{self.decimals}f}"
 
 
 def is_numeric(series: pd.Series) -> bool:
-    """Whether a column holds numbers: no truth values, nothing complex."""
+    """Return whether a column holds numbers: no truth values, nothing complex."""
     kinds = pd.api.types
     dtype = series.dtype
-    return kinds.is_numeric_dtype(dtype) and not (
-        kinds.is_bool_dtype(dtype) or kinds.is_complex_dtype(dtype)
-    )
+    if kinds.is_bool_dtype(dtype) or kinds.is_complex_dtype(dtype):
+        return False
+    return kinds.is_numeric_dtype(dtype)
 
 
 _PERCENT = re.compile(r"%|percent|\bpct\b")
@@ -143,23 +156,60 @@ _NAMED = {
     **dict.fromkeys(("bytes", "byte"), Unit(Quantity.BYTES, "B")),
     **{size.lower(): Unit(Quantity.RATE, size, 3) for size in _SIZES},
 }
+_IDENTIFIER_WORDS = frozenset(
+    {
+        "id",
+        "ids",
+        "uid",
+        "pid",
+        "tid",
+        "stream",
+        "device",
+        "rank",
+        "correlation",
+        "iteration",
+        "index",
+        "row",
+        "sequence",
+        "external",
+        "seq",
+        "step",
+        "node",
+        "column",
+    }
+)
+_PLURALS = frozenset(
+    {
+        "launches",
+        "kernels",
+        "events",
+        "iterations",
+        "ops",
+        "rows",
+        "devices",
+        "streams",
+        "steps",
+    }
+)
 #: What words tell where no unit is named, the most telling first.
 _TELLING = (
-    ("ratio speedup factor", Unit(Quantity.RATIO, "x", 2)),
-    ("time duration dur latency gap busy idle", _US),
-    ("id ids uid pid tid stream device rank correlation iteration", Unit(Quantity.IDENTIFIER)),
-    ("index row sequence external seq step node column", Unit(Quantity.IDENTIFIER)),
-    ("launches kernels events iterations ops rows devices streams steps", Unit(Quantity.COUNT)),
+    (frozenset({"ratio", "speedup", "factor"}), Unit(Quantity.RATIO, "x", 2)),
+    (frozenset({"time", "duration", "dur", "latency", "gap", "busy", "idle"}), _US),
+    (_IDENTIFIER_WORDS, Unit(Quantity.IDENTIFIER)),
+    (_PLURALS, Unit(Quantity.COUNT)),
 )
+_BEFORE_CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 
 
 @functools.lru_cache(maxsize=4096)
 def unit_of(column: str) -> Unit:
     """Read the unit from a column's name, such as `avg_time_us`, `Kernel duration (µs)_count`."""
-    words = _WORDS.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", column).lower())
+    spaced = _BEFORE_CAPITALS.sub(" ", column)
+    words = _WORDS.findall(spaced.lower())
     unit = _unsigned_unit(column, words)
-    differs = not _DIFFERENCE_WORDS.isdisjoint(words)
-    return replace(unit, signed=differs and unit.quantity is not Quantity.IDENTIFIER)
+    is_difference = not _DIFFERENCE_WORDS.isdisjoint(words)
+    is_signed = is_difference and unit.quantity is not Quantity.IDENTIFIER
+    return replace(unit, signed=is_signed)
 
 
 def _unsigned_unit(column: str, words: list[str]) -> Unit:
@@ -168,37 +218,53 @@ def _unsigned_unit(column: str, words: list[str]) -> Unit:
         return Unit(Quantity.PERCENT, "%", 2)
     if column in _SPELLED_RATES:
         return Unit(Quantity.RATE, _SPELLED_RATES[column], 3)
-    if rate := _RATE.search(column):
+    rate = _RATE.search(column)
+    if rate is not None:
         return Unit(Quantity.RATE, rate.group(0), 2)
     if not _COUNT_WORDS.isdisjoint(words):
         return Unit(Quantity.COUNT)
     for word in reversed(words):  # the unit stands at the end of a name
         if word in _NAMED:
             return _NAMED[word]
-    told = (unit for telling, unit in _TELLING if not set(telling.split()).isdisjoint(words))
-    return next(told, Unit(Quantity.UNKNOWN))
+    for telling, unit in _TELLING:
+        if not telling.isdisjoint(words):
+            return unit
+    return Unit(Quantity.UNKNOWN)
 
 
 _LADDERS = (("ns", "µs", "ms", "s"), ("B", "kB", "MB", "GB"))
 
 
-def fitting_unit(unit: str, largest: float) -> tuple[str, float]:
-    """The unit of a time or a size that shows a number best, and what to multiply by for it."""
-    steps = next((each for each in _LADDERS if unit in each), (unit,))
-    at = steps.index(unit)
+class FittingUnit(NamedTuple):
+    """A unit, and what to multiply numbers by for it."""
+
+    symbol: str
+    factor: float
+
+
+def fitting_unit(unit: str, largest: float) -> FittingUnit:
+    """Return the unit of a time or a size that shows a number best."""
+    ladder: tuple[str, ...] = (unit,)
+    for units in _LADDERS:
+        if unit in units:
+            ladder = units
+    step = ladder.index(unit)
     factor = 1.0
-    while at + 1 < len(steps) and largest * factor >= _LARGE:
-        at = at + 1
-        factor = factor / 1e3
-    while at > 1 and 0 < largest * factor < _SMALL:
-        at = at - 1
-        factor = factor * 1e3
-    return steps[at], factor
+    while step + 1 < len(ladder) and largest * factor >= _LARGE:
+        step += 1
+        factor /= 1e3
+    while step > 1 and 0 < largest * factor < _SMALL:
+        step -= 1
+        factor *= 1e3
+    return FittingUnit(ladder[step], factor)
 
 
 def header_text(name: object) -> str:
-    """Give a column's name as one text; the levels of a name of several are joined."""
-    return " ".join(filter(None, map(str, name))) if isinstance(name, tuple) else str(name)
+    """Return a column's name as one text; the levels of a name of several are joined."""
+    if not isinstance(name, tuple):
+        return str(name)
+    levels = [str(level) for level in name]
+    return " ".join(level for level in levels if level)
 
 
 _SPELLED = {"µs": {"us", "µs", "\u03bcs"}, "%": {"%", "percent", "percentage"}}
