@@ -29,6 +29,8 @@ MOVED_MODULES: Final[dict[str, str]] = {
     "chart": "compare.engine_chart",
     "class_statistics": "analysis.nsys_statistics",
     "collectives": "analysis",
+    "compare.finished": "compare.finished_reports",
+    "compare.finished_tables": "compare.report_files",
     "compare.places": "compare.alignment",
     "demo": "cli.demo_recordings",
     "findings.detect": "findings.engine",
@@ -95,7 +97,6 @@ RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
     "compare.alignment": {"Place": "ProgramPlace", "Work": "PlaceWork"},
     "compare.engine_chart.runs": {"Run": "EngineRun"},
     "compare.verdict": {
-        "Outcome": "BudgetOutcome",
         "Unit": "WorkUnit",
         "Verdict": "ComparisonVerdict",
     },
