@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext import TreePerfAnalyzer
-from tracelens_ext.compare.alignment import PlaceWork, ProgramPlace, align
+from tracelens_ext.compare.alignment import align
 from tracelens_ext.compare.comparison import compare, measure
-from tracelens_ext.compare.measurement import find_period
+from tracelens_ext.compare.periods import find_period
+from tracelens_ext.compare.program_places import PlaceWork, ProgramPlace
 
 if TYPE_CHECKING:
     import pandas as pd

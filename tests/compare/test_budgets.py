@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.comparison_helpers import measured, training
+from tracelens_ext.compare.budgets import Budget, check_budgets, parse_budget
 from tracelens_ext.compare.comparison import Comparison, compare
-from tracelens_ext.compare.verdict import Budget, check_budgets, parse_budget
 from tracelens_ext.errors import UsageError
 
 names = st.from_regex(

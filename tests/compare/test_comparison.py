@@ -257,7 +257,7 @@ def random_trace(steps: list[list[tuple[int, int, int]]]) -> TraceMaker:
         for offset, length, name in kernels:
             correlation = next(correlations)
             maker.call("cudaLaunchKernel", start + offset, 0, correlation=correlation)
-            # On streams of their own: work on one stream does not overlap like this.
+            # On a stream of its own: an event that contains the next one of its stream is cut.
             maker.kernel(
                 NAMES[name],
                 start + offset + 5,

@@ -16,9 +16,9 @@ import pytest
 from tests.support.comparison_helpers import training, write
 from tracelens_ext import TreePerfAnalyzer, generate_perf_report_pytorch
 from tracelens_ext.cli import run
-from tracelens_ext.compare import finished_tables
+from tracelens_ext.compare import report_files
 from tracelens_ext.compare.comparison import Comparison, compare, measure
-from tracelens_ext.compare.finished import is_report, measure_report, with_reference
+from tracelens_ext.compare.finished_reports import is_report, measure_report, with_reference
 from tracelens_ext.errors import TraceError
 from tracelens_ext.perf_report import build_perf_report
 from tracelens_ext.report.manifest import MANIFEST
@@ -374,7 +374,7 @@ def _before_root(data: bytes) -> bytes:
 def test_a_hostile_workbook(
     workbook: Path, change: Callable[[bytes], bytes], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finished_tables, "_MOST_BYTES", 5_000_000)
+    monkeypatch.setattr(report_files, "_MAX_BYTES", 5_000_000)
     path = replaced(workbook, SHEET, change)
     start = time.monotonic()
     with pytest.raises(TraceError, match=said) as caught:
@@ -385,9 +385,9 @@ def test_a_hostile_workbook(
 
 
 def test_a_workbook_of_too_many_cells(workbook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_MOST_CELLS", "_MOST_OTHERS"):
+    for limit in ("_MAX_CELL_ELEMENTS", "_MAX_OTHER_ELEMENTS"):
         with monkeypatch.context() as patched, pytest.raises(TraceError, match="cells"):
-            patched.setattr(finished_tables, limit, 20)
+            patched.setattr(report_files, limit, 20)
             measure_report(workbook)
 
 

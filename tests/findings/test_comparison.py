@@ -12,10 +12,10 @@ import pytest
 from tests.support.comparison_helpers import measured, training, write
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
+from tracelens_ext.compare.budgets import check_budgets, parse_budget
 from tracelens_ext.compare.comparison import Comparison, compare
-from tracelens_ext.compare.finished import measure_report
-from tracelens_ext.compare.report import compare_findings
-from tracelens_ext.compare.verdict import check_budgets, parse_budget
+from tracelens_ext.compare.finding_changes import compare_findings
+from tracelens_ext.compare.finished_reports import measure_report
 from tracelens_ext.errors import TracelensError, UsageError
 
 if TYPE_CHECKING:

@@ -63,6 +63,18 @@ def test_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read([]) == []
 
 
+def test_columns_that_are_absent_can_be_changed_one_by_one() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE t (a)")
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.commit()
+    with AnyDatabase("<memory>", connection.serialize()) as database:
+        (chunk,) = database.chunks("t", ("absent", "absent_too"))
+    connection.close()
+    chunk["absent"][0] = 7
+    assert chunk["absent_too"].tolist() == [MISSING]
+
+
 @given(st.data(), st.integers(1, 3), st.integers(0, 20))
 def test_distinct_rows_are_numbered(data: st.DataObject, columns: int, rows: int) -> None:
     numbers = st.one_of(st.integers(0, 3), st.sampled_from([MISSING, -5, 2**40]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracelens_ext.compare.report import compare_time_lost
+from tracelens_ext.compare.time_lost import compare_time_lost
 
 
 def _lost(**ms: float) -> pd.DataFrame:

@@ -41,7 +41,7 @@ _REDUNDANT_OF_SEVERAL = ("difference_ms", "by_speed_ms")
 
 def comparison_blocks(comparison: Comparison, report: Report, top: int) -> Iterator[Block]:
     """Yield the verdict, what was compared, and the tables."""
-    from tracelens_ext.compare.verdict import time_basis
+    from tracelens_ext.compare.notes import time_basis
 
     facts = dict(report.facts)
     yield str(facts["Verdict"])

@@ -106,7 +106,7 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
         return traces
     missing = f"holds no {files.suffixes_text()} file"
     if or_reports:
-        from tracelens_ext.compare.finished import is_report
+        from tracelens_ext.compare.finished_reports import is_report
 
         missing += " and no report"
         for candidates in ([folder], folder.glob("*.xlsx"), folder.glob("*.json")):
@@ -120,7 +120,7 @@ def _traces_in(folder: Path, *, or_reports: bool) -> list[Path]:
 def _matching(pattern: str, *, or_reports: bool) -> list[Path]:
     matching = files.traces_matching(pattern)
     if or_reports:
-        from tracelens_ext.compare.finished import is_report
+        from tracelens_ext.compare.finished_reports import is_report
 
         traces = [path for path in matching if not is_report(path)]
         if traces:

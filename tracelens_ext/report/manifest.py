@@ -147,7 +147,7 @@ def temporary_name(final: Path) -> str:
 MANIFEST = ".tracelens-ext-manifest.json"
 GENERATOR = "tracelens-ext"
 #: The version of the tables, which a manifest and a workbook say under this name. It grows when a
-#: column that is read back (`compare.finished`) gets another meaning.
+#: column that is read back (`compare.finished_reports`) gets another meaning.
 TABLES_VERSION = 1
 TABLES_VERSION_KEY = "tables_version"
 #: How JSON of ours begins.

@@ -35,19 +35,26 @@ class Named:
 
 
 def parse_change(text: str) -> Named:
-    """A change as `--change` takes it."""
+    """Return a change as `--change` takes it."""
     terms = []
-    at = 0
-    while at < len(text) and (found := _TERM.match(text, at)):
-        terms.append((found[1], float(found[2])))
-        at = found.end()
-    if not terms or at < len(text):
+    position = 0
+    while position < len(text):
+        match = _TERM.match(text, position)
+        if match is None:
+            break
+        terms.append((match[1], float(match[2])))
+        position = match.end()
+    if not terms or position < len(text):
         raise UsageError(
             f"--change {text!r}: expected NAME=FACTOR, such as GEMM=0.5, several joined by commas"
         )
-    if wrong := [name for name, factor in terms if name.startswith(_FINDING) and factor]:
-        raise UsageError(f"--change {wrong[0]}: a finding's claim goes as a whole: {wrong[0]}=0")
-    return Named(terms[0][0] if len(terms) == 1 else text, tuple(terms))
+    for name, factor in terms:
+        if name.startswith(_FINDING) and factor:
+            raise UsageError(f"--change {name}: a finding's claim goes as a whole: {name}=0")
+    label = text
+    if len(terms) == 1:
+        label = terms[0][0]
+    return Named(label, tuple(terms))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,59 +106,51 @@ class Changes:
         return [labels[i] for i in np.unique(code[code != NONE]).tolist()]
 
     def default(self) -> list[Named]:
-        """What is tried unless something is asked for."""
-        terms = [(name, factor) for name in self._categories for factor in (0.5, 0.0)]
-        terms += [(name, 0.0) for name in ("kernels", "copies", "launch", "host")]
-        terms += [(_FINDING + name, 0.0) for name in self.claims]
+        """Return what is tried unless something is asked for."""
+        terms: list[tuple[str, float]] = []
+        for category in self._categories:
+            terms.append((category, 0.5))
+            terms.append((category, 0.0))
+        names = ["kernels", "copies", "launch", "host"]
+        names.extend(_FINDING + ident for ident in self.claims)
+        terms.extend((name, 0.0) for name in names)
         return [Named(name, ((name, factor),)) for name, factor in terms]
 
     def change(self, named: Named) -> Change:
-        """The changed durations."""
-        program = self.program
-        gap = 1.0
-        duration = program.duration
-        #: without what runs beside the rest
-        own_duration = program.duration
-        beside: list[BoolArray] = []
-        waiting = program.waiting
-        sooner: Int64Array | int = 0
-        tail: Int64Array | int = 0
-        standstill: Int64Array | int = 0
-        scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]
+        """Return the changed durations."""
+        changed = _ChangedProgram(self.program)
         for name, factor in named.terms:
             if name == "gaps":
-                gap *= factor
+                changed.gap *= factor
             elif name.startswith(_FINDING):
-                if (claim := name.removeprefix(_FINDING)) not in self.claims:
-                    raise _unknown("finding", claim, list(self.claims))
-                gone = self.claims[claim]
-                duration = np.maximum(duration - gone.shorter, 0)
-                shorter = np.where(gone.beside, 0, gone.shorter)
-                own_duration = np.maximum(own_duration - shorter, 0)
-                beside.append(gone.beside)
-                sooner = sooner + gone.sooner
-                tail = tail + gone.tail
-                standstill = standstill + gone.standstill
-                for clock, (start, end) in enumerate(gone.host):
-                    scaled[clock].append((start, end, 0.0))
+                changed.remove(self._claim(name.removeprefix(_FINDING)))
             elif name in {"host", "launch"} or name.startswith("host:"):
-                for clock, (start, end) in enumerate(self.host_intervals(name)):
-                    scaled[clock].append((start, end, factor))
+                changed.scale_host(self.host_intervals(name), factor)
             else:
-                chosen = self._nodes(name)
-                works = np.rint((duration - waiting) * factor).astype(np.int64)
-                duration = np.where(chosen, waiting + works, duration)
-                works = np.rint((own_duration - waiting) * factor).astype(np.int64)
-                own_duration = np.where(chosen, waiting + works, own_duration)
-        host = self._curves([[each for each in of_clock if len(each[0])] for of_clock in scaled])
-        same = duration is program.duration
+                changed.scale_nodes(self._nodes(name), factor)
         least = 0
-        for nodes in beside:
+        for nodes in changed.beside:
             if nodes.any():
-                own_ns = np.where(nodes, own_duration - waiting, 0)
+                own_ns = np.where(nodes, changed.own_duration - self.program.waiting, 0)
                 least = max(least, self._longest_stream(own_ns))
-        changed = None if same else duration
-        return Change(changed, host, gap, least, sooner, tail, standstill)
+        duration = None
+        if changed.duration is not self.program.duration:
+            duration = changed.duration
+        return Change(
+            duration=duration,
+            host=self._curves(changed.scaled),
+            gap=changed.gap,
+            at_least=least,
+            sooner=changed.sooner,
+            tail=changed.tail,
+            standstill=changed.standstill,
+        )
+
+    def _claim(self, ident: str) -> Removed:
+        """Return what goes with a finding."""
+        if ident not in self.claims:
+            raise _unknown("finding", ident, list(self.claims))
+        return self.claims[ident]
 
     def _longest_stream(self, work_ns: Int64Array) -> int:
         """How long the stream with the most of some work takes, if nothing else runs, ns.
@@ -173,13 +172,18 @@ class Changes:
         return longest
 
     def _curves(self, scaled: Sequence[Sequence[Scaled]]) -> Sequence[Curve]:
-        """The time of each clock of which intervals are scaled, found once for the same ones."""
-        key = tuple(tuple((id(of[0]), id(of[1]), of[2]) for of in each) for each in scaled)
+        """Return the time of each clock of which intervals are scaled, found once for the same."""
+        key = tuple(
+            tuple((id(start), id(end), factor) for start, end, factor in of_clock)
+            for of_clock in scaled
+        )
         if key not in self.known:
             if len(self.known) >= _MOST_KNOWN:  # what `--change` names has new intervals each time
                 self.known.clear()
-            curves = [host_curve(each, self.program.frozen) for each in scaled]
-            self.known[key] = scaled, curves if any(scaled) else []
+            curves: Sequence[Curve] = []
+            if any(scaled):
+                curves = [host_curve(of_clock, self.program.frozen) for of_clock in scaled]
+            self.known[key] = scaled, curves
         return self.known[key][1]
 
     def _nodes(self, name: str) -> BoolArray:
@@ -219,25 +223,78 @@ class Changes:
         return self._nodes_of(np.append(inside, False)[tree.launch_position_of_gpu])
 
     def host_intervals(self, name: str) -> list[tuple[Int64Array, Int64Array]]:
-        """Times of the host that a name stands for, by clock, since the window's start."""
+        """Return times of the host that a name stands for, by clock, since the window's start."""
         program = self.program
         trace = self._work.trace
-        length = program.window[1] - program.window[0]
+        window_start, window_end = program.window
+        length = window_end - window_start
         if name == "host":
             return [(np.array([0]), np.array([length]))] * len(program.clocks.end)
-        rows = np.unique(program.launch[(program.call != NONE) & (program.launch != NONE)])
-        if name != "launch":
-            there = trace.rows_of(*HOST_KINDS)
-            wanted = name.partition(":")[2]
-            rows = there[trace.named(trace.name[there], wanted.__eq__)]
-            if not len(rows):
-                names = [trace.names[i] for i in np.unique(trace.name[there]).tolist()]
-                raise _unknown("host event", wanted, names)
+        if name == "launch":
+            is_called = (program.call != NONE) & (program.launch != NONE)
+            rows = np.unique(program.launch[is_called])
+        else:
+            rows = self._host_rows(name.partition(":")[2])
         clock = program.clocks.of_thread[trace.thread[rows]]
-        start, end = (
-            np.clip(time[rows] - program.window[0], 0, length) for time in (trace.ts, trace.end)
-        )
-        return [union(start[clock == c], end[clock == c]) for c in range(len(program.clocks.end))]
+        start = np.clip(trace.ts[rows] - window_start, 0, length)
+        end = np.clip(trace.end[rows] - window_start, 0, length)
+        result: list[tuple[Int64Array, Int64Array]] = []
+        for number in range(len(program.clocks.end)):
+            is_of_clock = clock == number
+            result.append(union(start[is_of_clock], end[is_of_clock]))
+        return result
+
+    def _host_rows(self, name: str) -> Int64Array:
+        """Return the host events of a name."""
+        trace = self._work.trace
+        host_rows = trace.rows_of(*HOST_KINDS)
+        rows: Int64Array = host_rows[trace.named(trace.name[host_rows], name.__eq__)]
+        if not len(rows):
+            names = [trace.names[code] for code in np.unique(trace.name[host_rows]).tolist()]
+            raise _unknown("host event", name, names)
+        return rows
+
+
+class _ChangedProgram:
+    """The durations of a program while changes are made."""
+
+    def __init__(self, program: DependencyGraph) -> None:
+        self.waiting = program.waiting
+        self.gap = 1.0  #: what gaps are multiplied by
+        self.duration = program.duration  #: of each node, ns
+        #: of each node without what runs beside the rest, ns
+        self.own_duration = program.duration
+        self.beside: list[BoolArray] = []  #: for each finding the nodes that run beside the rest
+        self.sooner: Int64Array | int = 0  #: by how much each node starts sooner
+        self.tail: Int64Array | int = 0  #: by how much each block returns sooner
+        self.standstill: Int64Array | int = 0  #: by how much each node stands still for less
+        self.scaled: list[list[Scaled]] = [[] for _ in program.clocks.end]  #: by clock
+
+    def remove(self, removed: Removed) -> None:
+        """Remove what goes with a finding."""
+        own_shorter = np.where(removed.beside, 0, removed.shorter)
+        self.duration = np.maximum(self.duration - removed.shorter, 0)
+        self.own_duration = np.maximum(self.own_duration - own_shorter, 0)
+        self.beside.append(removed.beside)
+        self.sooner = self.sooner + removed.sooner
+        self.tail = self.tail + removed.tail
+        self.standstill = self.standstill + removed.standstill
+        self.scale_host(removed.host, 0.0)
+
+    def scale_host(self, times: Sequence[tuple[Int64Array, Int64Array]], factor: float) -> None:
+        """Multiply times of the host, which are given by clock."""
+        for scaled, (start, end) in zip(self.scaled, times, strict=True):
+            if len(start):
+                scaled.append((start, end, factor))
+
+    def scale_nodes(self, nodes: BoolArray, factor: float) -> None:
+        """Multiply the work of some nodes; their waiting for other ranks stays."""
+        self.duration = self._scaled_nodes(self.duration, nodes, factor)
+        self.own_duration = self._scaled_nodes(self.own_duration, nodes, factor)
+
+    def _scaled_nodes(self, duration: Int64Array, nodes: BoolArray, factor: float) -> Int64Array:
+        work_ns = np.rint((duration - self.waiting) * factor).astype(np.int64)
+        return np.where(nodes, self.waiting + work_ns, duration)
 
 
 def _unknown(what: str, name: str, there: Sequence[str]) -> UsageError:

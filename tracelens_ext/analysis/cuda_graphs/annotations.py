@@ -41,6 +41,7 @@ _ARGUMENTS: Final = ("annotation", "module_fqn", "name")
 _MOST_BYTES: Final = 10**9
 #: A graph and a node below these are told by two numbers, others by that of the node alone.
 _BITS_OF_NODE: Final = 32
+_MOST_NODES: Final = 1 << _BITS_OF_NODE
 _MOST_GRAPHS: Final = 1 << 31
 _MOST_NODE_ID: Final = 1 << 63
 
@@ -117,9 +118,11 @@ def _node_ids(trace: Trace) -> Int64Array:
     """
     graph = trace.arg("graph id").at(trace.gpu_rows)
     node = trace.arg("graph node id").at(trace.gpu_rows)
-    is_small_node = (node >= 0) & (node < 1 << _BITS_OF_NODE)
-    is_small_graph = (graph > 0) & (graph < _MOST_GRAPHS)
-    return np.where(is_small_node & is_small_graph, graph << _BITS_OF_NODE | node, node)
+    has_node = node >= 0
+    has_graph = graph > 0
+    is_small = (node < _MOST_NODES) & (graph < _MOST_GRAPHS)
+    node_of_graph = graph << _BITS_OF_NODE | node
+    return np.where(has_node & has_graph & is_small, node_of_graph, node)
 
 
 def _side_files(trace: Trace, reading: ReadingOptions) -> list[Path]:

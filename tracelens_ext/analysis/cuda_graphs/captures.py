@@ -121,9 +121,13 @@ class _CapturedLaunches(NamedTuple):
     def by_segment(self) -> dict[int, Int64Array]:
         """Return the rows in each segment, which may be none."""
         order = np.argsort(self.segment, kind="stable")
+        rows = self.rows[order]
         segments, first = np.unique(self.segment[order], return_index=True)
-        rows_by_segment = np.split(self.rows[order], first[1:])
-        return dict(zip(segments.tolist(), rows_by_segment, strict=True))
+        end = np.append(first[1:], len(rows))
+        rows_by_segment = {}
+        for segment, first_row, end_row in zip(segments.tolist(), first, end, strict=True):
+            rows_by_segment[segment] = rows[first_row:end_row]
+        return rows_by_segment
 
 
 def holds_captures(trace: Trace) -> bool:
@@ -159,12 +163,14 @@ def find_captures(tree: CallTree, file: str) -> list[Capture]:
 
 def _annotated_capture(trace: Trace, annotation: int, file: str) -> Capture:
     """Return a capture without graphs, as the annotation in a row names it; `NONE` for none."""
-    if annotation == NONE:
-        return Capture(file=file, batch_size=None, mode="", graphs=[])
-    parts = _ANNOTATION.fullmatch(trace.name_of(annotation))
-    if parts is None:
-        return Capture(file=file, batch_size=None, mode="", graphs=[])
-    return Capture(file=file, batch_size=int(parts[1]), mode=parts[2] or "", graphs=[])
+    batch_size = None
+    mode = ""
+    if annotation != NONE:
+        parts = _ANNOTATION.fullmatch(trace.name_of(annotation))
+        if parts:
+            batch_size = int(parts[1])
+            mode = parts[2] or ""
+    return Capture(file=file, batch_size=batch_size, mode=mode, graphs=[])
 
 
 def _by_size(capture: Capture) -> list[Capture]:

@@ -309,18 +309,25 @@ class GraphMatcher:
         """Return the GPU events of each launch."""
         events = np.concatenate([np.empty(0, np.int64), *self._launches.events])
         rows = trace.gpu_rows[events]
+        kind = trace.kind[rows]
         names, index = np.unique(trace.name[rows], return_inverse=True)
-        node_of_name = self._numbered(_node_of_kernel(trace.names[name]) for name in names)
+        kernels = [trace.names[name] for name in names.tolist()]
+        node_of_name = self._numbered(map(_node_of_kernel, kernels))
         node = node_of_name[index]
-        node[trace.kind[rows] == EventKind.MEMCPY] = self._number_of_node[MEMCPY]
-        node[trace.kind[rows] == EventKind.MEMSET] = self._number_of_node[MEMSET]
+        node[kind == EventKind.MEMCPY] = self._number_of_node[MEMCPY]
+        node[kind == EventKind.MEMSET] = self._number_of_node[MEMSET]
         stream = self._launches.stream.astype(np.int32)
         sizes = [len(events) for events in self._launches.events]
         bounds = np.cumsum(sizes)[:-1]
         sequences = []
-        nodes_and_streams = zip(np.split(node, bounds), np.split(stream, bounds), strict=True)
-        for nodes_of_launch, streams_of_launch in nodes_and_streams:
-            sequences.append(_Sequence(nodes_of_launch.tobytes(), streams_of_launch.tobytes()))
+        nodes = np.split(node, bounds)
+        streams = np.split(stream, bounds)
+        for nodes_of_launch, streams_of_launch in zip(nodes, streams, strict=True):
+            sequence = _Sequence(
+                node=nodes_of_launch.tobytes(),
+                stream=streams_of_launch.tobytes(),
+            )
+            sequences.append(sequence)
         return sequences
 
     # Which captures, and which of their graphs.

@@ -257,9 +257,11 @@ class _AddedEvents:
                 self._args[name] = _AddedArgument(self._trace.arg(name).texts or [])
             argument = self._args[name]
             rows = begin + index[having[kept]]
-            codes = [argument.texts[texts[place]] for place in kept.tolist()]
+            kept_texts = [texts[place] for place in kept.tolist()]
+            codes = argument.texts.codes(kept_texts, len(kept_texts))
+            codes_of_launches = np.tile(codes, len(begin))
             argument.rows.append(rows.ravel())
-            argument.codes.append(np.tile(np.array(codes, dtype=np.int64), len(begin)))
+            argument.codes.append(codes_of_launches.astype(np.int64))
 
     def finish(self) -> Trace:
         """Return the trace with all that was added."""

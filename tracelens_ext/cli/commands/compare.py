@@ -102,7 +102,7 @@ class ComparisonOptions:
     def paths(self, traces: Sequence[str]) -> list[Path]:
         """Return what is compared, the baseline first."""
         from tracelens_ext.cli.load import find_traces
-        from tracelens_ext.compare.finished import history_in
+        from tracelens_ext.compare.finished_reports import history_in
 
         named = find_traces(traces, or_reports=True)
         if named.problems:
@@ -118,7 +118,7 @@ class ComparisonOptions:
 
     def measure(self, paths: Sequence[Path], analysis: AnalysisOptions) -> list[Measurement]:
         """Measure traces and reports, one after the other: only the measurements stay."""
-        from tracelens_ext.compare.finished import is_report, measure_report
+        from tracelens_ext.compare.finished_reports import is_report, measure_report
         from tracelens_ext.compare.measurement import TRACELENS
 
         max_bytes = analysis.reading.max_bytes
@@ -147,7 +147,7 @@ class ComparisonOptions:
         with_reports: bool,
     ) -> Measurement:
         from tracelens_ext.cli.load import analyze, show_problems
-        from tracelens_ext.compare.finished import with_reference
+        from tracelens_ext.compare.finished_reports import with_reference
         from tracelens_ext.compare.report import measured_for_comparison
 
         analyzer = analyze(path, analysis)
@@ -178,9 +178,10 @@ def compare(
     from tracelens_ext.analysis.memory.snapshot import is_snapshot
     from tracelens_ext.cli.comparison_blocks import comparison_blocks
     from tracelens_ext.cli.outputs import OutputOptions, check_outputs, write_outputs
+    from tracelens_ext.compare.budgets import check_budgets, parse_budget
     from tracelens_ext.compare.comparison import compare as compare_measurements
-    from tracelens_ext.compare.report import comparison_report, history_report
-    from tracelens_ext.compare.verdict import check_budgets, parse_budget
+    from tracelens_ext.compare.history import history_report
+    from tracelens_ext.compare.report import comparison_report
     from tracelens_ext.findings.engine import offered_detectors
 
     budgets = [parse_budget(text) for text in options.fail_if or ()]

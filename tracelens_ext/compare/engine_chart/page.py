@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracelens_ext.compare.engine_chart import runs as measured
 from tracelens_ext.compare.engine_chart.runs import EngineRun
 from tracelens_ext.compare.engine_chart.specification import NS_PER_S
-from tracelens_ext.lazy import pd
 from tracelens_ext.report import html_figures as spelled
 from tracelens_ext.report.colors import colour_of
 from tracelens_ext.report.excel_text import cleaned
@@ -41,146 +40,238 @@ _DESCRIPTIONS: Final = {
     _KERNELS: "Which kernels make up each category; the time of one is that in which no GPU event"
     " that started before it ran. result.csv has the same rows",
 }
-_MOST_CARDS: Final = 6
-# characters of a bar's name on wide and narrow screens
+_MAX_CARDS: Final = 6
+#: Characters of a bar's name on wide and narrow screens.
 _WIDE = 62
 _NARROW = 40
-_MS: Final = 1e3
+_SUMMARIZED_RUNS: Final = 4
+_MAX_DECIMALS: Final = 9
+_MS_PER_S: Final = 1e3
+_NS_PER_MS: Final = 1e6
 #: Of bars that differ by this factor the short ones show nothing but their length.
 _MUCH_LONGER: Final = 3
 
 
 def write_page(path: str | os.PathLike[str], runs: Sequence[EngineRun], *, title: str = "") -> None:
-    """Write `result.html`, self-contained."""
+    """Write `result.html`, self-contained.
+
+    Args:
+        path: of the page.
+        runs: a bar each.
+        title: of the page; empty for the default.
+    """
     require_html_extra()
-    by_run = measured.category_table(runs)
-    labels = [run.label for run in runs]
+    tables = _tables(runs)
+    with written_beside(path) as beside:
+        page = render_page(
+            title=cleaned(title or DEFAULT_TITLE),
+            subtitle="",
+            cards=[_card(run) for run in runs] if len(runs) <= _MAX_CARDS else [],
+            notes=[cleaned(note) for note in (*_notes(runs), *tables.notes)],
+            figures=_figures(runs, title),
+            facts=[],
+            tables=tables.tables,
+            sheet_keys={_BY_CATEGORY: tables.by_category.key},
+            pool=tables.pool,
+            # The whole table by category is in sight, its total row too.
+            first_rows=max(FIRST_ROWS, tables.by_category.total),
+        )
+        beside.write_text(page, encoding="utf-8", newline="\n")
+
+
+class _Tables(NamedTuple):
+    """The tables of the page."""
+
+    by_category: HtmlTable
+    tables: list[HtmlTable]  #: all of them, in order
+    notes: list[str]  #: on what is left out
+    pool: dict[str, int]  #: texts that several cells share
+
+
+def _tables(runs: Sequence[EngineRun]) -> _Tables:
+    """Return the numbers under the chart."""
     pool: dict[str, int] = {}
-    whole = by_run.set_axis(labels, axis=1)
-    whole.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
-    by_category = {_BY_CATEGORY: whole.rename_axis("Category").reset_index()}
-    pivots = page_tables(by_category, _DESCRIPTIONS, pool=pool)
-    pivot = replace(pivots.tables[_BY_CATEGORY], key="table-by-category")
+    seconds = measured.category_table(runs).set_axis([run.label for run in runs], axis=1)
+    seconds.loc[measured.TOTAL] = [run.elapsed_ns / NS_PER_S for run in runs]
+    by_category_sheet = seconds.rename_axis("Category").reset_index()
+    page_table = page_tables({_BY_CATEGORY: by_category_sheet}, _DESCRIPTIONS, pool=pool)
+    by_category = replace(page_table.tables[_BY_CATEGORY], key="table-by-category")
     kernels = measured.kernel_table(runs).sort_values(
         measured.ELAPSED, ascending=False, kind="stable"
     )
     sheets = {_INPUTS: measured.input_table(runs), _KERNELS: kernels.reset_index(drop=True)}
     others = page_tables(sheets, _DESCRIPTIONS, pool=pool)
+    longest_s = max(run.elapsed_ns for run in runs) / NS_PER_S
+    tables = [_with_digits(each, longest_s) for each in (by_category, *others.tables.values())]
+    return _Tables(by_category, tables, list(others.notes), pool)
+
+
+def _notes(runs: Sequence[EngineRun]) -> list[str]:
+    """Return what the reader should know of the runs, each once."""
+    notes_of_runs = [(run.label, [*run.warnings, *run.notes]) for run in runs]
+    return [f"{about.names}: {about.note}" for about in measured.grouped(notes_of_runs)]
+
+
+def _figures(runs: Sequence[EngineRun], title: str) -> list[Figure]:
+    """Return the chart; if bars differ much in length, also one of their shares."""
     elapsed = [run.elapsed_ns for run in runs]
-    figures = [_figure(by_run, runs, title)]
-    if max(elapsed) > _MUCH_LONGER * min(ns or max(elapsed) for ns in elapsed):
-        figures.append(_figure(by_run, runs, title, percent=True))
-    told = measured.grouped((run.label, [*run.warnings, *run.notes]) for run in runs)
-    longest_s = max(elapsed) / NS_PER_S
-    notes = [*(f"{labels}: {note}" for note, labels in told), *others.notes]
-    with written_beside(path) as beside:
-        page = render_page(
-            title=cleaned(title or DEFAULT_TITLE),
-            subtitle="",
-            cards=[_card(run) for run in runs] if len(runs) <= _MOST_CARDS else [],
-            notes=[cleaned(note) for note in notes],
-            figures=figures,
-            facts=[],
-            tables=[_with_digits(table, longest_s) for table in (pivot, *others.tables.values())],
-            sheet_keys={_BY_CATEGORY: pivot.key},
-            pool=pool,
-            # The whole pivot table is in sight, its total row too.
-            first_rows=max(FIRST_ROWS, pivot.total),
-        )
-        beside.write_text(page, encoding="utf-8", newline="\n")
+    shortest = min(ns or max(elapsed) for ns in elapsed)
+    figures = [_figure(runs, title, percent=False)]
+    if max(elapsed) > _MUCH_LONGER * shortest:
+        figures.append(_figure(runs, title, percent=True))
+    return figures
 
 
-def _figure(
-    table: pd.DataFrame, runs: Sequence[EngineRun], title: str, *, percent: bool = False
-) -> Figure:
-    """A bar a run, a piece a category: in seconds, as the tables, or in percent of the bar."""
-    wholes = [run.elapsed_ns / 1e6 for run in runs]
-    bars = [spelled.plotly_lines(run.label) for run in runs]
-    instances = [_by_category(run, run.instances) for run in runs]
-    inside = spelled.percent_text if percent else _short
+def _figure(runs: Sequence[EngineRun], title: str, *, percent: bool) -> Figure:
+    """Return a bar for each run, with a piece for each category.
+
+    Args:
+        runs: a bar each.
+        title: of the page; may be empty.
+        percent: draw percent of each bar instead of seconds, which the tables have.
+    """
+    seconds = measured.category_table(runs).fillna(0.0)
     pieces: list[Plotly] = []
     legend = []
-    rows = (table.fillna(0.0).to_numpy() * _MS).tolist()
-    for category, amounts in zip(map(str, table.index), rows, strict=True):
-        if not any(amounts):
+    counts = [_by_category(run, run.instances) for run in runs]
+    for category, amounts_ms in zip(
+        map(str, seconds.index), (seconds.to_numpy() * _MS_PER_S).tolist(), strict=True
+    ):
+        if not any(amounts_ms):
             continue
-        legend.append((cleaned(category), colour_of(category)))
-        name = spelled.plotly_text(spelled.elided(category, _WIDE))
-        values = []
-        hover = []
-        for ms, whole, bar, of_run in zip(amounts, wholes, bars, instances, strict=True):
-            events = of_run[category]
-            count = f", {events:,} GPU event{'s' * (events != 1)}" if events else ""
-            amount = spelled.plotly_text(spelled.amount_text(ms, "ms", whole))
-            hover.append(f"<b>{name}</b><br>{amount}{count}<br>{bar}")
-            values.append(ms * (100 / (whole or 1.0) if percent else 1 / _MS))
-        pieces.append(
-            bar_piece(len(pieces), values, colour_of(category), hover, map(inside, values))
-        )
-    what = "Share of elapsed time" if percent else "Elapsed time"
+        color = colour_of(category)
+        legend.append((cleaned(category), color))
+        events = [count[category] for count in counts]
+        values = _piece_lengths(runs, amounts_ms, percent=percent)
+        texts = [spelled.percent_text(value) if percent else _short(value) for value in values]
+        hover = _hover_texts(runs, category, amounts_ms, events)
+        pieces.append(bar_piece(len(pieces), values, color, hover, texts))
+    subject = "Share of elapsed time" if percent else "Elapsed time"
     return Figure(
         key="chart-share-of-time" if percent else "chart-elapsed-time",
-        title=cleaned(f"{what} for {title}" if title else f"{what} by category"),
-        summary="; ".join(
-            f"{spelled.elided(run.label, _WIDE)}: {_in_words(run)}" for run in runs[:4]
-        ),
+        title=cleaned(f"{subject} for {title}" if title else f"{subject} by category"),
+        summary="; ".join(_summary(run) for run in runs[:_SUMMARIZED_RUNS]),
         legend=legend,
         sheet=_BY_CATEGORY,
         spec=bars_spec(
             pieces,
             [spelled.elided(run.label, _WIDE) for run in runs],
             [spelled.elided(run.label, _NARROW) for run in runs],
-            [f"{_short(whole / _MS)}\u00a0s" for whole in wholes],
+            [f"{_short(_elapsed_ms(run) / _MS_PER_S)}\u00a0s" for run in runs],
             "%" if percent else "s",
         ),
     )
 
 
-def _with_digits(table: HtmlTable, longest: float) -> HtmlTable:
-    """A table whose seconds, of categories all numbers, show 0.001 % of so many seconds."""
-    decimals = min(max(5 - math.floor(math.log10(longest)), 2), 9) if longest else 2
+def _elapsed_ms(run: EngineRun) -> float:
+    """Return the length of a bar, ms."""
+    return run.elapsed_ns / _NS_PER_MS
+
+
+def _piece_lengths(
+    runs: Sequence[EngineRun], amounts_ms: Sequence[float], *, percent: bool
+) -> list[float]:
+    """Return how long a category's piece of each bar is: percent of the bar, or seconds."""
+    lengths = []
+    for run, amount_ms in zip(runs, amounts_ms, strict=True):
+        factor = 1 / _MS_PER_S
+        if percent:
+            factor = 100 / (_elapsed_ms(run) or 1.0)
+        lengths.append(amount_ms * factor)
+    return lengths
+
+
+def _hover_texts(
+    runs: Sequence[EngineRun],
+    category: str,
+    amounts_ms: Sequence[float],
+    event_counts: Sequence[int],
+) -> list[str]:
+    """Return what is shown over a category's piece of each bar."""
+    name = spelled.plotly_text(spelled.elided(category, _WIDE))
+    texts = []
+    for run, amount_ms, events in zip(runs, amounts_ms, event_counts, strict=True):
+        amount = spelled.plotly_text(spelled.amount_text(amount_ms, "ms", _elapsed_ms(run)))
+        if events:
+            plural = "" if events == 1 else "s"
+            amount = f"{amount}, {events:,} GPU event{plural}"
+        texts.append(f"<b>{name}</b><br>{amount}<br>{spelled.plotly_lines(run.label)}")
+    return texts
+
+
+def _summary(run: EngineRun) -> str:
+    """Return a bar in words."""
+    return f"{spelled.elided(run.label, _WIDE)}: {_in_words(run)}"
+
+
+def _with_digits(table: HtmlTable, longest_s: float) -> HtmlTable:
+    """Return a table whose seconds show 0.001 % of so many seconds."""
+    decimals = 2
+    if longest_s:
+        decimals = min(max(5 - math.floor(math.log10(longest_s)), 2), _MAX_DECIMALS)
     shown = Shown(Unit(Quantity.TIME, "s", decimals))
-    columns = [
-        replace(column, shown=shown)
-        if column.header.endswith("(sec)") or (table.name, column.kind) == (_BY_CATEGORY, "number")
-        else column
-        for column in table.columns
-    ]
+    columns = []
+    for column in table.columns:
+        is_by_category = table.name == _BY_CATEGORY and column.kind == "number"
+        if is_by_category or column.header.endswith("(sec)"):
+            columns.append(replace(column, shown=shown))
+        else:
+            columns.append(column)
     return replace(table, columns=columns)
 
 
 def _card(run: EngineRun) -> Card:
+    """Return the card of a run."""
     label = cleaned(run.label)
-    elapsed = spelled.duration_text(run.elapsed_ns / 1e6)
-    colour = colour_of(_largest(run)[0])  # the label again, in the smaller type of names
-    return Card(f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), colour, label)
+    elapsed = spelled.duration_text(_elapsed_ms(run))
+    color = colour_of(_largest(run).category)
+    # The label again, in the smaller type of names.
+    return Card(f"{elapsed} elapsed", spelled.elided(label, _WIDE), _in_words(run), color, label)
 
 
 def _in_words(run: EngineRun) -> str:
-    """The GPU's part and the largest category."""
-    category, ns = _largest(run)
-    return ", ".join(
-        f"{name} {spelled.amount_text(part / 1e6, 'ms', run.elapsed_ns / 1e6)}"
-        for name, part in (("GPU", run.gpu_ns), (spelled.elided(category, _NARROW), ns))
-    )
+    """Return the GPU's part of a bar, and the largest category."""
+    largest = _largest(run)
+    largest_name = spelled.elided(largest.category, _NARROW)
+    texts = []
+    for name, ns in (("GPU", run.gpu_ns), (largest_name, largest.ns)):
+        amount = spelled.amount_text(ns / _NS_PER_MS, "ms", _elapsed_ms(run))
+        texts.append(f"{name} {amount}")
+    return ", ".join(texts)
 
 
-def _largest(run: EngineRun) -> tuple[str, int]:
-    """The GPU category that takes most of a run."""
-    return _by_category(run, run.gpu_ns_of).most_common(1)[0]
+class _CategoryTime(NamedTuple):
+    """The time of a category."""
+
+    category: str
+    ns: int
+
+
+def _largest(run: EngineRun) -> _CategoryTime:
+    """Return the GPU category that takes most of a run."""
+    category, ns = _by_category(run, run.gpu_ns_of).most_common(1)[0]
+    return _CategoryTime(category, ns)
 
 
 def _by_category(run: EngineRun, values: Int64Array) -> Counter[str]:
-    found: Counter[str] = Counter()
+    """Add up values of kernels by category."""
+    sums: Counter[str] = Counter()
     for category, value in zip(run.category, values.tolist(), strict=True):
-        found[category] += value
-    return found
+        sums[category] += value
+    return sums
 
 
 def _short(value: float) -> str:
-    """A number for a piece or a bar, three digits of it."""
-    decimals = 2 - math.floor(math.log10(value)) if 0 < value < 1 else 2
-    return f"{value:,.{min(decimals, 9) if value < 10 else 1 if value < 100 else 0}f}"
+    """Return a number for a piece or a bar, three digits of it."""
+    if value >= 100:
+        decimals = 0
+    elif value >= 10:
+        decimals = 1
+    elif 0 < value < 1:
+        decimals = min(2 - math.floor(math.log10(value)), _MAX_DECIMALS)
+    else:
+        decimals = 2
+    return f"{value:,.{decimals}f}"
 
 
 PAGE: Final = "result.html"
@@ -190,9 +281,15 @@ CSV: Final = "result.csv"
 def check_results(
     folder: str | os.PathLike[str], inputs: Sequence[Path], *, force: bool = False
 ) -> list[str]:
-    """Check that a chart may be written to a folder; answer a line if a run left it unfinished.
+    """Check that a chart may be written to a folder; return a line if a run left it unfinished.
 
-    `inputs` are never written over, whatever `force` says.
+    Args:
+        folder: of the chart.
+        inputs: files that are never written over, whatever `force` says.
+        force: replace files that this program did not make.
+
+    Raises:
+        OutputError: it may not be written there.
     """
     require_html_extra()
     check_output(Path(folder) / PAGE, inputs, force=force)
@@ -203,7 +300,7 @@ def check_results(
 def write_results(
     folder: str | os.PathLike[str], runs: Sequence[EngineRun], *, title: str = ""
 ) -> list[Path]:
-    """Write the chart and its numbers into a folder; answer the page and the CSV file."""
+    """Write the chart and its numbers into a folder; return the page and the CSV file."""
     from tracelens_ext.report.formats import write_csv
 
     writers: dict[str, Callable[[Path], object]] = {

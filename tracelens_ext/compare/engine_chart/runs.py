@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -57,147 +57,231 @@ class EngineRun:
 
 
 def measure_run(work: GpuEvents, given: ChartInput, position: int) -> EngineRun:
-    """Measure an input, all its GPUs together."""
+    """Measure an input, all its GPUs together.
+
+    Args:
+        work: the GPU events of its trace.
+        given: the input.
+        position: its place among all inputs, which its label has.
+    """
     return measure(work, given, position)[0]
 
 
 def measure(work: GpuEvents, given: ChartInput, position: int, split: str = "") -> list[EngineRun]:
     """Measure an input: as a whole, or split by `device` or by `phase` of serving.
 
-    The time without GPU work is divided as the idle time before the work of each phase is.
+    Args:
+        work: the GPU events of its trace.
+        given: the input.
+        position: its place among all inputs, which its label has.
+        split: `device`, `phase`, or empty for the whole.
+
+    Raises:
+        TraceError: the trace has no GPU event.
+        UsageError: no serving engine names a phase.
     """
     if not len(work):
         remedy = (
             "record it with GPU activity (nsys profile -t cuda; ProfilerActivity.CUDA in PyTorch)"
         )
         raise TraceError(given.path, "holds no GPU event", remedy)
-    label = given.label(position)
-    notes = work.trace.provenance.notes
-    devices: list[int] = np.unique(work.trace.device).tolist()
     if split == "device":
-        bars = {each: f"{label}_gpu{'?' if each == NONE else each}" for each in devices}
-        on = work.trace.device
-        return [_measured(work, given, bars[n], on == n, [n], notes) for n in devices]
-    if len(devices) > 1:
-        several = (
-            f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
-            " for the GPU event that started first; --per-device draws a bar for each"
-        )
-        notes = (*notes, several)
-    whole = _measured(work, given, label, np.ones(len(work), dtype=bool), devices, notes)
-    if split != "phase":
-        return [whole]
-    steps = find_steps(work.tree)
-    if not len(steps):
-        raise UsageError(
-            f"{given.path}: no annotation of a serving engine names a phase; leave out --by-phase"
-        )
-    phase = steps.phase_of_gpu
-    gaps = classify_gaps(work, "device").gaps
-    idle = sums(phase[gaps.after], gaps.duration, len(steps.labels))
+        return _by_device(work, given, position)
+    whole = _whole_run(work, given, position)
+    if split == "phase":
+        return _by_phase(work, whole)
+    return [whole]
+
+
+def _by_device(gpu_events: GpuEvents, given: ChartInput, position: int) -> list[EngineRun]:
+    """Measure each GPU of a trace."""
     runs = []
-    for number in np.unique(phase[phase >= 0]).tolist():
-        named = f"{label}_{steps.labels[number]}"
-        run = _measured(work, given, named, phase == number, devices, notes)
-        share = int(whole.not_gpu_ns * int(idle[number]) // max(int(idle.sum()), 1))
-        elapsed = run.gpu_ns + share
-        runs.append(replace(run, elapsed_ns=elapsed, elapsed_from=whole.elapsed_from))
+    for device in np.unique(gpu_events.trace.device).tolist():
+        name = "?" if device == NONE else device
+        is_on_device = gpu_events.trace.device == device
+        bar = _Bar(given, f"{given.label(position)}_gpu{name}", [device])
+        runs.append(_measured(gpu_events, bar, is_on_device))
     return runs
 
 
-def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[tuple[str, str]]:
-    """Each distinct note once, in order, with the names that it is about, separated by commas."""
-    about: dict[str, dict[str, None]] = {}
-    for name, own in notes:
-        for note in own:
-            about.setdefault(note, {})[name] = None
-    return [(note, ", ".join(names)) for note, names in about.items()]
+def _whole_run(gpu_events: GpuEvents, given: ChartInput, position: int) -> EngineRun:
+    """Measure all GPUs of a trace together."""
+    devices = np.unique(gpu_events.trace.device).tolist()
+    bar = _Bar(given, given.label(position), devices)
+    run = _measured(gpu_events, bar, np.ones(len(gpu_events), dtype=bool))
+    if len(devices) < 2:
+        return run
+    note = (
+        f"the trace has {len(devices)} GPUs: an instant in which several are busy counts once,"
+        " for the GPU event that started first; --per-device draws a bar for each"
+    )
+    return replace(run, notes=(*run.notes, note))
 
 
-def _measured(
-    work: GpuEvents,
-    given: ChartInput,
-    label: str,
-    chosen: BoolArray,
-    devices: Sequence[int],
-    notes: tuple[str, ...],
-) -> EngineRun:
-    code, labels = _categories(work)
-    share = non_overlapped_time(work.start[chosen], work.end[chosen])
-    groups = group_durations([work.name[chosen], code[chosen]], share)
-    gpu_ns = int(share.sum())
-    warnings = tuple[str, ...]()
-    elapsed_ns = given.elapsed_ns
-    source = "given"
-    if not elapsed_ns:
-        elapsed_ns = work.trace.span_ns
-        source = "the trace"
-    elif elapsed_ns < gpu_ns:
-        told, used = (f"{ns / NS_PER_S:,.6g} s" for ns in (elapsed_ns, gpu_ns))
-        warnings = (f"{told} elapsed is less than the GPU time, {used}, which is used instead",)
-        elapsed_ns = gpu_ns
-        source = "GPU time"
+def _by_phase(gpu_events: GpuEvents, whole: EngineRun) -> list[EngineRun]:
+    """Measure each phase of serving.
+
+    The time without GPU work is divided as the idle time before the work of each phase is.
+    """
+    steps = find_steps(gpu_events.tree)
+    if not len(steps):
+        raise UsageError(
+            f"{whole.given.path}: no annotation of a serving engine names a phase; leave out"
+            " --by-phase"
+        )
+    phase = steps.phase_of_gpu
+    gaps = classify_gaps(gpu_events, "device").gaps
+    idle_of_phase = sums(phase[gaps.after], gaps.duration, len(steps.labels))
+    total_idle = max(int(idle_of_phase.sum()), 1)
+    runs = []
+    for number in np.unique(phase[phase >= 0]).tolist():
+        bar = _Bar(whole.given, f"{whole.label}_{steps.labels[number]}", whole.devices)
+        run = _measured(gpu_events, bar, phase == number)
+        not_gpu_ns = whole.not_gpu_ns * int(idle_of_phase[number]) // total_idle
+        run = replace(
+            run,
+            elapsed_ns=run.gpu_ns + not_gpu_ns,
+            elapsed_from=whole.elapsed_from,
+            notes=whole.notes,
+        )
+        runs.append(run)
+    return runs
+
+
+class NoteAbout(NamedTuple):
+    """A note, and what it is about."""
+
+    note: str
+    names: str  #: separated by commas
+
+
+def grouped(notes: Iterable[tuple[str, Iterable[str]]]) -> list[NoteAbout]:
+    """Return each distinct note once, in order, with the names that it is about.
+
+    Args:
+        notes: names, each with its notes.
+    """
+    names_of_note: dict[str, dict[str, None]] = {}
+    for name, notes_of_name in notes:
+        for note in notes_of_name:
+            names_of_note.setdefault(note, {})[name] = None
+    return [NoteAbout(note, ", ".join(names)) for note, names in names_of_note.items()]
+
+
+class _Bar(NamedTuple):
+    """A bar that is measured."""
+
+    given: ChartInput
+    label: str
+    devices: Sequence[int]  #: the GPUs whose events are in it
+
+
+@dataclass(frozen=True)
+class _Elapsed:
+    """The length of a bar."""
+
+    ns: int
+    source: str  #: `given`, `the trace` or `GPU time`
+    warnings: tuple[str, ...] = ()
+
+
+def _elapsed(gpu_events: GpuEvents, given: ChartInput, gpu_ns: int) -> _Elapsed:
+    """Return how long a run took, as the user says or as the trace does."""
+    if not given.elapsed_ns:
+        return _Elapsed(gpu_events.trace.span_ns, "the trace")
+    if given.elapsed_ns >= gpu_ns:
+        return _Elapsed(given.elapsed_ns, "given")
+    given_text = f"{given.elapsed_ns / NS_PER_S:,.6g} s"
+    gpu_text = f"{gpu_ns / NS_PER_S:,.6g} s"
+    warning = f"{given_text} elapsed is less than the GPU time, {gpu_text}, which is used instead"
+    return _Elapsed(gpu_ns, "GPU time", (warning,))
+
+
+def _measured(gpu_events: GpuEvents, bar: _Bar, chosen: BoolArray) -> EngineRun:
+    """Measure the chosen GPU events of a trace."""
+    code, labels = _categories(gpu_events)
+    time = non_overlapped_time(gpu_events.start[chosen], gpu_events.end[chosen])
+    groups = group_durations([gpu_events.name[chosen], code[chosen]], time)
+    name_of_group, category_of_group = groups.keys
+    elapsed = _elapsed(gpu_events, bar.given, int(time.sum()))
     return EngineRun(
-        label=label,
-        given=given,
-        kernel=texts(groups.keys[0], work.trace.names),
-        category=texts(groups.keys[1], labels),
+        label=bar.label,
+        given=bar.given,
+        kernel=texts(name_of_group, gpu_events.trace.names),
+        category=texts(category_of_group, labels),
         instances=groups.count,
         gpu_ns_of=groups.total,
-        elapsed_ns=elapsed_ns,
-        elapsed_from=source,
-        devices=tuple(device for device in devices if device != NONE),
-        notes=notes,
-        warnings=warnings,
+        elapsed_ns=elapsed.ns,
+        elapsed_from=elapsed.source,
+        devices=tuple(device for device in bar.devices if device != NONE),
+        notes=tuple(gpu_events.trace.provenance.notes),
+        warnings=elapsed.warnings,
     )
 
 
-def _categories(work: GpuEvents) -> tuple[Int64Array, list[str]]:
-    """The category of each GPU event: codes, shape (g,), and what they stand for.
+class _EventCategories(NamedTuple):
+    """The category of each GPU event."""
+
+    code: Int64Array  #: an index into `labels`, (g,)
+    labels: list[str]
+
+
+def _categories(gpu_events: GpuEvents) -> _EventCategories:
+    """Return the category of each GPU event.
 
     Engine/model maps are written for the names that Nsight Systems gives to copies and sets
     (`CUDA mem`), so they are asked about these, whatever the trace calls them.
     """
-    found = work.needed_categories
-    code = found.code.astype(np.int64)
-    labels = list(found.labels)
-    events = np.flatnonzero(~work.is_kernel)
-    pairs = np.column_stack((work.name[events], work.kind[events]))
-    distinct, number = np.unique(pairs, axis=0, return_inverse=True)
-    names = [work.trace.names[name] for name in distinct[:, 0].tolist()]
-    told = _memory_categories(work.op_categorizer, names, distinct[:, 1].tolist())
-    labels = list(dict.fromkeys([*labels, *filter(None, told)]))
-    of_event = np.array([labels.index(name) if name else NONE for name in told], np.int64)[number]
-    code[events] = np.where(of_event == NONE, code[events], of_event)
-    return code, labels
+    categories = gpu_events.needed_categories
+    code = categories.code.astype(np.int64)
+    events = np.flatnonzero(~gpu_events.is_kernel)
+    name_and_kind = np.column_stack((gpu_events.name[events], gpu_events.kind[events]))
+    distinct, number = np.unique(name_and_kind, axis=0, return_inverse=True)
+    names = [gpu_events.trace.names[name] for name in distinct[:, 0].tolist()]
+    by_map = _memory_categories(gpu_events.op_categorizer, names, distinct[:, 1].tolist())
+    new_labels = [category for category in by_map if category]
+    labels = list(dict.fromkeys([*categories.labels, *new_labels]))
+    code_of_label = {label: index for index, label in enumerate(labels)}
+    code_by_map = [code_of_label[category] if category else NONE for category in by_map]
+    code_of_event = np.array(code_by_map, dtype=np.int64)[number]
+    code[events] = np.where(code_of_event == NONE, code[events], code_of_event)
+    return _EventCategories(code, labels)
 
 
 def _memory_categories(
     categorizer: Categorizer, names: list[str], kinds: list[int]
 ) -> list[str | None]:
-    """What the map says of copies and sets; None if only its catch-all matches."""
+    """Return what the map says of copies and sets; None if only its catch-all matches."""
     if not names:
         return []
     if not isinstance(categorizer, KernelCategorizer):
         return [None] * len(names)
     # The user's own rules are about the names of the trace, and win.
-    rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
-    own = categorizer.categorize(names)
-    spelled = categorizer.categorize([*map(_nsight_name, names, kinds)])
-    return [
-        next((found.category[at] for found in (first, own) if found.known[at]), None)
-        for at, first in enumerate(own if pack in rules else spelled for pack in own.pack)
-    ]
+    user_rules = {bound.name for bound in categorizer.packs if bound.origin == "rules"}
+    by_recorded_name = categorizer.categorize(names)
+    nsight_names = [_nsight_name(name, kind) for name, kind in zip(names, kinds, strict=True)]
+    by_nsight_name = categorizer.categorize(nsight_names)
+    categories: list[str | None] = []
+    for index, pack in enumerate(by_recorded_name.pack):
+        answers = [by_nsight_name, by_recorded_name]
+        if pack in user_rules:
+            answers = [by_recorded_name]
+        known = [answer.category[index] for answer in answers if answer.known[index]]
+        categories.append(known[0] if known else None)
+    return categories
 
 
 def _nsight_name(name: str, kind: int) -> str:
-    """What Nsight Systems calls a copy or a set: `[CUDA memcpy Host-to-Device]`."""
+    """Return what Nsight Systems calls a copy or a set: `[CUDA memcpy Host-to-Device]`."""
     if name.startswith("[CUDA mem"):
         return name
     if kind == EventKind.MEMSET:
         return "[CUDA memset]"
-    way = _DIRECTION.search(name)
-    return f"[CUDA memcpy {_PLACES[way[1]]}-to-{_PLACES[way[2]]}]" if way else "[CUDA memcpy]"
+    direction = _DIRECTION.search(name)
+    if direction is None:
+        return "[CUDA memcpy]"
+    source, target = direction.groups()
+    return f"[CUDA memcpy {_PLACES[source]}-to-{_PLACES[target]}]"
 
 
 ELAPSED: Final = "Elapsed Time (sec)"
@@ -205,50 +289,57 @@ TOTAL: Final = "total_elapsed_sec"
 
 
 def kernel_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
-    """How kernel names map to categories, and the time in which each was the first on the GPU.
+    """Return how kernel names map to categories, and the time in which each was the first.
 
     This is `result.csv`: by category, in the order of the runs, the longest first; `CPU(non-GPU)`
     is a row of each run.
     """
-    parts = [
-        pd.DataFrame(
-            {
-                "Model_Engine": run.label,
-                "Category": [*run.category, NOT_GPU],
-                "Instances": [*run.instances.tolist(), 1],
-                "Name": [*run.kernel, NOT_GPU],
-                ELAPSED: np.append(run.gpu_ns_of, run.not_gpu_ns) / NS_PER_S,
-            }
-        )
-        for run in runs
-    ]
+    parts = []
+    for run in runs:
+        elapsed_ns = np.append(run.gpu_ns_of, run.not_gpu_ns)
+        columns = {
+            "Model_Engine": run.label,
+            "Category": [*run.category, NOT_GPU],
+            "Instances": [*run.instances.tolist(), 1],
+            "Name": [*run.kernel, NOT_GPU],
+            ELAPSED: elapsed_ns / NS_PER_S,
+        }
+        parts.append(pd.DataFrame(columns))
     # Stable: within a category runs keep their order, and kernels their order by time.
     return pd.concat(parts).sort_values("Category", kind="stable", ignore_index=True)
 
 
 def category_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
-    """Elapsed seconds: a row a category, the largest first, `CPU(non-GPU)` last; a column a run."""
-    times = [pd.Series(run.gpu_ns_of, index=run.category, dtype="int64") for run in runs]
-    sums = [ns.groupby(level=0, sort=False).sum() / NS_PER_S for ns in times]
-    frame = pd.concat(sums, axis=1, keys=range(len(runs)), sort=False)
-    order = np.argsort(-frame.sum(axis=1).to_numpy(), kind="stable")
-    rest = pd.DataFrame([[run.not_gpu_ns / NS_PER_S for run in runs]], index=[NOT_GPU])
-    return pd.concat([frame.iloc[order], rest])
+    """Return elapsed seconds by category and run.
+
+    A row for each category, the largest first, `CPU(non-GPU)` last; a column for each run.
+    """
+    seconds = []
+    for run in runs:
+        ns = pd.Series(run.gpu_ns_of, index=run.category, dtype="int64")
+        seconds.append(ns.groupby(level=0, sort=False).sum() / NS_PER_S)
+    table = pd.concat(seconds, axis=1, keys=range(len(runs)), sort=False)
+    order = np.argsort(-table.sum(axis=1).to_numpy(), kind="stable")
+    not_gpu = [run.not_gpu_ns / NS_PER_S for run in runs]
+    last_row = pd.DataFrame([not_gpu], index=[NOT_GPU])
+    return pd.concat([table.iloc[order], last_row])
 
 
 def input_table(runs: Sequence[EngineRun]) -> pd.DataFrame:
-    """What each bar is of: file, engine and model, elapsed and GPU time."""
-    return pd.DataFrame(
+    """Return what each bar is of: file, engine and model, elapsed and GPU time."""
+    rows = [
         {
-            "Model_Engine": [run.label for run in runs],
-            "file": [encodable(str(run.given.path)) for run in runs],
-            "engine": [encodable(run.given.engine) for run in runs],
-            "model": [encodable(run.given.model) for run in runs],
-            "elapsed (sec)": [run.elapsed_ns / NS_PER_S for run in runs],
-            "elapsed from": [run.elapsed_from for run in runs],
-            "GPU (sec)": [run.gpu_ns / NS_PER_S for run in runs],
-            "GPU (%)": [100.0 * run.gpu_ns / (run.elapsed_ns or 1) for run in runs],
-            "GPU events": [int(run.instances.sum()) for run in runs],
-            "GPUs": [", ".join(map(str, run.devices)) for run in runs],
+            "Model_Engine": run.label,
+            "file": encodable(str(run.given.path)),
+            "engine": encodable(run.given.engine),
+            "model": encodable(run.given.model),
+            "elapsed (sec)": run.elapsed_ns / NS_PER_S,
+            "elapsed from": run.elapsed_from,
+            "GPU (sec)": run.gpu_ns / NS_PER_S,
+            "GPU (%)": 100.0 * run.gpu_ns / (run.elapsed_ns or 1),
+            "GPU events": int(run.instances.sum()),
+            "GPUs": ", ".join(map(str, run.devices)),
         }
-    )
+        for run in runs
+    ]
+    return pd.DataFrame(rows)

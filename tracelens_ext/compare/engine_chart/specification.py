@@ -15,9 +15,12 @@ from tracelens_ext.text import encodable
 from tracelens_ext.trace_files import trace_suffixes
 
 NS_PER_S: Final = 1_000_000_000
-_MOST_SECONDS: Final = 1e9  # thirty years; what is more is a slip of the pen
+#: Thirty years; what is more is a slip of the pen.
+_MAX_SECONDS: Final = 1e9
 _FORM: Final = "FILE,ENGINE,MODEL,SECONDS"
 _EXAMPLE: Final = "run1.nsys-rep,vllm,llama,306"
+_PARTS: Final = 4
+_MIN_SIMILARITY: Final = 0.6
 
 
 @dataclass(frozen=True)
@@ -32,51 +35,71 @@ class ChartInput:
 
     @property
     def map_name(self) -> str:
-        """What the engine/model map is called."""
+        """The name of the engine/model map."""
         return f"{self.engine}:{self.model}"
 
     def label(self, position: int) -> str:
-        """What the bar of this input is called: unlike all others, as the position is in it."""
+        """Return the name of this input's bar: unlike all others, as the position is in it."""
         name = self.path.name
-        suffixes = (*sorted(trace_suffixes(), key=len, reverse=True), ".csv")
-        suffix = next((end for end in suffixes if name.lower().endswith(end)), "")
-        parts = [self.model, self.engine, name[: len(name) - len(suffix)], str(position)]
+        suffixes = [*sorted(trace_suffixes(), key=len, reverse=True), ".csv"]
+        for suffix in suffixes:
+            if name.lower().endswith(suffix):
+                name = name[: len(name) - len(suffix)]
+                break
+        parts = [self.model, self.engine, name, str(position)]
         return encodable("_".join(part for part in parts if part))
 
 
 def parse_inputs(texts: Iterable[str], *, bare_files: bool = False) -> list[ChartInput]:
-    """Read the specifications of a chart's inputs; `bare_files`: a file alone will do."""
+    """Read the specifications of a chart's inputs.
+
+    Args:
+        texts: as the user writes them.
+        bare_files: a file alone will do.
+
+    Raises:
+        UsageError: one is wrong.
+    """
     return [_parsed(text, bare_files=bare_files) for text in texts]
 
 
 def _parsed(text: str, *, bare_files: bool) -> ChartInput:
-    # From the right: the name of a file may hold commas, the other three may not.
+    """Read one specification."""
+    # From the right: the name of a file may contain commas, the other three may not.
     parts = text.rsplit(",", 3)
-    if bare_files and (len(parts) < 4 or _number(parts[3]) is None):
+    is_complete = len(parts) == _PARTS
+    if bare_files and not (is_complete and _number(parts[3]) is not None):
         if not text:
             raise UsageError("an input is empty; name a file")
         return ChartInput(Path(text))
-    if len(parts) < 4:
+    if not is_complete:
         raise UsageError(
             f"{text!r}: expected {_FORM}, such as {_EXAMPLE}; SECONDS is how long the run takes"
             " without profiling, 0 for the time in the trace"
         )
-    file, engine, model, seconds = parts[0], *(part.strip() for part in parts[1:])
-    for what, value in (("FILE", file), ("ENGINE", engine), ("MODEL", model)):
+    file = parts[0]
+    engine, model, seconds = (part.strip() for part in parts[1:])
+    for label, value in (("FILE", file), ("ENGINE", engine), ("MODEL", model)):
         if not value:
-            raise UsageError(f"{text!r}: {what} is empty; expected {_FORM}, such as {_EXAMPLE}")
-    elapsed = _number(seconds)
-    if elapsed is None or not 0 <= elapsed <= _MOST_SECONDS:  # nor is NaN
+            raise UsageError(f"{text!r}: {label} is empty; expected {_FORM}, such as {_EXAMPLE}")
+    elapsed_s = _number(seconds)
+    is_valid = elapsed_s is not None and 0 <= elapsed_s <= _MAX_SECONDS  # NaN is not either
+    if elapsed_s is None or not is_valid:
         raise UsageError(
             f"{text!r}: {seconds!r} is no number of seconds; give how long the run takes without"
             " profiling, such as 306 or 12.5, or 0 for the time in the trace"
         )
-    elapsed *= NS_PER_S
-    ns = math.ceil(elapsed) if elapsed < 1 else round(elapsed)
-    return ChartInput(Path(file), engine, model, ns)
+    return ChartInput(Path(file), engine, model, _whole_ns(elapsed_s))
+
+
+def _whole_ns(seconds: float) -> int:
+    """Return a time in whole ns; one below 1 ns is 1, as 0 means that it is not given."""
+    ns = seconds * NS_PER_S
+    return math.ceil(ns) if ns < 1 else round(ns)
 
 
 def _number(text: str) -> float | None:
+    """Return the number that a text is; None if it is not one."""
     try:
         return float(text)
     except ValueError:
@@ -86,19 +109,24 @@ def _number(text: str) -> float | None:
 def known_models(
     maps: Sequence[str | os.PathLike[str]] = (), passed_over: list[str] | None = None
 ) -> dict[str, list[str]]:
-    """The models of each engine, both by name: ours, plugins', and the user's.
+    """Return the models of each engine, both by name: ours, plugins', and the user's.
 
-    `passed_over` gets a line for each file among `maps` that is no map.
+    Args:
+        maps: folders of the user's maps.
+        passed_over: gets a line for each file among `maps` that is no map.
     """
     from tracelens_ext.categorize.choices import offered_packs, user_maps
     from tracelens_ext.hooks import default_registry
 
     registry = default_registry()
-    of_user = user_maps(maps, registry, [] if passed_over is None else passed_over)
-    packs = [offered.item for offered in (*offered_packs(registry), *of_user)]
-    names = sorted({tuple(pack.name.split(":", 1)) for pack in packs if pack.selectable})
-    both = [name for name in names if len(name) == 2]
-    return {engine: [model for e, model in both if e == engine] for engine, _ in both}
+    ignored = [] if passed_over is None else passed_over
+    packs = [*offered_packs(registry), *user_maps(maps, registry, ignored)]
+    names = {offered.item.name for offered in packs if offered.item.selectable}
+    models_of_engine: dict[str, list[str]] = {}
+    for engine, separator, model in sorted(name.partition(":") for name in names):
+        if separator:
+            models_of_engine.setdefault(engine, []).append(model)
+    return models_of_engine
 
 
 def check_models(
@@ -106,19 +134,36 @@ def check_models(
     known: Mapping[str, Sequence[str]],
     passed_over: Sequence[str] = (),
 ) -> None:
-    """Check that there is a map for each input."""
+    """Check that there is a map for each input.
+
+    Args:
+        inputs: of the chart.
+        known: the models of each engine.
+        passed_over: a line for each file that is no map, for the message.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for given in inputs:
+        if given.engine not in known:
+            problem = f"no engine is called {given.engine!r}"
+            raise _unknown(problem, given.engine, "engines", known, passed_over)
+        models = known[given.engine]
+        if given.model not in models:
+            problem = f"{given.engine} has no model called {given.model!r}"
+            raise _unknown(problem, given.model, "models", models, passed_over)
+
+
+def _unknown(
+    problem: str, name: str, kind: str, known: Iterable[str], passed_over: Sequence[str]
+) -> UsageError:
+    """Return the error about a name that no map has, with the nearest one that is known."""
     from tracelens_ext.categorize.maps import not_maps
 
-    for given in inputs:
-        models = known.get(given.engine, ())
-        for name, there, none, kind in (
-            (given.engine, known, "no engine is called", "engines"),
-            (given.model, models, f"{given.engine} has no model called", "models"),
-        ):
-            if name not in there:
-                near = difflib.get_close_matches(name, list(there), n=1, cutoff=0.6)
-                meant = f"did you mean {near[0]!r}? " if near else ""
-                raise UsageError(
-                    f"{none} {name!r}; {meant}known {kind}: {', '.join(there) or 'none'};"
-                    f" add yours with --maps{not_maps(passed_over)}"
-                )
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
+    question = f"did you mean {nearest[0]!r}? " if nearest else ""
+    listed = ", ".join(names) or "none"
+    return UsageError(
+        f"{problem}; {question}known {kind}: {listed}; add yours with --maps{not_maps(passed_over)}"
+    )

@@ -161,9 +161,12 @@ class Events:
     def take(self, packets: Fields, count: int) -> None:
         """Add the events in the packets of a window, of which there are `count`."""
         state, time = self._sequences.take(packets, count)
-        self.is_foreign |= bool(np.isin(packets.key >> FIELD_SHIFT, _FOREIGN).any())
+        field_numbers = packets.key >> FIELD_SHIFT
+        if np.isin(field_numbers, _FOREIGN).any():
+            self.is_foreign = True
         for _, descriptor in packed.messages(self.raw, packets, _DESCRIPTOR):
-            self.tracks[number_in(descriptor, 1)] = self._track(descriptor)
+            uuid = number_in(descriptor, 1)
+            self.tracks[uuid] = self._track(descriptor)
         packet, start, end = packets.contents(_TRACK_EVENT)
         track_events = fields_of(self._data, start, end)
         self._add_track_events(time[packet], state[packet], track_events)
@@ -171,7 +174,9 @@ class Events:
         stages = fields_of(self._data, start, end)
         self._add_stages(time[packet], state[packet], stages)
         for number, event in packed.messages(self.raw, packets, _COUNTER_EVENT):
-            self._add_counter_values(int(time[number]), int(state[number]), event)
+            time_of_event = int(time[number])
+            state_of_event = int(state[number])
+            self._add_counter_values(time_of_event, state_of_event, event)
 
     def _track(self, descriptor: Message) -> Track:
         process = next(packed.parts_of(self.raw, descriptor, 3), None)
@@ -229,8 +234,13 @@ class Events:
         """Return calls, and the GPU work that each has submitted, by number of the event, (s,)."""
         work = self._work_ids.frame().drop_duplicates("id")
         pairs = self._submissions.frame().merge(work, on="id")
-        pairs = pairs[(pairs["call"] < self.count) & (pairs["work"] < self.count)]
-        return pairs["call"].to_numpy(), pairs["work"].to_numpy()
+        call = pairs["call"].to_numpy()
+        work_of_call = pairs["work"].to_numpy()
+        # Those of a window that is damaged have no event.
+        has_call = call < self.count
+        has_work = work_of_call < self.count
+        are_events = has_call & has_work
+        return call[are_events], work_of_call[are_events]
 
     def _add_track_events(self, time: Int64Array, state: Int64Array, fields: Fields) -> None:
         count = len(time)
@@ -382,13 +392,18 @@ class Events:
         pairs = fields_of(self._data, start, end)
         place = np.full(len(event), NONE, dtype=np.int64)
         value = np.full(len(event), NONE, dtype=np.int64)
-        pair, text_start, text_end = pairs.contents(1)
-        place[pair] = self._argument_places(self._sequences.slices(text_start, text_end))
-        pair, text_start, text_end = pairs.contents(2)
-        is_wanted = place[pair] != NONE
-        texts = self._sequences.slices(text_start[is_wanted], text_end[is_wanted])
-        value[pair[is_wanted]] = texts
-        kept = np.flatnonzero((place != NONE) & (value != NONE))
+        pair_of_name, start_of_name, end_of_name = pairs.contents(1)
+        name = self._sequences.slices(start_of_name, end_of_name)
+        place[pair_of_name] = self._argument_places(name)
+        pair_of_value, start_of_value, end_of_value = pairs.contents(2)
+        is_wanted = place[pair_of_value] != NONE
+        start_of_wanted = start_of_value[is_wanted]
+        end_of_wanted = end_of_value[is_wanted]
+        wanted_pair = pair_of_value[is_wanted]
+        value[wanted_pair] = self._sequences.slices(start_of_wanted, end_of_wanted)
+        has_name = place != NONE
+        has_value = value != NONE
+        kept = np.flatnonzero(has_name & has_value)
         may_be_number = np.isin(place[kept], _NUMBERS_AS_TEXT)
         form = np.where(may_be_number, ValueForm.LOOSE, ValueForm.TEXT)
         self._arguments.add(event=event[kept], name=place[kept], form=form, value=value[kept])

@@ -161,10 +161,14 @@ class Sequences:
 
     def slices(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """Return the codes of the texts at some places, (k,)."""
-        raw = self._raw
-        places = zip(start.tolist(), end.tolist(), strict=True)
-        texts = (bytes(raw[first:last]) for first, last in places)
-        return self.texts.codes(texts, len(start)).astype(np.int64)
+        starts = start.tolist()
+        ends = end.tolist()
+        texts = map(self._bytes_at, starts, ends)
+        codes = self.texts.codes(texts, len(starts))
+        return codes.astype(np.int64)
+
+    def _bytes_at(self, start: int, end: int) -> bytes:
+        return bytes(self._raw[start:end])
 
     def text(self, fields: Fields, number: int, count: int) -> Int64Array:
         """Return the code of a text of each of `count` messages, `NONE` without, (count,)."""
@@ -212,11 +216,14 @@ class Sequences:
             if not places.get(number):
                 continue
             states, start, end = np.array(places[number], dtype=np.int64).T
+            count = len(start)
             entries = wire.fields_of(self._data, start, end)
-            code = self.text(entries, text_field, len(start))
-            text_number = entries.numbers(1, len(start))
-            keys = zip(states.tolist(), text_number.tolist(), strict=True)
-            self.interned[number].update(zip(keys, code.tolist(), strict=True))
+            codes = self.text(entries, text_field, count).tolist()
+            text_numbers = entries.numbers(1, count).tolist()
+            interned = self.interned[number]
+            for key_and_code in zip(states.tolist(), text_numbers, codes, strict=True):
+                state_of_text, text_number, code = key_and_code
+                interned[state_of_text, text_number] = code
         for place in places.get(COUNTERS, []):
             descriptor = message_at(self._raw, place.start, place.end)
             key = (place.state, number_in(descriptor, 1))

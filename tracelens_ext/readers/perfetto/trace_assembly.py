@@ -143,9 +143,16 @@ class TraceMaker:
         has_place = events["type"].to_numpy() >= packed.STAGE
         threads = self._builder.threads
         places = list(self._events.places)
+
+        def thread_at(place: int) -> int:
+            return threads[places[place]]
+
+        def thread_of_track(uuid: int) -> int:
+            return threads[self._place_of(uuid)]
+
         thread = np.empty(len(events), dtype=np.int64)
-        thread[has_place] = of_rows(lambda place: threads[places[place]], track[has_place])
-        thread[~has_place] = of_rows(lambda uuid: threads[self._place_of(uuid)], track[~has_place])
+        thread[has_place] = of_rows(thread_at, track[has_place])
+        thread[~has_place] = of_rows(thread_of_track, track[~has_place])
         return thread
 
     def _place_of(self, uuid: int) -> _Place:

@@ -360,11 +360,15 @@ class _Document(EventStream[list[Any]]):
     def _name_markers(self, columns: dict[str, Int64Array]) -> None:
         """Give roctx ranges and marks their message as a name."""
         message_of_id = {item.key: item.value for item in self._items[_Message]}
-        is_marker = self.records.kinds(columns["domain"]) == EventKind.USER_ANNOTATION
-        for row in np.flatnonzero(is_marker).tolist():
-            message = message_of_id.get(int(columns["correlation"][row]))
+        names = self.records.builder.names
+        name = columns["name"]
+        kind = self.records.kinds(columns["domain"])
+        markers = np.flatnonzero(kind == EventKind.USER_ANNOTATION)
+        ids = columns["correlation"][markers]
+        for row, marker_id in zip(markers.tolist(), ids.tolist(), strict=True):
+            message = message_of_id.get(marker_id)
             if message:
-                columns["name"][row] = self.records.builder.names[message]
+                name[row] = names[message]
 
     def _described_process(self) -> _Process:
         """Return what the metadata says of the process."""

@@ -277,6 +277,9 @@ def _blocks(geometry: list[Int64Array]) -> Int64Array:
     items = np.clip(geometry[:_DIMENSIONS], 1, _MOST_ITEMS)
     items_of_block = np.clip(geometry[_DIMENSIONS:], 1, _MOST_ITEMS_OF_A_BLOCK)
     blocks_by_dimension = -(-items // items_of_block)  # rounded up
-    blocks = np.minimum(blocks_by_dimension, _MOST_BLOCKS_OF_A_DIMENSION).prod(axis=0)
-    is_known = (geometry[0] > 0) & (geometry[_DIMENSIONS] > 0)
+    limited_blocks = np.minimum(blocks_by_dimension, _MOST_BLOCKS_OF_A_DIMENSION)
+    blocks = limited_blocks.prod(axis=0)
+    has_items = geometry[0] > 0
+    has_items_of_block = geometry[_DIMENSIONS] > 0
+    is_known = has_items & has_items_of_block
     return np.where(is_known, blocks, NONE)

@@ -125,8 +125,10 @@ class _Tables:
     def _read_marks(self) -> None:
         """Add the marks of roctx; other samples are not analyzed."""
         for chunk in self._chunks("rocpd_sample", "timestamp", "name_id", "tid"):
-            is_mark = self._records.kinds(chunk["domain"]) == EventKind.USER_ANNOTATION
-            self._records.drop("samples that are no marks", int((~is_mark).sum()))
+            kind = self._records.kinds(chunk["domain"])
+            is_mark = kind == EventKind.USER_ANNOTATION
+            others = int(np.count_nonzero(~is_mark))
+            self._records.drop("samples that are no marks", others)
             chunk["start"] = chunk["timestamp"]
             chunk["end"] = chunk["timestamp"]
             self._add_calls({column: values[is_mark] for column, values in chunk.items()})
@@ -433,11 +435,18 @@ def _records_of_database(source: ByteSource) -> Iterator[tuple[_RecordKind, _Rec
 def _names(database: Database, names: list[str]) -> list[str]:
     """Return names, looked up where they are numbers of texts in a table of their own."""
     strings = _table_of_strings(database)
-    are_numbers = all(name.isdecimal() and len(name) < _DIGITS_OF_INT64 for name in names)
-    if strings is None or not are_numbers:
+    if strings is None or not all(map(_is_whole_number, names)):
         return names
-    texts = database.look_up(strings, "string", np.array(names, dtype=np.int64))
-    return [text or name for text, name in zip(texts, names, strict=True)]
+    numbers = np.array(names, dtype=np.int64)
+    texts = database.look_up(strings, "string", numbers)
+    shown_names = []
+    for text, name in zip(texts, names, strict=True):
+        shown_names.append(text or name)
+    return shown_names
+
+
+def _is_whole_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < _DIGITS_OF_INT64
 
 
 def _table_of_strings(database: Database) -> str | None:

@@ -173,9 +173,13 @@ def _add_last_bytes(
     ninth = data[place + 8].astype(np.int64)
     tenth = data[place + 9].astype(np.int64)
     has_nine = ninth < _GOES_ON
-    value[longer] |= (ninth & _PAYLOAD) << 56 | np.where(has_nine, 0, tenth << 63)
-    does_end = has_nine | (tenth < _GOES_ON)
-    end[longer] = np.where(does_end, place + np.where(has_nine, 9, 10), -1)
+    bits_of_ninth = (ninth & _PAYLOAD) << 56
+    bits_of_tenth = np.where(has_nine, 0, tenth << 63)
+    value[longer] |= bits_of_ninth | bits_of_tenth
+    has_ten = tenth < _GOES_ON
+    does_end = has_nine | has_ten
+    size = np.where(has_nine, 9, 10)
+    end[longer] = np.where(does_end, place + size, -1)
 
 
 class DamagedError(Exception):

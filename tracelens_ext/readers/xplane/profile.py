@@ -406,7 +406,9 @@ class XplaneProfile:
 
     def _launched_operations(self) -> tuple[Int64Array, Int64Array]:
         """Return the GPU events of operations, and the launch of each, without graphs."""
-        calls = self.calls[np.argsort(self.columns["ts"][self.calls], kind="stable")]
+        start = self.columns["ts"][self.calls]
+        by_start = np.argsort(start, kind="stable")
+        calls = self.calls[by_start]
         launch_of_id = pd.Series(calls, index=self.correlation[calls])
         is_last_of_id = ~launch_of_id.index.duplicated(keep="last")
         launch_of_id = launch_of_id[(launch_of_id.index > 0) & is_last_of_id]
@@ -417,8 +419,10 @@ class XplaneProfile:
         launches = launch_of_id.reindex(self.correlation[gpu], fill_value=NONE)
         launch = launches.to_numpy(dtype=np.int64)
         # A launch of kernels of several instructions is that of a graph.
-        operations_of_launch = pd.Series(operation).groupby(launch).transform("nunique").to_numpy()
-        is_usable = (operations_of_launch == 1) & (launch != NONE)
+        by_launch = pd.Series(operation).groupby(launch)
+        operations_of_launch = by_launch.transform("nunique").to_numpy()
+        has_one_operation = operations_of_launch == 1
+        is_usable = has_one_operation & (launch != NONE)
         return gpu[is_usable], launch[is_usable]
 
 
@@ -447,7 +451,13 @@ def _stream(line: str, thread: int | str) -> int:
 
 def numbered(first: Int64Array, second: Int64Array) -> Int64Array:
     """Return a number for each distinct pair, (n,); it ascends with the first, then the second."""
-    _, first_rank = np.unique(first, return_inverse=True)
-    _, second_rank = np.unique(second, return_inverse=True)
-    second_count = int(second_rank.max(initial=0)) + 1
-    return first_rank.reshape(-1) * second_count + second_rank.reshape(-1)
+    first_rank = _ranks(first)
+    second_rank = _ranks(second)
+    highest_second_rank = int(second_rank.max(initial=0))
+    return first_rank * (highest_second_rank + 1) + second_rank
+
+
+def _ranks(values: Int64Array) -> Int64Array:
+    """Number the distinct values from 0, the least one first."""
+    _, rank = np.unique(values, return_inverse=True)
+    return rank.reshape(-1)

@@ -1,0 +1,369 @@
+"""Finished reports, ours and TraceLens's, as measurements; the traces or reports of a history."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analyzer import TreePerfAnalyzer
+from tracelens_ext.compare import report_files
+from tracelens_ext.compare.measurement import (
+    KEYS,
+    STAND_INS,
+    TRACELENS,
+    Figures,
+    Measurement,
+    Saving,
+)
+from tracelens_ext.compare.report_files import plain_name
+from tracelens_ext.errors import TraceFormatError, TracelensError
+from tracelens_ext.lazy import pd
+from tracelens_ext.readers import read_trace
+from tracelens_ext.report.manifest import GENERATOR, TABLES_VERSION, made_here
+from tracelens_ext.text import one_line
+from tracelens_ext.trace import NONE, NS_PER_MS, NS_PER_US, Float64Array, Int64Array
+from tracelens_ext.trace_files import traces_in
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """A sheet that is read; columns are found by their plain names (`plain_name`)."""
+
+    name: str
+    keys: Mapping[str, str]  #: columns that name the rows → what a measurement calls them
+    time: str  #: the column of times
+    ns_per_unit: float = NS_PER_MS  #: of the times
+    count: str = ""  #: the column of counts; empty for none
+    #: the column of percentages, which add up to 100 if the sheet is whole; empty for none
+    share: str = ""
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that are read."""
+        columns = {*self.keys, self.time, self.count, self.share}
+        columns.discard("")
+        return columns
+
+
+_TIMELINE = _Sheet("gpu_timeline", {"device": "device", "type": "type"}, "time ms")
+_KERNEL_KEYS = {
+    plain_name(column): column for column in ("cpu_op", "kernel_category", "kernel_name", "kind")
+}
+_KERNELS_BY_CATEGORY = _Sheet(
+    "kernels_by_category",
+    _KERNEL_KEYS,
+    time="total time ms",
+    count="count",
+    share="of gpu time",
+)
+_KERNEL_CATEGORIES = replace(_KERNELS_BY_CATEGORY, name="kernel_categories")
+_KERNEL_SUMMARY = _Sheet(
+    "kernel_summary",
+    {"kernel name": "kernel_name"},
+    time=plain_name("Kernel duration (µs)_sum"),
+    ns_per_unit=NS_PER_US,
+    count=plain_name("Kernel duration (µs)_count"),
+    share="percent of kernels time",
+)
+_OPS_SUMMARY = _Sheet(
+    "ops_summary",
+    {"name": "launcher"},
+    time="total direct kernel time ms",
+    count="count",
+    share="percentage",
+)
+_OPS_SUMMARY_BY_CATEGORY = replace(
+    _OPS_SUMMARY, name="ops_summary_by_category", keys={"op category": "op category"}
+)
+#: What is read beside the timeline; a table is taken from the first sheet that has its columns.
+_SHEETS = (
+    _KERNELS_BY_CATEGORY,
+    _KERNEL_CATEGORIES,
+    _KERNEL_SUMMARY,
+    _OPS_SUMMARY,
+    _OPS_SUMMARY_BY_CATEGORY,
+)
+_FINDINGS = "findings"
+#: Columns of that sheet.
+_FINDING_ID = "finding"
+_SAVING_MS = "claimed ms"
+_SAVING_PERCENT = "of judged time"
+#: What reports of earlier versions call them.
+_EARLIER_NAMES = {"of wall time": _SAVING_PERCENT, "saving ms": _SAVING_MS}
+#: How far from 100 the percentages of a whole sheet may be.
+_PERCENT_TOLERANCE = 0.5
+#: Bytes at the beginning of a file, in which a report's sheets are named.
+_BEGINNING_BYTES = 1 << 18
+#: Traces of a history.
+_MIN_HISTORY = 3
+#: A start before 2001 is not a date: the clock counts since the machine's start.
+_FIRST_START_NS = 10**18
+_MAX_NS = 2.0**62
+_MAX_QUOTED = 40
+_WRITE_AGAIN = "write the report again"
+
+
+def is_report(path: Path, *, of_trace: bool = False) -> bool:
+    """Tell whether an argument is a finished report, even a damaged one; else it is a trace.
+
+    Args:
+        path: of a file or folder.
+        of_trace: only reports of a trace count, not comparisons.
+    """
+    try:
+        if path.is_dir():
+            return bool(report_files.table_files(path, [_TIMELINE.name]))
+        if path.suffix.lower() == ".xlsx" and not of_trace:
+            return True
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING_BYTES)
+            if not beginning.startswith(report_files.ZIP):
+                return _is_json_report(path, beginning, of_trace=of_trace)
+            with (
+                zipfile.ZipFile(file) as archive,
+                archive.open(report_files.WORKBOOK_PART) as part,
+            ):
+                sheet = f'"{_TIMELINE.name}"'.encode()
+                return not of_trace or sheet in part.read(_BEGINNING_BYTES)
+    except Exception:  # noqa: BLE001  # of a damaged archive, any; its reader says what is wrong
+        return False
+
+
+def _is_json_report(path: Path, beginning: bytes, *, of_trace: bool) -> bool:
+    """Tell whether a file is a JSON report of ours."""
+    if not beginning.startswith(b"{") or not made_here(path):
+        return False
+    return not of_trace or f'"{_TIMELINE.name}": ['.encode() in beginning
+
+
+def history_in(folder: Path, last: int, without: Path) -> list[Path]:
+    """Return the last traces of a folder, else the last reports, by start, else by file time.
+
+    Args:
+        folder: with the history.
+        last: how many are taken.
+        without: the trace that is compared with them.
+
+    Raises:
+        TracelensError: there are too few.
+    """
+    paths = [path for path in traces_in(folder) if not is_report(path)]
+    if not paths:
+        paths = [path for path in sorted(folder.iterdir()) if is_report(path, of_trace=True)]
+    paths = [path for path in paths if path.resolve() != without.resolve()]
+    if len(paths) < _MIN_HISTORY:
+        problem = f"holds {len(paths)} traces or reports besides"
+        raise TracelensError(f"{folder}: {problem}; a history needs {_MIN_HISTORY}")
+    if len(paths) > last:
+        paths.sort(key=lambda path: (_start(path), path.stat().st_mtime_ns, path))
+    return paths[-last:]
+
+
+def _start(path: Path) -> int:
+    """Return when a trace was recorded, ns since 1970; of a report, when it was written."""
+    if not is_report(path):
+        trace = read_trace(path)
+        start = trace.base_ns
+        base_time = trace.metadata.get("baseTimeNanoseconds")
+        if isinstance(base_time, int):
+            start += base_time
+        if start > _FIRST_START_NS:
+            return start
+    return path.stat().st_mtime_ns
+
+
+def measure_report(path: Path, max_bytes: int | None = None) -> Measurement:
+    """Measure a finished report for a comparison.
+
+    Args:
+        path: a workbook, a JSON report, or a folder of CSV or Parquet tables.
+        max_bytes: of text that it may have; None for the default.
+
+    Raises:
+        TraceError: the report cannot be read, or has no timeline.
+        UsageError: a package is missing.
+    """
+    wanted = {sheet.name: sheet.columns for sheet in (_TIMELINE, *_SHEETS)}
+    wanted[_FINDINGS] = {_FINDING_ID, _SAVING_MS, _SAVING_PERCENT, *_EARLIER_NAMES}
+    report = report_files.read_tables(path, wanted, max_bytes)
+    if isinstance(report.version, int | float) and report.version > TABLES_VERSION:
+        remedy = "update this one, or name the trace"
+        raise TraceFormatError(path, "was made by a newer tracelens-ext", remedy)
+    if _TIMELINE.name not in report.tables:
+        remedy = "name a report of GPU work, or its trace"
+        raise TraceFormatError(path, f"holds no sheet {_TIMELINE.name}", remedy)
+    kernel_tables = _kernel_tables(path, report.tables)
+    tables = {**kernel_tables.tables, "timeline": _timeline(path, report.tables[_TIMELINE.name])}
+    categories: Sequence[str] = ()
+    if "categories" in tables:
+        categories = tables["categories"]["kernel_category"].tolist()
+    return Measurement(
+        path=str(path),
+        devices="not in the report",
+        total=Figures(tables),
+        categories=frozenset(categories),
+        report=GENERATOR if report.ours else TRACELENS,
+        notes=tuple(kernel_tables.notes),
+        findings=_findings(path, report.tables.get(_FINDINGS)),
+    )
+
+
+def _timeline(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the timeline of a report as a measurement has it."""
+    rows = _rows(path, _TIMELINE, table)
+    if "type" not in rows or "total_time" not in set(rows["type"]):
+        problem = f"the sheet {_TIMELINE.name} has no row total_time"
+        raise TraceFormatError(path, problem, _WRITE_AGAIN)
+    device: Int64Array | int = NONE
+    if "device" in rows:
+        device = _whole_numbers(path, _TIMELINE.name, table, "device", 1)
+    return rows.assign(device=device, calls=0)
+
+
+def _findings(path: Path, table: pd.DataFrame | None) -> dict[str, Saving] | None:
+    """Return what each finding of a report saves; None if it has no findings."""
+    if table is None:
+        return None
+    names = {old: new for old, new in _EARLIER_NAMES.items() if new not in table}
+    table = table.rename(columns=names)
+    if not {_FINDING_ID, _SAVING_MS, _SAVING_PERCENT} <= set(table):
+        return None
+    saving_ms = _numbers(path, _FINDINGS, table, _SAVING_MS).tolist()
+    saving_percent = _numbers(path, _FINDINGS, table, _SAVING_PERCENT).tolist()
+    savings = zip(saving_ms, saving_percent, strict=True)
+    return dict(zip(_texts(table[_FINDING_ID]), savings, strict=True))
+
+
+def with_reference(measured: Measurement, analyzer: TreePerfAnalyzer) -> Measurement:
+    """Return the measurement of a trace with what TraceLens's sheets would have of it.
+
+    Some reports have no more than these.
+
+    Args:
+        measured: the measurement.
+        analyzer: of the trace.
+    """
+    from tracelens_ext.analysis.kernels.kernels import reference_kernel_summary
+
+    sheets = {_KERNEL_SUMMARY.name: reference_kernel_summary(analyzer.work)}
+    if analyzer.trace.count_of(*analyzer.trace.operation_kinds):
+        by_category = analyzer.get_df_kernel_launchers_summary_by_category()
+        sheets[_OPS_SUMMARY.name] = analyzer.get_df_kernel_launchers_summary()
+        sheets[_OPS_SUMMARY_BY_CATEGORY.name] = by_category
+    plain_sheets = {name: sheet.rename(columns=plain_name) for name, sheet in sheets.items()}
+    found = _kernel_tables(Path(measured.path), plain_sheets)
+    total = replace(measured.total, tables={**measured.total.tables, **found.tables})
+    return replace(measured, total=total)
+
+
+class _KernelTables(NamedTuple):
+    """What is in a report but for the timeline."""
+
+    tables: dict[str, pd.DataFrame]  #: as `Figures` has them
+    notes: list[str]  #: what is left out
+
+
+def _kernel_tables(path: Path, sheets: Mapping[str, pd.DataFrame]) -> _KernelTables:
+    """Return the tables that the sheets of a report have, and what is left out."""
+    tables: dict[str, pd.DataFrame] = {}
+    notes = []
+    for sheet in _SHEETS:
+        table = sheets.get(sheet.name)
+        if table is None or not len(table) or sheet.time not in table:
+            continue
+        rows = _rows(path, sheet, table)
+        covered_percent = _covered_percent(path, sheet, table)
+        is_whole = abs(covered_percent - 100) <= _PERCENT_TOLERANCE
+        if rows["ns"].any() and not is_whole:
+            problem = f"holds {covered_percent:.1f} % of the time and is left out"
+            notes.append(f"the sheet {sheet.name} {problem}")
+            continue
+        for name, grouped in _tables_of_sheet(sheet, rows).items():
+            tables.setdefault(name, grouped)
+    return _KernelTables(tables, notes)
+
+
+def _covered_percent(path: Path, sheet: _Sheet, table: pd.DataFrame) -> float:
+    """Return how much of the time a sheet has, as it says; 100 if it does not."""
+    if sheet.share not in table:
+        return 100.0
+    return float(_numbers(path, sheet.name, table, sheet.share).sum())
+
+
+def _tables_of_sheet(sheet: _Sheet, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the tables whose columns a sheet has."""
+    tables = {}
+    for name in STAND_INS:
+        tables[name] = _grouped(rows, KEYS[name])
+    has_all_kinds = sheet.keys is _KERNEL_KEYS
+    has_kind = "kind" in rows
+    if has_kind or not has_all_kinds:  # copies do not count in the stand-ins
+        kernels = rows[rows["kind"] == "kernel"] if has_kind else rows
+        for stand_in in STAND_INS.values():
+            tables[stand_in] = _grouped(kernels, (stand_in,))
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def _grouped(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame | None:
+    """Return times and counts by some columns; None if they are not there."""
+    if not set(keys) <= set(rows):
+        return None
+    sums = rows.groupby(list(keys), sort=False)[["ns", "count"]].sum().reset_index()
+    return sums.assign(calls=sums["count"])
+
+
+def _rows(path: Path, sheet: _Sheet, table: pd.DataFrame) -> pd.DataFrame:
+    """Return a sheet as a measurement has it: its keys, `ns`, `count`."""
+    columns: dict[str, object] = {}
+    for name, key in sheet.keys.items():
+        if name in table:
+            columns[key] = _texts(table[name])
+    columns["ns"] = _whole_numbers(path, sheet.name, table, sheet.time, sheet.ns_per_unit)
+    columns["count"] = 0
+    if sheet.count:
+        columns["count"] = _whole_numbers(path, sheet.name, table, sheet.count, 1)
+    return pd.DataFrame(columns)
+
+
+def _texts(column: pd.Series) -> list[str]:
+    """Return a column of names; an empty name is an empty cell in a workbook."""
+    return ["" if pd.isna(value) else str(value) for value in column.tolist()]
+
+
+def _numbers(path: Path, sheet: str, table: pd.DataFrame, column: str) -> Float64Array:
+    """Return a column of numbers.
+
+    Raises:
+        TraceFormatError: one is missing or below 0, or there is no such column.
+    """
+    if column not in table:
+        problem = f"the sheet {sheet} has no column {column!r}"
+        raise TraceFormatError(path, problem, _WRITE_AGAIN)
+    # Of a date, say, nothing is made.
+    values = [value if isinstance(value, int | float | str) else None for value in table[column]]
+    series = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce")
+    numbers: Float64Array = series.to_numpy(dtype=np.float64)
+    is_valid = (numbers >= 0) & np.isfinite(numbers)
+    if not is_valid.all():
+        row = int(np.flatnonzero(~is_valid)[0])
+        quoted = one_line(repr(values[row]))[:_MAX_QUOTED]
+        # The first row of a sheet is the header, and rows count from 1.
+        problem = f"row {row + 2} of the sheet {sheet} has {quoted} in the column {column!r}"
+        raise TraceFormatError(path, problem, f"expected a number; {_WRITE_AGAIN}")
+    return numbers
+
+
+def _whole_numbers(
+    path: Path, sheet: str, table: pd.DataFrame, column: str, per_unit: float
+) -> Int64Array:
+    """Return a column in a smaller unit, as whole numbers: exact where a time was of whole ns."""
+    values = np.rint(_numbers(path, sheet, table, column) * per_unit)
+    if values.sum() >= _MAX_NS:
+        problem = f"the sheet {sheet} has absurd numbers in {column!r}"
+        raise TraceFormatError(path, problem, _WRITE_AGAIN)
+    return values.astype(np.int64)

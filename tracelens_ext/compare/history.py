@@ -1,0 +1,112 @@
+"""A trace compared with its history: each figure with the median of those before it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.compare.comparison import Comparison
+from tracelens_ext.compare.measurement import KEYS
+from tracelens_ext.compare.notes import time_basis
+from tracelens_ext.lazy import pd
+from tracelens_ext.report.report import Report
+from tracelens_ext.trace import Float64Array
+
+_TITLE = "GPU performance against its history"
+_DESCRIPTIONS = {"history": "Each figure against the median of those before it"}
+#: What a division leaves, ms.
+_ROUNDING_MS = 1e-6
+#: Median absolute deviations that deserve a word, and figures that get one.
+_FAR_DEVIATIONS = 3
+_NAMED_FIGURES = 3
+
+
+class _FigureTimes(NamedTuple):
+    """The times of figures in all traces."""
+
+    table: str
+    figures: list[str]  #: k of them
+    ms: Float64Array  #: (k, t)
+
+
+def history_table(comparison: Comparison) -> pd.DataFrame:
+    """Return a row for each figure: its median, its deviation, and the trace's own value.
+
+    Columns `table`, `figure`, `median_ms`, `mad_ms` (the median absolute deviation), `time_ms`,
+    `difference_ms` (from the median) and `difference_mads` (empty where the history does not vary).
+    The farthest come first.
+    """
+    parts = _figure_times(comparison)
+    times = np.concatenate([part.ms for part in parts])
+    earlier = times[:, :-1]
+    last = times[:, -1]
+    median = np.median(earlier, axis=1)
+    deviation = np.median(np.abs(earlier - median[:, None]), axis=1)
+    difference = last - median
+    varies = deviation > 0
+    no_number = np.full(len(deviation), np.nan)
+    difference_mads = np.divide(difference, deviation, out=no_number, where=varies)
+    table = pd.DataFrame(
+        {
+            "table": [part.table for part in parts for _ in part.figures],
+            "figure": [figure for part in parts for figure in part.figures],
+            "median_ms": median,
+            "mad_ms": deviation,
+            "time_ms": last,
+            "difference_ms": difference,
+            "difference_mads": difference_mads,
+        }
+    )
+    # A change of what never changed surprises most.
+    surprise_of_constant = np.where(difference == 0, 0.0, np.inf)
+    surprise = np.where(varies, np.abs(difference_mads), surprise_of_constant)
+    order = np.lexsort((-np.abs(difference), -surprise))
+    return table.iloc[order].reset_index(drop=True)
+
+
+def _figure_times(comparison: Comparison) -> list[_FigureTimes]:
+    """Return the times of all figures."""
+    parts = []
+    for table in KEYS:
+        aligned = comparison.aligned.get(table)
+        if aligned is not None:
+            parts.append(_FigureTimes(table, aligned.names, comparison.times_ms(table)))
+    if comparison.savings is not None:
+        ids, values = comparison.savings
+        parts.append(_FigureTimes("findings", ids, np.nan_to_num(values[..., 0])))
+    return parts
+
+
+def history_report(comparison: Comparison) -> Report:
+    """Return the comparison with a history, ready for any format."""
+    table = history_table(comparison)
+    text = _verdict_text(table, earlier_count=len(comparison.measurements) - 1)
+    labels = [*comparison.letters[:-1], "Trace"]
+    facts: list[tuple[str, object]] = [("Verdict", text)]
+    for label, measurement in zip(labels, comparison.measurements, strict=True):
+        facts.append((label, measurement.path))
+    facts.append(("Times", time_basis(comparison)))
+    return Report(
+        _TITLE,
+        {"history": table},
+        facts,
+        notes=list(comparison.failures.messages),
+        descriptions=_DESCRIPTIONS,
+        members={"unit": comparison.unit_told, "verdict": {"text": text}},
+    )
+
+
+def _verdict_text(table: pd.DataFrame, earlier_count: int) -> str:
+    """Return how many figures are far from their median, and the first of them."""
+    limit_ms = _FAR_DEVIATIONS * table["mad_ms"] + _ROUNDING_MS
+    far = table[table["difference_ms"].abs() > limit_ms]
+    named = far[far["table"].isin(["timeline", "categories"])].head(_NAMED_FIGURES)
+    texts = [f"{row['figure']} {row['difference_ms']:+,.3f} ms" for row in named.to_dict("records")]
+    text = (
+        f"Of {len(table):,} figures {len(far):,} are more than {_FAR_DEVIATIONS} MAD from the"
+        f" median of {earlier_count} before"
+    )
+    if texts:
+        text = f"{text}: {', '.join(texts)}"
+    return f"{text}."

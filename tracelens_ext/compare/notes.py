@@ -1,0 +1,234 @@
+"""What is said of a comparison: facts, how total time changed, and how it was compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from tracelens_ext.compare.alignment import Aligned
+from tracelens_ext.compare.measurement import TRACELENS, Figures, Measurement
+from tracelens_ext.compare.verdict import ComparisonVerdict, WorkUnit
+from tracelens_ext.trace import Float64Array
+
+#: Share of the baseline's GPU time in kernels of shared names below which kernels are not
+#: worth comparing, percent.
+_MIN_SHARED_KERNELS_PERCENT = 50.0
+#: Share of the GPU time outside of whole iterations that deserves a word, percent.
+_MUCH_OUTSIDE_PERCENT = 1.0
+#: What a table shows where some report has no more than TraceLens's sheets have.
+_AS_REFERENCE: Mapping[str, str] = {
+    "categories": "Categories are those of operations, by their names, without communication",
+    "operations": (
+        "Operations are those that launched GPU work, with its busy time, without communication"
+    ),
+    "kernels": "Kernels are told apart by name alone, and copies and fills do not count",
+}
+
+
+class ComparedTraces(Protocol):
+    """What is needed of a comparison; see `Comparison`."""
+
+    @property
+    def measurements(self) -> Sequence[Measurement]:
+        """Those of the traces, A first."""
+
+    @property
+    def letters(self) -> list[str]:
+        """What the traces are called."""
+
+    @property
+    def named(self) -> list[tuple[str, Measurement]]:
+        """Each trace's letter and measurement."""
+
+    @property
+    def unit(self) -> WorkUnit:
+        """What times are divided by."""
+
+    @property
+    def basis(self) -> str:
+        """What the times are of."""
+
+    @property
+    def figures(self) -> list[Figures]:
+        """The figures that are compared."""
+
+    @property
+    def aligned(self) -> dict[str, Aligned]:
+        """Each table with the times of all traces."""
+
+    @property
+    def verdicts(self) -> list[ComparisonVerdict]:
+        """What became of the work of each trace but the baseline."""
+
+    def times_ms(self, name: str) -> Float64Array:
+        """Return the times of a table as shown."""
+
+
+def facts_of(comparison: ComparedTraces) -> list[tuple[str, object]]:
+    """Return files, devices, iterations and total time of each trace."""
+    verdicts = [verdict.text for verdict in comparison.verdicts]
+    facts: dict[str, object] = {"Verdict": " ".join(verdicts)}
+    for index, (letter, measurement) in enumerate(comparison.named):
+        label = letter if index else f"{letter} (baseline)"
+        facts[label] = measurement.path
+        facts[f"{letter} devices"] = measurement.devices
+        facts[f"{letter} iterations"] = measurement.iterations_told
+    facts["Times"] = time_basis(comparison)
+    if comparison.unit.kind == "period":
+        counts = zip(comparison.letters, comparison.unit.counts, strict=True)
+        texts = [f"{letter} {count:.4g}" for letter, count in counts]
+        facts["Periods of kernel names"] = ", ".join(texts)
+    for letter, total_ms in zip(comparison.letters, _total_times(comparison), strict=True):
+        facts[f"{letter} total time (ms)"] = total_ms
+    return list(facts.items())
+
+
+def notes_of(comparison: ComparedTraces) -> list[str]:
+    """Return how total time changed; then how the comparison was made, a sentence each."""
+    notes = [
+        *_total_time_notes(comparison),
+        *_basis_notes(comparison),
+    ]
+    empty = [letter for letter, measurement in comparison.named if measurement.events == 0]
+    if empty:
+        notes.append(f"{_subject(empty, 'holds', 'hold')} no GPU events.")
+    notes.extend(_report_notes(comparison))
+    notes.extend(_different_kernels_notes(comparison))
+    return notes
+
+
+def _total_time_notes(comparison: ComparedTraces) -> Iterator[str]:
+    """Yield how the total time of each trace differs from that of the baseline."""
+    before, *totals = _total_times(comparison)
+    baseline, *others = comparison.letters
+    for letter, total in zip(others, totals, strict=True):
+        text = f"{letter} against {baseline}, total time {time_basis(comparison)}:"
+        text = f"{text} {before:,.3f} to {total:,.3f} ms, {total - before:+,.3f} ms"
+        if before:
+            text = f"{text} ({100 * (total - before) / before:+.1f} %)"
+        yield f"{text}."
+
+
+def _basis_notes(comparison: ComparedTraces) -> Iterator[str]:
+    """Yield what the times are of, and why."""
+    named = comparison.named
+    without_iterations = [letter for letter, measurement in named if not measurement.iterations]
+    reports = [letter for letter, measurement in named if measurement.report]
+    if comparison.basis == "iteration":
+        yield from _iteration_notes(comparison)
+    elif reports:
+        subject = _subject(reports, "is a report", "are reports")
+        yield f"Whole traces are compared, as {subject}, without the times of iterations."
+    elif comparison.basis == "period":
+        yield (
+            "Times and counts are of an average period of kernel names, as not every trace has"
+            " iterations: all GPU events, divided by how often the kernels come back."
+        )
+    elif 0 < len(without_iterations) < len(named):
+        subject = _subject(without_iterations, "has", "have")
+        yield (
+            f"Whole traces are compared, as {subject} no whole iteration (a ProfilerStep"
+            " annotation that launched GPU work and ended in time)."
+        )
+
+
+def _iteration_notes(comparison: ComparedTraces) -> Iterator[str]:
+    """Yield what an average iteration is, and what is not in it."""
+    yield (
+        "Times and counts are of an average iteration: GPU events launched in whole iterations,"
+        " divided by the number of iterations. Idle and total time count a gap after each"
+        " iteration; the one after the last is taken to be average."
+    )
+    named = comparison.named
+    single = [letter for letter, measurement in named if measurement.iterations == 1]
+    if 0 < len(single) < len(named):  # the gap between iterations is unknown
+        subject = _subject(single, "has", "have")
+        yield (
+            f"{subject} a single whole iteration, and so no gap between iterations: idle and"
+            " total time are short of one."
+        )
+    yield from _outside_notes(comparison)
+
+
+def _subject(letters: Sequence[str], singular: str, plural: str) -> str:
+    """Return traces and what they do: `A has`, `A and B have`."""
+    verb = singular if len(letters) == 1 else plural
+    return f"{' and '.join(letters)} {verb}"
+
+
+def _report_notes(comparison: ComparedTraces) -> Iterator[str]:
+    """Yield what reports lack, and what that means for the comparison."""
+    for table, description in _AS_REFERENCE.items():
+        lacking = [
+            letter
+            for letter, figures in zip(comparison.letters, comparison.figures, strict=True)
+            if table not in figures.tables
+        ]
+        if not lacking:
+            continue
+        subject = _subject(lacking, "does", "do")
+        if table in comparison.aligned:
+            yield f"{description}, as in TraceLens's sheets: {subject} not hold more."
+        else:
+            yield f"There is no table of {table}, which {subject} not hold."
+    programs = {measurement.report for measurement in comparison.measurements}
+    if TRACELENS in programs and len(programs) > 1:
+        yield (
+            "TraceLens's timeline leaves out GPU events without a launch; with"
+            " --exclude-unlinked-kernels (which `compare` takes beside such a report) so does"
+            " ours. It files some operations, such as those of flash attention, under `other`."
+        )
+    for letter, measurement in comparison.named:
+        for note in measurement.notes:
+            yield f"{letter}: {note}."
+
+
+def time_basis(comparison: ComparedTraces) -> str:
+    """Return what the times are of: `per iteration`, `per period` or `of the whole trace`."""
+    if comparison.basis == "trace":
+        return "of the whole trace"
+    return f"per {comparison.basis}"
+
+
+def _total_times(comparison: ComparedTraces) -> list[float]:
+    """Return the total time of each trace, ms; of its longest device where it has several."""
+    kinds = comparison.aligned["timeline"].keys["type"].to_numpy()
+    totals = comparison.times_ms("timeline")[kinds == "total_time"]
+    longest: list[float] = totals.max(axis=0, initial=0.0).tolist()
+    return longest
+
+
+def _outside_notes(comparison: ComparedTraces) -> Iterator[str]:
+    """Yield how much GPU time of each trace is in none of its whole iterations."""
+    for letter, measurement in comparison.named:
+        inside_ns = measurement.figures("iteration").whole("ns") or 0
+        whole_ns = measurement.total.whole("ns") or 0
+        if not whole_ns:
+            continue
+        outside_percent = 100 * (1 - inside_ns / whole_ns)
+        if outside_percent >= _MUCH_OUTSIDE_PERCENT:
+            yield (
+                f"{letter}: {outside_percent:.1f} % of the GPU time was not launched in whole"
+                " iterations, or has no launch in the trace, and does not count; --total compares"
+                " all of it."
+            )
+
+
+def _different_kernels_notes(comparison: ComparedTraces) -> Iterator[str]:
+    """Yield where two traces run other kernels: on another device, with another library."""
+    if "kernels" not in comparison.aligned:
+        return
+    baseline, *others = comparison.letters
+    times = comparison.times_ms("kernels")
+    baseline_times = times[:, 0]
+    baseline_time = baseline_times.sum()
+    for index, letter in enumerate(others, start=1):
+        other_times = times[:, index]
+        if not baseline_time or not other_times.sum():
+            continue
+        shared_percent = 100 * baseline_times[other_times > 0].sum() / baseline_time
+        if shared_percent < _MIN_SHARED_KERNELS_PERCENT:
+            yield (
+                f"{letter} runs other kernels: those that {baseline} has too make"
+                f" {shared_percent:.1f} % of {baseline}'s GPU time. Compare places."
+            )

@@ -1,0 +1,337 @@
+"""Where in the program GPU work was launched.
+
+A place is a module path, operations, and the shapes of the outermost operation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from tracelens_ext.analysis.iterations.selection import STEP
+from tracelens_ext.analysis.modules import SEPARATOR, forward_of_gpu, has_modules, module_of_gpu
+from tracelens_ext.lazy import pd
+from tracelens_ext.trace import NONE, BoolArray, EventKind, Int64Array
+from tracelens_ext.trace.caching import cached_per_object
+from tracelens_ext.trace.call_tree import GRAPH, UNLINKED
+from tracelens_ext.trace.gpu_events import GpuEvents
+from tracelens_ext.trace.grouping import CallPaths, find_paths, number_groups
+from tracelens_ext.trace.lookup import values_at
+from tracelens_ext.trace.nesting import ROOT, depths, nearest_marked
+
+#: How JAX annotates the run of an HLO module.
+_HLO_MODULE = re.compile(r"(.*):XLA GPU module")
+_INSTANCE_NUMBER = re.compile(r"(?<=[._#/])\d+(?![^\W_])")
+#: What stands for operations where a GPU event has none, whichever runtime launched it.
+STAND_IN_OPERATIONS = (GRAPH, "(launch)", UNLINKED)
+_GRAPH_INDEX = 0
+_LAUNCH_INDEX = 1
+_UNLINKED_INDEX = 2
+#: Operations in one chain; what is deeper begins another.
+_MAX_CHAIN = 32
+
+
+@dataclass(frozen=True)
+class ProgramPlace:
+    """A node of the tree of operations in one path."""
+
+    path: str  #: of modules, NVTX ranges or the HLO module
+    backward: bool  #: it is the backward of that path
+    chain: tuple[str, ...]  #: operations, the outermost first
+    shapes: str = ""  #: of the outermost operation, as they were recorded
+
+    @property
+    def name(self) -> str:
+        """The innermost operation."""
+        return self.chain[-1]
+
+    @cached_property
+    def plain(self) -> tuple[str, ...]:
+        """The chain without the numbers of instances."""
+        return tuple(without_instance_numbers(name) for name in self.chain)
+
+
+class KernelTime(NamedTuple):
+    """The GPU events of one name at a place."""
+
+    ns: int
+    events: int  #: how many
+
+
+@dataclass(frozen=True)
+class PlaceWork:
+    """What was launched at a place itself; no kernels where only operations in it launched."""
+
+    calls: int  #: of its operation, those in which anything was launched
+    first: int = 0  #: when the first GPU event started, ns
+    kernels: Mapping[str, tuple[int, int]] = field(default_factory=dict)  #: name → `KernelTime`
+
+
+#: The places of GPU events, with all that encloses them.
+PlacesWithWork = Mapping[ProgramPlace, PlaceWork]
+
+
+def without_instance_numbers(text: str) -> str:
+    """Return a name without the numbers of instances, which differ between recordings."""
+    return _INSTANCE_NUMBER.sub("#", text)
+
+
+def calls_of(gpu_events: GpuEvents) -> Int64Array:
+    """Return the call that each GPU event belongs to: its operation, else itself, (g,)."""
+    tree = gpu_events.tree
+    itself = len(gpu_events.trace) + np.arange(len(gpu_events))
+    has_no_operation = (tree.cpu_op_of_gpu == NONE) | tree.by_opaque_graph
+    return np.where(has_no_operation, itself, tree.cpu_op_of_gpu)
+
+
+class _PathKey(NamedTuple):
+    """A path, and its direction."""
+
+    path: str
+    backward: bool
+
+
+class _OperationLabel(NamedTuple):
+    """What an operation is called, and the shapes of one that is the outermost."""
+
+    name: str
+    shapes: str
+
+
+@dataclass(frozen=True, eq=False)
+class _PlaceTree:
+    """The places of all GPU events of a trace."""
+
+    chains: CallPaths  #: of the m operations: those of the trace, then the stand-ins
+    labels: list[_OperationLabel]  #: of `chains`
+    parent: Int64Array  #: operation → the one around it, `ROOT` without, (m,)
+    operation_of_gpu: Int64Array  #: the innermost operation of each GPU event, (g,)
+    path_of_gpu: Int64Array  #: path and direction of each GPU event, as a number, (g,)
+    paths: list[_PathKey]
+
+    def place(self, path: int, chain: int) -> ProgramPlace:
+        """Return the place with a path and a chain of operations."""
+        names = []
+        shapes = ""
+        while chain != ROOT:
+            name, shapes = self.labels[chain]
+            names.append(name)
+            chain = int(self.chains.parent[chain])
+        names.reverse()
+        key = self.paths[path]
+        return ProgramPlace(key.path, key.backward, tuple(names), shapes)
+
+
+def places(gpu_events: GpuEvents, chosen: BoolArray | slice) -> dict[ProgramPlace, PlaceWork]:
+    """Return the places of the chosen GPU events, with all that encloses them."""
+    tree = _place_tree(gpu_events)
+    call_count = _calls_of_places(tree, chosen)
+    kernels_of_place = _kernels_of_places(gpu_events, tree, chosen)
+    result = {}
+    for (path, chain), calls in call_count.items():
+        place = tree.place(path, chain)
+        work = kernels_of_place.get((path, chain))
+        if work is None:
+            result[place] = PlaceWork(calls)
+            continue
+        if place.chain[0] in STAND_IN_OPERATIONS:  # every GPU event is a call of its own
+            calls = sum(kernel.events for kernel in work.kernels.values())
+        result[place] = PlaceWork(calls, work.first, work.kernels)
+    return result
+
+
+def _calls_of_places(tree: _PlaceTree, chosen: BoolArray | slice) -> dict[tuple[int, int], int]:
+    """Return how many calls each path and chain has, those around GPU events included."""
+    columns = {
+        "path": tree.path_of_gpu[chosen],
+        "operation": tree.operation_of_gpu[chosen],
+    }
+    level = pd.DataFrame(columns).drop_duplicates()
+    levels = [level]
+    while len(level):  # each round is one operation further out
+        outer = level.assign(operation=tree.parent[level["operation"]])
+        level = outer[outer["operation"] != ROOT].drop_duplicates()
+        levels.append(level)
+    instances = pd.concat(levels).drop_duplicates()
+    chain = tree.chains.of_node[instances["operation"]]
+    counts = instances.groupby(["path", chain]).size()
+    return dict(zip(counts.index.tolist(), counts.tolist(), strict=True))
+
+
+@dataclass
+class _OwnWork:
+    """The GPU events of a place itself."""
+
+    first: int  #: start, ns
+    kernels: dict[str, KernelTime] = field(default_factory=dict)
+
+
+def _kernels_of_places(
+    gpu_events: GpuEvents, tree: _PlaceTree, chosen: BoolArray | slice
+) -> dict[tuple[int, int], _OwnWork]:
+    """Return the GPU events of each path and chain, by name."""
+    names = gpu_events.trace.names
+    keys = [
+        tree.path_of_gpu[chosen],
+        tree.chains.of_node[tree.operation_of_gpu[chosen]],
+        gpu_events.name[chosen],
+    ]
+    events = pd.DataFrame({"start": gpu_events.start[chosen], "ns": gpu_events.duration[chosen]})
+    cells = events.groupby(keys).agg(first=("start", "min"), ns=("ns", "sum"), count=("ns", "size"))
+    own_work: dict[tuple[int, int], _OwnWork] = {}
+    for (path, chain, name), first, ns, count in cells.itertuples(name=None):
+        work = own_work.setdefault((path, chain), _OwnWork(first))
+        work.first = min(work.first, first)
+        work.kernels[names[name]] = KernelTime(ns, count)
+    return own_work
+
+
+@cached_per_object
+def _place_tree(gpu_events: GpuEvents) -> _PlaceTree:
+    """Return the places of all GPU events."""
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    has_operation = (tree.cpu_op_of_gpu != NONE) & ~tree.by_opaque_graph
+    innermost = tree.position[tree.cpu_op_of_gpu[has_operation]]
+    is_operation = trace.kind[tree.rows] == EventKind.CPU_OP
+    operation_around = nearest_marked(tree.parent_position, is_operation)
+    is_operation[innermost] = True  # annotations that stand for operations too
+    positions = np.flatnonzero(is_operation)
+    operation_of_position = np.full(len(is_operation), ROOT, dtype=np.int64)
+    operation_of_position[positions] = np.arange(len(positions))
+    parent = values_at(operation_of_position, operation_around[positions], missing=ROOT)
+    parent = np.append(parent, np.full(len(STAND_IN_OPERATIONS), ROOT))
+    is_too_deep = depths(parent.astype(np.int32)) % _MAX_CHAIN == 0
+    parent[is_too_deep] = ROOT
+    labels = _operation_labels(gpu_events, tree.rows[positions], parent)
+    chains = find_paths(parent.astype(np.int32), labels.code)
+    first_stand_in = len(positions)
+    stand_in = np.full(len(gpu_events), _UNLINKED_INDEX)
+    stand_in[tree.linked] = _LAUNCH_INDEX
+    stand_in[tree.by_graph] = _GRAPH_INDEX
+    operation_of_gpu = first_stand_in + stand_in
+    operation_of_gpu[has_operation] = operation_of_position[innermost]
+    path_of_gpu, paths = _paths(gpu_events)
+    return _PlaceTree(
+        chains=chains,
+        labels=[labels.distinct[code] for code in chains.name.tolist()],
+        parent=parent,
+        operation_of_gpu=operation_of_gpu,
+        path_of_gpu=path_of_gpu,
+        paths=paths,
+    )
+
+
+class _OperationLabels(NamedTuple):
+    """The labels of operations."""
+
+    code: Int64Array  #: of each operation, an index into `distinct`, (m,)
+    distinct: list[_OperationLabel]
+
+
+def _operation_labels(
+    gpu_events: GpuEvents, rows: Int64Array, parent: Int64Array
+) -> _OperationLabels:
+    """Return what operations are called, with the shapes of the outermost ones.
+
+    Args:
+        gpu_events: of the trace.
+        rows: of the operations in the trace; the stand-ins follow them.
+        parent: of all operations.
+    """
+    trace = gpu_events.trace
+    dimensions = trace.arg("Input Dims")
+    shape_texts = ["", *(dimensions.texts or ())]  # the first for no shapes
+    is_outermost = parent[: len(rows)] == ROOT
+    shape = np.where(is_outermost, dimensions.at(rows), NONE) + 1
+    shape = np.append(shape, np.zeros(len(STAND_IN_OPERATIONS), dtype=np.int64))
+    names = [*trace.names, *STAND_IN_OPERATIONS]
+    name = np.append(trace.name[rows], np.arange(len(trace.names), len(names)))
+    # One number for both: name * number of shapes + shape.
+    number = name.astype(np.int64) * len(shape_texts) + shape
+    used, code = np.unique(number, return_inverse=True)
+    used_names, used_shapes = np.divmod(used, len(shape_texts))
+    distinct = [
+        _OperationLabel(names[name_index], shape_texts[shape_index])
+        for name_index, shape_index in zip(used_names.tolist(), used_shapes.tolist(), strict=True)
+    ]
+    return _OperationLabels(code, distinct)
+
+
+class _PathsOfGpu(NamedTuple):
+    """Path and direction of GPU events."""
+
+    number: Int64Array  #: of each GPU event, an index into `paths`, (g,)
+    paths: list[_PathKey]
+
+
+def _paths(gpu_events: GpuEvents) -> _PathsOfGpu:
+    """Return path and direction of each GPU event."""
+    is_backward = (forward_of_gpu(gpu_events) != NONE).astype(np.int64)
+    if has_modules(gpu_events.trace):
+        code, labels = module_of_gpu(gpu_events, instances=False)
+    else:
+        code, labels = _ranges(gpu_events)
+    first, number = number_groups([code, is_backward])
+    paths = []
+    for path, backward in zip(code[first].tolist(), is_backward[first].tolist(), strict=True):
+        text = "" if path == NONE else labels[path]
+        paths.append(_PathKey(text, bool(backward)))
+    return _PathsOfGpu(number, paths)
+
+
+class _RangesOfGpu(NamedTuple):
+    """Paths of NVTX ranges, or HLO modules."""
+
+    code: Int64Array  #: of each GPU event, an index into `paths`, `NONE` without a path, (g,)
+    paths: list[str]
+
+
+def _ranges(gpu_events: GpuEvents) -> _RangesOfGpu:
+    """Return the path of NVTX ranges, or the HLO module, around each GPU event's operation."""
+    trace = gpu_events.trace
+    tree = gpu_events.tree
+    name = trace.name[tree.rows]
+    hlo_modules = [_hlo_module(text) for text in trace.names]
+    is_range = trace.kind[tree.rows] == EventKind.USER_ANNOTATION
+    if any(hlo_modules):
+        has_module = np.array([bool(module) for module in hlo_modules])
+        is_range &= has_module[name]
+    else:
+        is_range &= trace.conventions.annotations_are_operations
+        is_range &= ~trace.named(name, STEP.fullmatch)
+    positions = np.flatnonzero(is_range)
+    range_of_position = np.full(len(is_range), ROOT, dtype=np.int64)
+    range_of_position[positions] = np.arange(len(positions))
+    position_around = nearest_marked(tree.parent_position, is_range)
+    range_around = values_at(range_of_position, position_around, missing=ROOT)
+    texts = [
+        without_instance_numbers(module or text)
+        for module, text in zip(hlo_modules, trace.names, strict=True)
+    ]
+    labels = list(dict.fromkeys(texts))
+    label_code = _codes(texts, labels)[name]
+    paths = find_paths(range_around[positions].astype(np.int32), label_code[positions])
+    position_of_gpu = values_at(tree.position, tree.cpu_op_of_gpu, missing=NONE)
+    has_no_operation = position_of_gpu == NONE
+    position_of_gpu = np.where(has_no_operation, tree.launch_position_of_gpu, position_of_gpu)
+    range_of_gpu = values_at(range_around, position_of_gpu, missing=ROOT)
+    code = values_at(paths.of_node, range_of_gpu, missing=NONE)
+    return _RangesOfGpu(code, paths.texts(labels, SEPARATOR))
+
+
+def _hlo_module(name: str) -> str:
+    """Return the HLO module whose run an annotation is; empty if it is not one."""
+    match = _HLO_MODULE.match(name)
+    return match[1] if match else ""
+
+
+def _codes(texts: Sequence[str], labels: Sequence[str]) -> Int64Array:
+    """Return the index of each text among distinct labels."""
+    code_of_label = {label: code for code, label in enumerate(labels)}
+    return np.array([code_of_label[text] for text in texts], dtype=np.int64)
