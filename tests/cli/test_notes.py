@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.support.make_trace import TraceMaker
 from tracelens_ext.cli import run
+from tracelens_ext.cli.mcp_server import Questions
 
 DROPPED = "1 of 11 events dropped: 1 no usable duration (dur)."
 
@@ -85,3 +87,43 @@ def test_a_command_whose_only_part_fails_exits_with_1(
     assert run(["tree", trace]) == 1
     error = capsys.readouterr().err
     assert "The result could not be computed: ZeroDivisionError: on purpose; please report" in error
+
+
+def test_an_agent_is_told_of_dropped_events(trace: str) -> None:
+    questions = Questions([Path.cwd()])
+    answer = questions.with_notes(trace, questions.table(trace, "kernels"))
+    assert DROPPED in answer["notes"]  # type: ignore[operator]  # a list
+    assert DROPPED in questions.with_notes(trace, questions.open_trace(trace))["notes"]  # type: ignore[operator]
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    events = [
+        {"action": "alloc", "addr": 1, "size": 4096, "time_us": 1, "frames": []},
+        {"action": "alloc", "addr": 2, "size": 2048, "time_us": 2, "frames": []},
+        {"action": "free_completed", "addr": 1, "size": 4096, "time_us": 3, "frames": []},
+    ]
+    monkeypatch.chdir(tmp_path)
+    content = {"segments": [], "device_traces": [events]}
+    Path("snapshot.pickle").write_bytes(pickle.dumps(content))
+    return "snapshot.pickle"
+
+
+def test_a_memory_snapshot_is_shown_as_memory_shows_it(
+    snapshot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["memory", snapshot]) == 0
+    shown = capsys.readouterr().out
+    assert "memory_peaks" in shown
+    assert run([snapshot]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_a_memory_snapshot_is_written_as_memory_shows_it(
+    snapshot: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json_of(capsys, "memory", snapshot)
+    assert run(["report", snapshot, "-o", "report.json", "--quiet"]) == 0
+    assert json.loads(Path("report.json").read_text(encoding="utf-8")) == document
+    assert run(["report", snapshot, "-o", "report.xlsx", "--quiet"]) == 0
+    assert Path("report.xlsx").stat().st_size > 0

@@ -24,6 +24,8 @@ from tracelens_ext.analysis.timeline.overview import advice, overview
 from tracelens_ext.analyzer import TreePerfAnalyzer
 from tracelens_ext.categorize import KernelCategorizer
 from tracelens_ext.categorize.categorizer import explain
+from tracelens_ext.cli.finding_blocks import finding_documents
+from tracelens_ext.cli.load import recording_notes
 from tracelens_ext.compare.comparison import compare
 from tracelens_ext.compare.report import comparison_report, measured_for_comparison
 from tracelens_ext.errors import TracelensError, UsageError
@@ -91,14 +93,27 @@ class Questions:
 
         `all` also gives what only informs.
         """
-        found = self._analyzer(path).findings()
-        shown = [each for each in found.findings if all or not each.informs_only]
+        every_finding = self._analyzer(path).findings()
+        chosen = [finding for finding in every_finding.findings if all or not finding.informs_only]
+        document = replace(every_finding, findings=chosen).as_dict()
+        documents: Any = document["findings"]
         return {
-            **replace(found, findings=shown).as_dict(),
-            "left_out": len(found.findings) - len(shown),
+            **document,
+            "findings": finding_documents(chosen, documents),
+            "left_out": len(every_finding.findings) - len(chosen),
             "units": {"…_ms": "ms", "…_percent": "%"},
             "next": "table(path, name) for a name in `see`; what_if(path, ['finding:ID=0'])",
         }
+
+    def with_notes(self, path: str, answer: Answer) -> Answer:
+        """Return an answer about a trace with what was dropped or could not be computed, if any."""
+        if self._find(path).is_dir():
+            return answer
+        notes: Any = answer.get("notes", ())
+        every_note = dict.fromkeys([*notes, *recording_notes(self._analyzer(path), for_json=True)])
+        if not every_note:
+            return answer
+        return {**answer, "notes": list(every_note)}
 
     def table(
         self,
@@ -352,7 +367,8 @@ def make_server(folders: Sequence[Path]) -> MCPServer[Any]:
         @functools.wraps(tool)
         def call(**arguments: Any) -> str:  # noqa: ANN401  # the tool's own
             with one_at_a_time:
-                return answer_text(tool(**arguments))
+                answer = tool(**arguments)
+                return answer_text(questions.with_notes(arguments["path"], answer))
 
         return call
 

@@ -12,10 +12,16 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+    from types import ModuleType
+else:
+    # The base classes have nothing that is needed here, and their module takes a while to import.
+    Loader = object
+    MetaPathFinder = object
 
 _PACKAGE: Final = "tracelens_ext"
 _PREFIX: Final = f"{_PACKAGE}."
@@ -28,6 +34,14 @@ MOVED_MODULES: Final[dict[str, str]] = {
     "cache": "readers.cache",
     "chart": "compare.engine_chart",
     "class_statistics": "analysis.nsys_statistics",
+    "cli.compare": "cli.commands.compare",
+    "cli.export": "cli.commands.export",
+    "cli.findings": "cli.commands.findings",
+    "cli.gaps": "cli.commands.gaps",
+    "cli.iterations": "cli.commands.iterations",
+    "cli.kernels": "cli.commands.kernels",
+    "cli.nsys": "cli.commands.nsys",
+    "cli.report": "cli.commands.report",
     "collectives": "analysis",
     "compare.finished": "compare.finished_reports",
     "compare.finished_tables": "compare.report_files",
@@ -93,7 +107,6 @@ RENAMED_CLASSES: Final[dict[str, dict[str, str]]] = {
     "categorize.categorizer": {"Match": "RuleMatch"},
     "categorize.check": {"Finding": "RuleProblem"},
     "categorize.rules": {"Verdict": "RuleVerdict"},
-    "cli.report": {"Run": "ReportRun"},
     "compare.alignment": {"Place": "ProgramPlace", "Work": "PlaceWork"},
     "compare.engine_chart.runs": {"Run": "EngineRun"},
     "compare.verdict": {
@@ -170,6 +183,10 @@ class _MovedModuleLoader(Loader):
     def __init__(self, old_name: str, new_name: str) -> None:
         self._old_name = old_name
         self._new_name = new_name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:  # noqa: ARG002
+        """Let the import system make a module as usual; `exec_module` puts another in its place."""
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module at the new place where the import system looks for the old one."""

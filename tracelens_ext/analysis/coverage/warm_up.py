@@ -147,12 +147,18 @@ def _that_leave_the_gpu_idle(work: GpuEvents, table: pd.DataFrame) -> pd.DataFra
 
     A first use counts from 5 ms on, and not if it launches a kernel that ran before.
     """
-    device, start, end = table[["device", "start", "end"]].to_numpy().T
-    table = table.assign(idle=end - start - busy_within(work, device, start, end))
+    device = table["device"].to_numpy()
+    start = table["start"].to_numpy()
+    end = table["end"].to_numpy()
+    busy = busy_within(work, device, start, end)
+    idle = end - start - busy
     is_first_use = table["what"] == WarmUp.FIRST_USE.value
     least_idle = np.where(is_first_use, _LONG_NS, 0)
-    ran_before = _launched_before(work, table["row"].to_numpy())
-    return table[(table["idle"] > least_idle) & ~(is_first_use & ran_before)]
+    launched_before = _launched_before(work, table["row"].to_numpy())
+    is_not_first = is_first_use & launched_before
+    is_chosen = (idle > least_idle) & ~is_not_first
+    chosen: pd.DataFrame = table.assign(idle=idle)[is_chosen]
+    return chosen
 
 
 def _launched_before(work: GpuEvents, rows: Int64Array) -> BoolArray:
@@ -216,10 +222,13 @@ def _comes_back(work: GpuEvents, table: pd.DataFrame, half_wall: int) -> BoolArr
 def _is_spread(group: Int64Array, start: Int64Array, half_wall: int) -> BoolArray:
     """Return whether the group of each row is of several calls that are far apart."""
     count = int(group.max(initial=-1)) + 1
-    reach = maxima(group, start, count) - minima(group, start, count)
-    has_several = np.bincount(group, minlength=count) >= _FEWEST_SPREAD
-    is_spread: BoolArray = ((reach > half_wall) & has_several)[group]
-    return is_spread
+    first_start = minima(group, start, count)
+    last_start = maxima(group, start, count)
+    is_far_apart = last_start - first_start > half_wall
+    calls = np.bincount(group, minlength=count)
+    has_several = calls >= _FEWEST_SPREAD
+    is_spread: BoolArray = is_far_apart & has_several
+    return is_spread[group]
 
 
 def _in_last_iteration(iterations: Iterations, group: Int64Array, table: pd.DataFrame) -> BoolArray:
@@ -232,11 +241,14 @@ def _in_last_iteration(iterations: Iterations, group: Int64Array, table: pd.Data
     cell = group * steps + step
     idle = sums(cell, table["idle"].to_numpy(), count * steps).reshape(count, steps)
     most_of_group = idle.max(axis=1, keepdims=True)
-    takes_time = idle >= np.maximum(_LEAST_SHARE_THAT_COMES_BACK * most_of_group, 1)
-    last_step = int(np.flatnonzero(iterations.whole[order]).max(initial=0)) + 1
-    is_in_several = takes_time[:, 1:].sum(axis=1) > 1
-    result: BoolArray = (takes_time[:, last_step] & is_in_several)[group]
-    return result
+    least = np.maximum(_LEAST_SHARE_THAT_COMES_BACK * most_of_group, 1)
+    takes_time = idle >= least
+    whole = np.flatnonzero(iterations.whole[order])
+    last_step = int(whole.max(initial=0)) + 1
+    steps_with_time = takes_time[:, 1:].sum(axis=1)
+    is_in_several = steps_with_time > 1
+    comes_back: BoolArray = takes_time[:, last_step] & is_in_several
+    return comes_back[group]
 
 
 @cached_per_object
@@ -297,10 +309,13 @@ def _slow_after_quick_runs(trace: Trace) -> Int64Array:
 def _runs_known_kernels_from(work: GpuEvents, time: int) -> bool:
     """Return whether most GPU time from a time on is of kernels that ran before it."""
     is_later = work.start >= time
-    is_known = np.isin(work.name[is_later], np.unique(work.name[~is_later]))
+    known_names = np.unique(work.name[~is_later])
+    later_names = work.name[is_later]
+    is_known = np.isin(later_names, known_names)
     duration = work.duration[is_later]
     total = int(duration.sum())
-    return total > 0 and int(duration[is_known].sum()) * 2 >= total
+    known = int(duration[is_known].sum())
+    return total > 0 and known * 2 >= total
 
 
 @cached_per_object
@@ -325,7 +340,9 @@ def _is_long_after_the_last(work: GpuEvents, times: Int64Array) -> BoolArray:
     """Return before which of some ascending times much GPU time has gone by since the last."""
     by_start = np.argsort(work.start, kind="stable")
     done = np.append(0, np.cumsum(work.duration[by_start]))
-    done_before = done[np.searchsorted(work.start[by_start], times)]
+    events_before = np.searchsorted(work.start[by_start], times)
+    done_before = done[events_before]
     total = max(int(done[-1]), 1)
-    is_long: BoolArray = np.diff(done_before, prepend=0) / total >= _LONG_AFTER_SHARE
+    since_the_last = np.diff(done_before, prepend=0)
+    is_long: BoolArray = since_the_last / total >= _LONG_AFTER_SHARE
     return is_long
