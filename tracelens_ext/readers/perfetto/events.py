@@ -38,7 +38,73 @@ _STAGE_EVENT = 53
 _DESCRIPTOR = 60
 #: Those of the kernel of a phone, of its processes, and of Chrome.
 _FOREIGN = (1, 2, 5, 51)
-#: The fields of `TrackEvent` and its debug annotations, as keys of one byte or two.
+
+
+class _TrackEventField(IntEnum):
+    """The fields of `TrackEvent`."""
+
+    CATEGORY_NUMBER = 3
+    ANNOTATIONS = 4
+    TYPE = 9
+    NAME_NUMBER = 10
+    TRACK = 11
+    CATEGORY = 22
+    NAME = 23
+    SUBMISSION = 3000  #: PyTorch's own
+
+
+class _StageField(IntEnum):
+    """The fields of `GpuRenderStageEvent`; the last two are PyTorch's own."""
+
+    EVENT_ID = 1
+    DURATION = 2
+    EXTRA_DATA = 6
+    GPU = 11
+    QUEUE_NUMBER = 13
+    STAGE_NUMBER = 14
+    KERNEL_NUMBER = 19
+    NAME_NUMBER = 20
+
+
+class _DescriptorField(IntEnum):
+    """The fields of `TrackDescriptor`."""
+
+    UUID = 1
+    NAME = 2
+    PROCESS = 3
+    THREAD = 4
+    PARENT = 5
+    STATIC_NAME = 10
+
+
+#: Fields of `ProcessDescriptor` and `ThreadDescriptor`.
+_PROCESS_ID = 1
+_PROCESS_NAME = 6
+_PROCESS_OF_THREAD = 1
+_THREAD_ID = 2
+_THREAD_NAME = 5
+
+
+class _CounterEventField(IntEnum):
+    """The fields of `GpuCounterEvent`."""
+
+    COUNTERS = 2
+    GPU = 3
+    DESCRIPTOR_NUMBER = 4
+
+
+class _CounterField(IntEnum):
+    """The fields of `GpuCounter`."""
+
+    ID = 1
+    INT_VALUE = 2
+    DOUBLE_VALUE = 3
+
+
+#: The fields of a pair of extra data.
+_EXTRA_NAME = 1
+_EXTRA_VALUE = 2
+#: The fields of debug annotations, as keys of one byte or two.
 _NAME_OF_ARGUMENT = 0x52
 _NUMBER_OF_NAME = 0x08
 _NUMBER_OF_TEXT = (0x88, 1)
@@ -165,7 +231,7 @@ class Events:
         if np.isin(field_numbers, _FOREIGN).any():
             self.is_foreign = True
         for _, descriptor in packed.messages(self.raw, packets, _DESCRIPTOR):
-            uuid = number_in(descriptor, 1)
+            uuid = number_in(descriptor, _DescriptorField.UUID)
             self.tracks[uuid] = self._track(descriptor)
         packet, start, end = packets.contents(_TRACK_EVENT)
         track_events = fields_of(self._data, start, end)
@@ -179,22 +245,27 @@ class Events:
             self._add_counter_values(time_of_event, state_of_event, event)
 
     def _track(self, descriptor: Message) -> Track:
-        process = next(packed.parts_of(self.raw, descriptor, 3), None)
-        thread = next(packed.parts_of(self.raw, descriptor, 4), None)
-        thread_name = packed.text_in(self.raw, thread or {}, 5)
-        own_name = packed.text_in(self.raw, descriptor, 2)
-        static_name = packed.text_in(self.raw, descriptor, 10)
+        raw = self.raw
+        process = next(packed.parts_of(raw, descriptor, _DescriptorField.PROCESS), None)
+        thread = next(packed.parts_of(raw, descriptor, _DescriptorField.THREAD), None)
+        own_name = packed.text_in(raw, descriptor, _DescriptorField.NAME)
+        static_name = packed.text_in(raw, descriptor, _DescriptorField.STATIC_NAME)
         process_id = None
+        process_name = ""
         if process is not None:
-            process_id = number_in(process, 1)
+            process_id = number_in(process, _PROCESS_ID)
+            process_name = packed.text_in(raw, process, _PROCESS_NAME)
         process_and_thread = None
+        thread_name = ""
         if thread is not None:
-            process_and_thread = (number_in(thread, 1), number_in(thread, 2))
+            process_of_thread = number_in(thread, _PROCESS_OF_THREAD)
+            process_and_thread = (process_of_thread, number_in(thread, _THREAD_ID))
+            thread_name = packed.text_in(raw, thread, _THREAD_NAME)
         return Track(
-            parent=number_in(descriptor, 5),
+            parent=number_in(descriptor, _DescriptorField.PARENT),
             name=thread_name or own_name or static_name,
             process=process_id,
-            process_name=packed.text_in(self.raw, process or {}, 6),
+            process_name=process_name,
             thread=process_and_thread,
         )
 
@@ -244,26 +315,30 @@ class Events:
 
     def _add_track_events(self, time: Int64Array, state: Int64Array, fields: Fields) -> None:
         count = len(time)
-        event_type = fields.numbers(9, count)
-        event_type[(event_type < 0) | (event_type > INSTANT)] = 0
-        name = self._sequences.text(fields, 23, count)
-        category = self._sequences.text(fields, 22, count)
+        event_type = fields.numbers(_TrackEventField.TYPE, count)
+        is_other_type = (event_type < 0) | (event_type > INSTANT)
+        event_type[is_other_type] = 0
+        track = fields.numbers(_TrackEventField.TRACK, count)
+        name = self._sequences.text(fields, _TrackEventField.NAME, count)
+        category = self._sequences.text(fields, _TrackEventField.CATEGORY, count)
+        name_number = fields.numbers(_TrackEventField.NAME_NUMBER, count)
+        category_number = fields.numbers(_TrackEventField.CATEGORY_NUMBER, count)
         starts = np.flatnonzero(event_type != END)
-        self._fill_interned(name, packed.NAME, fields.numbers(10, count), state, starts)
-        self._fill_interned(category, packed.CATEGORY, fields.numbers(3, count), state, starts)
-        event, start, end = fields.contents(3000)
+        self._fill_interned(name, packed.NAME, name_number, state, starts)
+        self._fill_interned(category, packed.CATEGORY, category_number, state, starts)
+        event, start, end = fields.contents(_TrackEventField.SUBMISSION)
         if len(event):
             extension = fields_of(self._data, start, end)
             is_id = extension.key == _SUBMISSION_ID
             call = self.count + event[extension.message[is_id]]
             self._submissions.add(call=call, id=extension.value[is_id])
-        event, start, end = fields.contents(4)
+        event, start, end = fields.contents(_TrackEventField.ANNOTATIONS)
         self._add_annotations(event, state[event], start, end)
         self._add(
             time=time,
             duration=np.zeros(count, dtype=np.int64),
             event_type=event_type,
-            track=self._tracks_of(fields.numbers(11, count), state),
+            track=self._tracks_of(track, state),
             name=name,
             category=category,
         )
@@ -308,27 +383,32 @@ class Events:
         """
         name, value_start = self._annotation_names(state, start, end)
         place = self._argument_places(name)
-        is_kept = (place != NONE) & (value_start > 0) & (value_start < end)
-        event = event[is_kept]
-        place = place[is_kept]
-        state = state[is_kept]
-        start = value_start[is_kept]
-        end = end[is_kept]
+        has_value = (value_start > 0) & (value_start < end)
+        is_kept = has_value & (place != NONE)
+        value, form = self._annotation_values(state[is_kept], value_start[is_kept], end[is_kept])
+        event_number = self.count + event[is_kept]
+        self._arguments.add(event=event_number, name=place[is_kept], form=form, value=value)
+
+    def _annotation_values(
+        self, state: Int64Array, start: Int64Array, end: Int64Array
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return the values of annotations, given where these begin, and their forms."""
         key = self._data[start]
         value, after = varints(self._data, start + 1)
-        is_whole = (key & WIRE_TYPE == VARINT) & (key < _HIGHEST_WHOLE_NUMBER)
-        is_whole &= (after > 0) & (after <= end)
+        is_varint = (key & WIRE_TYPE == VARINT) & (key < _HIGHEST_WHOLE_NUMBER)
+        is_whole = is_varint & (after > 0) & (after <= end)
         others = np.flatnonzero(~is_whole)
         value[others] = self._sequences.slices(start[others], end[others])
         form = np.where(is_whole, ValueForm.WHOLE, ValueForm.MESSAGE)
         first_byte, second_byte = _NUMBER_OF_TEXT
-        is_number = (key[others] == first_byte) & (self._data[start[others] + 1] == second_byte)
-        by_number = others[is_number]
-        number, _ = varints(self._data, start[by_number] + 2)
+        next_key = self._data[start[others] + 1]
+        is_number = (key[others] == first_byte) & (next_key == second_byte)
+        numbered = others[is_number]
+        number, _ = varints(self._data, start[numbered] + 2)
         texts = self._sequences.interned[packed.TEXT]
-        value[by_number] = texts.find(state[by_number], number)
-        form[by_number] = ValueForm.TEXT
-        self._arguments.add(event=self.count + event, name=place, form=form, value=value)
+        value[numbered] = texts.find(state[numbered], number)
+        form[numbered] = ValueForm.TEXT
+        return value, form
 
     def _annotation_names(
         self, state: Int64Array, start: Int64Array, end: Int64Array
@@ -354,21 +434,25 @@ class Events:
         if not count:
             return
         interned = self._sequences.interned
-        kernel = interned[packed.KERNEL].find(state, fields.numbers(19, count))
-        other_name = interned[packed.NAME].find(state, fields.numbers(20, count))
-        stage = interned[packed.STAGE].find(state, fields.numbers(14, count))
+        kernel_number = fields.numbers(_StageField.KERNEL_NUMBER, count)
+        name_number = fields.numbers(_StageField.NAME_NUMBER, count)
+        stage_number = fields.numbers(_StageField.STAGE_NUMBER, count)
+        queue_number = fields.numbers(_StageField.QUEUE_NUMBER, count)
+        kernel = interned[packed.KERNEL].find(state, kernel_number)
+        other_name = interned[packed.NAME].find(state, name_number)
+        stage = interned[packed.STAGE].find(state, stage_number)
         name = np.where(other_name == NONE, stage, other_name)
         name = np.where(kernel == NONE, name, kernel)
-        queue = interned[packed.STAGE].find(state, fields.numbers(13, count))
-        gpu = fields.numbers(11, count)
+        queue = interned[packed.STAGE].find(state, queue_number)
+        gpu = fields.numbers(_StageField.GPU, count)
         work = self.count + np.arange(count)
         track = self._places_of_work(gpu, queue)
-        self._work_ids.add(work=work, id=fields.numbers(1, count))
-        message, start, end = fields.contents(6)
+        self._work_ids.add(work=work, id=fields.numbers(_StageField.EVENT_ID, count))
+        message, start, end = fields.contents(_StageField.EXTRA_DATA)
         self._add_extra_data(work[message], start, end)
         self._add(
             time=time,
-            duration=fields.numbers(2, count),
+            duration=fields.numbers(_StageField.DURATION, count),
             event_type=np.full(count, STAGE),
             track=track,
             name=name,
@@ -392,10 +476,10 @@ class Events:
         pairs = fields_of(self._data, start, end)
         place = np.full(len(event), NONE, dtype=np.int64)
         value = np.full(len(event), NONE, dtype=np.int64)
-        pair_of_name, start_of_name, end_of_name = pairs.contents(1)
+        pair_of_name, start_of_name, end_of_name = pairs.contents(_EXTRA_NAME)
         name = self._sequences.slices(start_of_name, end_of_name)
         place[pair_of_name] = self._argument_places(name)
-        pair_of_value, start_of_value, end_of_value = pairs.contents(2)
+        pair_of_value, start_of_value, end_of_value = pairs.contents(_EXTRA_VALUE)
         is_wanted = place[pair_of_value] != NONE
         start_of_wanted = start_of_value[is_wanted]
         end_of_wanted = end_of_value[is_wanted]
@@ -409,13 +493,13 @@ class Events:
         self._arguments.add(event=event[kept], name=place[kept], form=form, value=value[kept])
 
     def _add_counter_values(self, time: int, state: int, event: Message) -> None:
-        key = (state, number_in(event, 4))
+        key = (state, number_in(event, _CounterEventField.DESCRIPTOR_NUMBER))
         counters = self._sequences.counters.get(key, packed.NO_COUNTERS)
-        gpu = number_in(event, 3) or counters.gpu
+        gpu = number_in(event, _CounterEventField.GPU) or counters.gpu
         names = counters.names or packed.counter_names(self.raw, event).names
         track = self.places[f"GPU {gpu} Counters", "?"]
-        for counter in packed.parts_of(self.raw, event, 2):
-            counter_id = number_in(counter, 1)
+        for counter in packed.parts_of(self.raw, event, _CounterEventField.COUNTERS):
+            counter_id = number_in(counter, _CounterField.ID)
             name = names.get(counter_id, f"counter {counter_id}")
             value = json.dumps(self._counter_value(counter))
             self._arguments.add(
@@ -435,7 +519,9 @@ class Events:
 
     def _counter_value(self, counter: Message) -> float:
         """Return the value of a `GpuCounter`: a whole number, or eight bytes of a float."""
-        values = counter.get(2) or counter.get(3) or [0]
+        whole_numbers = counter.get(_CounterField.INT_VALUE)
+        floats = counter.get(_CounterField.DOUBLE_VALUE)
+        values = whole_numbers or floats or [0]
         value = values[-1]
         if isinstance(value, int):
             return value

@@ -43,6 +43,22 @@ KERNEL = 1000
 _TEXTS: Final = {CATEGORY: 2, NAME: 2, ARGUMENT: 2, TEXT: 2, STAGE: 2, KERNEL: 3}
 COUNTERS: Final = 47
 _MOST_SNAPSHOTS: Final = 1000  # in a window
+#: Fields of `TracePacketDefaults`, of its `TrackEventDefaults`, of `ClockSnapshot`, of `Clock`, of
+#: an entry of `InternedData`, of `GpuCounterDescriptor`, and of one counter in it.
+_EVENT_DEFAULTS: Final = 11
+_USUAL_TRACK: Final = 11
+_CLOCK_ENTRIES: Final = 1
+_CLOCK_NUMBER: Final = 1
+_CLOCK_TIME: Final = 2
+_CLOCK_IS_INCREMENTAL: Final = 3
+_CLOCK_UNIT: Final = 4
+_ENTRY_NUMBER: Final = 1
+_COUNTER_SPECS: Final = 1
+_COUNTER_ID: Final = 1
+_COUNTER_NAME: Final = 2
+#: Where a message may have a `GpuCounterDescriptor`, and the number of its GPU.
+_COUNTER_DESCRIPTORS: Final = (1, 2, 3)
+_GPU: Final = 3
 #: Clocks: the time since boot, and those of a sequence alone.
 _BOOT_TIME = 6
 _CLOCKS_OF_SEQUENCE = range(64, 128)
@@ -191,8 +207,8 @@ class Sequences:
         for packet, defaults in messages(self._raw, packets, DEFAULTS):
             state_of_packet = int(state[packet])
             self._default_clock[state_of_packet] = number_in(defaults, CLOCK)
-            for event in parts_of(self._raw, defaults, 11):
-                self.track[state_of_packet] = number_in(event, 11)
+            for event in parts_of(self._raw, defaults, _EVENT_DEFAULTS):
+                self.track[state_of_packet] = number_in(event, _USUAL_TRACK)
         return state, self._times(packets, count, sequence, state)
 
     def _find_states(self, sequence: Int64Array, is_cleared: BoolArray) -> Int64Array:
@@ -219,14 +235,14 @@ class Sequences:
             count = len(start)
             entries = wire.fields_of(self._data, start, end)
             codes = self.text(entries, text_field, count).tolist()
-            text_numbers = entries.numbers(1, count).tolist()
+            text_numbers = entries.numbers(_ENTRY_NUMBER, count).tolist()
             interned = self.interned[number]
             for key_and_code in zip(states.tolist(), text_numbers, codes, strict=True):
                 state_of_text, text_number, code = key_and_code
                 interned[state_of_text, text_number] = code
         for place in places.get(COUNTERS, []):
             descriptor = message_at(self._raw, place.start, place.end)
-            key = (place.state, number_in(descriptor, 1))
+            key = (place.state, number_in(descriptor, _ENTRY_NUMBER))
             self.counters[key] = counter_names(self._raw, descriptor)
 
     def _interned_places(
@@ -265,16 +281,18 @@ class Sequences:
 
     def _take_snapshot(self, snapshot: Message, sequence: int) -> None:
         """Keep how the clocks of a `ClockSnapshot` relate to the time since boot."""
-        clocks = {number_in(clock, 1): clock for clock in parts_of(self._raw, snapshot, 1)}
+        clocks = {}
+        for clock in parts_of(self._raw, snapshot, _CLOCK_ENTRIES):
+            clocks[number_in(clock, _CLOCK_NUMBER)] = clock
         if _BOOT_TIME not in clocks:
             return
-        boot_time = number_in(clocks[_BOOT_TIME], 2)
+        boot_time = number_in(clocks[_BOOT_TIME], _CLOCK_TIME)
         for number, clock in clocks.items():
-            unit = min(number_in(clock, 4), _MOST_NS_OF_A_TICK) or 1
-            is_incremental = number_in(clock, 3) != 0
+            unit = min(number_in(clock, _CLOCK_UNIT), _MOST_NS_OF_A_TICK) or 1
+            is_incremental = number_in(clock, _CLOCK_IS_INCREMENTAL) != 0
             offset = boot_time
             if not is_incremental:
-                offset -= number_in(clock, 2) * unit
+                offset -= number_in(clock, _CLOCK_TIME) * unit
             key = (0, number)
             if number in _CLOCKS_OF_SEQUENCE:
                 key = (sequence, number)
@@ -311,11 +329,12 @@ def messages(data: memoryview, fields: Fields, number: int) -> Iterator[tuple[in
 def counter_names(data: memoryview, holder: Message) -> CounterNames:
     """Return the counters of a message that holds a `GpuCounterDescriptor`."""
     names: dict[int, str] = {}
-    for number in (1, 2, 3):
+    for number in _COUNTER_DESCRIPTORS:
         for descriptor in parts_of(data, holder, number):
-            for counter in parts_of(data, descriptor, 1):
-                names[number_in(counter, 1)] = text_in(data, counter, 2)
-    return CounterNames(number_in(holder, 3), names)
+            for counter in parts_of(data, descriptor, _COUNTER_SPECS):
+                counter_id = number_in(counter, _COUNTER_ID)
+                names[counter_id] = text_in(data, counter, _COUNTER_NAME)
+    return CounterNames(number_in(holder, _GPU), names)
 
 
 #: The fields of one message: number → whole numbers, and places of others.

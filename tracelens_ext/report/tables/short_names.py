@@ -22,7 +22,10 @@ def cut_middle(text: str, width: int, mark: str = "…") -> str:
     room = width - len(mark)
     if room <= 0:
         return mark[:width]
-    return _head(text, room - room // 3) + mark + _head(text[::-1], room // 3)[::-1]
+    tail_width = room // 3
+    head = _head(text, room - tail_width)
+    reversed_tail = _head(text[::-1], tail_width)
+    return head + mark + reversed_tail[::-1]
 
 
 def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]:
@@ -37,20 +40,24 @@ def told_apart(texts: Sequence[str], width: int, mark: str = "…") -> list[str]
         differ_at = len(commonprefix(group))  # noqa: RUF071  # of texts, not of paths
         for text in group:
             labels[text] = _with_difference(text, differ_at, width, mark)
-        open_groups += [part for part in _alike(labels, group) if len(part) < len(group)]
+        for still_alike in _alike(labels, group):
+            if len(still_alike) < len(group):
+                open_groups.append(still_alike)
     for group in _alike(labels, labels):
         for number, text in enumerate(group, 1):
-            end = f"#{number}"
-            labels[text] = cut_middle(text, max(width - len(end), 0), mark) + end
+            suffix = f"#{number}"
+            room = max(width - len(suffix), 0)
+            labels[text] = cut_middle(text, room, mark) + suffix
     return [labels[text] for text in texts]
 
 
 def kernel_labels(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
-    """Short names of kernels, a text each; different kernels get different ones."""
-    short = {name: short_name(name) for name in names}
-    for group in _alike(short, short):  # namespaces or parameters alone tell these apart
-        short |= {name: name.removeprefix("void ") for name in group}
-    return told_apart([short[name] for name in names], width)
+    """Return short names of kernels, a text each; different kernels get different ones."""
+    short_names = {name: short_name(name) for name in names}
+    for group in _alike(short_names, short_names):  # namespaces or parameters tell these apart
+        for name in group:
+            short_names[name] = name.removeprefix("void ")
+    return told_apart([short_names[name] for name in names], width)
 
 
 def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.DataFrame:
@@ -61,10 +68,11 @@ def with_short_names(table: pd.DataFrame, column: str = "kernel_name") -> pd.Dat
 
 
 def _alike(labels: dict[str, str], texts: Iterable[str]) -> list[list[str]]:
-    groups: dict[str, list[str]] = {}
+    """Return the groups of several texts that have one label."""
+    texts_of_label: dict[str, list[str]] = {}
     for text in texts:
-        groups.setdefault(labels[text], []).append(text)
-    return [group for group in groups.values() if len(group) > 1]
+        texts_of_label.setdefault(labels[text], []).append(text)
+    return [group for group in texts_of_label.values() if len(group) > 1]
 
 
 def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
@@ -72,14 +80,18 @@ def _with_difference(text: str, differ_at: int, width: int, mark: str) -> str:
     if differ_at < width - len(mark):
         return cut_end(text, width, mark)
     room = width - 2 * len(mark)
-    head = room // 2
-    rest = text[max(differ_at - min(_WORD_BEFORE, room // 4), head) :]
-    return _head(text, head) + mark + cut_end(rest, width - head - len(mark), mark)
+    head_width = room // 2
+    words_before = min(_WORD_BEFORE, room // 4)
+    start = max(differ_at - words_before, head_width)
+    tail_width = width - head_width - len(mark)
+    return _head(text, head_width) + mark + cut_end(text[start:], tail_width, mark)
 
 
 def cut_end(text: str, width: int, mark: str = "…") -> str:
     """Cut the end of a text."""
-    return text if cells_of(text) <= width else _head(text, max(width - len(mark), 0)) + mark
+    if cells_of(text) <= width:
+        return text
+    return _head(text, max(width - len(mark), 0)) + mark
 
 
 def _head(text: str, width: int) -> str:
