@@ -227,3 +227,17 @@ def test_markers_alone_launch_nothing(form: str, tmp_path: Path) -> None:
     run_.range("step", 1, 100)
     run_.kernel("k", 10, 5, correlation=1)
     assert any("--hip-trace" in note for note in read(WRITE[form](run_, tmp_path)).provenance.notes)
+
+
+def test_kernels_of_one_hardware_queue_may_contain_one_another(tmp_path: Path) -> None:
+    """A queue of AMD carries several streams, so that a long kernel may contain a short one."""
+    path = tmp_path / "run_kernel_trace.csv"
+    path.write_text(
+        '"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id",'
+        '"Start_Timestamp","End_Timestamp"\n'
+        '"KERNEL_DISPATCH",1,1,"long_kernel",1,10000,110000\n'
+        '"KERNEL_DISPATCH",1,1,"short_kernel",2,20000,25000\n'
+    )
+    trace = read_trace(path)
+    durations = {trace.name_of(row): int(trace.dur[row]) for row in trace.gpu_rows.tolist()}
+    assert durations == {"long_kernel": 100_000, "short_kernel": 5_000}

@@ -207,6 +207,7 @@ class TraceBuilder:
         labels: Labels | None = None,
         notes: tuple[str, ...] = (),
         unread: Mapping[str, int] | None = None,
+        streams_run_in_order: bool = True,
     ) -> Trace:
         """Return the trace of all that was added; times become relative to the first event.
 
@@ -219,6 +220,8 @@ class TraceBuilder:
             labels: what processes and threads are called.
             notes: what the user should know about the file, a sentence each.
             unread: kind of event → number of events of which nothing is read.
+            streams_run_in_order: False where the streams of the file are hardware queues, on which
+                work of several streams runs side by side.
 
         Raises:
             TraceFormatError: the events last so long that sums do not fit in 64 bits.
@@ -263,7 +266,7 @@ class TraceBuilder:
             ),
             **columns,  # type: ignore[arg-type]
         )
-        return corrected(trace)
+        return corrected(trace, streams_run_in_order=streams_run_in_order)
 
     def _plausible_events(self) -> _Events:
         """Return the events that can be, and count the others; the builder is empty afterwards."""

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 WRITTEN_TWICE: Final = "written twice (equal in every field)"
 
 
-def corrected(trace: Trace) -> Trace:
+def corrected(trace: Trace, *, streams_run_in_order: bool = True) -> Trace:
     """Return a trace without events that were written twice, and without impossible ends.
 
     A trace without such events is returned as it is; nothing of the one that is given changes.
+
+    Args:
+        trace: the trace.
+        streams_run_in_order: False where events may contain others of their stream, as on the
+            hardware queues of AMD; then ends stay as they are.
     """
     if not len(trace.gpu_rows):
         return trace
@@ -34,6 +39,8 @@ def corrected(trace: Trace) -> Trace:
         is_copy |= _host_events_written_twice(trace)
         trace = _without(trace, is_copy)
         streams = _by_stream(trace)
+    if not streams_run_in_order:
+        return trace
     return _with_possible_ends(trace, streams)
 
 

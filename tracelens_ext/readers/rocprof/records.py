@@ -248,6 +248,7 @@ class RocprofRecords:
             devices=tuple(devices),
             labels=Labels(self._process_names, threads=self.thread_names),
             notes=tuple(self.notes),
+            streams_run_in_order=False,  # kernels are filed under their hardware queue
         )
         if not len(trace):
             problem = "holds no calls, markers, kernels or copies"
