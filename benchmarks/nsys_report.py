@@ -31,7 +31,8 @@ DATA = ROOT / "benchmarks" / "data"
 KERNELS = 200_000
 #: The most that reading a report may take, of the time of its export.
 MOST_OF_EXPORT = 1.5
-NATIVE_EVENTS_A_SECOND, PYTHON_EVENTS_A_SECOND = 500_000, 80_000
+NATIVE_EVENTS_A_SECOND = 500_000
+PYTHON_EVENTS_A_SECOND = 80_000
 _BLOCK = 7000
 
 _READ = """

@@ -237,7 +237,8 @@ def test_events_without_size_or_address_do_not_count_and_are_told() -> None:
     events = recorded([(0, 100, 1), (1, -100, 1)])
     bad = [memory_event(2, 5, 2, 5) for _ in range(4)]
     del bad[0]["args"]["Bytes"], bad[1]["args"]["Addr"]
-    bad[2]["args"]["Bytes"], bad[3]["args"]["Bytes"] = 1 << 60, "many"
+    bad[2]["args"]["Bytes"] = 1 << 60
+    bad[3]["args"]["Bytes"] = "many"
     analyzer = analyzed([*events, *bad])
     assert row(analyzer.get_df_memory_peaks())["events"] == 2
     assert any("4 memory events without a usable" in n for n in memory_notes(analyzer.memory()))
@@ -312,8 +313,10 @@ def test_churn_lifetimes_and_what_stays() -> None:
         step
         for n in (1, 2, 3)
         for step in [
-            *((100 * n + 12, 64, 7), (100 * n + 22, -64, 7)),  # within
-            *((100 * n + 14, 32, 8), (100 * n + 50, -32, 8)),  # freed later
+            (100 * n + 12, 64, 7),  # freed within
+            (100 * n + 22, -64, 7),
+            (100 * n + 14, 32, 8),  # freed later
+            (100 * n + 50, -32, 8),
             (100 * n + 45, 16, 100 + n),
         ]
     ]

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 PAIRS = Path(__file__).resolve().parents[3] / "shared" / "nsys_rep"
 REAL = sorted(PAIRS.glob("*.nsys-rep"))
 SALVAGE = ReadingOptions(salvage=True)
-KERNEL, LAUNCH, COPYING = 0, 1, 2
+KERNEL = 0
+LAUNCH = 1
+COPYING = 2
 NAMES = ["void gemm<float>(int)", "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020"]
 
 
@@ -70,7 +72,8 @@ def assert_same(first: Trace, second: Trace, *, but: tuple[str, ...] = ()) -> No
     for field in fields(first):
         if field.name in ("provenance", "metadata", "args", *but):
             continue
-        ours, theirs = getattr(first, field.name), getattr(second, field.name)
+        ours = getattr(first, field.name)
+        theirs = getattr(second, field.name)
         if isinstance(ours, ArgColumn):
             assert ours.values.tolist() == theirs.values.tolist()
         elif isinstance(ours, np.ndarray):
@@ -606,7 +609,8 @@ def test_a_report_gives_the_trace_of_its_export(path: Path) -> None:
             with pytest.raises(TraceFormatError, match="without CUDA events"):
                 read_trace(source, cache=False)
         return
-    ours, theirs = read_trace(path, cache=False), read_trace(export, cache=False)
+    ours = read_trace(path, cache=False)
+    theirs = read_trace(export, cache=False)
     # The export has the whole path of a program.
     assert_same(ours, theirs, but=("process_names",))
     for process, name in theirs.process_names.items():

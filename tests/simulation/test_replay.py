@@ -72,7 +72,8 @@ def made(steps: list[tuple[str, int]], streams: int = 1) -> TraceMaker:
             start = max(now + LATENCY, ended[stream] + GAP)
             maker.call("cudaLaunchKernel", now, CALL, correlation=number)
             maker.kernel(f"k{stream}", start, amount, stream=stream, correlation=number)
-            ended[stream], now = start + amount, now + CALL
+            ended[stream] = start + amount
+            now += CALL
     return maker
 
 

@@ -330,10 +330,8 @@ class Simulation:
             bare = f.batched and p2p
             op = {} if bare or f.args == "none" else a
             launch, c = self.launch(r, "record_param_comms", op, step, number)
-            starts[r], launched[r] = (
-                max(self.gpu[r], launch + 5000),
-                (c, a if f.args == "kernel" and not bare else {}),
-            )
+            starts[r] = max(self.gpu[r], launch + 5000)
+            launched[r] = (c, a if f.args == "kernel" and not bare else {})
         end = max(starts.values()) + transfer
         durations = {}
         for r in members:

@@ -66,7 +66,8 @@ def open_database(analyzer: TreePerfAnalyzer, path: str = ":memory:") -> sqlite3
     category = np.full(len(trace), NONE, dtype=np.int64)
     labels = []
     if work.categories is not None:
-        category[work.rows], labels = work.categories.code, work.categories.labels
+        category[work.rows] = work.categories.code
+        labels = work.categories.labels
     pairs = trace.name.astype(np.int64) * (len(labels) + 1) + category + 1
     distinct, name_id = np.unique(pairs, return_inverse=True)
     names, codes = (part.tolist() for part in np.divmod(distinct, len(labels) + 1))
@@ -92,7 +93,8 @@ def _events(analyzer: TreePerfAnalyzer, name_id: Int64Array) -> list[Iterable[ob
     device = np.full(len(trace), NONE, dtype=np.int64)
     stream = device.copy()
     iteration = device.copy()
-    device[work.rows], stream[work.rows] = trace.device, trace.stream
+    device[work.rows] = trace.device
+    stream[work.rows] = trace.stream
     found = find_iterations(tree)
     numbers = np.array([*found.number, NONE], dtype=np.int64)
     iteration[work.rows] = numbers[found.of_gpu]

@@ -26,7 +26,10 @@ from tracelens_ext.trace import Int64Array
 
 _Unsigned = npt.NDArray[np.uint64]
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+VARINT = 0
+FIXED64 = 1
+BYTES = 2
+FIXED32 = 5
 #: Fields from here on are taken together when those that are not known are counted.
 MOST_FIELDS = 128
 #: More messages are in no list of a report; each takes a row of all columns.
@@ -34,8 +37,10 @@ MOST_ROWS = 1 << 17
 _LIST_TAG = 0x0A
 _TAG_LIMIT = 1 << 32
 #: What a field becomes, if not the column of this number.
-_UNKNOWN, _IGNORED = -1, -2
-_CHILDREN, _TEXTS = 1000, 2000
+_UNKNOWN = -1
+_IGNORED = -2
+_CHILDREN = 1000
+_TEXTS = 2000
 #: Of fewer messages than this, one after the other is decoded.
 _FEW = 24
 _PADDING = b"\0" * 32
@@ -379,9 +384,14 @@ class _Decoder:
                 self.unknown[message * MOST_FIELDS + number] += 1
 
 
-_ONE, _SEVEN, _EIGHT = np.uint64(1), np.uint64(7), np.uint64(8)
-_FIFTY_SIX, _SIXTY_THREE = np.uint64(56), np.uint64(63)
-_BYTE, _STOP_BIT, _SEVEN_BITS = np.uint64(0xFF), np.uint64(0x80), np.uint64(0x7F)
+_ONE = np.uint64(1)
+_SEVEN = np.uint64(7)
+_EIGHT = np.uint64(8)
+_FIFTY_SIX = np.uint64(56)
+_SIXTY_THREE = np.uint64(63)
+_BYTE = np.uint64(0xFF)
+_STOP_BIT = np.uint64(0x80)
+_SEVEN_BITS = np.uint64(0x7F)
 _STOP_BITS = np.uint64(0x8080808080808080)
 #: 2**(8 * n) times this has n in its highest byte.
 _BYTE_NUMBERS = np.uint64(0x0001020304050607)

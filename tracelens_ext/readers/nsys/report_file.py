@@ -26,7 +26,9 @@ _TRAILER = struct.Struct("<Q8s")
 _END_MARK = b"U3w[END]"
 _RAW_MARK = b"QDTEXT00"
 _COMPRESSION = b"lz4"
-RAW_DATA, OFFSETS, ABOUT = "Raw Sampling Data", "Sampling Data Offsets", "UI Data"
+RAW_DATA = "Raw Sampling Data"
+OFFSETS = "Sampling Data Offsets"
+ABOUT = "UI Data"
 _MOST_FOOTER = 1 << 20
 _LONGEST_VARINT = 10
 #: Where a file without a footer is searched for its raw data, a piece at a time.

@@ -183,7 +183,10 @@ THREADS: Final = Plan(
 )
 
 #: Fields of a GPU, within those of a machine in the last message.
-MACHINES, MACHINE_ID, MACHINE_PARTS, GPUS = 1, 1, 2, 7
+MACHINES = 1
+MACHINE_ID = 1
+MACHINE_PARTS = 2
+GPUS = 7
 GPU_NAME: Final = 2
 GPU_NUMBERS: Final = {
     1: "id",

@@ -32,14 +32,18 @@ from tracelens_ext.trace import Int64Array
 #: Rows of a chunk, about.
 _ROWS_AT_ONCE = 1 << 17
 #: What reports may unpack to unless the user says so: as text that is gzipped.
-_ALWAYS_BYTES, _MOST_TIMES = 2 * 10**8, 100
+_ALWAYS_BYTES = 2 * 10**8
+_MOST_TIMES = 100
 #: More strings are in no report, and would take minutes.
 _MOST_STRINGS = 1 << 22
 _NO_TEXT = -1
 _PATH = re.compile(r"(?<![\w.])(?!/(?:proc|sys)/)(?:[A-Za-z]:)?[~.]{0,2}[\\/][^\s'\"]*")
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
-STRINGS, STRING = "StringIds", "value"
-_THREADS, _GPUS, _META_DATA = "ThreadNames", "TARGET_INFO_GPU", "META_DATA_EXPORT"
+STRINGS = "StringIds"
+STRING = "value"
+_THREADS = "ThreadNames"
+_GPUS = "TARGET_INFO_GPU"
+_META_DATA = "META_DATA_EXPORT"
 
 
 class _Numbers(NamedTuple):
@@ -438,7 +442,8 @@ class ReportTables(Tables):
         return notes
 
 
-_DIAGNOSTICS, _PROCESSES = "DIAGNOSTIC_EVENT", "PROCESSES"
+_DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+_PROCESSES = "PROCESSES"
 #: Before, a process has the name of what began it (`nsys-launcher`), and exports have no names.
 _FIRST_WITH_PROCESS_NAMES = (2021, 3)
 _KNOWN_CLASSES = [*report_schema.CallClass]
