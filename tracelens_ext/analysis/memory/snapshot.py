@@ -112,10 +112,16 @@ class Snapshot:
 
 
 def is_snapshot(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a file may be a pickle, by its name or its first bytes."""
+    """Tell whether a file may be a pickle, by its name or its first bytes.
+
+    What is not a regular file is not looked into: opening a pipe waits for who writes to it, and
+    what is read of it is gone.
+    """
     name = Path(path).name.lower().removesuffix(".gz")
     if name.endswith((".pickle", ".pkl")):
         return True
+    if not Path(path).is_file():
+        return False
     with suppress(OSError), Path(path).open("rb") as file:
         head = file.read(2)
         return head[:1] == b"\x80" and head[1:] <= b"\x05"
