@@ -11,7 +11,7 @@ from tracelens_ext.findings.texts import Remedy
 from tracelens_ext.simulation.dependency_graph import DependencyGraph
 from tracelens_ext.simulation.scenarios import Removed
 from tracelens_ext.simulation.simulation import Simulation
-from tracelens_ext.trace import NONE, Int64Array
+from tracelens_ext.trace import NONE, BoolArray, Int64Array
 from tracelens_ext.trace.gpu_events import find_gaps
 from tracelens_ext.trace.grouping import sums
 
@@ -30,7 +30,7 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     program = simulation.program
     is_busy = claim.intervals.event != NONE
     shorter = _shorter_nodes(program, claim.intervals.chosen(is_busy))
-    beside = np.zeros(len(shorter), dtype=bool)
+    beside: BoolArray | None = None
     if remedy is Remedy.OVERLAPS:
         beside = shorter > 0
         shorter = np.where(beside, program.duration - program.waiting, 0)
@@ -44,6 +44,9 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
     node_after = program.node_of_event[find_gaps(program.work, "device").after[idle.gap]]
     sooner: Int64Array | int = 0
     tail: Int64Array | int = 0
+    standstill: Int64Array | int = 0
+    if len(idle.gap) and program.standstill.any():
+        standstill = _sums_of_nodes(program, node_after, idle.end - idle.start)
     if remedy is Remedy.WAITS_NO_LONGER:
         start = idle.start - program.window[0]
         end = idle.end - program.window[0]
@@ -55,7 +58,7 @@ def removed_by(simulation: Simulation, claim: Claim, remedy: Remedy) -> Removed:
         host=host_times.by_clock(),
         sooner=sooner,
         tail=tail,
-        standstill=_sums_of_nodes(program, node_after, idle.end - idle.start),
+        standstill=standstill,
     )
 
 

@@ -62,7 +62,8 @@ class Removed:
     """What a finding claims, as it goes."""
 
     shorter: Int64Array  #: by how much each node becomes shorter, ns, (n,)
-    beside: BoolArray  #: nodes that run beside the rest instead, on their stream, (n,)
+    #: nodes that run beside the rest instead, on their stream, (n,); None for none
+    beside: BoolArray | None
     host: Sequence[tuple[Int64Array, Int64Array]]  #: times of each clock that go
     sooner: Int64Array | int = 0  #: by how much each node starts sooner after its call, ns, (n,)
     tail: Int64Array | int = 0  #: by how much each block returns sooner, ns, (b,)
@@ -272,10 +273,15 @@ class _ChangedProgram:
 
     def remove(self, removed: Removed) -> None:
         """Remove what goes with a finding."""
-        own_shorter = np.where(removed.beside, 0, removed.shorter)
         self.duration = np.maximum(self.duration - removed.shorter, 0)
-        self.own_duration = np.maximum(self.own_duration - own_shorter, 0)
-        self.beside.append(removed.beside)
+        if removed.beside is not None:
+            own_shorter = np.where(removed.beside, 0, removed.shorter)
+            self.own_duration = np.maximum(self.own_duration - own_shorter, 0)
+            self.beside.append(removed.beside)
+        elif self.beside:
+            self.own_duration = np.maximum(self.own_duration - removed.shorter, 0)
+        else:
+            self.own_duration = self.duration
         self.sooner = self.sooner + removed.sooner
         self.tail = self.tail + removed.tail
         self.standstill = self.standstill + removed.standstill
