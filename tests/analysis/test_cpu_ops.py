@@ -78,7 +78,7 @@ def test_an_operation_within_itself_counts_each_time() -> None:
 def test_operations_that_overlap_are_taken_from_their_parent_once() -> None:
     maker = TraceMaker()
     maker.op("outer", 0, 10)
-    maker.op("a", 1, 8)
+    maker.op("a", 1, 6)
     maker.op("b", 2, 8)
     rows = rows_of(maker)
     assert rows["outer"]["self_time_ms"] == 0.001

@@ -21,8 +21,11 @@ def cpu_ops(work: GpuEvents) -> pd.DataFrame:
     op_above = nearest_marked(tree.parent_position, is_op)
     duration = trace.dur[tree.rows]
     inner = np.flatnonzero(is_op & (op_above != ROOT))
-    inner_start = trace.ts[tree.rows[inner]]
-    inner_time = BusyTime(inner_start, inner_start + duration[inner])
+    start = trace.ts[tree.rows]
+    end = start + duration
+    # An operation may end a little after the one around it; that is no time of the latter.
+    inner_end = np.minimum(end[inner], end[op_above[inner]])
+    inner_time = BusyTime(start[inner], inner_end)
     below = inner_time.by_owner(op_above[inner], len(tree.rows))
     self_time = (duration - below)[is_op]
     groups = group_durations([trace.name[tree.rows[is_op]]], duration[is_op])
