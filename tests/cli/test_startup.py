@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 PROGRAM = """
 import sys
 from tracelens_ext.cli import run
-from tracelens_ext.readers.cache import store as cache
 
-cache.WORTH_KEEPING = 0
+if "--help" not in sys.argv:
+    from tracelens_ext.readers.cache import store as cache
+
+    cache.WORTH_KEEPING = 0
 code = run(sys.argv[1:])
 print(*sorted(sys.modules), file=sys.stderr)
 sys.exit(code)
