@@ -385,7 +385,8 @@ class DependencyGraph:
             self.contradicted += int((asked & sure & ~done).sum())
             pairs.append(np.column_stack((np.arange(len(rows)), node))[asked & sure & done])
             later = asked & ~sure & done & (reach > latest)
-            latest[later], node_of_latest[later] = reach[later], node[later]
+            latest[later] = reach[later]
+            node_of_latest[later] = node[later]
         guessed = np.flatnonzero(node_of_latest != NONE)
         # A call that returns just when something ends has waited for that.
         shown = (latest > begin)[guessed] & (end - latest <= _EARLY_NS)[guessed]

@@ -292,7 +292,8 @@ class _Pass:
             if len(own):
                 begins = np.append(0, at[:-1] + 1)
                 least[own] = np.maximum.reduceat(ready[: at[-1] + 1], begins)
-                begun[own], ended[own] = taken[at], taken[at] + self.end[rows][at]
+                begun[own] = taken[at]
+                ended[own] = taken[at] + self.end[rows][at]
             parts.append((rows, track, ready, taken, at, own))
         if len(awaited):
             self._mark(marks, least, begun, ended)
